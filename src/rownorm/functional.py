@@ -1,0 +1,73 @@
+"""``layer_norm`` and ``rms_norm`` with exactly the signatures of ``torch.nn.functional``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from . import ops
+
+
+def layer_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """LayerNorm over the last dimensions, as many as ``normalized_shape`` has; those of input must equal it."""
+    rows, weight, bias = _as_rows("layer_norm", input, normalized_shape, weight, bias)
+    return ops.layer_norm(rows, weight, bias, eps=eps).view(input.shape)
+
+
+def rms_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """RMSNorm over the last dimensions. ``eps=None`` is the machine epsilon of what torch computes in, as in torch."""
+    rows, weight, _ = _as_rows("rms_norm", input, normalized_shape, weight, None)
+    if eps is None:
+        eps = default_rms_eps(input.dtype)
+    return ops.rms_norm(rows, weight, eps=eps).view(input.shape)
+
+
+def default_rms_eps(dtype: torch.dtype) -> float:
+    """torch's default for RMSNorm: the machine epsilon of the dtype its statistics are computed in."""
+    return torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
+
+
+def _as_rows(
+    name: str,
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The last dimensions as one, in the input and in the parameters."""
+    operation, shape = f"rownorm.functional.{name}", tuple(normalized_shape)
+    if not shape:
+        raise ValueError(
+            f"{operation}: normalized_shape must name at least one dimension; got {normalized_shape!r}"
+        )
+    if tuple(input.shape[-len(shape) :]) != shape:
+        raise ValueError(
+            f"{operation}: normalized_shape must be the last dimensions of input, whose shape is "
+            f"{tuple(input.shape)}; got {shape}"
+        )
+    for parameter_name, parameter in (("weight", weight), ("bias", bias)):
+        if parameter is not None and tuple(parameter.shape) != shape:
+            raise ValueError(
+                f"{operation}: {parameter_name} must have shape {shape}, as normalized_shape; "
+                f"got {tuple(parameter.shape)}"
+            )
+    if len(shape) == 1:
+        return input, weight, bias
+    return (
+        input.flatten(-len(shape)),
+        None if weight is None else weight.flatten(),
+        None if bias is None else bias.flatten(),
+    )

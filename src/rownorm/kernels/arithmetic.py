@@ -1,0 +1,154 @@
+"""The arithmetic of the row program, on tiles that are already loaded.
+
+    h    = x [+ pre_bias] [+ residual]
+    mu   = mean(h) if CENTER else 0
+    rstd = 1 / sqrt(mean((h - mu)^2) + eps)
+    y    = activation((h - mu) * rstd * (weight + WEIGHT_SHIFT) + bias)
+
+Tiles are (rows, columns); a statistic of a row is (rows, 1); a parameter is (1, columns).
+Everything here is computed in COMPUTE: fp32, or fp64 where a row is fp64.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def in_range(index, limit, ALWAYS: tl.constexpr):
+    """``index < limit``; a constant, which costs nothing, where it is known to hold."""
+    if ALWAYS:
+        return tl.full(index.shape, True, tl.int1)
+    else:
+        return index < limit
+
+
+@triton.jit
+def load_parameter(ptr, cols, col_ok):
+    """A parameter, (1, columns), in its own dtype, or None. Every program reads it: keep it in cache."""
+    if ptr is not None:
+        return tl.load(ptr + cols, mask=col_ok, other=0.0, eviction_policy="evict_last")
+    else:
+        return None
+
+
+@triton.jit
+def load_h(
+    x_ptr,
+    residual_ptr,
+    pre_bias,
+    x_row,
+    residual_row,
+    cols,
+    ok,
+    COMPUTE: tl.constexpr,
+    CACHE: tl.constexpr = "",
+):
+    """``x [+ pre_bias] [+ residual]``. Lanes outside the row are 0, so they add nothing to a sum."""
+    h = tl.load(x_ptr + x_row + cols, mask=ok, other=0.0, eviction_policy=CACHE).to(COMPUTE)
+    if pre_bias is not None:
+        h += pre_bias.to(COMPUTE)
+    if residual_ptr is not None:
+        residual = tl.load(
+            residual_ptr + residual_row + cols, mask=ok, other=0.0, eviction_policy=CACHE
+        )
+        h += residual.to(COMPUTE)
+    return h
+
+
+@triton.jit
+def inverse_sqrt(variance, EPS: tl.constexpr, COMPUTE: tl.constexpr):
+    """``1 / sqrt(variance + eps)``, each step rounded to nearest; ``rsqrt`` would be off by 2 ulp."""
+    shifted = variance + tl.full((), EPS, COMPUTE)
+    if COMPUTE == tl.float64:
+        return 1.0 / tl.sqrt(shifted)
+    else:
+        return tl.div_rn(1.0, tl.sqrt_rn(shifted))
+
+
+@triton.jit
+def moments(h, ok, n_cols, CENTER: tl.constexpr, EPS: tl.constexpr, COMPUTE: tl.constexpr):
+    """(deviation, mu, rstd) of whole rows; lanes where ``ok`` is false do not count.
+
+    The mean is found twice: ``h - mu`` is nearly exact even when ``mu`` is 1e4 times the spread, so the
+    mean of the deviations is what rounding did to ``mu``, and taking it off leaves rows centred exactly.
+    """
+    n = tl.cast(n_cols, COMPUTE)
+    if CENTER:
+        mu = tl.sum(h, axis=1, keep_dims=True) / n
+        deviation = tl.where(ok, h - mu, 0.0)
+        drift = tl.sum(deviation, axis=1, keep_dims=True) / n
+        variance = tl.sum(deviation * deviation, axis=1, keep_dims=True) / n - drift * drift
+        return deviation - drift, mu + drift, inverse_sqrt(variance, EPS, COMPUTE)
+    else:
+        variance = tl.sum(h * h, axis=1, keep_dims=True) / n
+        return h, tl.zeros_like(variance), inverse_sqrt(variance, EPS, COMPUTE)
+
+
+@triton.jit
+def activate(z, ACTIVATION: tl.constexpr):
+    """``activation(z)``."""
+    if ACTIVATION == "relu":
+        return tl.where(z < 0.0, 0.0, z)  # a comparison, not a maximum: nan stays nan
+    elif ACTIVATION == "silu":
+        return z / (1.0 + tl.exp(-z))
+    elif ACTIVATION == "gelu":
+        return z * 0.5 * (1.0 + tl.erf(z * 0.7071067811865476))
+    elif ACTIVATION == "gelu_tanh":
+        return z / (1.0 + tl.exp(-_gelu_tanh_argument(z)))
+    else:
+        return z
+
+
+@triton.jit
+def activation_gradient(z, ACTIVATION: tl.constexpr):
+    """``d activation(z) / dz``."""
+    if ACTIVATION == "relu":
+        return tl.where(z <= 0.0, 0.0, 1.0).to(z.dtype)
+    elif ACTIVATION == "silu":
+        s = 1.0 / (1.0 + tl.exp(-z))
+        return s * (1.0 + z * (1.0 - s))
+    elif ACTIVATION == "gelu":
+        cdf = 0.5 * (1.0 + tl.erf(z * 0.7071067811865476))
+        return cdf + z * 0.3989422804014327 * tl.exp(-0.5 * z * z)
+    elif ACTIVATION == "gelu_tanh":
+        s = 1.0 / (1.0 + tl.exp(-_gelu_tanh_argument(z)))
+        slope = 1.5957691216057308 + 0.2140644488533172 * z * z
+        return s + z * s * (1.0 - s) * slope
+    else:
+        return tl.full(z.shape, 1.0, z.dtype)
+
+
+@triton.jit
+def _gelu_tanh_argument(z):
+    """``2 sqrt(2/pi) (z + 0.044715 z^3)``: with it ``0.5 (1 + tanh)`` is one logistic function."""
+    return z * (1.5957691216057308 + 0.0713548162844391 * z * z)
+
+
+@triton.jit
+def normalize(deviation, rstd, ROUND_TO: tl.constexpr, COMPUTE: tl.constexpr):
+    """``x_hat``, rounded to ROUND_TO first where the program asks for that."""
+    x_hat = deviation * rstd
+    if ROUND_TO is not None:
+        x_hat = x_hat.to(ROUND_TO).to(COMPUTE)
+    return x_hat
+
+
+@triton.jit
+def scale(x_hat, weight, WEIGHT_SHIFT: tl.constexpr, COMPUTE: tl.constexpr):
+    """``x_hat * (weight + WEIGHT_SHIFT)``."""
+    if weight is not None:
+        factor = weight.to(COMPUTE)
+        if WEIGHT_SHIFT != 0.0:
+            factor += tl.full((), WEIGHT_SHIFT, COMPUTE)
+        return x_hat * factor
+    else:
+        return x_hat
+
+
+@triton.jit
+def affine(x_hat, weight, bias, WEIGHT_SHIFT: tl.constexpr, COMPUTE: tl.constexpr):
+    """``x_hat * (weight + WEIGHT_SHIFT) + bias``, the argument of the activation."""
+    z = scale(x_hat, weight, WEIGHT_SHIFT, COMPUTE)
+    if bias is not None:
+        z += bias.to(COMPUTE)
+    return z

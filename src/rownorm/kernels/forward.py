@@ -1,0 +1,358 @@
+"""Forward kernels, one for each shape of work. The equations are in ``arithmetic``.
+
+    forward_tile     BLOCK_ROWS whole rows in one program: one load, one store (regimes tile and resident)
+    forward_looped   one row in one program, in chunks: statistics, then the row again from cache
+    forward_moments  the statistics of one part of a row (regime split, first half)
+    forward_apply    merges the parts in a fixed order, normalizes its own part (regime split, second half)
+
+Strides and sizes arrive divided by ALIGN, the largest power of two that divides all of them: multiplying
+it back in is what shows the compiler that 16-byte accesses are safe.
+Values are rounded at their stores and nowhere else, except ``x_hat`` where ROUND_TO names a dtype.
+"""
+
+import triton
+import triton.language as tl
+
+from .arithmetic import (
+    activate,
+    affine,
+    in_range,
+    inverse_sqrt,
+    load_h,
+    load_parameter,
+    moments,
+    normalize,
+)
+
+
+@triton.jit(do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols"])
+def forward_tile(
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    weight_ptr,
+    bias_ptr,
+    y_ptr,
+    h_ptr,
+    mu_ptr,
+    rstd_ptr,
+    x_row_stride,
+    residual_row_stride,
+    n_rows,
+    n_cols,
+    ALIGN: tl.constexpr,
+    CENTER: tl.constexpr,
+    EPS: tl.constexpr,
+    WEIGHT_SHIFT: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    ROUND_TO: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+    EVEN_COLS: tl.constexpr,
+):
+    n_cols = n_cols * ALIGN
+    rows = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)[:, None]
+    cols = tl.arange(0, BLOCK_COLS)[None, :]
+    row_ok = in_range(rows, n_rows, BLOCK_ROWS == 1)
+    col_ok = in_range(cols, n_cols, EVEN_COLS)
+    ok = row_ok & col_ok
+    x_row = rows * x_row_stride * ALIGN
+    residual_row = rows * residual_row_stride * ALIGN
+    out = rows * n_cols + cols
+
+    pre_bias = load_parameter(pre_bias_ptr, cols, col_ok)
+    weight = load_parameter(weight_ptr, cols, col_ok)
+    bias = load_parameter(bias_ptr, cols, col_ok)
+    h = load_h(x_ptr, residual_ptr, pre_bias, x_row, residual_row, cols, ok, COMPUTE)
+    if h_ptr is not None:
+        tl.store(h_ptr + out, h.to(h_ptr.dtype.element_ty), mask=ok)
+    deviation, mu, rstd = moments(h, ok, n_cols, CENTER, EPS, COMPUTE)
+    x_hat = normalize(deviation, rstd, ROUND_TO, COMPUTE)
+    z = affine(x_hat, weight, bias, WEIGHT_SHIFT, COMPUTE)
+
+    tl.store(y_ptr + out, activate(z, ACTIVATION).to(y_ptr.dtype.element_ty), mask=ok)
+    if mu_ptr is not None:
+        tl.store(mu_ptr + rows, mu, mask=row_ok)
+    if rstd_ptr is not None:
+        tl.store(rstd_ptr + rows, rstd, mask=row_ok)
+
+
+@triton.jit
+def _scan_moments(
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    x_row,
+    residual_row,
+    first_col,
+    end_col,
+    CENTER: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+):
+    """(mean, sum of squared deviations) of columns first_col to end_col; (0, sum of squares) uncentred.
+
+    Each lane keeps its own running mean and squared deviations (Welford); the lanes are merged once, at
+    the end, around the common mean. Nothing is ever squared before its mean has been taken off.
+    """
+    lanes = tl.arange(0, BLOCK_COLS)[None, :]
+    mean = tl.zeros((1, BLOCK_COLS), COMPUTE)
+    square = tl.zeros((1, BLOCK_COLS), COMPUTE)
+    count = tl.zeros((1, BLOCK_COLS), COMPUTE)
+    for start in range(first_col, end_col, BLOCK_COLS):
+        cols = start + lanes
+        ok = cols < end_col
+        pre_bias = load_parameter(pre_bias_ptr, cols, ok)
+        h = load_h(x_ptr, residual_ptr, pre_bias, x_row, residual_row, cols, ok, COMPUTE, "evict_last")
+        if CENTER:
+            count += tl.where(ok, 1.0, 0.0).to(COMPUTE)
+            step = tl.where(ok, h - mean, 0.0)
+            mean += step / tl.maximum(count, 1.0)
+            square += step * tl.where(ok, h - mean, 0.0)
+        else:
+            square += h * h
+    if CENTER:
+        n = tl.cast(end_col - first_col, COMPUTE)
+        # Centre the lanes on one of them first: their means are close, so the sums stay small and exact.
+        origin = tl.sum(tl.where(lanes == 0, mean, 0.0), axis=1, keep_dims=True)
+        shift = tl.where(count > 0.0, mean - origin, 0.0)
+        drift = tl.sum(shift * count, axis=1, keep_dims=True) / n
+        between = tl.sum(count * (shift - drift) * (shift - drift), axis=1, keep_dims=True)
+        return origin + drift, tl.sum(square, axis=1, keep_dims=True) + between
+    else:
+        return tl.zeros((1, 1), COMPUTE), tl.sum(square, axis=1, keep_dims=True)
+
+
+@triton.jit
+def _apply_range(
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    weight_ptr,
+    bias_ptr,
+    y_ptr,
+    h_ptr,
+    x_row,
+    residual_row,
+    out_row,
+    first_col,
+    end_col,
+    mu,
+    rstd,
+    CENTER: tl.constexpr,
+    WEIGHT_SHIFT: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    ROUND_TO: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+):
+    """Normalize columns first_col to end_col, last chunk first: what was read last is still in cache."""
+    lanes = tl.arange(0, BLOCK_COLS)[None, :]
+    n_chunks = tl.cdiv(end_col - first_col, BLOCK_COLS)
+    for chunk in range(0, n_chunks):
+        cols = first_col + (n_chunks - 1 - chunk) * BLOCK_COLS + lanes
+        ok = cols < end_col
+        pre_bias = load_parameter(pre_bias_ptr, cols, ok)
+        h = load_h(x_ptr, residual_ptr, pre_bias, x_row, residual_row, cols, ok, COMPUTE, "evict_first")
+        if h_ptr is not None:
+            tl.store(h_ptr + out_row + cols, h.to(h_ptr.dtype.element_ty), mask=ok)
+        deviation = h - mu if CENTER else h
+        x_hat = normalize(deviation, rstd, ROUND_TO, COMPUTE)
+        weight = load_parameter(weight_ptr, cols, ok)
+        bias = load_parameter(bias_ptr, cols, ok)
+        z = affine(x_hat, weight, bias, WEIGHT_SHIFT, COMPUTE)
+        y = activate(z, ACTIVATION)
+        tl.store(y_ptr + out_row + cols, y.to(y_ptr.dtype.element_ty), mask=ok)
+
+
+@triton.jit(do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols"])
+def forward_looped(
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    weight_ptr,
+    bias_ptr,
+    y_ptr,
+    h_ptr,
+    mu_ptr,
+    rstd_ptr,
+    x_row_stride,
+    residual_row_stride,
+    n_rows,
+    n_cols,
+    ALIGN: tl.constexpr,
+    CENTER: tl.constexpr,
+    EPS: tl.constexpr,
+    WEIGHT_SHIFT: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    ROUND_TO: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+):
+    n_cols = n_cols * ALIGN
+    row = tl.program_id(0).to(tl.int64)
+    x_row = row * x_row_stride * ALIGN
+    residual_row = row * residual_row_stride * ALIGN
+
+    mu, square = _scan_moments(
+        x_ptr,
+        residual_ptr,
+        pre_bias_ptr,
+        x_row,
+        residual_row,
+        0,
+        n_cols,
+        CENTER,
+        COMPUTE,
+        BLOCK_COLS,
+    )
+    rstd = inverse_sqrt(square / tl.cast(n_cols, COMPUTE), EPS, COMPUTE)
+    if mu_ptr is not None:
+        tl.store(mu_ptr + row + tl.zeros((1, 1), tl.int64), mu)
+    if rstd_ptr is not None:
+        tl.store(rstd_ptr + row + tl.zeros((1, 1), tl.int64), rstd)
+    _apply_range(
+        x_ptr,
+        residual_ptr,
+        pre_bias_ptr,
+        weight_ptr,
+        bias_ptr,
+        y_ptr,
+        h_ptr,
+        x_row,
+        residual_row,
+        row * n_cols,
+        0,
+        n_cols,
+        mu,
+        rstd,
+        CENTER,
+        WEIGHT_SHIFT,
+        ACTIVATION,
+        ROUND_TO,
+        COMPUTE,
+        BLOCK_COLS,
+    )
+
+
+@triton.jit(
+    do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols", "n_parts"]
+)
+def forward_moments(
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    parts_ptr,  # (2, n_rows, n_parts): means, then sums of squared deviations
+    x_row_stride,
+    residual_row_stride,
+    n_rows,
+    n_cols,
+    n_parts,
+    ALIGN: tl.constexpr,
+    CENTER: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+    PART_COLS: tl.constexpr,
+):
+    pid = tl.program_id(0).to(tl.int64)
+    row = pid // n_parts
+    first_col = (pid % n_parts).to(tl.int32) * PART_COLS
+    end_col = tl.minimum(first_col + PART_COLS, n_cols * ALIGN)
+    mean, square = _scan_moments(
+        x_ptr,
+        residual_ptr,
+        pre_bias_ptr,
+        row * x_row_stride * ALIGN,
+        row * residual_row_stride * ALIGN,
+        first_col,
+        end_col,
+        CENTER,
+        COMPUTE,
+        BLOCK_COLS,
+    )
+    slot = parts_ptr + pid + tl.zeros((1, 1), tl.int64)
+    tl.store(slot, mean)
+    tl.store(slot + tl.cast(n_rows, tl.int64) * n_parts, square)
+
+
+@triton.jit(
+    do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols", "n_parts"]
+)
+def forward_apply(
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    weight_ptr,
+    bias_ptr,
+    y_ptr,
+    h_ptr,
+    mu_ptr,
+    rstd_ptr,
+    parts_ptr,
+    x_row_stride,
+    residual_row_stride,
+    n_rows,
+    n_cols,
+    n_parts,
+    ALIGN: tl.constexpr,
+    CENTER: tl.constexpr,
+    EPS: tl.constexpr,
+    WEIGHT_SHIFT: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    ROUND_TO: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+    PART_COLS: tl.constexpr,
+    BLOCK_PARTS: tl.constexpr,
+):
+    n_cols = n_cols * ALIGN
+    pid = tl.program_id(0).to(tl.int64)
+    row = pid // n_parts
+    part = (pid % n_parts).to(tl.int32)
+    first_col = part * PART_COLS
+    end_col = tl.minimum(first_col + PART_COLS, n_cols)
+
+    parts = tl.arange(0, BLOCK_PARTS)[None, :]
+    part_ok = parts < n_parts
+    slots = parts_ptr + row * n_parts + parts
+    n_squares = tl.cast(n_rows, tl.int64) * n_parts
+    square = tl.load(slots + n_squares, mask=part_ok, other=0.0)
+    n = tl.cast(n_cols, COMPUTE)
+    if CENTER:
+        mean = tl.load(slots, mask=part_ok, other=0.0)
+        count = tl.where(part_ok, tl.minimum(PART_COLS, n_cols - parts * PART_COLS), 0).to(COMPUTE)
+        origin = tl.load(parts_ptr + row * n_parts + tl.zeros((1, 1), tl.int64))
+        shift = tl.where(part_ok, mean - origin, 0.0)
+        drift = tl.sum(shift * count, axis=1, keep_dims=True) / n
+        square += count * (shift - drift) * (shift - drift)
+        mu = origin + drift
+    else:
+        mu = tl.zeros((1, 1), COMPUTE)
+    rstd = inverse_sqrt(tl.sum(square, axis=1, keep_dims=True) / n, EPS, COMPUTE)
+    if mu_ptr is not None:
+        tl.store(mu_ptr + row + tl.zeros((1, 1), tl.int64), mu, mask=part == 0)
+    if rstd_ptr is not None:
+        tl.store(rstd_ptr + row + tl.zeros((1, 1), tl.int64), rstd, mask=part == 0)
+    _apply_range(
+        x_ptr,
+        residual_ptr,
+        pre_bias_ptr,
+        weight_ptr,
+        bias_ptr,
+        y_ptr,
+        h_ptr,
+        row * x_row_stride * ALIGN,
+        row * residual_row_stride * ALIGN,
+        row * n_cols,
+        first_col,
+        end_col,
+        mu,
+        rstd,
+        CENTER,
+        WEIGHT_SHIFT,
+        ACTIVATION,
+        ROUND_TO,
+        COMPUTE,
+        BLOCK_COLS,
+    )

@@ -1,0 +1,20 @@
+"""Problem -> Plan -> launch: how a row program becomes kernels on a device."""
+
+from . import backward, forward
+from .planner import force, forced_settings, plan
+from .problem import Device, Plan, Problem, device_of
+from .rows import contiguous, with_row_stride
+
+__all__ = [
+    "Device",
+    "Plan",
+    "Problem",
+    "backward",
+    "contiguous",
+    "device_of",
+    "force",
+    "forced_settings",
+    "forward",
+    "plan",
+    "with_row_stride",
+]

@@ -1,0 +1,168 @@
+"""Backward: Problem -> Plan -> kernel calls, and a function that runs them on tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..kernels import backward as kernels
+from ..program import Program
+from ..reference import Gradients
+from .launcher import Call, bind
+from .planner import next_power_of_2, plan
+from .problem import Plan, Problem, device_of
+from .rows import alignment, compute_type, required_row_stride, rounding_type
+
+PARAMETERS = ("pre_bias", "weight", "bias")
+ROLES = (
+    ("dy", "dh", "h", "pre_bias", "weight", "bias", "mu", "rstd", "parts", "dx", "dresidual")
+    + tuple(f"d{name}_partial" for name in PARAMETERS)
+    + tuple(f"d{name}" for name in PARAMETERS)
+)
+SUM_BLOCK = (32, 64)  # rows and columns of one tile of the last kernel
+
+# (dy, dh, h, pre_bias, weight, bias, mu, rstd) -> gradients
+Run = Callable[..., Gradients]
+
+
+def calls(
+    problem: Problem,
+    plan: Plan,
+    program: Program,
+    dy_stride: int,
+    dh_stride: int,
+    h_stride: int,
+) -> list[Call]:
+    """The kernels of a plan, in order, with everything but the tensors."""
+    n_rows, n_cols = problem.n_rows, problem.n_cols
+    align = alignment(n_cols, dy_stride, dh_stride, h_stride)
+    n_parts = -(-n_cols // plan.part_cols) if plan.part_cols else 1
+    n_col_blocks = -(-n_cols // plan.block_cols)
+    integers = {
+        "dy_row_stride": dy_stride // align,
+        "dh_row_stride": dh_stride // align,
+        "h_row_stride": h_stride // align,
+        "n_rows": n_rows,
+        "n_cols": n_cols // align,
+        "n_parts": n_parts,
+        "n_col_blocks": n_col_blocks,
+        "rows_per_program": max(1, -(-n_rows // plan.n_programs)),
+        "n_partials": plan.n_programs,
+    }
+    constants = {
+        "ALIGN": align,
+        "CENTER": program.center,
+        "WEIGHT_SHIFT": program.weight_shift,
+        "ACTIVATION": program.activation,
+        "ROUND_TO": rounding_type(program, problem),
+        "COMPUTE": compute_type(problem),
+        "BLOCK_ROWS": plan.block_rows,
+        "BLOCK_COLS": plan.block_cols,
+        "EVEN_COLS": plan.block_cols == n_cols,
+        "PART_COLS": plan.part_cols,
+        "BLOCK_PARTS": next_power_of_2(n_parts),
+        "STAGES": plan.stages,
+    }
+    if plan.regime in ("tile", "resident"):
+        steps = [Call(kernels.backward_tile, plan.n_programs, plan.num_warps, integers, constants)]
+    else:
+        steps = [
+            Call(kernels.backward_sums, n_rows * n_parts, plan.num_warps, integers, constants),
+            Call(
+                kernels.backward_apply,
+                plan.n_programs * n_col_blocks,
+                plan.num_warps,
+                integers,
+                constants,
+            ),
+        ]
+    if problem.n_column_sums:
+        rows, cols = SUM_BLOCK
+        grid = -(-n_cols // cols)
+        sum_constants = {**constants, "BLOCK_ROWS": rows, "BLOCK_COLS": cols}
+        steps.append(Call(kernels.column_sums, grid, 4, integers, sum_constants))
+    return steps
+
+
+def problem_of(
+    h: Tensor, dy: Tensor, has_residual: bool, program: Program, wanted: tuple[bool, ...]
+) -> Problem:
+    n_cols = h.shape[-1]
+    return Problem(
+        direction="backward",
+        n_rows=h.numel() // n_cols,
+        n_cols=n_cols,
+        dtype=dy.dtype,
+        residual_dtype=h.dtype if has_residual else None,
+        center=program.center,
+        n_column_sums=sum(wanted[2:]),
+        device=device_of(h.get_device()),
+    )
+
+
+def prepare(
+    dy: Tensor,
+    dh: Tensor | None,
+    h: Tensor,
+    pre_bias: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mu: Tensor | None,
+    rstd: Tensor,
+    program: Program,
+    has_residual: bool,
+    wanted: tuple[bool, ...],
+) -> Run:
+    """Plan and compile; the result runs on tensors with the same shapes, strides, dtypes and alignment."""
+    problem = problem_of(h, dy, has_residual, program, wanted)
+    chosen = plan(problem)
+    n_cols = problem.n_cols
+    steps = calls(
+        problem,
+        chosen,
+        program,
+        required_row_stride(dy),
+        n_cols if dh is None else required_row_stride(dh),
+        required_row_stride(h),
+    )
+    x_wanted, residual_wanted, *parameters_wanted = wanted
+    wide = chosen.regime in ("looped", "split")
+    parts_shape = (2, problem.n_rows, steps[0].integers["n_parts"])
+    partial_shape = (chosen.n_programs, n_cols)
+    compute = rstd.dtype
+
+    def allocate(dy: Tensor, h: Tensor, parameters: tuple[Tensor | None, ...]):  # type: ignore[no-untyped-def]
+        device = dy.device
+        parts = torch.empty(parts_shape, dtype=compute, device=device) if wide else None
+        dx = torch.empty_like(dy, memory_format=torch.contiguous_format) if x_wanted else None
+        dresidual = None
+        if residual_wanted:
+            dresidual = torch.empty_like(h, memory_format=torch.contiguous_format)
+        partials = [
+            torch.empty(partial_shape, dtype=compute, device=device) if want else None
+            for want in parameters_wanted
+        ]
+        sums = [
+            torch.empty_like(parameter, memory_format=torch.contiguous_format) if want else None
+            for parameter, want in zip(parameters, parameters_wanted, strict=True)
+        ]
+        return (parts, dx, dresidual, *partials, *sums)
+
+    def tensors_of(dy, dh, h, pre_bias, weight, bias, mu, rstd):  # type: ignore[no-untyped-def]
+        made = allocate(dy, h, (pre_bias, weight, bias))
+        if has_residual:
+            pre_bias = None  # h has it already
+        return (dy, dh, h, pre_bias, weight, bias, mu, rstd, *made)
+
+    example = tensors_of(dy, dh, h, pre_bias, weight, bias, mu, rstd)
+    starts = [bind(call, ROLES, example, h.get_device()) for call in steps]
+
+    def run(*inputs: Tensor | None) -> Gradients:
+        tensors = tensors_of(*inputs)
+        for start in starts:
+            start(tensors)
+        return Gradients(tensors[9], tensors[10], *tensors[14:])
+
+    return run

@@ -1,0 +1,127 @@
+"""The one place where kernels are started, and the one file that touches Triton's private interfaces.
+
+``bind`` compiles a kernel once and gives back a function that starts it. Triton's public ``kernel[grid](...)`` looks
+up its own cache of compiled kernels at every call, which costs more than the launch itself; where the version of
+Triton is one whose launcher is known, the compiled kernel is started directly. Anything else, the interpreter, and
+any profiler that has asked Triton to be told of launches, takes the public way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+INTERPRETING = bool(knobs.runtime.interpret)
+DIRECT = os.environ.get("ROWNORM_DIRECT_LAUNCH", "1") != "0"
+
+POINTER_TYPE = {
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.float32: "*fp32",
+    torch.float64: "*fp64",
+}
+
+
+class Call(NamedTuple):
+    """One kernel, everything about its launch but the tensors. Pointers are named ``<role>_ptr``."""
+
+    kernel: Any
+    grid: int
+    num_warps: int
+    integers: dict[str, int]
+    constants: dict[str, Any]
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The tensors this kernel takes, in its order."""
+        names = self.kernel.arg_names
+        return tuple(name.removesuffix("_ptr") for name in names if name.endswith("_ptr"))
+
+    def ordered(self, values: dict[str, Any]) -> tuple[Any, ...]:
+        """Those of ``values`` that this kernel takes, in its order."""
+        return tuple(values[name] for name in self.kernel.arg_names if name in values)
+
+
+# Starts a bound kernel on tensors given in the order of the roles it was bound with.
+Start = Callable[[Sequence[Tensor | None]], None]
+
+
+def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], device: int) -> Start:
+    """Compile ``call`` for tensors like these: same dtypes, same alignment. An empty grid does nothing."""
+    if call.grid == 0:
+        return lambda tensors: None
+    take = itemgetter(*(roles.index(role) for role in call.roles))
+    integers = call.ordered(call.integers)
+    constants = call.ordered(call.constants)
+    arguments = (*integers, *constants)
+    kernel, grid, num_warps = call.kernel, call.grid, call.num_warps
+
+    def public(tensors: Sequence[Tensor | None]) -> None:
+        kernel[(grid,)](*take(tensors), *arguments, num_warps=num_warps)
+
+    if INTERPRETING or not DIRECT:
+        return public
+    compiled = kernel.warmup(*take(tensors), *arguments, num_warps=num_warps, grid=(1,))
+    return _direct(compiled, grid, take, arguments, device, public) or public
+
+
+def _direct(
+    compiled: Any,
+    grid: int,
+    take: Callable[[Sequence[Tensor | None]], Sequence[Tensor | None]],
+    arguments: tuple[Any, ...],
+    device: int,
+    public: Start,
+) -> Start | None:
+    """A start that skips Triton's own bookkeeping, or None where this Triton is not a known one."""
+    version = tuple(int(part) for part in triton.__version__.split(".")[:2])
+    if not (3, 6) <= version <= (3, 9):
+        return None
+    run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
+    if version == (3, 6) and type(run).__name__ == "CudaLauncher" and not run.global_scratch_size:
+        # The extension function under the launcher. After the function come: cooperative, programmatic,
+        # two scratch buffers, metadata, launch metadata, two hooks, then the kernel's arguments.
+        launch, middle = run.launch, (False, False, None, None, metadata, None, None, None)
+    else:
+        launch, middle = run, (metadata, None, None, None)
+    current_stream = torch._C._cuda_getCurrentRawStream
+    runtime = knobs.runtime
+
+    def direct(tensors: Sequence[Tensor | None]) -> None:
+        hooks = runtime.launch_enter_hook
+        if hooks is not None and hooks.calls:
+            return public(tensors)
+        pointers = [t if t is None else t.data_ptr() for t in take(tensors)]
+        return launch(
+            grid, 1, 1, current_stream(device), function, *middle, *pointers, *arguments
+        )
+
+    return direct
+
+
+def compile_for(call: Call, dtypes: Mapping[str, torch.dtype | None], target: GPUTarget) -> Any:
+    """Compile ``call`` for a GPU that need not be here; ``dtypes`` names the tensors that are present."""
+    signature: dict[str, str] = {}
+    constants: dict[tuple[int, ...], Any] = {}
+    attributes: dict[tuple[int, ...], Any] = {}
+    for place, name in enumerate(call.kernel.arg_names):
+        dtype = dtypes.get(name.removesuffix("_ptr"))
+        if name in call.integers:
+            signature[name] = "i32"
+        elif name.endswith("_ptr") and dtype is not None:
+            signature[name] = POINTER_TYPE[dtype]
+            attributes[place,] = [["tt.divisibility", 16]]
+        else:
+            signature[name] = "constexpr"
+            constants[place,] = call.constants.get(name)
+    source = ASTSource(call.kernel, signature, constants, attributes)
+    return triton.compile(source, target=target, options={"num_warps": call.num_warps})

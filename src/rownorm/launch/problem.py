@@ -1,0 +1,80 @@
+"""The two values between a tensor and a kernel: a ``Problem`` says what is asked, a ``Plan`` how it is done."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+
+Direction = Literal["forward", "backward"]
+Regime = Literal["tile", "resident", "looped", "split"]
+REGIMES: tuple[Regime, ...] = ("tile", "resident", "looped", "split")
+
+
+class Device(NamedTuple):
+    """What a plan needs to know of a device. ``arch`` is "sm_90", "gfx942", ... or "interpreter"."""
+
+    name: str
+    arch: str
+    n_sms: int
+    warp_size: int
+
+
+INTERPRETER = Device("Triton interpreter", "interpreter", 4, 32)
+
+
+@functools.cache
+def device_of(index: int) -> Device:
+    """The GPU of that index, asked once; the interpreter for -1, the index of the CPU."""
+    if index < 0:
+        return INTERPRETER
+    properties = torch.cuda.get_device_properties(index)
+    if torch.version.hip is not None:
+        arch = properties.gcnArchName.split(":")[0]
+        return Device(properties.name, arch, properties.multi_processor_count, 64)
+    arch = f"sm_{properties.major}{properties.minor}"
+    return Device(properties.name, arch, properties.multi_processor_count, 32)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Rows to be normalized, or whose gradients are wanted."""
+
+    direction: Direction
+    n_rows: int
+    n_cols: int
+    dtype: torch.dtype  # of x
+    residual_dtype: torch.dtype | None
+    center: bool
+    n_column_sums: int  # backward: how many of dweight, dbias and dpre_bias are wanted
+    device: Device
+
+    @property
+    def computes_in_fp64(self) -> bool:
+        return torch.float64 in (self.dtype, self.residual_dtype)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a problem is run. Printing it shows the regime, the settings, and where they come from."""
+
+    regime: Regime
+    block_rows: int  # rows of one tile; 1 except in the tile regime
+    block_cols: int  # columns of one tile
+    num_warps: int
+    part_cols: int = 0  # split (and backward looped): columns of one program's part of a row
+    n_programs: int = 0  # backward: programs that share the rows between them
+    stages: int = 1  # backward tile, resident: tiles in flight
+    source: str = "heuristic"
+
+    def __str__(self) -> str:
+        words = [f"{self.regime}: {self.block_rows} x {self.block_cols} tile, {self.num_warps} warps"]
+        if self.part_cols:
+            words.append(f"{self.part_cols} columns per part")
+        if self.n_programs:
+            words.append(f"{self.n_programs} programs")
+        if self.stages > 1:
+            words.append(f"{self.stages} stages")
+        return ", ".join(words) + f" ({self.source})"

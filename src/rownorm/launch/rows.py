@@ -1,0 +1,69 @@
+"""Tensors as rows: a pointer, a distance between rows, and how well both are aligned."""
+
+from __future__ import annotations
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from ..program import Program
+from .problem import Problem
+
+TRITON_DTYPE = {
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+    torch.float32: tl.float32,
+    torch.float64: tl.float64,
+}
+
+
+def row_stride(t: Tensor) -> int | None:
+    """Elements from one row to the next, or None where rows do not lie at one distance in memory."""
+    n_cols = t.shape[-1]
+    if t.is_contiguous():
+        return n_cols
+    if n_cols > 1 and t.stride(-1) != 1:
+        return None
+    # Dimensions of size 1 have no say; the others must nest, the innermost giving the stride.
+    dims = [(size, step) for size, step in zip(t.shape[:-1], t.stride()[:-1], strict=True) if size > 1]
+    for (_, outer), (size, inner) in zip(dims, dims[1:], strict=False):
+        if outer != inner * size:
+            return None
+    return dims[-1][1] if dims else n_cols
+
+
+def with_row_stride(t: Tensor | None) -> Tensor | None:
+    """``t``, or a contiguous copy where its rows cannot be read in place."""
+    return t if t is None or row_stride(t) is not None else t.contiguous()
+
+
+def contiguous(parameter: Tensor | None) -> Tensor | None:
+    """A parameter that can be read with unit stride."""
+    return parameter if parameter is None else parameter.contiguous()
+
+
+def alignment(*sizes: int) -> int:
+    """The largest power of two, at most 16, that divides every size."""
+    bits = 16
+    for size in sizes:
+        bits |= size
+    return bits & -bits
+
+
+def required_row_stride(t: Tensor) -> int:
+    """The row stride of a tensor that has one."""
+    stride = row_stride(t)
+    if stride is None:
+        raise ValueError(f"rows of shape {tuple(t.shape)}, strides {t.stride()} have no single distance")
+    return stride
+
+
+def compute_type(problem: Problem) -> tl.dtype:
+    """What a kernel computes in."""
+    return tl.float64 if problem.computes_in_fp64 else tl.float32
+
+
+def rounding_type(program: Program, problem: Problem) -> tl.dtype | None:
+    """What ``x_hat`` is rounded to before the weight is applied; None where that changes nothing."""
+    dtype = TRITON_DTYPE[problem.dtype]
+    return dtype if program.rounding == "llama" and dtype != compute_type(problem) else None

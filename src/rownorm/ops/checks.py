@@ -1,0 +1,116 @@
+"""What the row program accepts. An error names the operation, the rule, what came, and what to do."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Sequence
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from ..program import ACTIVATIONS, ROUNDINGS, Program
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def check(
+    x: Tensor,
+    residual: Tensor | None,
+    pre_bias: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    program: Program,
+) -> None:
+    """Raise ValueError or TypeError unless these tensors and options make a row program."""
+    operation = f"rownorm.{'add_' if residual is not None else ''}{program.name}"
+    check_options(operation, program, has_weight=weight is not None)
+    _check_rows(operation, "x", x)
+    if residual is not None:
+        _check_rows(operation, "residual", residual)
+        if residual.shape != x.shape:
+            raise ValueError(
+                f"{operation}: residual must have the shape of x, {tuple(x.shape)}; "
+                f"got {tuple(residual.shape)}. Expand or reshape it first."
+            )
+        _check_device(operation, "residual", residual, x)
+    n_cols = x.shape[-1]
+    for name, parameter in (("pre_bias", pre_bias), ("weight", weight), ("bias", bias)):
+        if parameter is None:
+            continue
+        _check_tensor(operation, name, parameter)
+        if parameter.shape != (n_cols,):
+            raise ValueError(
+                f"{operation}: {name} must have shape ({n_cols},), the last dimension of x; "
+                f"got {tuple(parameter.shape)}. To normalize over several dimensions, use "
+                "rownorm.functional or flatten them first."
+            )
+        _check_device(operation, name, parameter, x)
+
+
+def check_options(operation: str, program: Program, has_weight: bool) -> None:
+    """Raise unless every option has a meaning."""
+    _check_number(operation, "eps", program.eps)
+    if program.eps < 0:
+        raise ValueError(
+            f"{operation}: eps must not be negative, it is added to a variance; got {program.eps}"
+        )
+    _check_number(operation, "weight_shift", program.weight_shift)
+    if program.weight_shift != 0 and not has_weight:
+        raise ValueError(
+            f"{operation}: weight_shift is added to weight, and there is no weight; "
+            f"got weight_shift={program.weight_shift}. Pass a weight, or leave weight_shift out."
+        )
+    if program.activation is not None and program.activation not in ACTIVATIONS:
+        _unknown(operation, "activation", program.activation, (None, *ACTIVATIONS))
+    if program.rounding not in ROUNDINGS:
+        _unknown(operation, "rounding", program.rounding, ROUNDINGS)
+
+
+def _check_number(operation: str, name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(
+            f"{operation}: {name} must be a Python number; got {type(value).__name__}. "
+            "A tensor's value can be taken with .item()."
+        )
+    if not math.isfinite(value):
+        raise ValueError(f"{operation}: {name} must be finite; got {value}")
+
+
+def _check_tensor(operation: str, name: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{operation}: {name} must be a torch.Tensor; got {type(value).__name__}")
+    if value.dtype not in DTYPES:
+        allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise TypeError(
+            f"{operation}: {name} must be one of {allowed}; got {value.dtype}. "
+            "Convert it with .to(torch.float32)."
+        )
+    if value.layout != torch.strided:
+        raise TypeError(f"{operation}: {name} must be a dense tensor; got layout {value.layout}")
+
+
+def _check_rows(operation: str, name: str, value: object) -> None:
+    _check_tensor(operation, name, value)
+    assert isinstance(value, Tensor)
+    if value.dim() == 0 or value.shape[-1] == 0:
+        raise ValueError(
+            f"{operation}: {name} must have rows of at least one column, since the mean of nothing is "
+            f"undefined; got shape {tuple(value.shape)}"
+        )
+
+
+def _check_device(operation: str, name: str, value: Tensor, x: Tensor) -> None:
+    if value.device != x.device:
+        raise ValueError(
+            f"{operation}: {name} must be on the device of x, {x.device}; got {value.device}. "
+            f"Move it with {name}.to(x.device)."
+        )
+
+
+def _unknown(operation: str, option: str, value: object, known: Sequence[object]) -> NoReturn:
+    near = difflib.get_close_matches(str(value), [str(name) for name in known], n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    names = ", ".join(repr(name) for name in known)
+    raise ValueError(f"{operation}: {option} must be one of {names}; got {value!r}.{hint}")

@@ -1,0 +1,150 @@
+"""Run the row program now, on real tensors: kernels for a GPU, plain PyTorch for a CPU.
+
+A call is recognised by everything that its checks, its plan and its compiled kernels depend on. The first
+call of its kind does all of that work and keeps the function that remains; the next finds it with one look-up.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import reference
+from ..program import Program
+from ..reference import Gradients
+from .checks import check
+
+# With TRITON_INTERPRET=1, tensors on the CPU take the kernels, in Triton's interpreter.
+INTERPRETING = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "yes", "on")
+MOST_RUNS = 4096  # kinds of call remembered; past that, all are forgotten and found again
+
+Statistics = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]  # y, h, mu, rstd
+
+_forward_runs: dict[Any, Any] = {}
+_backward_runs: dict[Any, Any] = {}
+
+
+def forward(
+    x: Tensor,
+    residual: Tensor | None,
+    pre_bias: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    program: Program,
+    want_statistics: bool,
+) -> Statistics:
+    """(y, h, mu, rstd): ``h`` with a residual; the statistics only where they are wanted."""
+    if not takes_kernels(x):
+        check(x, residual, pre_bias, weight, bias, program)
+        made = reference.forward(x, residual, pre_bias, weight, bias, program)
+        return made if want_statistics else (made.y, made.h, None, None)
+    key = (
+        program,
+        want_statistics,
+        _facts(x),
+        None if residual is None else _facts(residual),
+        None if pre_bias is None else _facts(pre_bias),
+        None if weight is None else _facts(weight),
+        None if bias is None else _facts(bias),
+        _forced(),
+    )
+    run = _lookup(_forward_runs, key)
+    if run is None:
+        check(x, residual, pre_bias, weight, bias, program)
+        launch = _launch()
+        given = (x, residual, pre_bias, weight, bias)
+        rows = tuple(map(launch.with_row_stride, given[:2]))
+        taken = (*rows, *map(launch.contiguous, given[2:]))
+        if any(new is not old for new, old in zip(taken, given, strict=True)):
+            return forward(*taken, program, want_statistics)
+        with _on_device_of(x):
+            run = launch.forward.prepare(*given, program, want_statistics)
+        _forward_runs[key] = run
+    if x.get_device() != _current_device():
+        with _on_device_of(x):
+            return run(x, residual, pre_bias, weight, bias)
+    return run(x, residual, pre_bias, weight, bias)
+
+
+def backward(
+    dy: Tensor,
+    dh: Tensor | None,
+    h: Tensor,
+    pre_bias: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mu: Tensor | None,
+    rstd: Tensor,
+    program: Program,
+    has_residual: bool,
+    wanted: tuple[bool, ...],
+) -> Gradients:
+    """Gradients of (x, residual, pre_bias, weight, bias), those that are wanted."""
+    tensors = (dy, dh, h, pre_bias, weight, bias, mu, rstd)
+    if not takes_kernels(h):
+        return reference.backward(*tensors, program, has_residual, wanted)
+    key = (
+        program,
+        has_residual,
+        wanted,
+        tuple([None if t is None else _facts(t) for t in tensors]),
+        _forced(),
+    )
+    run = _lookup(_backward_runs, key)
+    if run is None:
+        launch = _launch()
+        rows = tuple(map(launch.with_row_stride, tensors[:3]))
+        taken = (*rows, *map(launch.contiguous, tensors[3:]))
+        if any(new is not old for new, old in zip(taken, tensors, strict=True)):
+            return backward(*taken, program, has_residual, wanted)
+        with _on_device_of(h):
+            run = launch.backward.prepare(*tensors, program, has_residual, wanted)
+        _backward_runs[key] = run
+    if h.get_device() != _current_device():
+        with _on_device_of(h):
+            return run(*tensors)
+    return run(*tensors)
+
+
+def takes_kernels(x: Tensor) -> bool:
+    """Whether this tensor is for the kernels (else for the reference)."""
+    return x.is_cuda or (INTERPRETING and x.device.type == "cpu")
+
+
+def _facts(t: Tensor) -> tuple[Any, ...]:
+    """Everything about a tensor that a plan, a compiled kernel or a check depends on."""
+    return t.shape, t.stride(), t.dtype, t.get_device(), t.data_ptr() & 15
+
+
+def _lookup(runs: dict[Any, Any], key: Any) -> Any:
+    try:
+        found = runs.get(key)
+    except TypeError:  # an option that cannot be hashed is one that the checks refuse
+        return None
+    if found is None and len(runs) >= MOST_RUNS:
+        runs.clear()
+    return found
+
+
+@functools.cache
+def _launch() -> Any:
+    """The launch floor, imported with Triton when a kernel is first wanted."""
+    from .. import launch
+
+    return launch
+
+
+def _forced() -> Any:
+    return _launch().forced_settings()
+
+
+def _current_device() -> int:
+    return torch._C._cuda_getDevice() if torch.cuda.is_initialized() else -1
+
+
+def _on_device_of(t: Tensor) -> torch.cuda.device_of:
+    return torch.cuda.device_of(t)

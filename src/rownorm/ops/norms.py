@@ -1,0 +1,145 @@
+"""The public functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import reference
+from ..program import Program
+from ..reference import Gradients
+from . import execute, library
+from .autograd import differentiable_forward, needs_gradient
+from .checks import check
+from .listeners import forward_mode, nothing_listens
+
+
+def layer_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    pre_bias: Tensor | None = None,
+    weight_shift: float = 0.0,
+    activation: str | None = None,
+    rounding: str = "once",
+) -> Tensor:
+    """Normalize each row to mean 0 and variance 1: ``y = (h - mean(h)) / sqrt(var(h) + eps) * weight + bias``.
+
+    x: (..., n_cols); weight, bias, pre_bias: (n_cols,) or None. ``h`` is ``x + pre_bias``. The scale is ``weight +
+    weight_shift``. ``activation`` is applied last: "relu", "silu", "gelu" or "gelu_tanh". Statistics in fp32 (fp64 for fp64),
+    one rounding, to ``x.dtype``; with ``rounding="llama"`` the normalized row is rounded before the weight too.
+    """
+    program = Program(True, eps, weight_shift, activation, rounding)
+    return _norm(x, None, pre_bias, weight, bias, program)
+
+
+def rms_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float = 1e-6,
+    pre_bias: Tensor | None = None,
+    weight_shift: float = 0.0,
+    activation: str | None = None,
+    rounding: str = "once",
+) -> Tensor:
+    """Divide each row by its root mean square: ``y = h / sqrt(mean(h^2) + eps) * weight + bias``.
+
+    Arguments as for ``layer_norm``. Models that store ``weight - 1`` pass ``weight_shift=1.0``; for the numbers of the
+    Llama models of transformers, ``rounding="llama"``.
+    """
+    program = Program(False, eps, weight_shift, activation, rounding)
+    return _norm(x, None, pre_bias, weight, bias, program)
+
+
+def add_layer_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    pre_bias: Tensor | None = None,
+    weight_shift: float = 0.0,
+    activation: str | None = None,
+    rounding: str = "once",
+) -> tuple[Tensor, Tensor]:
+    """``h = x + pre_bias + residual``, ``y = layer_norm(h)``, in one pass; returns ``(y, h)``.
+
+    x, residual: (..., n_cols). ``y`` has the dtype of x; ``h``, the new residual stream, that of the residual. The norm
+    sees ``h`` before it is rounded. Other arguments as for ``layer_norm``.
+    """
+    program = Program(True, eps, weight_shift, activation, rounding)
+    return _norm(x, _required(residual, program), pre_bias, weight, bias, program)
+
+
+def add_rms_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float = 1e-6,
+    pre_bias: Tensor | None = None,
+    weight_shift: float = 0.0,
+    activation: str | None = None,
+    rounding: str = "once",
+) -> tuple[Tensor, Tensor]:
+    """``h = x + pre_bias + residual``, ``y = rms_norm(h)``, in one pass; returns ``(y, h)``.
+
+    x, residual: (..., n_cols). ``y`` has the dtype of x; ``h``, the new residual stream, that of the residual. The norm
+    sees ``h`` before it is rounded. Other arguments as for ``rms_norm``.
+    """
+    program = Program(False, eps, weight_shift, activation, rounding)
+    return _norm(x, _required(residual, program), pre_bias, weight, bias, program)
+
+
+def _norm(
+    x: Tensor,
+    residual: Tensor | None,
+    pre_bias: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    program: Program,
+) -> Any:
+    """y, or (y, h) with a residual: straight to ``execute`` where nothing listens, else as an operator."""
+    if nothing_listens(x, residual, pre_bias, weight, bias):
+        if needs_gradient(x, residual, pre_bias, weight, bias):
+            return differentiable_forward(
+                execute.forward, _backward, x, residual, pre_bias, weight, bias, program
+            )
+        y, h, _, _ = execute.forward(x, residual, pre_bias, weight, bias, program, False)
+        return y if residual is None else (y, h)
+    if not torch.compiler.is_compiling():
+        check(x, residual, pre_bias, weight, bias, program)
+        if forward_mode():  # plain PyTorch knows its forward derivatives
+            made = reference.forward(x, residual, pre_bias, weight, bias, program)
+            return made.y if residual is None else (made.y, made.h)
+    options = program._asdict()
+    del options["center"]
+    if residual is None:
+        operator = getattr(library.operators, program.name)
+        return operator(x, weight, bias, pre_bias, **options)
+    operator = getattr(library.operators, f"add_{program.name}")
+    return operator(x, residual, weight, bias, pre_bias, **options)
+
+
+def _backward(dy: Tensor, dh: Tensor | None, h: Tensor, *rest: Any) -> Gradients:
+    """Gradients: straight to ``execute`` unless something listens or wants their gradient in turn."""
+    if torch.is_grad_enabled() or not nothing_listens(dy, dh, h):
+        return library.backward(dy, dh, h, *rest)
+    return execute.backward(dy, dh, h, *rest)
+
+
+def _required(residual: Tensor, program: Program) -> Tensor:
+    if residual is None:
+        raise TypeError(
+            f"rownorm.add_{program.name}: residual must be a torch.Tensor; got None. "
+            f"Without a residual, call rownorm.{program.name}."
+        )
+    return residual

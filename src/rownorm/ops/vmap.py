@@ -1,0 +1,53 @@
+"""Batching rules for ``torch.vmap``: a batch of rows is more rows; anything else is done one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ROWS = ("x", "residual", "dy", "dh", "h", "mu", "rstd")  # arguments that have rows, by name
+
+
+def batched(operator: Any) -> Callable[..., Any]:
+    """The batching rule of an operator of this library."""
+    arguments = operator._schema.arguments
+    n_outputs = len(operator._schema.returns)
+
+    def rule(info: Any, in_dims: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
+        values = {a.name: v for a, v in zip(arguments, args, strict=False)} | kwargs
+        dims = {a.name: d for a, d in zip(arguments, in_dims, strict=False) if d is not None}
+
+        def call(values: dict[str, Any]) -> Any:
+            ordered = [values[a.name] for a in arguments if not a.kwarg_only and a.name in values]
+            keywords = {a.name: values[a.name] for a in arguments if a.kwarg_only and a.name in values}
+            return operator(*ordered, **keywords)
+
+        sums_columns = any(values.get("wanted", [])[2:])
+        if all(name in ROWS for name in dims) and not sums_columns:
+            folded = {
+                name: _with_batch_first(v, dims.get(name), info.batch_size)
+                if name in ROWS and isinstance(v, Tensor)
+                else v
+                for name, v in values.items()
+            }
+            return call(folded), _dims(n_outputs)
+        each = []
+        for i in range(info.batch_size):
+            one = {n: v.select(dims[n], i) if n in dims else v for n, v in values.items()}
+            each.append(call(one))
+        if n_outputs == 1:
+            return torch.stack(each), 0
+        return tuple(torch.stack(outputs) for outputs in zip(*each, strict=True)), _dims(n_outputs)
+
+    return rule
+
+
+def _with_batch_first(t: Tensor, dim: int | None, batch_size: int) -> Tensor:
+    return t.expand(batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+
+
+def _dims(n_outputs: int) -> Any:
+    return 0 if n_outputs == 1 else (0,) * n_outputs
