@@ -19,7 +19,8 @@ def layer_norm(
 ) -> Tensor:
     """LayerNorm over the last dimensions, as many as ``normalized_shape`` has; those of input must equal it."""
     rows, weight, bias = _as_rows("layer_norm", input, normalized_shape, weight, bias)
-    return ops.layer_norm(rows, weight, bias, eps=eps).view(input.shape)
+    y = ops.layer_norm(rows, weight, bias, eps=eps)
+    return y if rows is input else y.view(input.shape)
 
 
 def rms_norm(
@@ -32,7 +33,8 @@ def rms_norm(
     rows, weight, _ = _as_rows("rms_norm", input, normalized_shape, weight, None)
     if eps is None:
         eps = default_rms_eps(input.dtype)
-    return ops.rms_norm(rows, weight, eps=eps).view(input.shape)
+    y = ops.rms_norm(rows, weight, eps=eps)
+    return y if rows is input else y.view(input.shape)
 
 
 def default_rms_eps(dtype: torch.dtype) -> float:

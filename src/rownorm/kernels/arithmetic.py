@@ -23,12 +23,9 @@ def in_range(index, limit, ALWAYS: tl.constexpr):
 
 
 @triton.jit
-def load_parameter(ptr, cols, col_ok):
-    """A parameter, (1, columns), in its own dtype, or None. Every program reads it: keep it in cache."""
-    if ptr is not None:
-        return tl.load(ptr + cols, mask=col_ok, other=0.0, eviction_policy="evict_last")
-    else:
-        return None
+def load_columns(ptr, cols, col_ok):
+    """A parameter, (1, columns), in its own dtype. Every program reads it: keep it in cache."""
+    return tl.load(ptr + cols, mask=col_ok, other=0.0, eviction_policy="evict_last")
 
 
 @triton.jit
@@ -41,7 +38,7 @@ def load_h(
     cols,
     ok,
     COMPUTE: tl.constexpr,
-    CACHE: tl.constexpr = "",
+    CACHE: tl.constexpr,
 ):
     """``x [+ pre_bias] [+ residual]``. Lanes outside the row are 0, so they add nothing to a sum."""
     h = tl.load(x_ptr + x_row + cols, mask=ok, other=0.0, eviction_policy=CACHE).to(COMPUTE)

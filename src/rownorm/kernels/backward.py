@@ -22,8 +22,8 @@ from .arithmetic import (
     activation_gradient,
     affine,
     in_range,
+    load_columns,
     load_h,
-    load_parameter,
     normalize,
     scale,
 )
@@ -96,9 +96,9 @@ def backward_tile(
     lanes = tl.arange(0, BLOCK_ROWS)[:, None]
     cols = tl.arange(0, BLOCK_COLS)[None, :]
     col_ok = in_range(cols, n_cols, EVEN_COLS)
-    pre_bias = load_parameter(pre_bias_ptr, cols, col_ok)
-    weight = load_parameter(weight_ptr, cols, col_ok)
-    bias = load_parameter(bias_ptr, cols, col_ok)
+    pre_bias = load_columns(pre_bias_ptr, cols, col_ok) if pre_bias_ptr is not None else None
+    weight = load_columns(weight_ptr, cols, col_ok) if weight_ptr is not None else None
+    bias = load_columns(bias_ptr, cols, col_ok) if bias_ptr is not None else None
     dpre_bias = tl.zeros((BLOCK_ROWS, BLOCK_COLS), COMPUTE)
     dweight = tl.zeros((BLOCK_ROWS, BLOCK_COLS), COMPUTE)
     dbias = tl.zeros((BLOCK_ROWS, BLOCK_COLS), COMPUTE)
@@ -110,7 +110,7 @@ def backward_tile(
         ok = row_ok & col_ok
         out = rows * n_cols + cols
         h_row = rows * h_row_stride * ALIGN
-        h = load_h(h_ptr, None, pre_bias, h_row, h_row, cols, ok, COMPUTE)
+        h = load_h(h_ptr, None, pre_bias, h_row, h_row, cols, ok, COMPUTE, "")
         dy_row = rows * dy_row_stride * ALIGN
         dy = tl.load(dy_ptr + dy_row + cols, mask=ok, other=0.0).to(COMPUTE)
         mu, rstd = _load_statistics(mu_ptr, rstd_ptr, rows, row_ok, CENTER)
@@ -147,7 +147,7 @@ def backward_tile(
         tl.store(dbias_partial_ptr + partial, tl.sum(dbias, axis=0, keep_dims=True), mask=col_ok)
 
 
-@triton.jit(do_not_specialize=["dy_row_stride", "h_row_stride", "n_rows", "n_cols", "n_parts"])
+@triton.jit(do_not_specialize=["dy_row_stride", "h_row_stride", "n_rows", "n_cols", "n_parts", "part_blocks"])
 def backward_sums(
     dy_ptr,
     h_ptr,
@@ -162,6 +162,7 @@ def backward_sums(
     n_rows,
     n_cols,
     n_parts,
+    part_blocks,
     ALIGN: tl.constexpr,
     CENTER: tl.constexpr,
     WEIGHT_SHIFT: tl.constexpr,
@@ -169,12 +170,11 @@ def backward_sums(
     ROUND_TO: tl.constexpr,
     COMPUTE: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
-    PART_COLS: tl.constexpr,
 ):
     pid = tl.program_id(0).to(tl.int64)
     row = pid // n_parts
-    first_col = (pid % n_parts).to(tl.int32) * PART_COLS
-    end_col = tl.minimum(first_col + PART_COLS, n_cols * ALIGN)
+    first_col = (pid % n_parts).to(tl.int32) * part_blocks * BLOCK_COLS
+    end_col = tl.minimum(first_col + part_blocks * BLOCK_COLS, n_cols * ALIGN)
     h_row = row * h_row_stride * ALIGN
     dy_row = row * dy_row_stride * ALIGN
     rstd = tl.load(rstd_ptr + row)
@@ -186,10 +186,10 @@ def backward_sums(
     for start in range(first_col, end_col, BLOCK_COLS):
         cols = start + lanes
         ok = cols < end_col
-        pre_bias = load_parameter(pre_bias_ptr, cols, ok)
-        weight = load_parameter(weight_ptr, cols, ok)
-        bias = load_parameter(bias_ptr, cols, ok)
-        h = load_h(h_ptr, None, pre_bias, h_row, h_row, cols, ok, COMPUTE)
+        pre_bias = load_columns(pre_bias_ptr, cols, ok) if pre_bias_ptr is not None else None
+        weight = load_columns(weight_ptr, cols, ok) if weight_ptr is not None else None
+        bias = load_columns(bias_ptr, cols, ok) if bias_ptr is not None else None
+        h = load_h(h_ptr, None, pre_bias, h_row, h_row, cols, ok, COMPUTE, "")
         dy = tl.load(dy_ptr + dy_row + cols, mask=ok, other=0.0).to(COMPUTE)
         deviation = h - mu if CENTER else h
         x_hat, _, _, g = _gradient_before_affine(
@@ -254,9 +254,9 @@ def backward_apply(
     group = pid // n_col_blocks
     cols = (pid % n_col_blocks) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
     ok = cols < n_cols
-    pre_bias = load_parameter(pre_bias_ptr, cols, ok)
-    weight = load_parameter(weight_ptr, cols, ok)
-    bias = load_parameter(bias_ptr, cols, ok)
+    pre_bias = load_columns(pre_bias_ptr, cols, ok) if pre_bias_ptr is not None else None
+    weight = load_columns(weight_ptr, cols, ok) if weight_ptr is not None else None
+    bias = load_columns(bias_ptr, cols, ok) if bias_ptr is not None else None
     parts = tl.arange(0, BLOCK_PARTS)[None, :]
     part_ok = parts < n_parts
     sums_of_g = tl.cast(n_rows, tl.int64) * n_parts
@@ -267,7 +267,7 @@ def backward_apply(
     first_row = tl.cast(group, tl.int64) * rows_per_program
     for row in range(first_row, tl.minimum(first_row + rows_per_program, n_rows)):
         h_row = row * h_row_stride * ALIGN
-        h = load_h(h_ptr, None, pre_bias, h_row, h_row, cols, ok, COMPUTE)
+        h = load_h(h_ptr, None, pre_bias, h_row, h_row, cols, ok, COMPUTE, "")
         dy_row = row * dy_row_stride * ALIGN
         dy = tl.load(dy_ptr + dy_row + cols, mask=ok, other=0.0).to(COMPUTE)
         rstd = tl.load(rstd_ptr + row)

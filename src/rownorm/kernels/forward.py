@@ -18,8 +18,8 @@ from .arithmetic import (
     affine,
     in_range,
     inverse_sqrt,
+    load_columns,
     load_h,
-    load_parameter,
     moments,
     normalize,
 )
@@ -61,14 +61,15 @@ def forward_tile(
     residual_row = rows * residual_row_stride * ALIGN
     out = rows * n_cols + cols
 
-    pre_bias = load_parameter(pre_bias_ptr, cols, col_ok)
-    weight = load_parameter(weight_ptr, cols, col_ok)
-    bias = load_parameter(bias_ptr, cols, col_ok)
-    h = load_h(x_ptr, residual_ptr, pre_bias, x_row, residual_row, cols, ok, COMPUTE)
+    pre_bias = load_columns(pre_bias_ptr, cols, col_ok) if pre_bias_ptr is not None else None
+    h = load_h(x_ptr, residual_ptr, pre_bias, x_row, residual_row, cols, ok, COMPUTE, "")
     if h_ptr is not None:
         tl.store(h_ptr + out, h.to(h_ptr.dtype.element_ty), mask=ok)
     deviation, mu, rstd = moments(h, ok, n_cols, CENTER, EPS, COMPUTE)
     x_hat = normalize(deviation, rstd, ROUND_TO, COMPUTE)
+    # Loaded only now: until the statistics are known they would take registers from the rows in flight.
+    weight = load_columns(weight_ptr, cols, col_ok) if weight_ptr is not None else None
+    bias = load_columns(bias_ptr, cols, col_ok) if bias_ptr is not None else None
     z = affine(x_hat, weight, bias, WEIGHT_SHIFT, COMPUTE)
 
     tl.store(y_ptr + out, activate(z, ACTIVATION).to(y_ptr.dtype.element_ty), mask=ok)
@@ -76,6 +77,23 @@ def forward_tile(
         tl.store(mu_ptr + rows, mu, mask=row_ok)
     if rstd_ptr is not None:
         tl.store(rstd_ptr + rows, rstd, mask=row_ok)
+
+
+@triton.jit
+def _load_chunk(
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    x_row,
+    residual_row,
+    cols,
+    ok,
+    COMPUTE: tl.constexpr,
+    CACHE: tl.constexpr,
+):
+    """Columns ``cols`` of h, in one row."""
+    pre_bias = load_columns(pre_bias_ptr, cols, ok) if pre_bias_ptr is not None else None
+    return load_h(x_ptr, residual_ptr, pre_bias, x_row, residual_row, cols, ok, COMPUTE, CACHE)
 
 
 @triton.jit
@@ -93,35 +111,41 @@ def _scan_moments(
 ):
     """(mean, sum of squared deviations) of columns first_col to end_col; (0, sum of squares) uncentred.
 
-    Each lane keeps its own running mean and squared deviations (Welford); the lanes are merged once, at
-    the end, around the common mean. Nothing is ever squared before its mean has been taken off.
+    Deviations are taken from ``origin``, the mean of the first chunk. It can be far from the mean of the whole only where
+    chunks differ, and then the variance is large too: with k chunks at most k times as many rounding errors as a second
+    pass would make, whatever the data.
     """
     lanes = tl.arange(0, BLOCK_COLS)[None, :]
-    mean = tl.zeros((1, BLOCK_COLS), COMPUTE)
+    origin = tl.zeros((1, 1), COMPUTE)
+    if CENTER:
+        cols = first_col + lanes
+        ok = cols < end_col
+        h = _load_chunk(
+            x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row, cols, ok, COMPUTE, "evict_last"
+        )
+        n_first = tl.cast(tl.minimum(end_col - first_col, BLOCK_COLS), COMPUTE)
+        origin = tl.sum(h, axis=1, keep_dims=True) / n_first
+    total = tl.zeros((1, BLOCK_COLS), COMPUTE)
     square = tl.zeros((1, BLOCK_COLS), COMPUTE)
-    count = tl.zeros((1, BLOCK_COLS), COMPUTE)
     for start in range(first_col, end_col, BLOCK_COLS):
         cols = start + lanes
         ok = cols < end_col
-        pre_bias = load_parameter(pre_bias_ptr, cols, ok)
-        h = load_h(x_ptr, residual_ptr, pre_bias, x_row, residual_row, cols, ok, COMPUTE, "evict_last")
+        h = _load_chunk(
+            x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row, cols, ok, COMPUTE, "evict_last"
+        )
         if CENTER:
-            count += tl.where(ok, 1.0, 0.0).to(COMPUTE)
-            step = tl.where(ok, h - mean, 0.0)
-            mean += step / tl.maximum(count, 1.0)
-            square += step * tl.where(ok, h - mean, 0.0)
+            deviation = tl.where(ok, h - origin, 0.0)
+            total += deviation
+            square += deviation * deviation
         else:
             square += h * h
+    squares = tl.sum(square, axis=1, keep_dims=True)
     if CENTER:
         n = tl.cast(end_col - first_col, COMPUTE)
-        # Centre the lanes on one of them first: their means are close, so the sums stay small and exact.
-        origin = tl.sum(tl.where(lanes == 0, mean, 0.0), axis=1, keep_dims=True)
-        shift = tl.where(count > 0.0, mean - origin, 0.0)
-        drift = tl.sum(shift * count, axis=1, keep_dims=True) / n
-        between = tl.sum(count * (shift - drift) * (shift - drift), axis=1, keep_dims=True)
-        return origin + drift, tl.sum(square, axis=1, keep_dims=True) + between
+        drift = tl.sum(total, axis=1, keep_dims=True) / n
+        return origin + drift, squares - n * drift * drift
     else:
-        return tl.zeros((1, 1), COMPUTE), tl.sum(square, axis=1, keep_dims=True)
+        return origin, squares
 
 
 @triton.jit
@@ -153,14 +177,15 @@ def _apply_range(
     for chunk in range(0, n_chunks):
         cols = first_col + (n_chunks - 1 - chunk) * BLOCK_COLS + lanes
         ok = cols < end_col
-        pre_bias = load_parameter(pre_bias_ptr, cols, ok)
-        h = load_h(x_ptr, residual_ptr, pre_bias, x_row, residual_row, cols, ok, COMPUTE, "evict_first")
+        h = _load_chunk(
+            x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row, cols, ok, COMPUTE, "evict_first"
+        )
         if h_ptr is not None:
             tl.store(h_ptr + out_row + cols, h.to(h_ptr.dtype.element_ty), mask=ok)
         deviation = h - mu if CENTER else h
         x_hat = normalize(deviation, rstd, ROUND_TO, COMPUTE)
-        weight = load_parameter(weight_ptr, cols, ok)
-        bias = load_parameter(bias_ptr, cols, ok)
+        weight = load_columns(weight_ptr, cols, ok) if weight_ptr is not None else None
+        bias = load_columns(bias_ptr, cols, ok) if bias_ptr is not None else None
         z = affine(x_hat, weight, bias, WEIGHT_SHIFT, COMPUTE)
         y = activate(z, ACTIVATION)
         tl.store(y_ptr + out_row + cols, y.to(y_ptr.dtype.element_ty), mask=ok)
@@ -237,7 +262,7 @@ def forward_looped(
 
 
 @triton.jit(
-    do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols", "n_parts"]
+    do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols", "n_parts", "part_blocks"]
 )
 def forward_moments(
     x_ptr,
@@ -249,16 +274,16 @@ def forward_moments(
     n_rows,
     n_cols,
     n_parts,
+    part_blocks,
     ALIGN: tl.constexpr,
     CENTER: tl.constexpr,
     COMPUTE: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
-    PART_COLS: tl.constexpr,
 ):
     pid = tl.program_id(0).to(tl.int64)
     row = pid // n_parts
-    first_col = (pid % n_parts).to(tl.int32) * PART_COLS
-    end_col = tl.minimum(first_col + PART_COLS, n_cols * ALIGN)
+    first_col = (pid % n_parts).to(tl.int32) * part_blocks * BLOCK_COLS
+    end_col = tl.minimum(first_col + part_blocks * BLOCK_COLS, n_cols * ALIGN)
     mean, square = _scan_moments(
         x_ptr,
         residual_ptr,
@@ -277,7 +302,7 @@ def forward_moments(
 
 
 @triton.jit(
-    do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols", "n_parts"]
+    do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols", "n_parts", "part_blocks"]
 )
 def forward_apply(
     x_ptr,
@@ -295,6 +320,7 @@ def forward_apply(
     n_rows,
     n_cols,
     n_parts,
+    part_blocks,
     ALIGN: tl.constexpr,
     CENTER: tl.constexpr,
     EPS: tl.constexpr,
@@ -303,15 +329,15 @@ def forward_apply(
     ROUND_TO: tl.constexpr,
     COMPUTE: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
-    PART_COLS: tl.constexpr,
     BLOCK_PARTS: tl.constexpr,
 ):
     n_cols = n_cols * ALIGN
     pid = tl.program_id(0).to(tl.int64)
     row = pid // n_parts
     part = (pid % n_parts).to(tl.int32)
-    first_col = part * PART_COLS
-    end_col = tl.minimum(first_col + PART_COLS, n_cols)
+    part_cols = part_blocks * BLOCK_COLS
+    first_col = part * part_cols
+    end_col = tl.minimum(first_col + part_cols, n_cols)
 
     parts = tl.arange(0, BLOCK_PARTS)[None, :]
     part_ok = parts < n_parts
@@ -321,7 +347,7 @@ def forward_apply(
     n = tl.cast(n_cols, COMPUTE)
     if CENTER:
         mean = tl.load(slots, mask=part_ok, other=0.0)
-        count = tl.where(part_ok, tl.minimum(PART_COLS, n_cols - parts * PART_COLS), 0).to(COMPUTE)
+        count = tl.where(part_ok, tl.minimum(part_cols, n_cols - parts * part_cols), 0).to(COMPUTE)
         origin = tl.load(parts_ptr + row * n_parts + tl.zeros((1, 1), tl.int64))
         shift = tl.where(part_ok, mean - origin, 0.0)
         drift = tl.sum(shift * count, axis=1, keep_dims=True) / n

@@ -1,7 +1,7 @@
 """Problem -> Plan -> launch: how a row program becomes kernels on a device."""
 
 from . import backward, forward
-from .planner import force, forced_settings, plan
+from .planner import force, on_change, plan
 from .problem import Device, Plan, Problem, device_of
 from .rows import contiguous, with_row_stride
 
@@ -13,8 +13,8 @@ __all__ = [
     "contiguous",
     "device_of",
     "force",
-    "forced_settings",
     "forward",
+    "on_change",
     "plan",
     "with_row_stride",
 ]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from ..kernels import backward as kernels
 from ..program import Program
 from ..reference import Gradients
 from .launcher import Call, bind
-from .planner import next_power_of_2, plan
+from .planner import MOST_PARTS, plan
 from .problem import Plan, Problem, device_of
-from .rows import alignment, compute_type, required_row_stride, rounding_type
+from .rows import alignment, allocator, compute_type, required_row_stride, rounding_type
 
 PARAMETERS = ("pre_bias", "weight", "bias")
 ROLES = (
@@ -21,7 +21,7 @@ ROLES = (
     + tuple(f"d{name}_partial" for name in PARAMETERS)
     + tuple(f"d{name}" for name in PARAMETERS)
 )
-SUM_BLOCK = (32, 64)  # rows and columns of one tile of the last kernel
+SUM_BLOCK = (128, 32)  # rows and columns of one tile of the last kernel
 
 # (dy, dh, h, pre_bias, weight, bias, mu, rstd) -> gradients
 Run = Callable[..., Gradients]
@@ -47,6 +47,7 @@ def calls(
         "n_rows": n_rows,
         "n_cols": n_cols // align,
         "n_parts": n_parts,
+        "part_blocks": plan.part_cols // plan.block_cols,
         "n_col_blocks": n_col_blocks,
         "rows_per_program": max(1, -(-n_rows // plan.n_programs)),
         "n_partials": plan.n_programs,
@@ -61,8 +62,7 @@ def calls(
         "BLOCK_ROWS": plan.block_rows,
         "BLOCK_COLS": plan.block_cols,
         "EVEN_COLS": plan.block_cols == n_cols,
-        "PART_COLS": plan.part_cols,
-        "BLOCK_PARTS": next_power_of_2(n_parts),
+        "BLOCK_PARTS": MOST_PARTS,
         "STAGES": plan.stages,
     }
     if plan.regime in ("tile", "resident"):
@@ -128,32 +128,24 @@ def prepare(
         required_row_stride(h),
     )
     x_wanted, residual_wanted, *parameters_wanted = wanted
-    wide = chosen.regime in ("looped", "split")
-    parts_shape = (2, problem.n_rows, steps[0].integers["n_parts"])
-    partial_shape = (chosen.n_programs, n_cols)
-    compute = rstd.dtype
-
-    def allocate(dy: Tensor, h: Tensor, parameters: tuple[Tensor | None, ...]):  # type: ignore[no-untyped-def]
-        device = dy.device
-        parts = torch.empty(parts_shape, dtype=compute, device=device) if wide else None
-        dx = torch.empty_like(dy, memory_format=torch.contiguous_format) if x_wanted else None
-        dresidual = None
-        if residual_wanted:
-            dresidual = torch.empty_like(h, memory_format=torch.contiguous_format)
-        partials = [
-            torch.empty(partial_shape, dtype=compute, device=device) if want else None
-            for want in parameters_wanted
-        ]
-        sums = [
-            torch.empty_like(parameter, memory_format=torch.contiguous_format) if want else None
-            for parameter, want in zip(parameters, parameters_wanted, strict=True)
-        ]
-        return (parts, dx, dresidual, *partials, *sums)
+    new = functools.partial(allocator, device=h.device)
+    new_parts = new((2, problem.n_rows, steps[0].integers["n_parts"]), rstd.dtype)
+    new_partial = new((chosen.n_programs, n_cols), rstd.dtype)
+    makers: list[Callable[[], Tensor] | None] = [
+        new_parts if chosen.regime in ("looped", "split") else None,
+        new(dy.shape, dy.dtype) if x_wanted else None,
+        new(h.shape, h.dtype) if residual_wanted else None,
+    ]
+    makers += [new_partial if want else None for want in parameters_wanted]
+    makers += [
+        new(parameter.shape, parameter.dtype) if parameter is not None and want else None
+        for parameter, want in zip((pre_bias, weight, bias), parameters_wanted, strict=True)
+    ]
 
     def tensors_of(dy, dh, h, pre_bias, weight, bias, mu, rstd):  # type: ignore[no-untyped-def]
-        made = allocate(dy, h, (pre_bias, weight, bias))
         if has_residual:
             pre_bias = None  # h has it already
+        made = [make and make() for make in makers]
         return (dy, dh, h, pre_bias, weight, bias, mu, rstd, *made)
 
     example = tensors_of(dy, dh, h, pre_bias, weight, bias, mu, rstd)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from ..kernels import forward as kernels
 from ..program import Program
 from ..reference import compute_dtype
 from .launcher import Call, bind
-from .planner import next_power_of_2, plan
+from .planner import MOST_PARTS, plan
 from .problem import Plan, Problem, device_of
-from .rows import alignment, compute_type, required_row_stride, rounding_type
+from .rows import alignment, allocator, compute_type, required_row_stride, rounding_type
 
 ROLES = ("x", "residual", "pre_bias", "weight", "bias", "y", "h", "mu", "rstd", "parts")
 
@@ -37,6 +37,7 @@ def calls(
         "n_rows": n_rows,
         "n_cols": n_cols // align,
         "n_parts": n_parts,
+        "part_blocks": plan.part_cols // plan.block_cols,
     }
     constants = {
         "ALIGN": align,
@@ -49,8 +50,7 @@ def calls(
         "BLOCK_ROWS": plan.block_rows,
         "BLOCK_COLS": plan.block_cols,
         "EVEN_COLS": plan.block_cols == n_cols,
-        "PART_COLS": plan.part_cols,
-        "BLOCK_PARTS": next_power_of_2(n_parts),
+        "BLOCK_PARTS": MOST_PARTS,
     }
     if plan.regime == "split":
         steps = [(kernels.forward_moments, n_rows * n_parts), (kernels.forward_apply, n_rows * n_parts)]
@@ -91,30 +91,41 @@ def prepare(
     residual_stride = problem.n_cols if residual is None else required_row_stride(residual)
     steps = calls(problem, chosen, program, x_stride, residual_stride)
     compute = compute_dtype(x, residual)
-    want_mu = want_statistics and program.center
+    new = functools.partial(allocator, device=x.device)
+    new_y = new(x.shape, x.dtype)
+    new_h = None if residual is None else new(x.shape, residual.dtype)
+    new_rstd = new(x.shape[:-1], compute) if want_statistics else None
+    new_mu = new_rstd if program.center else None
     parts_shape = (2, problem.n_rows, steps[0].integers["n_parts"])
+    new_parts = new(parts_shape, compute) if chosen.regime == "split" else None
 
-    def allocate(x: Tensor, residual: Tensor | None) -> tuple[Tensor | None, ...]:
-        y = torch.empty_like(x, memory_format=torch.contiguous_format)
-        h = mu = rstd = parts = None
-        if residual is not None:
-            h = torch.empty_like(residual, memory_format=torch.contiguous_format)
-        if want_mu:
-            mu = torch.empty(x.shape[:-1], dtype=compute, device=x.device)
-        if want_statistics:
-            rstd = torch.empty(x.shape[:-1], dtype=compute, device=x.device)
-        if chosen.regime == "split":
-            parts = torch.empty(parts_shape, dtype=compute, device=x.device)
-        return y, h, mu, rstd, parts
+    def allocate() -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+        return (
+            new_y(),
+            new_h and new_h(),
+            new_mu and new_mu(),
+            new_rstd and new_rstd(),
+            new_parts and new_parts(),
+        )
 
-    example = (x, residual, pre_bias, weight, bias, *allocate(x, residual))
+    example = (x, residual, pre_bias, weight, bias, *allocate())
     starts = [bind(call, ROLES, example, x.get_device()) for call in steps]
 
     def run(x, residual, pre_bias, weight, bias):  # type: ignore[no-untyped-def]
-        made = allocate(x, residual)
+        made = allocate()
         tensors = (x, residual, pre_bias, weight, bias, *made)
         for start in starts:
             start(tensors)
         return made[:4]
 
-    return run
+    if len(starts) > 1 or want_statistics or residual is not None:
+        return run
+    start = starts[0]
+
+    def run_one(x, residual, pre_bias, weight, bias):  # type: ignore[no-untyped-def]
+        """Inference in one kernel: the same, with nothing in the way of a small tensor."""
+        y = new_y()
+        start((x, None, pre_bias, weight, bias, y, None, None, None, None))
+        return y, None, None, None
+
+    return run_one

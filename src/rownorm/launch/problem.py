@@ -64,10 +64,11 @@ class Plan:
     block_rows: int  # rows of one tile; 1 except in the tile regime
     block_cols: int  # columns of one tile
     num_warps: int
-    part_cols: int = 0  # split (and backward looped): columns of one program's part of a row
-    n_programs: int = 0  # backward: programs that share the rows between them
+    programs_per_sm: int = 1  # backward: programs on each SM, together n_programs
     stages: int = 1  # backward tile, resident: tiles in flight
-    source: str = "heuristic"
+    part_cols: int = 0  # looped, split: columns of one program's part of a row
+    n_programs: int = 0  # backward: programs that share the rows between them
+    source: str = "rules"
 
     def __str__(self) -> str:
         words = [f"{self.regime}: {self.block_rows} x {self.block_cols} tile, {self.num_warps} warps"]

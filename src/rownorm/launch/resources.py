@@ -1,18 +1,31 @@
-"""What the compiler made of a kernel: registers, spills, shared memory, width of memory access. Needs no GPU."""
+"""What the compiler makes of a norm: registers, spills, shared memory, width of memory access. Needs no GPU.
+
+``compile_forward`` and ``compile_backward`` take tensors of any device, ``meta`` included: only their shapes,
+strides and dtypes matter. Triton must not be interpreting (``TRITON_INTERPRET`` unset).
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 
-from .launcher import Call
-from .problem import Device
+from ..program import Program
+from ..reference import compute_dtype
+from . import backward, forward
+from .launcher import Call, compile_for
+from .planner import plan
+from .problem import Device, Plan
+from .rows import required_row_stride
 
 
 class Target(NamedTuple):
@@ -40,10 +53,88 @@ class Resources(NamedTuple):
     kernel: str
     num_warps: int
     registers: int  # per thread
-    spills: int  # bytes per thread on NVIDIA, registers on AMD; 0 is good
+    spills: int  # bytes per thread; 0 is good
     shared: int  # bytes per program
-    load_bytes: int  # widest access of one thread, in bytes; 16 is the widest there is
+    load_bytes: int  # widest access of one thread, in bytes; 16 is good
     store_bytes: int
+    wide_loads: int  # instructions that move 16 bytes or more for each thread
+    wide_stores: int
+
+
+class Compiled(NamedTuple):
+    """The plan of a norm on a target, and its kernels in the order in which they run."""
+
+    plan: Plan
+    kernels: list[Resources]
+
+
+def compile_forward(
+    x: Tensor,
+    residual: Tensor | None,
+    pre_bias: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    program: Program,
+    target: Target,
+) -> Compiled:
+    """Plan and compile the forward pass of a training step: statistics are kept."""
+    problem = dataclasses.replace(forward.problem_of(x, residual, program), device=target.device)
+    chosen = plan(problem)
+    residual_stride = problem.n_cols if residual is None else required_row_stride(residual)
+    steps = forward.calls(problem, chosen, program, required_row_stride(x), residual_stride)
+    compute = compute_dtype(x, residual)
+    dtypes = {
+        **_dtypes(x=x, residual=residual, pre_bias=pre_bias, weight=weight, bias=bias),
+        **_dtypes(y=x, h=residual),
+        "mu": compute if program.center else None,
+        "rstd": compute,
+        "parts": compute,
+    }
+    return Compiled(chosen, [_compile(call, dtypes, target) for call in steps])
+
+
+def compile_backward(
+    x: Tensor,
+    residual: Tensor | None,
+    pre_bias: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    program: Program,
+    target: Target,
+) -> Compiled:
+    """Plan and compile the backward pass that gives a gradient to every tensor there is."""
+    h = x if residual is None else residual
+    has_residual = residual is not None
+    # Where x and the residual have one dtype, one tensor is the gradient of both.
+    own_gradient = has_residual and residual.dtype != x.dtype  # type: ignore[union-attr]
+    parameters = {"pre_bias": pre_bias, "weight": weight, "bias": bias}
+    wanted = (True, own_gradient, *(parameter is not None for parameter in parameters.values()))
+    problem = backward.problem_of(h, x, has_residual, program, wanted)
+    problem = dataclasses.replace(problem, device=target.device)
+    chosen = plan(problem)
+    stride = required_row_stride(h)
+    steps = backward.calls(problem, chosen, program, problem.n_cols, problem.n_cols, stride)
+    compute = compute_dtype(x, residual)
+    dtypes = {
+        **_dtypes(dy=x, dh=residual, h=h, weight=weight, bias=bias),
+        "pre_bias": None if pre_bias is None or has_residual else pre_bias.dtype,
+        "mu": compute if program.center else None,
+        "rstd": compute,
+        "parts": compute,
+        **_dtypes(dx=x, dresidual=residual if own_gradient else None),
+    }
+    for name, parameter in parameters.items():
+        dtypes[f"d{name}"] = None if parameter is None else parameter.dtype
+        dtypes[f"d{name}_partial"] = None if parameter is None else compute
+    return Compiled(chosen, [_compile(call, dtypes, target) for call in steps])
+
+
+def _dtypes(**tensors: Tensor | None) -> dict[str, torch.dtype | None]:
+    return {name: None if tensor is None else tensor.dtype for name, tensor in tensors.items()}
+
+
+def _compile(call: Call, dtypes: Mapping[str, torch.dtype | None], target: Target) -> Resources:
+    return resources(call, compile_for(call, dtypes, target.triton))
 
 
 def resources(call: Call, compiled: Any) -> Resources:
@@ -51,21 +142,25 @@ def resources(call: Call, compiled: Any) -> Resources:
     if compiled.metadata.target.backend == "hip":
         assembly = compiled.asm["amdgcn"]
         registers = int(_find(r"\.vgpr_count:\s*(\d+)", assembly))
-        spills = int(_find(r"\.vgpr_spill_count:\s*(\d+)", assembly))
-        load = _widest(r"(?:global|buffer)_load_(dwordx[234]|dword|u?short|ushort|ubyte)\b", assembly)
-        store = _widest(r"(?:global|buffer)_store_(dwordx[234]|dword|short|byte)\b", assembly)
+        spills = int(_find(r"\.private_segment_fixed_size:\s*(\d+)", assembly))
+        loads = _widths(r"(?:global|buffer)_load_(dwordx[234]|dword|[us]?short|[us]?byte)", assembly)
+        stores = _widths(r"(?:global|buffer)_store_(dwordx[234]|dword|short|byte)", assembly)
     else:
         registers, spills = _cubin_usage(compiled.asm["cubin"])
-        load = _widest(r"ld\.global(?:\.[\w:]+)*?((?:\.v[248])?\.b\d+)", compiled.asm["ptx"])
-        store = _widest(r"st\.global(?:\.[\w:]+)*?((?:\.v[248])?\.b\d+)", compiled.asm["ptx"])
+        ptx = compiled.asm["ptx"]
+        loads = _widths(r"ld\.global(?:\.[\w:]+)*?((?:\.v[248])?\.b\d+)", ptx)
+        loads += [int(width, 0) for width in re.findall(r"cp\.async\.c[ag].*?\], (0x\d+|\d+)", ptx)]
+        stores = _widths(r"st\.global(?:\.[\w:]+)*?((?:\.v[248])?\.b\d+)", ptx)
     return Resources(
         kernel=call.kernel.__name__,
         num_warps=call.num_warps,
         registers=registers,
         spills=spills,
         shared=compiled.metadata.shared,
-        load_bytes=load,
-        store_bytes=store,
+        load_bytes=max(loads, default=0),
+        store_bytes=max(stores, default=0),
+        wide_loads=sum(width >= 16 for width in loads),
+        wide_stores=sum(width >= 16 for width in stores),
     )
 
 
@@ -76,17 +171,18 @@ def _find(pattern: str, text: str) -> str:
     return match[1]
 
 
-def _widest(pattern: str, text: str) -> int:
-    return max((_bytes(width) for width in re.findall(pattern, text)), default=0)
+def _widths(pattern: str, text: str) -> list[int]:
+    """Bytes that one thread moves, for every instruction that matches."""
+    return [_bytes(width) for width in re.findall(pattern, text)]
 
 
 def _bytes(width: str) -> int:
-    """ ".v4.b32" -> 16, "dwordx4" -> 16, "ushort" -> 2. """
+    """".v4.b32" -> 16, "dwordx4" -> 16, "ushort" -> 2."""
     if match := re.fullmatch(r"(?:\.v(\d))?\.b(\d+)", width):
         return int(match[1] or 1) * int(match[2]) // 8
     if match := re.fullmatch(r"dwordx(\d)", width):
         return 4 * int(match[1])
-    return {"dword": 4, "ubyte": 1, "byte": 1}.get(width, 2)
+    return {"dword": 4, "byte": 1, "ubyte": 1, "sbyte": 1}.get(width, 2)
 
 
 def _cubin_usage(cubin: bytes) -> tuple[int, int]:

@@ -89,11 +89,7 @@ class _NormBackward(_SingleLevelFunction):
             given: list[Any] = [None] * 6
             for place, tensor in zip(present, tensors, strict=True):
                 given[place] = tensor
-            dy, dh, h, pre_bias, weight, bias = given
-            mu, rstd = reference.moments(h, None if has_residual else pre_bias, program)
-            every = reference.backward(
-                dy, dh, h, pre_bias, weight, bias, mu, rstd, program, has_residual, wanted
-            )
+            every = plain_backward(*given, program, has_residual, wanted)
             return tuple(gradient for i in made if (gradient := every[i]) is not None)
 
         second: list[Tensor | None] = [None] * 6
@@ -120,6 +116,24 @@ def differentiable_backward(run: Backward, *arguments: Any) -> Gradients:
     """``run(dy, dh, h, ...)``, with a gradient of its own."""
     with _inside_transforms():
         return Gradients(*_NormBackward.apply(run, *arguments))
+
+
+def plain_backward(
+    dy: Tensor,
+    dh: Tensor | None,
+    h: Tensor,
+    pre_bias: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    program: Program,
+    has_residual: bool,
+    wanted: tuple[bool, ...],
+) -> Gradients:
+    """The gradients in plain PyTorch, all the way from h: their own derivatives go through the statistics."""
+    mu, rstd = reference.moments(h, None if has_residual else pre_bias, program)
+    return reference.backward(
+        dy, dh, h, pre_bias, weight, bias, mu, rstd, program, has_residual, wanted
+    )
 
 
 def needs_gradient(*tensors: Tensor | None) -> bool:

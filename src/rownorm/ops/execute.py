@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -50,23 +51,17 @@ def forward(
         None if pre_bias is None else _facts(pre_bias),
         None if weight is None else _facts(weight),
         None if bias is None else _facts(bias),
-        _forced(),
     )
     run = _lookup(_forward_runs, key)
     if run is None:
         check(x, residual, pre_bias, weight, bias, program)
         launch = _launch()
         given = (x, residual, pre_bias, weight, bias)
-        rows = tuple(map(launch.with_row_stride, given[:2]))
-        taken = (*rows, *map(launch.contiguous, given[2:]))
+        taken = (*map(launch.with_row_stride, given[:2]), *map(launch.contiguous, given[2:]))
         if any(new is not old for new, old in zip(taken, given, strict=True)):
             return forward(*taken, program, want_statistics)
-        with _on_device_of(x):
-            run = launch.forward.prepare(*given, program, want_statistics)
-        _forward_runs[key] = run
-    if x.get_device() != _current_device():
-        with _on_device_of(x):
-            return run(x, residual, pre_bias, weight, bias)
+        prepare = functools.partial(launch.forward.prepare, *given, program, want_statistics)
+        run = _forward_runs[key] = _on_device(x, prepare)
     return run(x, residual, pre_bias, weight, bias)
 
 
@@ -91,22 +86,16 @@ def backward(
         program,
         has_residual,
         wanted,
-        tuple([None if t is None else _facts(t) for t in tensors]),
-        _forced(),
+        *[None if t is None else _facts(t) for t in tensors],
     )
     run = _lookup(_backward_runs, key)
     if run is None:
         launch = _launch()
-        rows = tuple(map(launch.with_row_stride, tensors[:3]))
-        taken = (*rows, *map(launch.contiguous, tensors[3:]))
+        taken = (*map(launch.with_row_stride, tensors[:3]), *map(launch.contiguous, tensors[3:]))
         if any(new is not old for new, old in zip(taken, tensors, strict=True)):
             return backward(*taken, program, has_residual, wanted)
-        with _on_device_of(h):
-            run = launch.backward.prepare(*tensors, program, has_residual, wanted)
-        _backward_runs[key] = run
-    if h.get_device() != _current_device():
-        with _on_device_of(h):
-            return run(*tensors)
+        prepare = functools.partial(launch.backward.prepare, *tensors, program, has_residual, wanted)
+        run = _backward_runs[key] = _on_device(h, prepare)
     return run(*tensors)
 
 
@@ -135,16 +124,23 @@ def _launch() -> Any:
     """The launch floor, imported with Triton when a kernel is first wanted."""
     from .. import launch
 
+    launch.on_change(_forward_runs.clear)
+    launch.on_change(_backward_runs.clear)
     return launch
 
 
-def _forced() -> Any:
-    return _launch().forced_settings()
+def _on_device(t: Tensor, prepare: Callable[[], Any]) -> Any:
+    """What ``prepare`` makes on the device of ``t``, there to be run too, whichever device is current by then."""
+    device = t.get_device()
+    with torch.cuda.device_of(t):
+        run = prepare()
+    if device < 0 or torch.cuda.device_count() == 1:
+        return run
 
+    def run_there(*tensors: Tensor | None) -> Any:
+        if torch._C._cuda_getDevice() == device:
+            return run(*tensors)
+        with torch.cuda.device(device):
+            return run(*tensors)
 
-def _current_device() -> int:
-    return torch._C._cuda_getDevice() if torch.cuda.is_initialized() else -1
-
-
-def _on_device_of(t: Tensor) -> torch.cuda.device_of:
-    return torch.cuda.device_of(t)
+    return run_there

@@ -6,8 +6,9 @@
     norm_backward                        its gradients
 
 Every operator runs ``execute`` on real tensors; the registrations around it let it be traced, compiled, exported,
-differentiated, vmapped and autocast. An operator always returns tensors: where a call has none to return,
-``norm_forward`` and ``norm_backward`` give an empty one.
+differentiated, vmapped and autocast. Forward-mode differentiation goes through plain PyTorch (``reference``). An
+operator always returns tensors: where a call has none to return, ``norm_forward`` and ``norm_backward`` give an empty
+one.
 """
 
 from __future__ import annotations
@@ -19,11 +20,18 @@ import torch
 from torch import Tensor
 from torch.library import Library
 
+from .. import reference
 from ..program import Program
 from ..reference import Gradients, compute_dtype
 from . import execute
-from .autograd import differentiable_backward, differentiable_forward, needs_gradient
+from .autograd import (
+    differentiable_backward,
+    differentiable_forward,
+    needs_gradient,
+    plain_backward,
+)
 from .checks import check
+from .listeners import forward_mode
 from .vmap import batched
 
 DEFAULT_EPS = {"layer_norm": 1e-5, "rms_norm": 1e-6}
@@ -43,6 +51,16 @@ Body = Callable[..., Any]
 def _below_autograd(operator: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
+            return operator(*args, **kwargs)
+
+    return call
+
+
+def _for_autograd(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """The operator as an autograd function runs it: with gradients, should a transform further out want them."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad():
             return operator(*args, **kwargs)
 
     return call
@@ -108,9 +126,11 @@ def _register_norm_forward() -> None:
         mu = torch.empty_like(rstd) if program.center else None
         return _none_as_empty((x.new_empty(x.shape), h, mu, rstd), x)
 
-    below = _below_autograd(forward)
+    below = _for_autograd(forward)
 
     def autograd(x: Tensor, *args: Any) -> tuple[Tensor, ...]:
+        if forward_mode():
+            return _none_as_empty(reference.forward(x, *args[:4], Program(*args[4:])), x)
         if not needs_gradient(x, *args[:4]):
             return _below_autograd(operator)(x, *args)
         program = Program(*args[4:])
@@ -142,9 +162,12 @@ def _register_norm_backward() -> None:
             [t.new_empty(t.shape) if want else None for t, want in zip(like, args[14], strict=True)], dy
         )
 
-    below = _below_autograd(backward)
+    below = _for_autograd(backward)
 
     def autograd(*args: Any) -> tuple[Tensor, ...]:
+        if forward_mode():
+            *tensors, _, _, program, has_residual, wanted = unpack(args)
+            return _none_as_empty(plain_backward(*tensors, program, has_residual, wanted), args[0])
         if not needs_gradient(*args[:8]):
             return _below_autograd(operator)(*args)
         return _none_as_empty(differentiable_backward(below, *unpack(args)), args[0])
@@ -194,9 +217,12 @@ def _register_norm(name: str) -> None:
         y = x.new_empty(x.shape)
         return (y, residual.new_empty(residual.shape)) if has_residual else y
 
-    below = _below_autograd(forward)
+    below = _for_autograd(forward)
 
     def autograd(*args: Any) -> Any:
+        if forward_mode():
+            made = reference.forward(*args)
+            return (made.y, made.h) if has_residual else made.y
         if needs_gradient(*args[:5]):
             return differentiable_forward(below, backward, *args)
         return _below_autograd(again)(*args)

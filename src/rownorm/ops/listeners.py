@@ -25,7 +25,7 @@ def nothing_listens(*tensors: Tensor | None) -> bool:
     if _is_compiling():
         return False
     for t in tensors:
-        if type(t) not in _PLAIN:
+        if type(t) not in _PLAIN or (t is not None and t.is_neg()):
             return False
     x = tensors[0]
     assert x is not None
@@ -36,7 +36,6 @@ def nothing_listens(*tensors: Tensor | None) -> bool:
         or _autocast()
         or _profiler()
         or forward_mode()
-        or x.is_neg()
         or x.is_meta
     )
 

@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import reference
 from ..program import Program
 from ..reference import Gradients
 from . import execute, library
 from .autograd import differentiable_forward, needs_gradient
 from .checks import check
-from .listeners import forward_mode, nothing_listens
+from .listeners import nothing_listens
+
+_has_storage = torch._C._has_storage
 
 
 def layer_norm(
@@ -117,9 +118,6 @@ def _norm(
         return y if residual is None else (y, h)
     if not torch.compiler.is_compiling():
         check(x, residual, pre_bias, weight, bias, program)
-        if forward_mode():  # plain PyTorch knows its forward derivatives
-            made = reference.forward(x, residual, pre_bias, weight, bias, program)
-            return made.y if residual is None else (made.y, made.h)
     options = program._asdict()
     del options["center"]
     if residual is None:
@@ -131,7 +129,9 @@ def _norm(
 
 def _backward(dy: Tensor, dh: Tensor | None, h: Tensor, *rest: Any) -> Gradients:
     """Gradients: straight to ``execute`` unless something listens or wants their gradient in turn."""
-    if torch.is_grad_enabled() or not nothing_listens(dy, dh, h):
+    # Gradients that autograd batches (is_grads_batched) have no storage; the dispatcher takes them apart.
+    batched = not (_has_storage(dy) and (dh is None or _has_storage(dh)))
+    if batched or torch.is_grad_enabled() or not nothing_listens(dy, dh, h):
         return library.backward(dy, dh, h, *rest)
     return execute.backward(dy, dh, h, *rest)
 

@@ -18,7 +18,7 @@ def batched(operator: Any) -> Callable[..., Any]:
 
     def rule(info: Any, in_dims: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
         values = {a.name: v for a, v in zip(arguments, args, strict=False)} | kwargs
-        dims = {a.name: d for a, d in zip(arguments, in_dims, strict=False) if d is not None}
+        dims = {a.name: d for a, d in zip(arguments, in_dims, strict=False) if isinstance(d, int)}
 
         def call(values: dict[str, Any]) -> Any:
             ordered = [values[a.name] for a in arguments if not a.kwarg_only and a.name in values]

@@ -1,0 +1,84 @@
+"""Which plan a call gets, without running it."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import ops
+from .ops.checks import check
+from .program import Program
+
+if TYPE_CHECKING:
+    from .launch import Plan, Problem
+
+FUNCTIONS = (ops.layer_norm, ops.rms_norm, ops.add_layer_norm, ops.add_rms_norm)
+
+
+class Explanation(NamedTuple):
+    """The problems that a call poses, forward and backward, and the plans they get. Print it."""
+
+    name: str
+    forward_problem: Problem
+    forward: Plan
+    backward_problem: Problem
+    backward: Plan
+
+    def __str__(self) -> str:
+        problem = self.forward_problem
+        device = problem.device
+        dtype = str(problem.dtype).removeprefix("torch.")
+        return (
+            f"{self.name}, {problem.n_rows} x {problem.n_cols} {dtype} on {device.name} ({device.arch})\n"
+            f"  forward   {self.forward}\n"
+            f"  backward  {self.backward}"
+        )
+
+
+def explain(
+    function: Callable[..., Any], /, *args: Any, device: str | None = None, **kwargs: Any
+) -> Explanation:
+    """The plans of ``function(*args, **kwargs)``, forward and with a gradient for every tensor.
+
+    function: ``rownorm.layer_norm``, ``rms_norm``, ``add_layer_norm`` or ``add_rms_norm``; then its own arguments.
+    Only shapes, strides and dtypes are looked at: tensors may be on the ``meta`` device. ``device`` names an
+    architecture that need not be here ("sm_90", "gfx942"); without it, the plan is for the device of the tensors.
+    """
+    # Triton comes with the launch floor: not before a plan is wanted.
+    from .launch import backward, forward, plan
+    from .launch.resources import TARGETS
+
+    if function not in FUNCTIONS:
+        known = ", ".join(f"rownorm.{each.__name__}" for each in FUNCTIONS)
+        raise TypeError(f"rownorm.explain: function must be one of {known}; got {function!r}")
+    if device is not None and device not in TARGETS:
+        known = ", ".join(TARGETS)
+        raise ValueError(f"rownorm.explain: device must be one of {known}, or None; got {device!r}")
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = bound.arguments
+    program = Program(
+        center="layer_norm" in function.__name__,
+        **{name: given[name] for name in Program._fields if name in given},
+    )
+    x, residual = given["x"], given.get("residual")
+    parameters = [given[name] for name in ("pre_bias", "weight", "bias")]
+    check(x, residual, *parameters, program)
+    if device is None and not ops.execute.takes_kernels(x):
+        raise ValueError(
+            f"rownorm.explain: a tensor on {x.device} is computed by plain PyTorch, which has no plan. "
+            f"Name an architecture to plan for, device={'sm_90'!r}; known: {', '.join(TARGETS)}."
+        )
+    wanted = (True, residual is not None, *(parameter is not None for parameter in parameters))
+    h = x if residual is None else residual
+    problems = [
+        forward.problem_of(x, residual, program),
+        backward.problem_of(h, x, residual is not None, program, wanted),
+    ]
+    if device is not None:
+        target = TARGETS[device].device
+        problems = [dataclasses.replace(problem, device=target) for problem in problems]
+    first, second = problems
+    return Explanation(function.__name__, first, plan(first), second, plan(second))
