@@ -64,8 +64,8 @@ def explain(
         **{name: given[name] for name in Program._fields if name in given},
     )
     x, residual = given["x"], given.get("residual")
-    parameters = [given[name] for name in ("pre_bias", "weight", "bias")]
-    check(x, residual, *parameters, program)
+    parameters = pre_bias, weight, bias = given["pre_bias"], given["weight"], given["bias"]
+    check(x, residual, pre_bias, weight, bias, program)
     if device is None and not ops.execute.takes_kernels(x):
         raise ValueError(
             f"rownorm.explain: a tensor on {x.device} is computed by plain PyTorch, which has no plan. "

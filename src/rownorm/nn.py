@@ -12,9 +12,7 @@ class LayerNorm(torch.nn.LayerNorm):
     """``torch.nn.LayerNorm``, same arguments, parameters and ``state_dict``, computed by rownorm."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return functional.layer_norm(
-            input, self.normalized_shape, self.weight, self.bias, self.eps
-        )
+        return functional.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
 class RMSNorm(torch.nn.RMSNorm):

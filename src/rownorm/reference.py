@@ -64,9 +64,7 @@ def forward(
     )
 
 
-def moments(
-    h: Tensor, pre_bias: Tensor | None, program: Program
-) -> tuple[Tensor | None, Tensor]:
+def moments(h: Tensor, pre_bias: Tensor | None, program: Program) -> tuple[Tensor | None, Tensor]:
     """(mu, rstd) of ``h [+ pre_bias]``, as ``forward`` returns them."""
     _, mu, rstd = _moments(_add_pre_bias(h.to(compute_dtype(h)), pre_bias), program)
     return (mu.squeeze(-1) if program.center else None), rstd.squeeze(-1)
@@ -178,5 +176,5 @@ def _activation_gradient(z: Tensor, activation: str | None) -> Tensor:
         case "gelu":
             return torch.special.ndtr(z) + z * torch.exp(-0.5 * z * z) * 0.3989422804014327
         case _:
-            s = torch.sigmoid(z * (1.5957691216057308 + 0.0713548162844391 * z * z))
-            return s + z * s * (1 - s) * (1.5957691216057308 + 0.2140644488533172 * z * z)
+            s = torch.sigmoid(z * (1.5957691216057308 + 0.07135481627260025 * z * z))
+            return s + z * s * (1 - s) * (1.5957691216057308 + 0.21406444881780075 * z * z)

@@ -60,7 +60,9 @@ def _gradient_before_affine(
     return x_hat, seen, dz, g
 
 
-@triton.jit(do_not_specialize=["dy_row_stride", "dh_row_stride", "h_row_stride", "n_rows", "n_cols"])
+@triton.jit(
+    do_not_specialize=["dy_row_stride", "dh_row_stride", "h_row_stride", "n_rows", "n_cols"]
+)
 def backward_tile(
     dy_ptr,
     dh_ptr,
@@ -140,14 +142,27 @@ def backward_tile(
 
     partial = tl.program_id(0).to(tl.int64) * n_cols + cols
     if dpre_bias_partial_ptr is not None:
-        tl.store(dpre_bias_partial_ptr + partial, tl.sum(dpre_bias, axis=0, keep_dims=True), mask=col_ok)
+        tl.store(
+            dpre_bias_partial_ptr + partial, tl.sum(dpre_bias, axis=0, keep_dims=True), mask=col_ok
+        )
     if dweight_partial_ptr is not None:
-        tl.store(dweight_partial_ptr + partial, tl.sum(dweight, axis=0, keep_dims=True), mask=col_ok)
+        tl.store(
+            dweight_partial_ptr + partial, tl.sum(dweight, axis=0, keep_dims=True), mask=col_ok
+        )
     if dbias_partial_ptr is not None:
         tl.store(dbias_partial_ptr + partial, tl.sum(dbias, axis=0, keep_dims=True), mask=col_ok)
 
 
-@triton.jit(do_not_specialize=["dy_row_stride", "h_row_stride", "n_rows", "n_cols", "n_parts", "part_blocks"])
+@triton.jit(
+    do_not_specialize=[
+        "dy_row_stride",
+        "h_row_stride",
+        "n_rows",
+        "n_cols",
+        "n_parts",
+        "part_blocks",
+    ]
+)
 def backward_sums(
     dy_ptr,
     h_ptr,

@@ -111,9 +111,9 @@ def _scan_moments(
 ):
     """(mean, sum of squared deviations) of columns first_col to end_col; (0, sum of squares) uncentred.
 
-    Deviations are taken from ``origin``, the mean of the first chunk. It can be far from the mean of the whole only where
-    chunks differ, and then the variance is large too: with k chunks at most k times as many rounding errors as a second
-    pass would make, whatever the data.
+    Deviations are taken from ``origin``, the mean of the first chunk. It can be far from the mean of the whole only
+    where chunks differ, and then the variance is large too: with k chunks at most k times as many rounding errors
+    as a second pass would make, whatever the data.
     """
     lanes = tl.arange(0, BLOCK_COLS)[None, :]
     origin = tl.zeros((1, 1), COMPUTE)
@@ -262,7 +262,14 @@ def forward_looped(
 
 
 @triton.jit(
-    do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols", "n_parts", "part_blocks"]
+    do_not_specialize=[
+        "x_row_stride",
+        "residual_row_stride",
+        "n_rows",
+        "n_cols",
+        "n_parts",
+        "part_blocks",
+    ]
 )
 def forward_moments(
     x_ptr,
@@ -302,7 +309,14 @@ def forward_moments(
 
 
 @triton.jit(
-    do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols", "n_parts", "part_blocks"]
+    do_not_specialize=[
+        "x_row_stride",
+        "residual_row_stride",
+        "n_rows",
+        "n_cols",
+        "n_parts",
+        "part_blocks",
+    ]
 )
 def forward_apply(
     x_ptr,

@@ -17,9 +17,9 @@ from .rows import alignment, allocator, compute_type, required_row_stride, round
 
 PARAMETERS = ("pre_bias", "weight", "bias")
 ROLES = (
-    ("dy", "dh", "h", "pre_bias", "weight", "bias", "mu", "rstd", "parts", "dx", "dresidual")
-    + tuple(f"d{name}_partial" for name in PARAMETERS)
-    + tuple(f"d{name}" for name in PARAMETERS)
+    *("dy", "dh", "h", "pre_bias", "weight", "bias", "mu", "rstd", "parts", "dx", "dresidual"),
+    *(f"d{name}_partial" for name in PARAMETERS),
+    *(f"d{name}" for name in PARAMETERS),
 )
 SUM_BLOCK = (128, 32)  # rows and columns of one tile of the last kernel
 
@@ -62,7 +62,7 @@ def calls(
         "BLOCK_ROWS": plan.block_rows,
         "BLOCK_COLS": plan.block_cols,
         "EVEN_COLS": plan.block_cols == n_cols,
-        "BLOCK_PARTS": MOST_PARTS,
+        "BLOCK_PARTS": 1 if n_parts == 1 else MOST_PARTS,
         "STAGES": plan.stages,
     }
     if plan.regime in ("tile", "resident"):

@@ -50,10 +50,13 @@ def calls(
         "BLOCK_ROWS": plan.block_rows,
         "BLOCK_COLS": plan.block_cols,
         "EVEN_COLS": plan.block_cols == n_cols,
-        "BLOCK_PARTS": MOST_PARTS,
+        "BLOCK_PARTS": 1 if n_parts == 1 else MOST_PARTS,
     }
     if plan.regime == "split":
-        steps = [(kernels.forward_moments, n_rows * n_parts), (kernels.forward_apply, n_rows * n_parts)]
+        steps = [
+            (kernels.forward_moments, n_rows * n_parts),
+            (kernels.forward_apply, n_rows * n_parts),
+        ]
     elif plan.regime == "looped":
         steps = [(kernels.forward_looped, n_rows)]
     else:

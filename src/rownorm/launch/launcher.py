@@ -60,9 +60,7 @@ def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], dev
     if call.grid == 0:
         return lambda tensors: None
     take = itemgetter(*(roles.index(role) for role in call.roles))
-    integers = call.ordered(call.integers)
-    constants = call.ordered(call.constants)
-    arguments = (*integers, *constants)
+    arguments = (*call.ordered(call.integers), *call.ordered(call.constants))
     kernel, grid, num_warps = call.kernel, call.grid, call.num_warps
 
     def public(tensors: Sequence[Tensor | None]) -> None:
@@ -71,14 +69,14 @@ def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], dev
     if INTERPRETING or not DIRECT:
         return public
     compiled = kernel.warmup(*take(tensors), *arguments, num_warps=num_warps, grid=(1,))
-    return _direct(compiled, grid, take, arguments, device, public) or public
+    return _direct(call, compiled, roles, tensors, device, public) or public
 
 
 def _direct(
+    call: Call,
     compiled: Any,
-    grid: int,
-    take: Callable[[Sequence[Tensor | None]], Sequence[Tensor | None]],
-    arguments: tuple[Any, ...],
+    roles: Sequence[str],
+    tensors: Sequence[Tensor | None],
     device: int,
     public: Start,
 ) -> Start | None:
@@ -87,6 +85,7 @@ def _direct(
     if not (3, 6) <= version <= (3, 9):
         return None
     run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
+    middle: tuple[Any, ...]
     if version == (3, 6) and type(run).__name__ == "CudaLauncher" and not run.global_scratch_size:
         # The extension function under the launcher. After the function come: cooperative, programmatic,
         # two scratch buffers, metadata, launch metadata, two hooks, then the kernel's arguments.
@@ -94,16 +93,23 @@ def _direct(
     else:
         launch, middle = run, (metadata, None, None, None)
     current_stream = torch._C._cuda_getCurrentRawStream
-    runtime = knobs.runtime
+    runtime, grid = knobs.runtime, call.grid
+    arguments = (*call.ordered(call.integers), *call.ordered(call.constants))
+    absent: list[int | None] = [None] * len(call.roles)
+    present = [
+        (place, roles.index(role))
+        for place, role in enumerate(call.roles)
+        if tensors[roles.index(role)] is not None
+    ]
 
     def direct(tensors: Sequence[Tensor | None]) -> None:
         hooks = runtime.launch_enter_hook
         if hooks is not None and hooks.calls:
             return public(tensors)
-        pointers = [t if t is None else t.data_ptr() for t in take(tensors)]
-        return launch(
-            grid, 1, 1, current_stream(device), function, *middle, *pointers, *arguments
-        )
+        pointers: list[int | None] = absent.copy()
+        for place, index in present:
+            pointers[place] = tensors[index].data_ptr()  # type: ignore[union-attr]
+        return launch(grid, 1, 1, current_stream(device), function, *middle, *pointers, *arguments)
 
     return direct
 

@@ -19,11 +19,20 @@ from .problem import Plan, Problem, Regime
 
 # Columns up to which one program holds whole rows in registers without a spill, on every target: (forward, backward).
 RESIDENT_COLS = (16384, 8192)
-CHUNK_COLS = 4096  # columns of one chunk of a wider row
+CHUNK_COLS = {"forward": 4096, "backward": 2048}  # columns of one chunk of a wider row
 TILE_ELEMENTS = {"forward": 2048, "backward": 4096}  # elements of a tile of several short rows
+SPLIT_COLS = (
+    16384  # columns up to which a row is worth no second launch, however few rows there are
+)
 MOST_PARTS = 512  # parts of one row
 PROGRAMS_PER_SM = 4  # what a wide row is split for
-PIPELINE_BYTES = 128 << 10  # shared memory for the tiles in flight on one SM
+PIPELINE_BYTES = {
+    "sm_80": 150 << 10,
+    "sm_90": 200 << 10,
+    "sm_100": 200 << 10,
+}  # of an SM's shared memory
+PIPELINE_BYTES_ELSEWHERE = 80 << 10  # NVIDIA GPUs that are not in data centres
+MOST_STAGES = 5
 PARTIAL_SUM_BYTES = 64 << 20  # what backward may allocate for partial sums
 
 _forced: dict[str, Any] = {}
@@ -33,7 +42,7 @@ _forgetters: list[Callable[[], None]] = []
 def plan(problem: Problem) -> Plan:
     """The plan for a problem: a pure function of it (and of ``force``, in tests and tuners)."""
     chosen = _from_table(problem) or _from_rules(problem)
-    chosen = _with_parts(dataclasses.replace(chosen, **_forced), problem)
+    chosen = _settled(dataclasses.replace(chosen, **_forced), problem)
     return dataclasses.replace(chosen, source="forced") if _forced else chosen
 
 
@@ -69,13 +78,17 @@ def _from_table(problem: Problem) -> Plan | None:
     if table is None or problem.computes_in_fp64 or "regime" in _forced:
         return None
     kind = (problem.direction, problem.center, problem.dtype.itemsize)
-    for row in table["plans"]:
-        if (row["direction"], row["center"], row["itemsize"]) == kind and problem.n_cols <= row["max_cols"]:
-            settings = {name: value for name, value in row["settings"].items()}
-            if settings["regime"] in ("tile", "resident"):
-                settings["block_cols"] = next_power_of_2(problem.n_cols)
-            return Plan(**settings, source=f"table {table['device']}")
-    return None
+    rows = [
+        row for row in table["plans"] if (row["direction"], row["center"], row["itemsize"]) == kind
+    ]
+    if not rows:
+        return None
+    # Rows are in order of width; the last one, for rows taken in chunks, serves any width beyond it.
+    row = next((row for row in rows if problem.n_cols <= row["max_cols"]), rows[-1])
+    settings = dict(row["settings"])
+    if settings["regime"] in ("tile", "resident"):
+        settings["block_cols"] = next_power_of_2(problem.n_cols)
+    return Plan(**settings, source=f"table for {table['device']}")
 
 
 @functools.cache
@@ -102,42 +115,47 @@ def _from_rules(problem: Problem) -> Plan:
             block_cols=block_cols,
             num_warps=num_warps,
             programs_per_sm=max(1, 8 // num_warps),
-            stages=_stages(block_rows * block_cols, max(1, 8 // num_warps), problem),
+            stages=MOST_STAGES,
         )
-    block_cols = CHUNK_COLS // width
-    return Plan("looped", 1, block_cols, _warps(CHUNK_COLS, problem), programs_per_sm=8)
+    num_warps = 256 // problem.device.warp_size * (2 if forward else 1)
+    return Plan("looped", 1, CHUNK_COLS[problem.direction] // width, num_warps, programs_per_sm=8)
 
 
 def _warps(elements: int, problem: Problem) -> int:
-    """Elements a thread: 16 to 32, so that a thread has several 16-byte loads in flight and needs no spill."""
-    per_thread = 16 if problem.direction == "forward" else 32
-    threads = max(problem.device.warp_size, elements // per_thread)
-    return min(threads, 1024) // problem.device.warp_size
+    """16 elements a thread; backward has at most 256 threads, which leaves each its 255 registers, so up to 32."""
+    threads = max(problem.device.warp_size, elements // 16)
+    return min(threads, 1024 if problem.direction == "forward" else 256) // problem.device.warp_size
 
 
-def _stages(elements: int, programs_per_sm: int, problem: Problem) -> int:
-    """Backward: tiles in flight, as many as fit the shared memory of an NVIDIA SM; elsewhere the compiler's default."""
-    if problem.direction == "forward" or not problem.device.arch.startswith("sm_"):
+def _most_stages(plan: Plan, problem: Problem) -> int:
+    """Backward: tiles in flight that fit the shared memory of an NVIDIA SM. Other GPUs prefetch into registers: 1."""
+    arch = problem.device.arch
+    if problem.direction == "forward" or not arch.startswith("sm_"):
         return 1
-    rows = [problem.dtype, problem.dtype] if problem.residual_dtype is None else [problem.dtype]
-    rows += [problem.residual_dtype] * 2 if problem.residual_dtype is not None else []
-    tile_bytes = elements * sum(dtype.itemsize for dtype in rows) * programs_per_sm
-    return max(1, min(5, 1 + PIPELINE_BYTES // tile_bytes))
+    h, dh = problem.residual_dtype or problem.dtype, problem.residual_dtype
+    per_element = problem.dtype.itemsize + h.itemsize + (dh.itemsize if dh else 0)
+    tile_bytes = plan.block_rows * plan.block_cols * per_element * plan.programs_per_sm
+    return 1 + PIPELINE_BYTES.get(arch, PIPELINE_BYTES_ELSEWHERE) // tile_bytes
 
 
-def _with_parts(plan: Plan, problem: Problem) -> Plan:
-    """The numbers that depend on how many rows there are: parts of a row, programs that share the rows."""
+def _settled(plan: Plan, problem: Problem) -> Plan:
+    """What is left to settle: parts of a row, programs that share the rows, tiles in flight."""
     n_rows, n_cols, n_sms = problem.n_rows, problem.n_cols, problem.device.n_sms
+    plan = dataclasses.replace(plan, stages=max(1, min(plan.stages, _most_stages(plan, problem))))
     chunks = -(-n_cols // plan.block_cols)
     wide = plan.regime in ("looped", "split")
     if wide and not plan.part_cols:
         parts = 1
-        if "regime" not in _forced or plan.regime == "split":
+        if n_cols > SPLIT_COLS if "regime" not in _forced else plan.regime == "split":
             parts = min(chunks, MOST_PARTS, max(1, PROGRAMS_PER_SM * n_sms // max(1, n_rows)))
         part_cols = -(-chunks // parts) * plan.block_cols
-        plan = dataclasses.replace(plan, regime="split" if parts > 1 else plan.regime, part_cols=part_cols)
+        plan = dataclasses.replace(
+            plan, regime="split" if parts > 1 else plan.regime, part_cols=part_cols
+        )
     if plan.part_cols % plan.block_cols:
-        raise ValueError(f"part_cols must be a multiple of block_cols, {plan.block_cols}; got {plan.part_cols}")
+        raise ValueError(
+            f"part_cols must be a multiple of block_cols, {plan.block_cols}; got {plan.part_cols}"
+        )
     if problem.direction == "backward" and not plan.n_programs:
         itemsize = 8 if problem.computes_in_fp64 else 4
         affordable = PARTIAL_SUM_BYTES // (n_cols * itemsize * max(1, problem.n_column_sums))

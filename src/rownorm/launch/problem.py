@@ -71,7 +71,9 @@ class Plan:
     source: str = "rules"
 
     def __str__(self) -> str:
-        words = [f"{self.regime}: {self.block_rows} x {self.block_cols} tile, {self.num_warps} warps"]
+        words = [
+            f"{self.regime}: {self.block_rows} x {self.block_cols} tile, {self.num_warps} warps"
+        ]
         if self.part_cols:
             words.append(f"{self.part_cols} columns per part")
         if self.n_programs:

@@ -143,7 +143,9 @@ def resources(call: Call, compiled: Any) -> Resources:
         assembly = compiled.asm["amdgcn"]
         registers = int(_find(r"\.vgpr_count:\s*(\d+)", assembly))
         spills = int(_find(r"\.private_segment_fixed_size:\s*(\d+)", assembly))
-        loads = _widths(r"(?:global|buffer)_load_(dwordx[234]|dword|[us]?short|[us]?byte)", assembly)
+        loads = _widths(
+            r"(?:global|buffer)_load_(dwordx[234]|dword|[us]?short|[us]?byte)", assembly
+        )
         stores = _widths(r"(?:global|buffer)_store_(dwordx[234]|dword|short|byte)", assembly)
     else:
         registers, spills = _cubin_usage(compiled.asm["cubin"])
@@ -177,7 +179,7 @@ def _widths(pattern: str, text: str) -> list[int]:
 
 
 def _bytes(width: str) -> int:
-    """".v4.b32" -> 16, "dwordx4" -> 16, "ushort" -> 2."""
+    """Bytes of one access: ".v4.b32" is 16, "dwordx4" is 16, "ushort" is 2."""
     if match := re.fullmatch(r"(?:\.v(\d))?\.b(\d+)", width):
         return int(match[1] or 1) * int(match[2]) // 8
     if match := re.fullmatch(r"dwordx(\d)", width):

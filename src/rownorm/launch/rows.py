@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 
 import torch
@@ -28,8 +29,10 @@ def row_stride(t: Tensor) -> int | None:
     if n_cols > 1 and t.stride(-1) != 1:
         return None
     # Dimensions of size 1 have no say; the others must nest, the innermost giving the stride.
-    dims = [(size, step) for size, step in zip(t.shape[:-1], t.stride()[:-1], strict=True) if size > 1]
-    for (_, outer), (size, inner) in zip(dims, dims[1:], strict=False):
+    dims = [
+        (size, step) for size, step in zip(t.shape[:-1], t.stride()[:-1], strict=True) if size > 1
+    ]
+    for (_, outer), (size, inner) in itertools.pairwise(dims):
         if outer != inner * size:
             return None
     return dims[-1][1] if dims else n_cols
@@ -57,7 +60,9 @@ def required_row_stride(t: Tensor) -> int:
     """The row stride of a tensor that has one."""
     stride = row_stride(t)
     if stride is None:
-        raise ValueError(f"rows of shape {tuple(t.shape)}, strides {t.stride()} have no single distance")
+        raise ValueError(
+            f"rows of shape {tuple(t.shape)}, strides {t.stride()} have no single distance"
+        )
     return stride
 
 
@@ -72,7 +77,9 @@ def rounding_type(program: Program, problem: Problem) -> tl.dtype | None:
     return dtype if program.rounding == "llama" and dtype != compute_type(problem) else None
 
 
-def allocator(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Callable[[], Tensor]:
+def allocator(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> Callable[[], Tensor]:
     """A function that allocates such a tensor, contiguous, in half the time of ``torch.empty``."""
     one = torch.empty((), dtype=dtype, device=device).expand(shape)
     return functools.partial(torch.empty_like, one, memory_format=torch.contiguous_format)

@@ -4,13 +4,13 @@
 row. The gradient of the gradient goes through plain PyTorch (``reference``), from which PyTorch differentiates on.
 
 These are single-level functions: to a ``torch.func`` transform they look like an operator's own derivative formula,
-and unlike ``torch.autograd.Function`` they bind no signature at every call.
+which it lets run only where it is told that this is meant; and unlike ``torch.autograd.Function`` they bind no
+signature at every call.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -71,9 +71,7 @@ class _NormBackward(_SingleLevelFunction):
     def forward(  # type: ignore[no-untyped-def,override]
         ctx, run, dy, dh, h, pre_bias, weight, bias, mu, rstd, program, has_residual, wanted
     ):
-        gradients = run(
-            dy, dh, h, pre_bias, weight, bias, mu, rstd, program, has_residual, wanted
-        )
+        gradients = run(dy, dh, h, pre_bias, weight, bias, mu, rstd, program, has_residual, wanted)
         ctx.save_for_backward(dy, dh, h, pre_bias, weight, bias)
         ctx.set_materialize_grads(False)
         ctx.options = (program, has_residual, wanted)
@@ -89,12 +87,12 @@ class _NormBackward(_SingleLevelFunction):
             given: list[Any] = [None] * 6
             for place, tensor in zip(present, tensors, strict=True):
                 given[place] = tensor
-            every = plain_backward(*given, program, has_residual, wanted)
+            every = plain_backward(given, program, has_residual, wanted)
             return tuple(gradient for i in made if (gradient := every[i]) is not None)
 
         second: list[Tensor | None] = [None] * 6
         if made:
-            _, pull_back = torch.func.vjp(gradients, *(ctx.saved_tensors[i] for i in present))
+            _, pull_back = torch.func.vjp(gradients, *(ctx.saved_tensors[i] for i in present))  # type: ignore[misc]
             pulled = pull_back(tuple(cotangents[i] for i in made))
             for place, gradient in zip(present, pulled, strict=True):
                 second[place] = gradient
@@ -108,28 +106,28 @@ def differentiable_forward(
 
     Returns what the public functions do: y, or (y, h); with ``statistics``, (y, h, mu, rstd).
     """
-    with _inside_transforms():
-        return _Norm.apply(run, run_backward, *arguments, statistics)
+    if torch._C._are_functorch_transforms_active():
+        with enable_single_level_autograd_function():
+            return _Norm.apply(run, run_backward, *arguments, statistics)  # type: ignore[attr-defined]
+    return _Norm.apply(run, run_backward, *arguments, statistics)  # type: ignore[attr-defined]
 
 
 def differentiable_backward(run: Backward, *arguments: Any) -> Gradients:
     """``run(dy, dh, h, ...)``, with a gradient of its own."""
-    with _inside_transforms():
-        return Gradients(*_NormBackward.apply(run, *arguments))
+    if torch._C._are_functorch_transforms_active():
+        with enable_single_level_autograd_function():
+            return Gradients(*_NormBackward.apply(run, *arguments))  # type: ignore[attr-defined]
+    return Gradients(*_NormBackward.apply(run, *arguments))  # type: ignore[attr-defined]
 
 
 def plain_backward(
-    dy: Tensor,
-    dh: Tensor | None,
-    h: Tensor,
-    pre_bias: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    program: Program,
-    has_residual: bool,
-    wanted: tuple[bool, ...],
+    given: Sequence[Any], program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> Gradients:
-    """The gradients in plain PyTorch, all the way from h: their own derivatives go through the statistics."""
+    """The gradients in plain PyTorch, all the way from h: their own derivatives go through the statistics.
+
+    given: dy, dh, h, pre_bias, weight, bias.
+    """
+    dy, dh, h, pre_bias, weight, bias = given
     mu, rstd = reference.moments(h, None if has_residual else pre_bias, program)
     return reference.backward(
         dy, dh, h, pre_bias, weight, bias, mu, rstd, program, has_residual, wanted
@@ -138,13 +136,4 @@ def plain_backward(
 
 def needs_gradient(*tensors: Tensor | None) -> bool:
     """Whether autograd has to know of a call on these tensors."""
-    if not torch.is_grad_enabled():
-        return False
-    return any(t is not None and t.requires_grad for t in tensors)
-
-
-def _inside_transforms() -> contextlib.AbstractContextManager[None]:
-    """``torch.func`` lets a single-level function run only where it is told that this is meant."""
-    if torch._C._are_functorch_transforms_active():
-        return enable_single_level_autograd_function()
-    return contextlib.nullcontext()
+    return torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors)

@@ -52,16 +52,20 @@ def forward(
         None if weight is None else _facts(weight),
         None if bias is None else _facts(bias),
     )
-    run = _lookup(_forward_runs, key)
-    if run is None:
+    try:
+        run = _forward_runs[key]
+    except (
+        KeyError,
+        TypeError,
+    ):  # not seen before, or an option that cannot be hashed, which checks refuse
         check(x, residual, pre_bias, weight, bias, program)
         launch = _launch()
         given = (x, residual, pre_bias, weight, bias)
         taken = (*map(launch.with_row_stride, given[:2]), *map(launch.contiguous, given[2:]))
         if any(new is not old for new, old in zip(taken, given, strict=True)):
-            return forward(*taken, program, want_statistics)
+            return forward(*taken, program, want_statistics)  # type: ignore[call-arg]
         prepare = functools.partial(launch.forward.prepare, *given, program, want_statistics)
-        run = _forward_runs[key] = _on_device(x, prepare)
+        run = _remember(_forward_runs, key, _on_device(x, prepare))
     return run(x, residual, pre_bias, weight, bias)
 
 
@@ -88,14 +92,16 @@ def backward(
         wanted,
         *[None if t is None else _facts(t) for t in tensors],
     )
-    run = _lookup(_backward_runs, key)
+    run = _backward_runs.get(key)
     if run is None:
         launch = _launch()
         taken = (*map(launch.with_row_stride, tensors[:3]), *map(launch.contiguous, tensors[3:]))
         if any(new is not old for new, old in zip(taken, tensors, strict=True)):
-            return backward(*taken, program, has_residual, wanted)
-        prepare = functools.partial(launch.backward.prepare, *tensors, program, has_residual, wanted)
-        run = _backward_runs[key] = _on_device(h, prepare)
+            return backward(*taken, program, has_residual, wanted)  # type: ignore[call-arg]
+        prepare = functools.partial(
+            launch.backward.prepare, *tensors, program, has_residual, wanted
+        )
+        run = _remember(_backward_runs, key, _on_device(h, prepare))
     return run(*tensors)
 
 
@@ -109,14 +115,11 @@ def _facts(t: Tensor) -> tuple[Any, ...]:
     return t.shape, t.stride(), t.dtype, t.get_device(), t.data_ptr() & 15
 
 
-def _lookup(runs: dict[Any, Any], key: Any) -> Any:
-    try:
-        found = runs.get(key)
-    except TypeError:  # an option that cannot be hashed is one that the checks refuse
-        return None
-    if found is None and len(runs) >= MOST_RUNS:
+def _remember(runs: dict[Any, Any], key: Any, run: Any) -> Any:
+    if len(runs) >= MOST_RUNS:
         runs.clear()
-    return found
+    runs[key] = run
+    return run
 
 
 @functools.cache

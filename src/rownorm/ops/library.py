@@ -116,11 +116,11 @@ def _register_norm_forward() -> None:
     operator = operators.norm_forward.default
 
     def real(x: Tensor, *args: Any) -> tuple[Tensor, ...]:
-        return _none_as_empty(execute.forward(x, *args[:4], Program(*args[4:]), True), x)
+        return _none_as_empty(execute.forward(x, *args[:4], Program(*args[4:]), True), x)  # type: ignore[call-arg]
 
     def fake(x: Tensor, residual: Tensor | None, *args: Any) -> tuple[Tensor, ...]:
         program = Program(*args[3:])
-        check(x, residual, *args[:3], program)
+        check(x, residual, *args[:3], program)  # type: ignore[call-arg]
         rstd = x.new_empty(x.shape[:-1], dtype=compute_dtype(x, residual))
         h = None if residual is None else residual.new_empty(residual.shape)
         mu = torch.empty_like(rstd) if program.center else None
@@ -130,7 +130,7 @@ def _register_norm_forward() -> None:
 
     def autograd(x: Tensor, *args: Any) -> tuple[Tensor, ...]:
         if forward_mode():
-            return _none_as_empty(reference.forward(x, *args[:4], Program(*args[4:])), x)
+            return _none_as_empty(reference.forward(x, *args[:4], Program(*args[4:])), x)  # type: ignore[call-arg]
         if not needs_gradient(x, *args[:4]):
             return _below_autograd(operator)(x, *args)
         program = Program(*args[4:])
@@ -159,15 +159,20 @@ def _register_norm_backward() -> None:
         dy, _, h, *parameters = args[:6]
         like = (dy, h, *parameters)
         return _none_as_empty(
-            [t.new_empty(t.shape) if want else None for t, want in zip(like, args[14], strict=True)], dy
+            [
+                t.new_empty(t.shape) if want else None
+                for t, want in zip(like, args[14], strict=True)
+            ],
+            dy,
         )
 
     below = _for_autograd(backward)
 
     def autograd(*args: Any) -> tuple[Tensor, ...]:
         if forward_mode():
-            *tensors, _, _, program, has_residual, wanted = unpack(args)
-            return _none_as_empty(plain_backward(*tensors, program, has_residual, wanted), args[0])
+            *tensors, _mu, _rstd, program, has_residual, wanted = unpack(args)
+            made = plain_backward(tensors, program, has_residual, wanted)
+            return _none_as_empty(made, args[0])
         if not needs_gradient(*args[:8]):
             return _below_autograd(operator)(*args)
         return _none_as_empty(differentiable_backward(below, *unpack(args)), args[0])
@@ -209,7 +214,7 @@ def _register_norm(name: str) -> None:
         return operator(*rows, weight, bias, pre_bias, **options)
 
     def real(*args: Any) -> Any:
-        y, h, _, _ = execute.forward(*args, False)
+        y, h, _, _ = execute.forward(*args, False)  # type: ignore[call-arg]
         return (y, h) if has_residual else y
 
     def fake(x, residual, pre_bias, weight, bias, program):  # type: ignore[no-untyped-def]
@@ -228,14 +233,16 @@ def _register_norm(name: str) -> None:
         return _below_autograd(again)(*args)
 
     def autocast(x: Tensor, *args: Any) -> Any:
-        # torch runs its norms in fp32 under autocast. Parameters and residual are widened in any case; the
+        # Under autocast torch runs its norms in fp32. Parameters and residual are widened in any case; the
         # residual stream keeps its own dtype, as it does in an addition.
         key = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
         with torch._C._ExcludeDispatchKeyGuard(key):
             return again(x.float() if x.dtype in (torch.float16, torch.bfloat16) else x, *args)
 
     _register(name, adapt(real), adapt(fake), adapt(autograd))
-    library.impl(name, adapt(autocast), "AutocastCUDA")
+    # Where torch casts its own: layer_norm in every version, rms_norm from 2.12 on.
+    if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{norm}", "AutocastCUDA"):
+        library.impl(name, adapt(autocast), "AutocastCUDA")
 
 
 def _register(

@@ -11,33 +11,33 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-_PLAIN = frozenset((Tensor, Parameter, type(None)))
+_PLAIN = frozenset((Tensor, Parameter))
 _is_compiling = torch.compiler.is_compiling
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
 _transforms = torch._C._are_functorch_transforms_active
 _autocast = torch._C._is_any_autocast_enabled
-_profiler = torch.autograd._profiler_enabled
+_profiler = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 
 
-def nothing_listens(*tensors: Tensor | None) -> bool:
+def nothing_listens(x: Tensor, *others: Tensor | None) -> bool:
     """Whether these are plain tensors and nothing stands between a caller and a kernel."""
-    if _is_compiling():
-        return False
-    for t in tensors:
-        if type(t) not in _PLAIN or (t is not None and t.is_neg()):
-            return False
-    x = tensors[0]
-    assert x is not None
-    return not (
-        _dispatch_modes()
+    if (
+        _is_compiling()
+        or _dispatch_modes()
         or _function_modes()
         or _transforms()
         or _autocast()
         or _profiler()
-        or forward_mode()
-        or x.is_meta
-    )
+        or forward_ad._current_level >= 0
+        or type(x) not in _PLAIN
+        or x.is_neg()
+    ):
+        return False
+    for t in others:
+        if t is not None and (type(t) not in _PLAIN or t.is_neg()):
+            return False
+    return True
 
 
 def forward_mode() -> bool:

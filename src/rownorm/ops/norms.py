@@ -31,8 +31,8 @@ def layer_norm(
     """Normalize each row to mean 0 and variance 1: ``y = (h - mean(h)) / sqrt(var(h) + eps) * weight + bias``.
 
     x: (..., n_cols); weight, bias, pre_bias: (n_cols,) or None. ``h`` is ``x + pre_bias``. The scale is ``weight +
-    weight_shift``. ``activation`` is applied last: "relu", "silu", "gelu" or "gelu_tanh". Statistics in fp32 (fp64 for fp64),
-    one rounding, to ``x.dtype``; with ``rounding="llama"`` the normalized row is rounded before the weight too.
+    weight_shift``. ``activation`` is applied last: "relu", "silu", "gelu" or "gelu_tanh". Statistics in fp32 (fp64 for
+    fp64), one rounding, to ``x.dtype``; with ``rounding="llama"`` the normalized row is rounded before the weight too.
     """
     program = Program(True, eps, weight_shift, activation, rounding)
     return _norm(x, None, pre_bias, weight, bias, program)

@@ -22,7 +22,9 @@ def batched(operator: Any) -> Callable[..., Any]:
 
         def call(values: dict[str, Any]) -> Any:
             ordered = [values[a.name] for a in arguments if not a.kwarg_only and a.name in values]
-            keywords = {a.name: values[a.name] for a in arguments if a.kwarg_only and a.name in values}
+            keywords = {
+                a.name: values[a.name] for a in arguments if a.kwarg_only and a.name in values
+            }
             return operator(*ordered, **keywords)
 
         sums_columns = any(values.get("wanted", [])[2:])

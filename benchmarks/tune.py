@@ -1,0 +1,209 @@
+"""Measure launch settings on this GPU and write the table that plans are taken from.
+
+    python benchmarks/tune.py --out sm_90.json
+
+Every candidate is compiled first, in parallel; then each is timed as in ``timing``: device time from a CUDA graph over
+inputs larger than L2. The fastest settings for each width become a row of the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import multiprocessing
+import statistics
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from timing import captured, copies_needed, graph_times
+
+from rownorm.launch import device_of, force
+from rownorm.launch.planner import next_power_of_2
+from rownorm.ops import execute
+from rownorm.program import Program
+
+WIDTHS = (128, 256, 512, 1024, 1536, 2048, 3072, 4096, 5120, 6144, 8192)
+WIDTHS += (12288, 16384, 24576, 32768, 65536, 131072)
+ELEMENTS = 1 << 27  # of one tensor
+MOST_ROWS = 32768
+
+
+class Study(NamedTuple):
+    """One row of the table to be."""
+
+    direction: str
+    center: bool
+    dtype: torch.dtype
+    n_cols: int
+
+    @property
+    def n_rows(self) -> int:
+        return min(MOST_ROWS, ELEMENTS // self.n_cols)
+
+
+def candidates(study: Study) -> Iterator[dict[str, Any]]:
+    """Settings worth trying."""
+    width, forward = next_power_of_2(study.n_cols), study.direction == "forward"
+    if width <= (32768 if forward else 8192):
+        for block_rows in (1, 2, 4, 8, 16, 32):
+            for num_warps in (1, 2, 4, 8, 16, 32):
+                per_thread = block_rows * width // (32 * num_warps)
+                if per_thread not in (8, 16, 32, 64) or (block_rows > 1 and block_rows * width > 8192):
+                    continue
+                regime = "tile" if block_rows > 1 else "resident"
+                tile = {"regime": regime, "block_rows": block_rows, "num_warps": num_warps}
+                if forward:
+                    yield tile
+                elif per_thread in (16, 32):
+                    yield from _pipelines(tile, width, study.dtype.itemsize)
+    if width > 4096 and (forward or width > 8192):
+        for block_cols in (1024, 2048, 4096, 8192, 16384):
+            for num_warps in (4, 8, 16, 32):
+                if 4 <= block_cols // (32 * num_warps) <= (64 if forward else 32):
+                    looped = {"regime": "looped", "block_rows": 1, "block_cols": block_cols}
+                    yield {**looped, "num_warps": num_warps, "programs_per_sm": 8}
+
+
+def _pipelines(tile: dict[str, Any], width: int, itemsize: int) -> Iterator[dict[str, Any]]:
+    """Backward of a tile: how many programs on an SM, and how many tiles in flight in each."""
+    for num_warps, programs_per_sm in ((4, 2), (4, 4), (8, 1), (8, 2), (16, 1)):
+        if num_warps != tile["num_warps"]:
+            continue
+        if num_warps == 16 and itemsize == 4:  # 128 registers a thread are too few for two fp32 rows and their sums
+            continue
+        for stages in (1, 3, 4, 5):
+            tile_bytes = tile["block_rows"] * width * 2 * itemsize
+            if (stages - 1) * programs_per_sm * tile_bytes <= 200 << 10:
+                yield {**tile, "programs_per_sm": programs_per_sm, "stages": stages}
+
+
+def prepared(study: Study, n_rows: int, copies: int) -> tuple[Any, Any, list[Any], int]:
+    """(call, ceiling, sets of inputs, bytes one call must move)."""
+    program = Program(study.center, 1e-5)
+    shape, options = (n_rows, study.n_cols), {"device": "cuda", "dtype": study.dtype}
+    weight = torch.randn(study.n_cols, **options)
+    bias = torch.randn(study.n_cols, **options) if study.center else None
+    rows = [torch.randn(shape, **options) for _ in range(copies)]
+    row_bytes = rows[0].numel() * study.dtype.itemsize
+    if study.direction == "forward":
+
+        def forward(x: torch.Tensor) -> Any:
+            return execute.forward(x, None, None, weight, bias, program, False)
+
+        return forward, torch.neg, rows, 2 * row_bytes
+    inputs = []
+    for x in rows:
+        _, _, mu, rstd = execute.forward(x, None, None, weight, bias, program, True)
+        inputs.append((x, torch.randn_like(x), mu, rstd))
+    wanted = (True, False, False, True, study.center)
+
+    def backward(one: Any) -> Any:
+        x, dy, mu, rstd = one
+        return execute.backward(dy, None, x, None, weight, bias, mu, rstd, program, False, wanted)
+
+    return backward, lambda one: torch.add(one[0], one[1]), inputs, 3 * row_bytes
+
+
+def compile_all(jobs: list[tuple[Study, dict[str, Any]]]) -> None:
+    """Fill Triton's cache on disk. What does not compile is left for the measurement to report."""
+    for study, settings in jobs:
+        try:
+            with force(**settings):
+                call, _, inputs, _ = prepared(study, n_rows=64, copies=1)
+                call(inputs[0])
+        except Exception as error:
+            print(f"cannot compile {study} {settings}: {type(error).__name__}", file=sys.stderr)
+
+
+def measure(study: Study) -> dict[str, Any]:
+    """The fastest settings for one width, with its figures."""
+    bytes_read = study.n_rows * study.n_cols * study.dtype.itemsize
+    copies = min(16, copies_needed(bytes_read * (1 if study.direction == "forward" else 2)))
+    call, ceiling, inputs, size = prepared(study, study.n_rows, copies)
+
+    def speed(call: Any, rounds: int) -> float:
+        graph = captured(call, inputs)
+        return size / statistics.median(graph_times(graph, len(inputs), rounds)) / 1e9
+
+    measured = []
+    for settings in candidates(study):
+        try:
+            with force(**settings):
+                measured.append((speed(call, 5), settings))
+        except Exception as error:
+            print(f"cannot run {study} {settings}: {type(error).__name__}", file=sys.stderr)
+    measured.sort(key=lambda pair: -pair[0])
+    final = []
+    for _, settings in measured[:4]:
+        with force(**settings):
+            final.append((speed(call, 15), settings))
+    best, settings = max(final, key=lambda pair: pair[0])
+    return {
+        "direction": study.direction,
+        "center": study.center,
+        "itemsize": study.dtype.itemsize,
+        "max_cols": study.n_cols,
+        "settings": settings,
+        "gb_per_s": round(best),
+        "ceiling_gb_per_s": round(speed(ceiling, 9)),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="file to write; must not exist (default: <arch>.json)")
+    parser.add_argument("--widths", type=int, nargs="+", default=list(WIDTHS))
+    parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"])
+    parser.add_argument("--directions", nargs="+", default=["forward", "backward"])
+    parser.add_argument("--workers", type=int, default=14, help="processes that compile")
+    options = parser.parse_args()
+    device = device_of(0)
+    out = options.out or Path(f"{device.arch}.json")
+    if out.exists():
+        parser.error(f"{out} exists; move it away or name another file with --out")
+
+    studies = [
+        Study(direction, center, getattr(torch, dtype), n_cols)
+        for dtype in options.dtypes
+        for direction in options.directions
+        for center in (False, True)
+        for n_cols in sorted(options.widths)
+    ]
+    jobs = [(study, settings) for study in studies for settings in candidates(study)]
+    # What is compiled does not depend on how many programs there are.
+    kinds = {str((study, {**settings, "programs_per_sm": 0})): (study, settings) for study, settings in jobs}
+    print(f"{len(jobs)} settings for {len(studies)} rows of the table", flush=True)
+    with multiprocessing.get_context("spawn").Pool(options.workers) as pool:
+        shares = [list(kinds.values())[i :: 4 * options.workers] for i in range(4 * options.workers)]
+        pool.map(compile_all, shares, chunksize=1)
+
+    plans = []
+    for study in studies:
+        plans.append(measure(study))
+        row = plans[-1]
+        print(
+            f"{row['direction']:8} {'layer' if row['center'] else 'rms':5} {row['itemsize']} bytes "
+            f"{row['max_cols']:6} columns  {row['gb_per_s']:5} of {row['ceiling_gb_per_s']:5} GB/s  "
+            f"{row['settings']}",
+            flush=True,
+        )
+        torch.cuda.empty_cache()
+    table = {
+        "device": device.name,
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "date": datetime.date.today().isoformat(),
+        "method": "device time from CUDA graphs over inputs larger than L2",
+        "plans": plans,
+    }
+    out.write_text(json.dumps(table, indent=1) + "\n")
+    print(f"wrote {out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Kernels compiled for GPUs that are not here: no spills, and rows moved 16 bytes at a time.
+
+Tests run in Triton's interpreter, which cannot compile, so this file is also a script: each test runs it for one
+target in a process without the interpreter and reads a JSON list of failures.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942")
+WIDTHS = (256, 1000, 4096, 8192, 16384, 65536)
+N_ROWS = 32768
+EVERY_PARAMETER = ("pre_bias", "weight", "bias")
+
+
+def cases(arch: str) -> Iterator[tuple]:
+    """(columns, dtype, options, parameters, residual dtype, rows): the common ones, and for two targets the rest."""
+    main_target = arch in ("sm_90", "gfx942")
+    for dtype, widths in (
+        ("bfloat16", WIDTHS),
+        ("float32", WIDTHS if main_target else (1000, 8192, 16384)),
+    ):
+        for n_cols in widths:
+            yield n_cols, dtype, {"center": False}, ("weight",), None, N_ROWS
+            yield n_cols, dtype, {"center": True}, ("weight", "bias"), None, N_ROWS
+    if not main_target:
+        return
+    yield 1048576, "bfloat16", {"center": True}, ("weight", "bias"), None, 1
+    yield 4096, "bfloat16", {"center": False, "activation": "relu"}, ("weight",), None, N_ROWS
+    yield 4096, "bfloat16", {"center": False}, ("weight",), "bfloat16", N_ROWS
+    for n_cols in (1000, 4096, 8192, 65536):
+        yield n_cols, "bfloat16", {"center": False}, ("weight",), "float32", N_ROWS
+        everything = {"center": True, "activation": "gelu_tanh", "weight_shift": 1.0}
+        yield n_cols, "bfloat16", everything, EVERY_PARAMETER, "float32", N_ROWS
+    for n_cols in (1000, 4096, 8192):
+        yield n_cols, "float64", {"center": True}, ("weight", "bias"), None, N_ROWS
+
+
+def failures(arch: str) -> list[str]:
+    """What is wrong with the kernels of a target, one line each."""
+    from rownorm.launch.resources import TARGETS, compile_backward, compile_forward
+    from rownorm.program import Program
+
+    target, wrong = TARGETS[arch], []
+    for n_cols, dtype, options, parameters, residual_dtype, n_rows in cases(arch):
+        x = torch.empty(n_rows, n_cols, dtype=getattr(torch, dtype), device="meta")
+        residual = None if residual_dtype is None else x.to(getattr(torch, residual_dtype))
+        given = [x[0].clone() if name in parameters else None for name in EVERY_PARAMETER]
+        program = Program(eps=1e-5, **options)
+        for compile_pass in (compile_forward, compile_backward):
+            case = (
+                f"{compile_pass.__name__}, {n_rows} x {n_cols} {dtype}, {options}, {parameters}, "
+            )
+            case += f"residual {residual_dtype}, "
+            try:
+                compiled = compile_pass(x, residual, *given, program, target)
+            except Exception as error:
+                wrong.append(f"{case}does not compile: {error}")
+                continue
+            for kernel in compiled.kernels:
+                what = f"{case}{compiled.plan}, {kernel.kernel}: "
+                if kernel.spills:
+                    wrong.append(f"{what}{kernel.spills} bytes spilled")
+                loads, stores = wide_accesses(kernel, compiled.plan, x, residual, target)
+                if kernel.wide_loads < loads:
+                    wrong.append(f"{what}{kernel.wide_loads} loads of 16 bytes, {loads} expected")
+                if kernel.wide_stores < stores:
+                    wrong.append(
+                        f"{what}{kernel.wide_stores} stores of 16 bytes, {stores} expected"
+                    )
+    return wrong
+
+
+def wide_accesses(kernel, plan, x, residual, target) -> tuple[int, int]:
+    """16-byte (loads, stores) in a kernel that moves its rows, and a whole row's weight, in nothing smaller."""
+    if kernel.kernel == "column_sums":  # reads what the others left, not rows
+        return 0, 0
+    threads = kernel.num_warps * target.device.warp_size
+    per_row_tensor = plan.block_rows * plan.block_cols * x.itemsize // (16 * threads)
+    forward = kernel.kernel.startswith("forward")
+    only_statistics = kernel.kernel in ("forward_moments", "backward_sums")
+    rows_read = (1 if forward else 2) + (residual is not None and not only_statistics)
+    rows_written = 0 if only_statistics else 1 + (forward and residual is not None)
+    weights = 1 if plan.block_rows == 1 and kernel.kernel != "forward_moments" else 0
+    return rows_read * per_row_tensor + weights, rows_written * per_row_tensor
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_kernels_spill_nothing_and_move_16_bytes(arch, tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)
+    ran = subprocess.run(
+        [sys.executable, __file__, arch],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    wrong = json.loads(ran.stdout)
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+if __name__ == "__main__":
+    print(json.dumps(failures(sys.argv[1])))

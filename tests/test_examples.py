@@ -1,0 +1,100 @@
+"""The examples run, as scripts and as imports."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(name, *arguments, **settings):
+    """An example as a user starts it: no interpreter, kernels only where there is a GPU."""
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), *map(str, arguments)]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, **settings
+    )
+
+
+def test_readme(capsys):
+    code = re.search(
+        r"```python\n(.*?)```", (EXAMPLES.parent / "README.md").read_text(), re.DOTALL
+    )[1]
+    assert len([line for line in code.splitlines() if line]) <= 6
+    exec(code, {})
+    assert "8 x 4096 float32 on NVIDIA H100/H200 (sm_90)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "layer_norm_kernel", "demo"])
+def test_help(name):
+    ran = run(name, "--help")
+    assert ran.returncode == 0, ran.stderr
+    assert "usage" in ran.stdout
+
+
+def test_layer_norm_run_once(capsys):
+    difference, milliseconds = load("layer_norm").run_once(
+        B=3, N=257, dtype=torch.float32, eps=1e-6
+    )
+    # Two LayerNorms of values of order 10, each with a few fp32 roundings.
+    assert difference < 16 * 10 * torch.finfo(torch.float32).eps
+    assert milliseconds > 0
+    printed = capsys.readouterr().out
+    assert "max difference" in printed
+    assert "ms" in printed
+
+
+def test_layer_norm_script():
+    ran = run("layer_norm", "-B", 8, "-N", 512, "--dtype", "float64")
+    assert ran.returncode == 0, ran.stderr
+    assert "8 x 512 torch.float64" in ran.stdout
+    assert torch.cuda.is_available() or "CPU timing" in ran.stdout
+
+
+def test_layer_norm_kernel_import(device):
+    x = torch.randn(64, 512, device=device)
+    weight, bias = torch.randn(2, 512, device=device)
+    y = load("layer_norm_kernel").triton_layerNorm_kernel(x, weight, bias)
+    torch.testing.assert_close(y, F.layer_norm(x, (512,), weight, bias))
+
+
+def test_layer_norm_kernel_script_overwrites_only_when_told(tmp_path):
+    traces = [tmp_path / name for name in ("triton_profile.json", "pytorch_profile.json")]
+    traces[0].write_text("mine")
+    arguments = ("--rows", 16, "--widths", 256, 1024, "--out", tmp_path)
+    ran = run("layer_norm_kernel", *arguments)
+    assert ran.returncode == 2
+    assert "--force" in ran.stderr
+    assert traces[0].read_text() == "mine"
+    assert not traces[1].exists()
+
+    ran = run("layer_norm_kernel", *arguments, "--force")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "GB/s" in ran.stdout
+    for trace in traces:
+        assert json.loads(trace.read_text())["traceEvents"]
+
+
+def test_demo_notices_a_wrong_result(monkeypatch):
+    demo = load("demo")
+    found, small = demo.errors(demo.CHECKS[1], torch.float32)
+    assert small
+    assert set(found) == {"y", "dx", "dweight", "dbias"}
+    right = demo.in_rownorm
+    monkeypatch.setattr(demo, "in_rownorm", lambda *args: tuple(y + 1e-5 for y in right(*args)))
+    assert not demo.errors(demo.CHECKS[1], torch.float32)[1]

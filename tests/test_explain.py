@@ -1,0 +1,65 @@
+"""``explain`` tells the plan of a call without running it."""
+
+import pytest
+import torch
+
+import rownorm
+from rownorm.explain import explain
+from rownorm.launch import Problem, force, plan
+
+
+def meta(*shape, dtype=torch.bfloat16):
+    return torch.empty(*shape, dtype=dtype, device="meta")
+
+
+def test_plans_for_a_device_that_is_not_here():
+    explained = explain(rownorm.rms_norm, meta(8, 128, 4096), meta(4096), device="sm_90")
+    assert explained.forward_problem.n_rows == 1024
+    assert explained.forward_problem.n_cols == 4096
+    assert explained.forward == plan(explained.forward_problem)
+    assert explained.backward_problem.n_column_sums == 1
+    assert explained.backward_problem.direction == "backward"
+    assert "1024 x 4096 bfloat16 on NVIDIA H100/H200 (sm_90)" in str(explained)
+    assert str(explained.forward) in str(explained)
+
+
+def test_takes_the_arguments_of_every_function():
+    x, residual, vector = meta(4, 256), meta(4, 256, dtype=torch.float32), meta(256)
+    for function in (rownorm.layer_norm, rownorm.rms_norm):
+        explained = explain(function, x, vector, bias=vector, pre_bias=vector, device="gfx942")
+        assert explained.backward_problem.n_column_sums == 3
+        assert explained.forward_problem.center == (function is rownorm.layer_norm)
+    for function in (rownorm.add_layer_norm, rownorm.add_rms_norm):
+        explained = explain(function, x, residual, weight=vector, activation="silu", device="sm_80")
+        assert explained.forward_problem.residual_dtype == torch.float32
+
+
+def test_is_the_plan_of_the_call(device, monkeypatch):
+    planned = []
+
+    def noting(problem: Problem):
+        planned.append((problem, plan(problem)))
+        return planned[-1][1]
+
+    monkeypatch.setattr("rownorm.launch.forward.plan", noting)
+    monkeypatch.setattr("rownorm.launch.backward.plan", noting)
+    x = torch.randn(5, 391, device=device, requires_grad=True)
+    weight = torch.randn(391, device=device, requires_grad=True)
+    with force(regime="split", block_cols=64, part_cols=128):
+        explained = explain(rownorm.rms_norm, x, weight)
+        rownorm.rms_norm(x, weight).sum().backward()
+    assert planned == [
+        (explained.forward_problem, explained.forward),
+        (explained.backward_problem, explained.backward),
+    ]
+
+
+def test_refuses_what_it_cannot_plan(monkeypatch):
+    with pytest.raises(TypeError, match=r"must be one of rownorm\.layer_norm"):
+        explain(torch.nn.functional.layer_norm, meta(2, 2))
+    with pytest.raises(ValueError, match="sm_90"):
+        explain(rownorm.rms_norm, meta(2, 2), device="H200")
+    with pytest.raises(ValueError, match="weight must have shape"):
+        explain(rownorm.rms_norm, meta(2, 2), meta(3), device="sm_90")
+    with pytest.raises(ValueError, match="plain PyTorch"):
+        explain(rownorm.rms_norm, meta(2, 2))

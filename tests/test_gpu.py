@@ -1,0 +1,159 @@
+"""What only a GPU can show: sizes past 2^31, real shapes, streams, and both ways to start a kernel."""
+
+import pytest
+import torch
+from helpers import Case, assert_case, assert_same_bits, call, exact, one_rounding, oracle, ours
+
+import rownorm
+from rownorm import launch
+from rownorm.launch import launcher
+from rownorm.ops import execute
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a GPU: too large for the interpreter, or not in it"
+)
+BF16 = torch.bfloat16
+ROWS = ("x", "residual", "dy", "dh")
+
+
+def enough_memory(n_bytes: int) -> None:
+    free, _ = torch.cuda.mem_get_info()
+    if free < n_bytes:
+        pytest.skip(f"needs {n_bytes >> 30} GiB of GPU memory, {free >> 30} GiB are free")
+
+
+@pytest.fixture
+def unpoisoned():
+    """Large tensors are not filled before they are written; the rows that are looked at would show NaN."""
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.cuda.empty_cache()
+    yield
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_cols"),
+    [(2_200_000_000 // 256, 256), (2_200_000_000 // 8192, 8192), (2100, 1 << 20)],
+)
+def test_past_two_to_the_31_elements(n_rows, n_cols, device, unpoisoned):
+    """Forward and backward on a sample of rows, the last one past the limit of 32 bits."""
+    assert n_rows * n_cols > 1 << 31
+    enough_memory(8 * n_rows * n_cols * 2)
+    x = torch.empty(n_rows, n_cols, dtype=BF16, device=device).normal_()
+    dy = torch.empty_like(x).normal_()
+    weight = torch.rand(n_cols, device=device, dtype=BF16).requires_grad_()
+    x.requires_grad_()
+    y = rownorm.rms_norm(x, weight)
+    dx, dweight = torch.autograd.grad(y, (x, weight), dy)
+    sample = torch.tensor([0, 1, n_rows // 2, n_rows - 2, n_rows - 1], device=device)
+    case = Case(False, BF16, (5, n_cols))
+    rows = {"x": x.detach()[sample], "weight": weight.detach(), "dy": dy[sample]}
+    truth = oracle(case, {"residual": None, "pre_bias": None, "bias": None, "dh": None} | rows)
+    for name, value in (("y", y.detach()[sample]), ("dx", dx[sample])):
+        error = abs(exact(value) - truth[name])
+        # The store, and 64 roundings of fp32 on the longest path.
+        limit = one_rounding(truth[name], BF16) + 64 * 2.0**-24 * abs(truth[name]).max()
+        assert (error <= limit).all(), name
+    expected = torch.zeros(n_cols, dtype=torch.float64, device=device)
+    for some_x, some_dy in zip(x.detach().split(4096), dy.split(4096), strict=True):
+        wide = some_x.double()
+        rstd = (wide.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+        expected += (wide * rstd * some_dy.double()).sum(0)
+    torch.testing.assert_close(dweight.double(), expected, rtol=2.0**-8, atol=1e-3 * n_rows**0.5)
+
+
+REAL = [
+    (32768, 256),
+    (2048, 1024),
+    (1024, 4096),
+    (512, 8192),
+    (512, 16384),
+    (1024, 65536),
+    (2, 131072),
+]
+
+
+@pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
+@pytest.mark.parametrize(("n_rows", "n_cols"), REAL)
+@pytest.mark.parametrize("dtype", [BF16, torch.float32], ids=str)
+def test_real_shapes(dtype, n_rows, n_cols, center, device):
+    """Whatever regime they get, on a part of the rows; parameter gradients from those rows alone."""
+    case = Case(center, dtype, (n_rows, n_cols), bias=center)
+    tensors = case.tensors(device)
+    rows = slice(0, max(2, (1 << 17) // n_cols))
+    some = {n: t[rows] if n in ROWS and t is not None else t for n, t in tensors.items()}
+    part = Case(center, dtype, tuple(some["x"].shape), bias=center)
+    whole, alone = ours(case, tensors), ours(part, some)
+    made = alone | {name: whole[name][rows] for name in ("y", "dx")}
+    assert_case(part, some, made=made, batches=1)
+
+
+def test_every_regime_is_met_by_real_shapes():
+    on = launch.device_of(0)
+    met = {
+        launch.plan(launch.Problem(direction, *shape, BF16, None, True, 2, on)).regime
+        for shape in REAL
+        for direction in ("forward", "backward")
+    }
+    assert met == {"tile", "resident", "looped", "split"}
+
+
+@pytest.mark.parametrize("n_rows", [1, 3])
+def test_a_million_columns(n_rows, device):
+    case = Case(True, torch.float32, (n_rows, 1 << 20), "offset", bias=True)
+    assert_case(case, case.tensors(device), batches=1)
+
+
+@pytest.mark.parametrize("n_cols", [256, 4096, 65536])
+def test_both_ways_to_start_a_kernel(n_cols, device, monkeypatch):
+    case = Case(True, BF16, (33, n_cols), bias=True, pre_bias=True, residual_dtype=torch.float32)
+    tensors = case.tensors(device)
+    made = []
+    for direct in (True, False):
+        monkeypatch.setattr(launcher, "DIRECT", direct)
+        execute._forward_runs.clear()
+        execute._backward_runs.clear()
+        made.append(ours(case, tensors))
+    execute._forward_runs.clear()
+    execute._backward_runs.clear()
+    for name, value in made[0].items():
+        assert_same_bits(value, made[1][name])
+
+
+def test_several_streams(device):
+    """Each stream's call reads what that stream wrote, and the bits are those of one stream."""
+    case = Case(True, BF16, (512, 4096), bias=True)
+    batches = [case.tensors(device) for _ in range(4)]
+    expected = [ours(case, batch) for batch in batches]
+    streams = [torch.cuda.Stream() for _ in batches]
+    torch.cuda.synchronize()
+    made = []
+    for batch, stream in zip(batches, streams, strict=True):
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(10_000_000)
+            late = {name: None if t is None else t.clone() for name, t in batch.items()}
+            made.append(ours(case, late))
+    torch.cuda.synchronize()
+    for one, other in zip(made, expected, strict=True):
+        for name, value in one.items():
+            assert_same_bits(value, other[name])
+
+
+@pytest.mark.parametrize("narrow", [torch.float16, BF16], ids=str)
+def test_fp64_with_16_bit_parameters_and_stream(narrow, device):
+    """Only here: Triton's interpreter cannot convert fp64 to bf16."""
+    case = Case(True, torch.float64, bias=True, parameter_dtype=narrow, residual_dtype=narrow)
+    assert_case(case, case.tensors(device))
+
+
+def test_misaligned_and_odd_rows(device):
+    case = Case(True, BF16, (64, 1001), bias=True)
+    tensors = case.tensors(device)
+    for name in ("x", "dy"):
+        room = torch.empty(64 * 1003 + 1, dtype=BF16, device=device)
+        view = room[1:].view(64, 1003)[:, :1001]
+        view.copy_(tensors[name])
+        tensors[name] = view
+    assert_case(case, tensors, batches=4)
+    y, _ = call(case, tensors)
+    assert y.is_contiguous()

@@ -1,0 +1,71 @@
+"""``import rownorm`` is light: no Triton, no device, little time; and it changes nothing."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import rownorm
+
+PROGRAM = """
+import json, sys, time, warnings
+start = time.perf_counter()
+import torch
+middle = time.perf_counter()
+F, nn, before = torch.nn.functional, torch.nn, set(sys.modules)
+own = lambda: (F.layer_norm, F.rms_norm, nn.LayerNorm, nn.LayerNorm.forward, nn.RMSNorm.forward)
+torchs = own()
+warnings.simplefilter("error")
+import rownorm
+end = time.perf_counter()
+print(json.dumps({
+    "modules": sorted(set(sys.modules) - before),
+    "initialized": torch.cuda.is_initialized(),
+    "unchanged": own() == torchs,
+    "ratio": (end - middle) / (middle - start),
+}))
+"""
+
+
+def run() -> dict:
+    """What a fresh interpreter has to say of importing torch and then rownorm."""
+    finished = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False
+    )
+    assert finished.returncode == 0, finished.stderr
+    return json.loads(finished.stdout)
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[dict]:
+    return [run(), run()]
+
+
+@pytest.mark.parametrize("heavy", ["triton", "numpy", "torch._dynamo", "torch._inductor"])
+def test_nothing_heavy_is_imported(heavy, runs):
+    assert not any(f"{name}.".startswith(f"{heavy}.") for name in runs[0]["modules"])
+
+
+def test_only_the_library_is_imported(runs):
+    floors = {name.split(".")[1] for name in runs[0]["modules"] if name.startswith("rownorm.")}
+    assert floors == {"functional", "nn", "ops", "program", "reference"}
+
+
+def test_no_device_is_touched(runs):
+    assert not runs[0]["initialized"]
+
+
+def test_nothing_is_patched(runs):
+    assert runs[0]["unchanged"]
+
+
+def test_import_takes_little_time(runs):
+    """Beside the import of torch; the better of two, since a machine may be busy."""
+    assert min(run["ratio"] for run in runs) < 0.1
+
+
+def test_public_names():
+    for name in rownorm.__all__:
+        assert getattr(rownorm, name).__doc__
+    assert rownorm.__version__

@@ -1,0 +1,196 @@
+"""``rownorm.nn``: torch's modules in everything but who computes."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+
+import rownorm
+
+NAMES = ("LayerNorm", "RMSNorm")
+every_module = pytest.mark.parametrize("name", NAMES)
+FORMS = {
+    "int": ((8,), {"normalized_shape": 8}),
+    "tuple": ((8,), {"normalized_shape": (8,)}),
+    "list": ((8,), {"normalized_shape": [8]}),
+    "several": ((4, 2), {"normalized_shape": (4, 2)}),
+    "size": ((4, 2), {"normalized_shape": torch.Size((4, 2))}),
+    "eps": ((8,), {"normalized_shape": 8, "eps": 0.1}),
+    "plain": ((8,), {"normalized_shape": 8, "elementwise_affine": False}),
+    "fp64": ((8,), {"normalized_shape": 8, "dtype": torch.float64}),
+}
+every_form = pytest.mark.parametrize(("shape", "arguments"), FORMS.values(), ids=FORMS)
+
+
+def pair(name, device, **arguments):
+    """(our module, torch's) with the same random parameters."""
+    modules = [getattr(m, name)(**arguments, device=device) for m in (rownorm.nn, torch.nn)]
+    with torch.no_grad():
+        for parameter in modules[1].parameters():
+            parameter.normal_()
+    modules[0].load_state_dict(modules[1].state_dict())
+    return modules
+
+
+def rows_for(module, shape, device):
+    dtype = next((p.dtype for p in module.parameters()), torch.float32)
+    return torch.randn(3, 2, *shape, device=device, dtype=dtype)
+
+
+@every_module
+@every_form
+def test_same_as_torch(name, shape, arguments, device):
+    ours, torchs = pair(name, device, **arguments)
+    assert isinstance(ours, type(torchs))
+    assert repr(ours) == repr(torchs)
+    assert ours.extra_repr() == torchs.extra_repr()
+    assert ours.__constants__ == torchs.__constants__
+    for attribute in ("normalized_shape", "eps", "elementwise_affine", "training"):
+        assert getattr(ours, attribute) == getattr(torchs, attribute)
+    described = [
+        [(n, p.shape, p.dtype, p.device.type) for n, p in m.named_parameters()]
+        for m in (ours, torchs)
+    ]
+    assert described[0] == described[1]
+
+    x = rows_for(ours, shape, device).requires_grad_()
+    results = []
+    for module in (ours, torchs):
+        y = module(x)
+        results.append([y, *torch.autograd.grad(y.sin().sum(), (x, *module.parameters()))])
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_bias(bias, device):
+    ours, torchs = pair("LayerNorm", device, normalized_shape=8, bias=bias)
+    assert (ours.bias is None) == (torchs.bias is None) == (not bias)
+    x = rows_for(ours, (8,), device)
+    torch.testing.assert_close(ours(x), torchs(x))
+
+
+@every_module
+def test_fresh_parameters(name, device):
+    module = getattr(rownorm.nn, name)(8, device=device, dtype=torch.bfloat16)
+    assert module.weight.dtype == torch.bfloat16
+    assert module.weight.device.type == device
+    assert (module.weight == 1).all()
+    with torch.no_grad():
+        module.weight.fill_(2)
+    module.reset_parameters()
+    assert (module.weight == 1).all()
+
+
+@every_module
+@every_form
+def test_checkpoints_load_both_ways(name, shape, arguments, device):
+    classes = [getattr(m, name) for m in (rownorm.nn, torch.nn)]
+    for source, target in (classes, classes[::-1]):
+        saved, loaded = (c(**arguments, device=device) for c in (source, target))
+        with torch.no_grad():
+            for parameter in saved.parameters():
+                parameter.normal_()
+        file = io.BytesIO()
+        torch.save(saved.state_dict(), file)
+        file.seek(0)
+        loaded.load_state_dict(torch.load(file, weights_only=True), strict=True)
+        assert list(saved.state_dict()) == list(loaded.state_dict())
+        x = rows_for(saved, shape, device)
+        torch.testing.assert_close(loaded(x), saved(x))
+
+
+def pickled(module):
+    return pickle.loads(pickle.dumps(module))
+
+
+def stored(module):
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@every_module
+@every_form
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, pickled, stored])
+def test_copies(name, shape, arguments, copied, device):
+    module, _ = pair(name, device, **arguments)
+    twin = copied(module)
+    assert type(twin) is type(module)
+    assert repr(twin) == repr(module)
+    x = rows_for(module, shape, device)
+    torch.testing.assert_close(twin(x), module(x), rtol=0, atol=0)
+    if copied is not copy.copy:
+        assert all(a is not b for a, b in zip(twin.parameters(), module.parameters(), strict=True))
+
+
+@every_module
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_to_another_dtype(name, dtype, device):
+    ours, torchs = (module.to(dtype) for module in pair(name, device, normalized_shape=8))
+    assert {p.dtype for p in ours.parameters()} == {dtype}
+    x = rows_for(ours, (8,), device)
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(ours(x), torchs(x), rtol=2 * eps, atol=eps)
+
+
+@every_module
+def test_to_another_device(name, device):
+    module = getattr(rownorm.nn, name)(8, device="meta")
+    assert module(torch.empty(3, 8, device="meta")).shape == (3, 8)
+    module.to_empty(device=device).reset_parameters()
+    assert module(torch.randn(3, 8, device=device)).device.type == device
+
+
+@every_module
+def test_wide_parameters_under_half_rows(name, device):
+    """fp32 parameters under bf16 rows give bf16, as in torch, and fp32 gradients."""
+    module, _ = pair(name, device, normalized_shape=8)
+    x = torch.randn(3, 8, device=device, dtype=torch.bfloat16, requires_grad=True)
+    y = module(x)
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.float(), module(x.float()), rtol=2**-7, atol=0)
+    y.sum().backward()
+    assert (x.grad.dtype, module.weight.grad.dtype) == (torch.bfloat16, torch.float32)
+
+
+@every_module
+@every_form
+def test_rows_that_are_not_contiguous(name, shape, arguments, device):
+    module, torchs = pair(name, device, **arguments)
+    wide = rows_for(module, (*shape[:-1], 2 * shape[-1]), device)
+    for x in (wide[..., ::2], wide[..., 1 : 1 + shape[-1]], wide[..., ::2].transpose(0, 1)):
+        torch.testing.assert_close(module(x), torchs(x))
+
+
+@every_module
+def test_in_place_of_torchs_module_in_a_model(name, device):
+    def model(namespace):
+        torch.manual_seed(5)
+        layers = [torch.nn.Linear(8, 8), getattr(namespace, name)(8), torch.nn.Linear(8, 1)]
+        return torch.nn.Sequential(*layers).to(device)
+
+    def trained(model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        torch.manual_seed(6)
+        for _ in range(3):
+            x = torch.randn(4, 8).to(device)
+            optimizer.zero_grad()
+            (model(x) - x.mean(-1, keepdim=True)).square().mean().backward()
+            optimizer.step()
+        return model.state_dict()
+
+    torch.testing.assert_close(trained(model(rownorm.nn)), trained(model(torch.nn)))
+
+
+@every_module
+def test_hooks_and_gradients_of_parameters(name, device):
+    module, _ = pair(name, device, normalized_shape=8)
+    seen = []
+    module.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    y = module(torch.randn(3, 8, device=device))
+    assert seen[0] is y
+    y.sin().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in module.parameters())

@@ -1,0 +1,221 @@
+"""Plans: pure, printable, within their budget, and free of the number of rows where they must be."""
+
+import dataclasses
+import random
+
+import pytest
+import torch
+from helpers import DTYPES, REGIMES
+
+from rownorm import launch
+from rownorm.launch import Device, Plan, Problem, force, planner
+from rownorm.launch.problem import INTERPRETER
+from rownorm.program import Program
+
+H200 = Device("NVIDIA H200", "sm_90", 132, 32)
+MI300X = Device("AMD MI300X", "gfx942", 304, 64)
+DEVICES = pytest.mark.parametrize("on", [H200, MI300X, INTERPRETER], ids=lambda on: on.arch)
+DIRECTIONS = pytest.mark.parametrize("direction", ["forward", "backward"])
+WIDEST = 1 << 20
+WIDTHS = sorted({max(1, (1 << k) + d) for k in range(21) for d in (-1, 0, 1)} - {WIDEST + 1})
+ROWS = (0, 1, 2, 7, 128, 1000, 32768, 1 << 20, (1 << 31) + 1)
+
+
+def problem(direction="forward", n_rows=100, n_cols=1000, dtype=torch.float16, on=H200, **changes):
+    sums = 2 if direction == "backward" else 0
+    plain = Problem(direction, n_rows, n_cols, dtype, None, True, sums, on)
+    return dataclasses.replace(plain, **changes)
+
+
+def calls(asked: Problem):
+    program = Program(asked.center, 1e-5)
+    strides = [asked.n_cols] * (2 if asked.direction == "forward" else 3)
+    return getattr(launch, asked.direction).calls(asked, launch.plan(asked), program, *strides)
+
+
+def assert_sound(asked: Problem, plan: Plan) -> None:
+    assert plan.regime in REGIMES
+    for size in (plan.block_rows, plan.block_cols, plan.num_warps):
+        assert size >= 1
+        assert size & (size - 1) == 0, plan
+    assert plan.num_warps * asked.device.warp_size <= 1024
+    if plan.regime in ("tile", "resident"):
+        assert plan.block_cols >= asked.n_cols
+        assert (plan.block_rows > 1) == (plan.regime == "tile")
+    else:
+        assert plan.block_rows == 1
+    if plan.regime == "split":
+        assert plan.part_cols >= plan.block_cols
+
+
+@DEVICES
+@DIRECTIONS
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_width_has_a_plan(dtype, direction, on):
+    for n_cols in WIDTHS:
+        for n_rows in ROWS:
+            asked = problem(direction, n_rows, n_cols, dtype, on)
+            assert_sound(asked, launch.plan(asked))
+
+
+def test_any_width_has_a_plan():
+    draw = random.Random(1)
+    for _ in range(500):
+        asked = problem(draw.choice(["forward", "backward"]), 64, draw.randint(1, WIDEST))
+        assert_sound(asked, launch.plan(asked))
+
+
+@DIRECTIONS
+@pytest.mark.parametrize(
+    ("n_rows", "n_cols", "regimes"),
+    [
+        (4096, 64, ("tile",)),
+        (4096, 16384, ("resident", "looped")),
+        (4096, 4096, ("tile", "resident")),
+        (1, 4096, ("tile", "resident")),
+        (4096, 131072, ("looped", "split")),
+        (2, 1 << 20, ("split",)),
+    ],
+)
+def test_regimes_go_by_shape(n_rows, n_cols, regimes, direction):
+    assert launch.plan(problem(direction, n_rows, n_cols)).regime in regimes
+
+
+@DEVICES
+@DIRECTIONS
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_number_of_rows_compiles_nothing_new_for_rows_that_fit(dtype, direction, on):
+    for n_cols in (1, 7, 64, 1000, 4096):
+        compiled = set()
+        for n_rows in ROWS[1:-1]:
+            asked = problem(direction, n_rows, n_cols, dtype, on)
+            plan = launch.plan(asked)
+            assert plan.regime in ("tile", "resident")
+            for one in calls(asked):
+                constants = tuple(sorted((k, str(v)) for k, v in one.constants.items()))
+                compiled.add((one.kernel.__name__, one.num_warps, constants))
+        kernels = {name for name, *_ in compiled}
+        assert len(compiled) == len(kernels), f"{n_cols} columns: {len(compiled)} compilations"
+
+
+@DEVICES
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("n_column_sums", [0, 1, 3])
+def test_partial_sums_stay_within_their_budget(n_column_sums, dtype, on):
+    for n_cols in WIDTHS:
+        for n_rows in (1, 1000, 1 << 20):
+            asked = problem("backward", n_rows, n_cols, dtype, on, n_column_sums=n_column_sums)
+            plan = launch.plan(asked)
+            itemsize = 8 if dtype == torch.float64 else 4
+            spent = plan.n_programs * n_cols * n_column_sums * itemsize
+            assert 1 <= plan.n_programs <= max(1, n_rows)
+            assert spent <= 64 << 20, f"{n_rows} x {n_cols}: {plan}"
+
+
+@DIRECTIONS
+@pytest.mark.parametrize(
+    ("n_rows", "n_cols"),
+    [
+        ((1 << 31) + 1, 1),
+        (1 << 26, 64),
+        (1 << 20, 4096),
+        (70000, 40000),
+        (4096, 1 << 20),
+        (3, 1 << 30),
+    ],
+)
+def test_grids_past_two_to_the_31_elements(n_rows, n_cols, direction):
+    """A grid's first dimension holds less than 2^31 programs; sizes stay whole."""
+    asked = problem(direction, n_rows, n_cols)
+    for one in calls(asked):
+        assert 0 < one.grid < 1 << 31
+        assert one.integers["n_rows"] == n_rows
+        assert one.integers["n_cols"] * one.constants["ALIGN"] == n_cols
+        assert min(one.integers.values()) >= 0
+    plan = launch.plan(asked)
+    if direction == "backward":
+        rows = calls(asked)[0].integers["rows_per_program"] * plan.n_programs
+        assert rows >= n_rows
+
+
+@DIRECTIONS
+def test_no_rows_start_nothing_on_rows(direction):
+    for n_cols in (5, 4096, 200_000):
+        row_kernels = [
+            c for c in calls(problem(direction, 0, n_cols)) if c.kernel.__name__ != "column_sums"
+        ]
+        for one in row_kernels:
+            assert one.grid >= 0
+
+
+def test_a_plan_is_pure_frozen_and_printable():
+    asked = problem("backward")
+    plan = launch.plan(asked)
+    assert plan == launch.plan(dataclasses.replace(asked))
+    assert hash(plan) == hash(launch.plan(asked))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.regime = "split"
+    text = str(plan)
+    for word in (
+        plan.regime,
+        str(plan.block_cols),
+        str(plan.num_warps),
+        str(plan.n_programs),
+        plan.source,
+    ):
+        assert word in text
+
+
+def test_force_holds_within_its_context_only():
+    asked = problem(n_cols=40)
+    free = launch.plan(asked)
+    with force(regime="split", block_cols=16):
+        with force(part_cols=32):
+            plan = launch.plan(asked)
+        assert (plan.regime, plan.block_cols, plan.part_cols, plan.source) == (
+            "split",
+            16,
+            32,
+            "forced",
+        )
+        assert launch.plan(asked).part_cols != 32
+    assert launch.plan(asked) == free
+
+
+@pytest.mark.parametrize(("n", "power"), [(1, 1), (2, 2), (3, 4), (64, 64), (65, 128), (0, 1)])
+def test_next_power_of_2(n, power):
+    assert planner.next_power_of_2(n) == power
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [((64, 32), 16), ((64, 36), 4), ((7, 16), 1), ((16, 0), 16), ((6, 10), 2)],
+)
+def test_alignment(sizes, expected):
+    assert launch.rows.alignment(*sizes) == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride", "expected"),
+    [
+        ((4, 8), (8, 1), 8),
+        ((4, 8), (10, 1), 10),
+        ((4, 8), (0, 1), 0),
+        ((4, 8), (1, 4), None),
+        ((2, 3, 8), (60, 20, 1), 20),
+        ((2, 3, 8), (61, 20, 1), None),
+        ((2, 3, 8), (8, 16, 1), None),
+        ((1, 3, 8), (999, 20, 1), 20),
+        ((2, 1, 8), (20, 999, 1), 20),
+        ((4, 1), (5, 7), 5),
+        ((8,), (1,), 8),
+        ((8,), (2,), None),
+        ((0, 8), (8, 1), 8),
+    ],
+)
+def test_row_stride(shape, stride, expected):
+    t = torch.zeros(200).as_strided(shape, stride)
+    assert launch.rows.row_stride(t) == expected
+    if expected is not None:
+        rows = torch.arange(t[..., 0].numel()) * expected
+        assert torch.equal(t.as_strided((len(rows),), (expected,)), torch.zeros(len(rows)))

@@ -1,0 +1,201 @@
+"""Every regime, forced on small rows: widths around its blocks, and options in all pairs."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers import (
+    DTYPES,
+    REGIMES,
+    Case,
+    assert_case,
+    call,
+    covering,
+    exact,
+    forced,
+    oracle,
+    ours,
+    truncates,
+)
+
+from rownorm.launch import force
+from rownorm.program import ACTIVATIONS, ROUNDINGS
+
+NORMS = pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
+EVERY_REGIME = pytest.mark.parametrize("regime", REGIMES)
+WIDTHS = (1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)
+
+
+OTHER = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.float32: torch.bfloat16,
+    torch.float64: torch.float32,
+}  # the dtype of a residual stream or of parameters that is not that of x
+
+
+def combinations(seed: int) -> list[Case]:
+    """Cases in which every pair of choices occurs."""
+    chosen = covering(
+        seed,
+        center=(True, False),
+        dtype=DTYPES,
+        residual=(None, "same", "other"),
+        pre_bias=(False, True),
+        weight=(None, "same", "other"),
+        bias=(False, True),
+        activation=(None, *ACTIVATIONS),
+        weight_shift=(0.0, 1.0),
+        rounding=ROUNDINGS,
+    )
+
+    def case(center, dtype, residual, pre_bias, weight, bias, activation, weight_shift, rounding):
+        return Case(
+            center=center,
+            dtype=dtype,
+            shape=(3, 45),
+            residual_dtype={None: None, "same": dtype, "other": OTHER[dtype]}[residual],
+            pre_bias=pre_bias,
+            weight=weight is not None,
+            bias=bias,
+            parameter_dtype=OTHER[dtype] if weight == "other" else None,
+            activation=activation,
+            weight_shift=weight_shift if weight else 0.0,
+            rounding=rounding,
+        )
+
+    return [case(**one) for one in chosen]
+
+
+def name_of(case: Case) -> str:
+    options = [case.program.name, str(case.dtype).removeprefix("torch.")]
+    for name in ("residual_dtype", "parameter_dtype"):
+        if (dtype := getattr(case, name)) is not None:
+            options.append(f"{name}={str(dtype).removeprefix('torch.')}")
+    options += [name for name in ("pre_bias", "weight", "bias") if getattr(case, name)]
+    options += [name for name in (case.activation, case.rounding) if name not in (None, "once")]
+    return "-".join(options + (["shift"] if case.weight_shift else []))
+
+
+ALL_PAIRS = [
+    pytest.param(regime, case, id=f"{regime}-{name_of(case)}")
+    for seed, regime in enumerate(REGIMES)
+    for case in combinations(seed)
+]
+
+
+@pytest.mark.parametrize(("regime", "case"), ALL_PAIRS)
+def test_options_in_every_pair(regime, case, device):
+    with forced(regime):
+        assert_case(case, case.tensors(device))
+
+
+@pytest.mark.parametrize("n_cols", WIDTHS)
+@EVERY_REGIME
+def test_widths_around_powers_of_two(regime, n_cols, device):
+    # Width and norm go together so that each norm meets full, nearly full and barely begun blocks.
+    for center in (True, False) if regime == "tile" else ((n_cols + len(regime)) % 2 == 0,):
+        case = Case(center, shape=(2, n_cols), bias=True, pre_bias=True)
+        with forced(regime):
+            assert_case(case, case.tensors(device))
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 4, 5, 9])
+@EVERY_REGIME
+def test_row_counts(regime, n_rows, device):
+    """Fewer rows than a tile has, as many, and one more; with two programs that share them in backward."""
+    case = Case(True, shape=(n_rows, 20), bias=True)
+    with forced(regime, n_programs=2):
+        assert_case(case, case.tensors(device))
+
+
+@pytest.mark.parametrize("shape", [(0, 20), (3, 0, 20)])
+@pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
+@EVERY_REGIME
+def test_no_rows_at_all(regime, shape, residual, device):
+    """Outputs are empty, and the gradients of parameters are sums of nothing: zero, not left as they were."""
+    residual_dtype = torch.float32 if residual else None
+    case = Case(True, shape=shape, bias=True, pre_bias=True, residual_dtype=residual_dtype)
+    with forced(regime):
+        made = ours(case, case.tensors(device))
+    rows = [name for name in ("y", "h", "dx", "dresidual") if name in made]
+    assert all(made[name].shape == shape for name in rows)
+    for name in ("dpre_bias", "dweight", "dbias"):
+        assert torch.equal(made[name], torch.zeros(20, device=device)), name
+
+
+@pytest.mark.parametrize("n_dims", [1, 2, 3, 4])
+def test_dimensions(n_dims, device):
+    shape = (2, 1, 3, 10)[-n_dims:]
+    case = Case(True, shape=shape, bias=True, residual_dtype=torch.float32)
+    assert_case(case, case.tensors(device))
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-12, 1.0, 3])
+@NORMS
+def test_eps(center, eps, device):
+    case = Case(center, eps=eps, bias=center)
+    assert_case(case, case.tensors(device))
+
+
+@EVERY_REGIME
+def test_llama_rounding_is_that_of_the_input_dtype(regime, device):
+    """``x_hat`` in fp16 exactly, then the weight in fp32: with ``weight`` in fp32, y shows which was done."""
+    case = Case(False, torch.float16, parameter_dtype=torch.float32, rounding="llama")
+    tensors = case.tensors(device)
+    x_hat = oracle(replace(case, rounding="once", weight=False), tensors | {"weight": None})["y"]
+    nearest = torch.from_numpy(x_hat.astype("float64")).to(device).half().double()
+    product = nearest * tensors["weight"].double()
+    # A hair's breadth from a tie, fp32 may round the other way: those elements are not asked.
+    spacing = 2.0 ** (torch.frexp(nearest.abs()).exponent - 11)
+    to_tie = (torch.from_numpy(x_hat.astype("float64")).to(device) - nearest).abs() / spacing - 0.5
+    clear = to_tie.abs() > 1e-2
+    assert clear.float().mean() > 0.9
+    with forced(regime):
+        y, _ = call(case, tensors)
+        once, _ = call(replace(case, rounding="once"), tensors)
+    # fp32 arithmetic (8 roundings) and the store.
+    allowed = product.abs() * (8 * 2.0**-24) + spacing
+    assert ((y.double() - product).abs() <= allowed)[clear].all()
+    assert torch.equal(y[clear], product.float().half()[clear])
+    assert not torch.equal(once, y)
+
+
+@EVERY_REGIME
+def test_relu_has_no_gradient_at_zero(regime, device):
+    """Rows of zeros give z = 0 exactly, where torch's relu has slope 0."""
+    x = torch.zeros(2, 40, device=device, requires_grad=True)
+    weight = torch.ones(40, device=device, requires_grad=True)
+    case = Case(False, activation="relu")
+    given = {"x": x, "weight": weight, "residual": None, "bias": None, "pre_bias": None}
+    with forced(regime):
+        y, _ = call(case, given)
+        y.sum().backward()
+    assert torch.equal(y, torch.zeros_like(y))
+    assert torch.equal(x.grad, torch.zeros_like(x))
+
+
+@NORMS
+def test_wide_rows_whose_parts_differ(center, device):
+    """More parts than a block of parts holds evenly, and means that differ from part to part."""
+    case = Case(center, shape=(1, 200), bias=center)
+    tensors = case.tensors(device)
+    tensors["x"] += torch.arange(200, device=device) // 8 % 7 * 10.0
+    with force(regime="split", block_cols=16, part_cols=16):
+        made = ours(case, tensors)
+    truth = oracle(case, tensors)
+    for name, value in made.items():
+        # 16 roundings on the longest path: two sums (tree of 4 and 4 levels), mean, sqrt, division, affine.
+        scale = abs(truth[name]).max()
+        assert (abs(exact(value) - truth[name]) <= 16 * 2.0**-23 * scale).all(), name
+
+
+def test_bf16_rounds_to_nearest_on_a_gpu(device):
+    if truncates(torch.bfloat16):
+        pytest.skip("Triton's interpreter truncates to bf16; only a GPU rounds")
+    case = Case(False, torch.bfloat16, (4, 1000), weight=False)
+    tensors = case.tensors(device)
+    y, _ = call(case, tensors)
+    expected = torch.from_numpy(oracle(case, tensors)["y"].astype("float64")).to(device)
+    agree = (y == expected.bfloat16()).float().mean()
+    assert agree > 0.99  # the rest lie on a tie, as nearly as fp32 can tell

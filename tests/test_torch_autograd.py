@@ -1,0 +1,394 @@
+"""Autograd: gradients of both orders, what is saved for them, and every way to ask for them."""
+
+import itertools
+
+import pytest
+import torch
+from norm_cases import COLS, ROWS, every_case, few_cases, full_cases, gradients, same_bits
+from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
+
+import rownorm
+from rownorm.launch import force
+from rownorm.ops import execute
+
+REGIMES = {
+    "tile": {"regime": "tile", "block_rows": 2},
+    "resident": {"regime": "resident"},
+    "looped": {"regime": "looped", "block_cols": 2},
+    "split": {"regime": "split", "block_cols": 2, "part_cols": 2},
+}
+every_regime = pytest.mark.parametrize("settings", REGIMES.values(), ids=REGIMES)
+
+
+def tiny(case, device):
+    """fp64 leaves of few elements: each of them costs a check two calls."""
+    return case.tensors(device, torch.float64, rows=(2,), cols=3, requires_grad=True)
+
+
+@full_cases
+@every_regime
+def test_gradcheck_in_every_regime(case, settings, device):
+    with force(**settings):
+        assert gradcheck(case.positional, tuple(tiny(case, device).values()), fast_mode=True)
+
+
+@few_cases
+def test_gradcheck(case, device):
+    """Every element of the Jacobian, and gradients that come in batches."""
+    inputs = tuple(tiny(case, device).values())
+    assert gradcheck(case.positional, inputs, check_batched_grad=True)
+
+
+@full_cases
+def test_gradcheck_in_forward_mode(case, device):
+    inputs = tuple(tiny(case, device).values())
+    assert gradcheck(case.positional, inputs, fast_mode=True, check_forward_ad=True)
+
+
+@every_case
+def test_gradgradcheck(case, device):
+    inputs = tuple(tiny(case, device).values())
+    assert gradgradcheck(case.positional, inputs, fast_mode=True)
+
+
+@full_cases
+@every_regime
+def test_second_order_in_every_regime(case, settings, device):
+    inputs = tuple(tiny(case, device).values())
+
+    def second_order(function):
+        first = torch.autograd.grad(function(*inputs), inputs, create_graph=True)
+        return torch.autograd.grad(sum(g.square().sum() for g in first), inputs)
+
+    with force(**settings):
+        actual = second_order(case.scalar)
+    torch.testing.assert_close(actual, second_order(case.expected_scalar))
+
+
+@few_cases
+def test_any_combination_of_inputs_requires_grad(case, device):
+    """What is asked for is what it is when everything is asked for."""
+    tensors = case.tensors(device, requires_grad=True)
+    everything = dict(zip(tensors, gradients(case(**tensors), tensors), strict=True))
+    names = case.tensor_names
+    subsets = itertools.chain.from_iterable(
+        itertools.combinations(names, size) for size in range(1, len(names))
+    )
+    for subset in subsets:
+        given = {name: t.detach().requires_grad_(name in subset) for name, t in tensors.items()}
+        outputs = case(**given)
+        assert outputs[0].requires_grad
+        expected = tuple(everything[name] for name in subset)
+        torch.testing.assert_close(gradients(outputs, given), expected)
+
+
+@full_cases
+def test_nothing_is_computed_that_is_not_asked_for(case, device, monkeypatch):
+    asked = []
+    run = execute.backward
+
+    def spy(*arguments):
+        asked.append(arguments[-1])
+        return run(*arguments)
+
+    monkeypatch.setattr(execute, "backward", spy)
+    for name in case.tensor_names:
+        tensors = {n: t.requires_grad_(n == name) for n, t in case.tensors(device).items()}
+        gradients(case(**tensors), tensors)
+    # One tensor each; a residual of x's dtype has x's gradient.
+    assert [sum(wanted) for wanted in asked] == [1] * len(case.tensor_names)
+
+
+@full_cases
+def test_gradients_are_right(case, device):
+    tensors = case.tensors(device, torch.float64, rows=(2, 3), requires_grad=True)
+    actual = gradients(case(**tensors), tensors)
+    expected = gradients(case.expected(*tensors.values()), tensors)
+    torch.testing.assert_close(actual, expected)
+
+
+@full_cases
+def test_inputs_that_are_not_leaves(case, device):
+    leaves = case.tensors(device, torch.float64, requires_grad=True)
+
+    def through(function):
+        outputs = function(*(2 * t for t in leaves.values()))
+        return gradients(outputs, leaves)
+
+    torch.testing.assert_close(through(case.positional), through(case.expected))
+
+
+@full_cases
+def test_strided_and_expanded_gradients(case, device):
+    tensors = case.tensors(device, torch.float64, strided=True, requires_grad=True)
+    inputs = tuple(tensors.values())
+    outputs, expected = case(**tensors), case.expected(*inputs)
+    rows, cols = outputs[0].shape
+    for dy in (
+        torch.randn(cols, rows, device=device, dtype=torch.float64).t(),
+        torch.randn(rows, 2 * cols, device=device, dtype=torch.float64)[:, ::2],
+        torch.randn(rows, 1, device=device, dtype=torch.float64).expand(rows, cols),
+        torch.ones((), device=device, dtype=torch.float64).expand(rows, cols),
+    ):
+        torch.testing.assert_close(
+            torch.autograd.grad(outputs, inputs, [dy] * len(outputs), retain_graph=True),
+            torch.autograd.grad(expected, inputs, [dy] * len(outputs), retain_graph=True),
+        )
+
+
+add_operators = pytest.mark.parametrize("operator", ["add_layer_norm", "add_rms_norm"])
+
+
+@add_operators
+@pytest.mark.parametrize("used", ["y", "h", "both"])
+def test_either_output_may_be_used(operator, used, device):
+    x, residual = (
+        torch.randn(ROWS, COLS, device=device, dtype=torch.float64, requires_grad=True)
+        for _ in range(2)
+    )
+    norm = getattr(rownorm, operator.removeprefix("add_"))
+
+    def loss(y, h):
+        chosen = {"y": (y,), "h": (h,), "both": (y, h)}[used]
+        return sum(t.sin().sum() for t in chosen)
+
+    actual = torch.autograd.grad(loss(*getattr(rownorm, operator)(x, residual)), (x, residual))
+    expected = torch.autograd.grad(loss(norm(x + residual), x + residual), (x, residual))
+    torch.testing.assert_close(actual, expected)
+
+
+@add_operators
+def test_one_tensor_as_x_and_residual(operator, device):
+    x = torch.randn(ROWS, COLS, device=device, dtype=torch.float64, requires_grad=True)
+    norm = getattr(rownorm, operator.removeprefix("add_"))
+    y, h = getattr(rownorm, operator)(x, x)
+    (actual,) = torch.autograd.grad((y * h).sum(), x)
+    (expected,) = torch.autograd.grad((norm(2 * x) * 2 * x).sum(), x)
+    torch.testing.assert_close(actual, expected)
+
+
+@add_operators
+def test_residual_stream_of_another_dtype(operator, device):
+    """Gradients have the dtypes of what they are gradients of."""
+    x = torch.randn(ROWS, COLS, device=device, dtype=torch.bfloat16, requires_grad=True)
+    residual = torch.randn(ROWS, COLS, device=device, requires_grad=True)
+    y, h = getattr(rownorm, operator)(x, residual)
+    assert (y.dtype, h.dtype) == (torch.bfloat16, torch.float32)
+    dx, dresidual = torch.autograd.grad(y.float().sin().sum() + h.sin().sum(), (x, residual))
+    assert (dx.dtype, dresidual.dtype) == (torch.bfloat16, torch.float32)
+    torch.testing.assert_close(dx.float(), dresidual, rtol=2**-7, atol=0)
+
+
+@pytest.mark.parametrize("change", ["x", "h", "weight"])
+def test_changing_what_was_saved_is_an_error(change, device):
+    x, residual = (torch.randn(ROWS, COLS, device=device) for _ in range(2))
+    weight = torch.randn(COLS, device=device, requires_grad=True)
+    if change == "h":
+        y, h = rownorm.add_rms_norm(x, residual, weight)
+        h.add_(1)
+    else:
+        y = rownorm.rms_norm(x, weight)
+        with torch.no_grad():
+            {"x": x, "weight": weight}[change].add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+@full_cases
+def test_outputs_may_be_changed_that_are_not_saved(case, device):
+    tensors = case.tensors(device, torch.float64, requires_grad=True)
+    y = case(**tensors)[0]
+    y.mul_(2)
+    expected = gradients((2 * case.expected(*tensors.values())[0],), tensors)
+    torch.testing.assert_close(gradients((y,), tensors), expected)
+
+
+def saved_by(call):
+    saved = []
+
+    def pack(t):
+        saved.append(t)
+        return t
+
+    with saved_tensors_hooks(pack, lambda t: t):
+        call()
+    return saved
+
+
+@full_cases
+def test_what_is_saved(case, device):
+    """x or h, the parameters, and one or two numbers a row."""
+    tensors = case.tensors(device, requires_grad=True)
+    outputs = []
+    saved = saved_by(lambda: outputs.extend(case(**tensors)))
+    n_statistics = 2 if case.operator.endswith("layer_norm") else 1
+    rows = outputs[1] if "residual" in tensors else tensors["x"]
+    expected = {t.data_ptr() for t in (rows, *(tensors[name] for name in case.parameters))}
+    statistics = [t for t in saved if t.data_ptr() not in expected]
+    assert len(saved) == len(expected) + n_statistics
+    assert [t.shape for t in statistics] == [(ROWS,)] * n_statistics
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU's memory is counted")
+@full_cases
+def test_memory_held_for_backward(case, device):
+    """Beside the outputs: the statistics, 4 bytes a row each."""
+    rows, cols = 4096, 512
+    tensors = case.tensors(device, rows=(rows,), cols=cols, requires_grad=True)
+    case(**tensors)
+    before = torch.cuda.memory_allocated()
+    outputs = case(**tensors)
+    held = torch.cuda.memory_allocated() - before
+    n_statistics = 2 if case.operator.endswith("layer_norm") else 1
+    assert held == len(outputs) * rows * cols * 4 + n_statistics * rows * 4
+
+
+@full_cases
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("through", ["function", "operator"])
+def test_nothing_is_saved_without_gradients(case, mode, through, device, monkeypatch):
+    statistics = []
+    run = execute.forward
+
+    def spy(*arguments):
+        statistics.append(arguments[-1])
+        return run(*arguments)
+
+    monkeypatch.setattr(execute, "forward", spy)
+    tensors = case.tensors(device, requires_grad=True)
+    namespace = rownorm if through == "function" else torch.ops.rownorm
+    with mode():
+        call = getattr(namespace, case.operator)
+        assert saved_by(lambda: call(**tensors, **case.options)) == []
+    assert statistics == [False]
+
+
+@full_cases
+def test_nothing_is_saved_where_nothing_requires_grad(case, device):
+    tensors = case.tensors(device)
+    assert saved_by(lambda: case(**tensors)) == []
+    assert not any(output.requires_grad for output in case(**tensors))
+
+
+@every_case
+def test_inference_tensors(case, device):
+    tensors = case.tensors(device)
+    with torch.inference_mode():
+        outputs = case(**tensors)
+        assert all(output.is_inference() for output in outputs)
+        # An inference tensor is an input like any other.
+        again = case(**{**tensors, "x": outputs[0]})
+    same_bits(outputs, case(**tensors))
+    same_bits(again, case(**{**tensors, "x": outputs[0].clone()}))
+    with torch.inference_mode():
+        frozen = case.tensors(device)
+    assert not case(**frozen)[0].requires_grad
+
+
+@few_cases
+@pytest.mark.parametrize("use_reentrant", [False, True], ids=["hooks", "reentrant"])
+def test_activation_checkpointing(case, use_reentrant, device):
+    tensors = case.tensors(device, requires_grad=True)
+    inputs = tuple(tensors.values())
+
+    def block(*inputs):
+        first, *rest = case.positional(*inputs)
+        return case.positional(first.sin(), *rest, *inputs[1 + len(rest) :])
+
+    def gradients_of(outputs):  # by backward(): the reentrant kind knows no other way
+        for t in inputs:
+            t.grad = None
+        sum(output.sin().sum() for output in outputs).backward()
+        return tuple(t.grad for t in inputs)
+
+    expected = gradients_of(block(*inputs))
+    outputs = []
+    kept = saved_by(lambda: outputs.extend(checkpoint(block, *inputs, use_reentrant=use_reentrant)))
+    assert all(any(t is given for given in inputs) for t in kept)
+    same_bits(gradients_of(outputs), expected)
+
+
+@full_cases
+def test_training_step_through_a_gradient(case, device):
+    """A gradient penalty: the loss contains the norm of a gradient."""
+    tensors = case.tensors(device, torch.float64, requires_grad=True)
+    inputs = tuple(tensors.values())
+
+    def penalized(function):
+        for t in inputs:
+            t.grad = None
+        value = function(*inputs)
+        (dx,) = torch.autograd.grad(value, inputs[0], create_graph=True)
+        (value + dx.norm()).backward()
+        return tuple(t.grad for t in inputs)
+
+    torch.testing.assert_close(penalized(case.scalar), penalized(case.expected_scalar))
+
+
+@full_cases
+def test_gradients_in_batches(case, device):
+    """``is_grads_batched``, on which a vectorized ``torch.autograd.functional.jacobian`` stands."""
+    tensors = case.tensors(device, torch.float64, requires_grad=True)
+    inputs, last = tuple(tensors.values()), -1  # of y, or of h alone
+    batch = torch.randn(4, ROWS, COLS, device=device, dtype=torch.float64)
+    actual = torch.autograd.grad(
+        case(**tensors)[last], inputs, batch, is_grads_batched=True, allow_unused=True
+    )
+    singly = [
+        torch.autograd.grad(case(**tensors)[last], inputs, dy, allow_unused=True) for dy in batch
+    ]
+    for together, *one_by_one in zip(actual, *singly, strict=True):
+        if together is None:
+            assert one_by_one == [None] * len(batch)
+        else:
+            torch.testing.assert_close(together, torch.stack(one_by_one))
+
+
+@full_cases
+def test_gradients_accumulate_and_graphs_are_kept(case, device):
+    tensors = case.tensors(device, torch.float64, requires_grad=True)
+    value = case.scalar(*tensors.values())
+    value.backward(retain_graph=True)
+    once = [t.grad.clone() for t in tensors.values()]
+    value.backward()
+    same_bits([t.grad for t in tensors.values()], [2 * g for g in once])
+    with pytest.raises(RuntimeError, match="second time"):
+        value.backward()
+
+
+@full_cases
+def test_hooks_see_the_gradients(case, device):
+    tensors = case.tensors(device, requires_grad=True)
+    seen = {}
+    for name, t in tensors.items():
+        t.register_hook(lambda g, name=name: seen.setdefault(name, g.clone()))
+    expected = gradients(case(**tensors), tensors)
+    same_bits(tuple(seen[name] for name in tensors), expected)
+
+
+@full_cases
+def test_negated_views(case, device):
+    """A tensor may be the negative of what its memory holds (``is_neg``)."""
+    tensors = case.tensors(device, requires_grad=True)
+    outputs = case(**tensors)
+    expected = gradients(outputs, tensors)
+    for name, t in tensors.items():
+        negated = torch._neg_view(-t.detach()).requires_grad_()
+        assert negated.is_neg()
+        given = {**tensors, name: negated}
+        same_bits(case(**given), outputs)
+        same_bits(gradients(case(**given), given), expected)
+
+
+@full_cases
+def test_negated_gradients(case, device):
+    tensors = case.tensors(device, requires_grad=True)
+    inputs, outputs = tuple(tensors.values()), case(**tensors)
+    dy = [torch.randn_like(output) for output in outputs]
+    negated = [torch._neg_view(-t) for t in dy]
+    same_bits(
+        torch.autograd.grad(outputs, inputs, negated, retain_graph=True),
+        torch.autograd.grad(outputs, inputs, dy),
+    )
