@@ -199,9 +199,10 @@ def main() -> None:
         "triton": triton.__version__,
         "date": datetime.date.today().isoformat(),
         "method": "device time from CUDA graphs over inputs larger than L2",
-        "plans": plans,
     }
-    out.write_text(json.dumps(table, indent=1) + "\n")
+    head = "".join(f" {json.dumps(name)}: {json.dumps(value)},\n" for name, value in table.items())
+    rows = ",\n".join(f"  {json.dumps(row)}" for row in plans)
+    out.write_text(f'{{\n{head} "plans": [\n{rows}\n ]\n}}\n')
     print(f"wrote {out}")
 
 

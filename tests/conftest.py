@@ -1,4 +1,5 @@
-"""What every test shares: the device, a fixed seed, and memory that is NaN until something is written to it."""
+"""What every test shares: the device, a fixed seed, and memory that is NaN until something is
+written to it."""
 
 import os
 
@@ -27,7 +28,8 @@ def fixed_seed() -> None:
 
 @pytest.fixture(autouse=True)
 def poisoned_memory():
-    """``torch.empty`` gives NaN, as it does in torch's deterministic mode: what is not written shows."""
+    """``torch.empty`` gives NaN, as it does in torch's deterministic mode: what is not written
+    shows."""
     before = torch.are_deterministic_algorithms_enabled()
     filled = torch.utils.deterministic.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
@@ -39,6 +41,7 @@ def poisoned_memory():
 
 @pytest.fixture(autouse=True)
 def silent_overflow():
-    """Kernels overflow and divide by zero without a word on a GPU; numpy, which interprets them, would warn."""
+    """Kernels overflow and divide by zero without a word on a GPU; numpy, which interprets them,
+    would warn."""
     with np.errstate(all="ignore"):
         yield

@@ -1,11 +1,11 @@
 """Cases, an oracle, PyTorch's own answer, and the one criterion that compares them.
 
-The oracle is the row program in numpy's extended precision, forward and backward written out, so that even fp64 can be
-judged, and neither PyTorch nor ``rownorm.reference`` has a part in it.
+The oracle is the row program in numpy's extended precision, forward and backward written out, so
+that even fp64 can be judged, and neither PyTorch nor ``rownorm.reference`` has a part in it.
 
 The criterion: at every element
 
-    |ours - oracle| <= 1.25 * (PyTorch's largest error) + one rounding of the oracle's value to the output dtype
+    |ours - oracle| <= 1.25 * (PyTorch's largest error) + one rounding to the output dtype
 """
 
 import itertools
@@ -19,13 +19,13 @@ import torch.nn.functional as F
 import rownorm
 from rownorm.launch import force
 from rownorm.program import Program
-from rownorm.reference import Gradients, compute_dtype
+from rownorm.reference import compute_dtype
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INPUTS = ("x", "residual", "pre_bias", "weight", "bias")
 ON_GPU = torch.cuda.is_available()
 
-# Every regime on rows of a few dozen columns: several tiles, chunks and parts, the last of each not full.
+# Every regime on rows of a few dozen columns: several tiles, chunks and parts, the last not full.
 FORCED = {
     "tile": {"regime": "tile", "block_rows": 4},
     "resident": {"regime": "resident"},
@@ -97,7 +97,7 @@ class Case:
         }
 
 
-# --- data -----------------------------------------------------------------------------------------------------------
+# Data.
 
 DATA = (
     "normal",
@@ -114,7 +114,8 @@ DATA = (
 
 
 def make_rows(data: str, shape: tuple[int, ...], dtype: torch.dtype, program: Program):
-    """Rows of one kind, in ``dtype``. Magnitudes are set by what the dtype and its squares can hold."""
+    """Rows of one kind, in ``dtype``. Magnitudes are set by what the dtype and its squares can
+    hold."""
     largest = torch.finfo(dtype).max
     computed_largest = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).max
     normal = torch.randn(shape, dtype=torch.float64)
@@ -148,7 +149,7 @@ def make_rows(data: str, shape: tuple[int, ...], dtype: torch.dtype, program: Pr
     return rows.to(dtype)
 
 
-# --- three answers, each a dict of outputs and gradients by name ----------------------------------------------------
+# Three answers, each a dict of outputs and gradients by name.
 
 
 def call(case: Case, tensors: dict) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -182,9 +183,10 @@ def ours(case: Case, tensors: dict) -> dict[str, torch.Tensor]:
 def torch_own(case: Case, tensors: dict, *, h_rounded: bool = True) -> dict[str, torch.Tensor]:
     """What PyTorch makes of a case.
 
-    A plain norm in one dtype is ``F.layer_norm`` or ``F.rms_norm`` itself. Anything else is composed in fp32 (fp64
-    for fp64) and rounded where the row program rounds, which is stricter than composing it in the dtype of x. With
-    ``h_rounded`` the norm sees the residual stream as it is stored, as it does in eager PyTorch.
+    A plain norm in one dtype is ``F.layer_norm`` or ``F.rms_norm`` itself. Anything else is
+    composed in fp32 (fp64 for fp64) and rounded where the row program rounds, which is stricter
+    than composing it in the dtype of x. With ``h_rounded`` the norm sees the residual stream as it
+    is stored, as it does in eager PyTorch.
     """
     plain = replace(case, data="normal", bias=case.bias and case.center, eps=None)
     if plain == Case(case.center, case.dtype, case.shape, weight=case.weight, bias=plain.bias):
@@ -290,7 +292,8 @@ def _exact_activation(activation: str | None, z: np.ndarray) -> tuple[np.ndarray
 
 
 def _exact_erf(z: np.ndarray) -> np.ndarray:
-    """``2/sqrt(pi) exp(-z^2) sum of 2^n z^(2n+1) / (2n+1)!!``: all terms of one sign, so nothing cancels."""
+    """``2/sqrt(pi) exp(-z^2) sum of 2^n z^(2n+1) / (2n+1)!!``: all terms of one sign, so nothing
+    cancels."""
     inner = np.clip(z, -7, 7)  # 1 - erf(7) is far below the last digit
     term = total = inner
     for n in range(1, 300):
@@ -299,11 +302,12 @@ def _exact_erf(z: np.ndarray) -> np.ndarray:
     return 2 / np.sqrt(np.arccos(np.longdouble(-1))) * np.exp(-inner * inner) * total
 
 
-# --- rounding and the criterion -------------------------------------------------------------------------------------
+# Rounding and the criterion.
 
 
 def truncates(dtype: torch.dtype) -> bool:
-    """Triton's interpreter cuts fp32 off to bf16 where a GPU rounds: a rounding there is a whole ulp, not half of one.
+    """Triton's interpreter cuts fp32 off to bf16 where a GPU rounds: a rounding there is a whole
+    ulp, not half of one.
 
     This is the only place where the interpreter is judged differently from a GPU.
     """
@@ -318,7 +322,8 @@ def rounded(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def one_rounding(values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """The most that one store to ``dtype`` changes each value by: half an ulp, subnormals included."""
+    """The most that one store to ``dtype`` changes each value by: half an ulp, subnormals
+    included."""
     limits = torch.finfo(dtype)
     _, exponent = np.frexp(np.maximum(np.abs(values), limits.tiny))
     ulp = np.ldexp(np.longdouble(limits.eps), exponent - 1)
@@ -361,8 +366,9 @@ def asked(by_torch: torch.Tensor, truth: np.ndarray) -> np.ndarray:
 def assert_case(case: Case, tensors: dict, *, made: dict | None = None, batches: int = 48) -> None:
     """The criterion for every output and gradient of a case, run here or ``made`` already.
 
-    Of one batch, PyTorch's largest error is a matter of luck: from seed to seed it varies by half. So it is taken over
-    these tensors and ``batches`` further draws of the same kind: what PyTorch may be wrong by on such data.
+    Of one batch, PyTorch's largest error is a matter of luck: from seed to seed it varies by half.
+    So it is taken over these tensors and ``batches`` further draws of the same kind: what PyTorch
+    may be wrong by on such data.
     """
     made = ours(case, tensors) if made is None else made
     device = tensors["x"].device
@@ -407,7 +413,7 @@ def assert_same_bits(a: torch.Tensor | None, b: torch.Tensor | None) -> None:
     assert not different.any(), f"{int(different.sum())} of {different.numel()} elements differ"
 
 
-# --- covering options -----------------------------------------------------------------------------------------------
+# Covering options.
 
 
 def covering(seed: int, **choices) -> list[dict]:
@@ -436,8 +442,3 @@ def covering(seed: int, **choices) -> list[dict]:
         missing -= pairs(best)
         chosen.append({name: choices[name][i] for name, i in zip(names, best, strict=True)})
     return chosen
-
-
-def gradients_of(made: dict) -> Gradients:
-    """The gradients among outputs by name; None for those that are not there."""
-    return Gradients(*(made.get(f"d{name}") for name in INPUTS))

@@ -1,4 +1,5 @@
-"""Tensors as they come: padded, sliced, transposed, expanded, misaligned. Rows in place are not copied."""
+"""Tensors as they come: padded, sliced, transposed, expanded, misaligned. Rows in place are not
+copied."""
 
 import pytest
 import torch
@@ -109,7 +110,8 @@ def count(copied: list, shape: tuple) -> int:
 
 @pytest.mark.parametrize(("shape", "layout", "allowed"), LAYOUTS)
 def test_rows_of_any_layout(shape, layout, allowed, device, copies):
-    """x, residual, dy and dh all so laid out: right numbers, at most one copy of each and none of strided rows."""
+    """x, residual, dy and dh all so laid out: right numbers, at most one copy of each and none of
+    strided rows."""
     case = Case(True, shape=shape, bias=True, residual_dtype=torch.float32)
     tensors = case.tensors(device)
     for name in ROWS:

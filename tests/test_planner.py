@@ -1,4 +1,5 @@
-"""Plans: pure, printable, within their budget, and free of the number of rows where they must be."""
+"""Plans: pure, printable, within their budget, and free of the number of rows where they must
+be."""
 
 import dataclasses
 import random

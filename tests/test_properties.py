@@ -27,8 +27,8 @@ settings = hypothesis.settings(
     max_examples=40,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
 )
-# Rows have an eps of 1/100, so that rstd is at most 10 and 64 roundings of numbers up to 100 are all that can happen
-# between an input and an output.
+# Rows have an eps of 1/100, so that rstd is at most 10 and 64 roundings of numbers up to 100 are
+# all that can happen between an input and an output.
 ROUNDINGS = 64 * 100
 
 plans = st.one_of(
@@ -126,7 +126,8 @@ def test_scaling_by_a_power_of_two_changes_nothing(device, dtype, n_cols, activa
 @hypothesis.settings(settings, max_examples=20)
 @hypothesis.given(st.integers(2, 50), st.sampled_from(REGIMES))
 def test_gradient_is_orthogonal_to_what_the_norm_ignores(device, n_cols, regime):
-    """LayerNorm does not see a shift of a row: dx sums to zero. RMSNorm without eps does not see its scale."""
+    """LayerNorm does not see a shift of a row: dx sums to zero. RMSNorm without eps does not see
+    its scale."""
     torch.manual_seed(0)
     for center in (True, False):
         case = Case(center, torch.float64, (2, n_cols), eps=1e-3 if center else 0.0)

@@ -103,7 +103,8 @@ def test_widths_around_powers_of_two(regime, n_cols, device):
 @pytest.mark.parametrize("n_rows", [1, 2, 4, 5, 9])
 @EVERY_REGIME
 def test_row_counts(regime, n_rows, device):
-    """Fewer rows than a tile has, as many, and one more; with two programs that share them in backward."""
+    """Fewer rows than a tile has, as many, and one more; with two programs that share them in
+    backward."""
     case = Case(True, shape=(n_rows, 20), bias=True)
     with forced(regime, n_programs=2):
         assert_case(case, case.tensors(device))
@@ -113,7 +114,8 @@ def test_row_counts(regime, n_rows, device):
 @pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
 @EVERY_REGIME
 def test_no_rows_at_all(regime, shape, residual, device):
-    """Outputs are empty, and the gradients of parameters are sums of nothing: zero, not left as they were."""
+    """Outputs are empty, and the gradients of parameters are sums of nothing: zero, not left as
+    they were."""
     residual_dtype = torch.float32 if residual else None
     case = Case(True, shape=shape, bias=True, pre_bias=True, residual_dtype=residual_dtype)
     with forced(regime):
@@ -140,7 +142,8 @@ def test_eps(center, eps, device):
 
 @EVERY_REGIME
 def test_llama_rounding_is_that_of_the_input_dtype(regime, device):
-    """``x_hat`` in fp16 exactly, then the weight in fp32: with ``weight`` in fp32, y shows which was done."""
+    """``x_hat`` in fp16 exactly, then the weight in fp32: with ``weight`` in fp32, y shows which
+    was done."""
     case = Case(False, torch.float16, parameter_dtype=torch.float32, rounding="llama")
     tensors = case.tensors(device)
     x_hat = oracle(replace(case, rounding="once", weight=False), tensors | {"weight": None})["y"]
@@ -185,7 +188,8 @@ def test_wide_rows_whose_parts_differ(center, device):
         made = ours(case, tensors)
     truth = oracle(case, tensors)
     for name, value in made.items():
-        # 16 roundings on the longest path: two sums (tree of 4 and 4 levels), mean, sqrt, division, affine.
+        # 16 roundings on the longest path: two sums (tree of 4 and 4 levels), mean, sqrt, division,
+        # affine.
         scale = abs(truth[name]).max()
         assert (abs(exact(value) - truth[name]) <= 16 * 2.0**-23 * scale).all(), name
 

@@ -1,6 +1,7 @@
 """LayerNorm and RMSNorm for PyTorch, in Triton: every fused form a model needs, forward and backward."""
 
 from . import functional, nn
+from .explain import explain
 from .ops import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 
 __version__ = "0.1.0"
@@ -8,6 +9,7 @@ __version__ = "0.1.0"
 __all__ = [
     "add_layer_norm",
     "add_rms_norm",
+    "explain",
     "functional",
     "layer_norm",
     "nn",

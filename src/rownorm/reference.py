@@ -128,11 +128,10 @@ def _add_pre_bias(row: Tensor, pre_bias: Tensor | None) -> Tensor:
 
 def _moments(h: Tensor, program: Program) -> tuple[Tensor, Tensor, Tensor]:
     if program.center:
-        # The mean of the deviations is what rounding did to the mean: see kernels.arithmetic.moments.
+        # The mean of the deviations is what rounding did to the mean: see kernels.arithmetic.refined_mean.
         mu = h.mean(-1, keepdim=True)
-        drift = (h - mu).mean(-1, keepdim=True)
-        deviation = h - mu - drift
-        mu = mu + drift
+        mu = mu + (h - mu).mean(-1, keepdim=True)
+        deviation = h - mu
     else:
         deviation, mu = h, h.new_zeros(())
     variance = deviation.square().mean(-1, keepdim=True)

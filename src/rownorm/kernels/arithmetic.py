@@ -63,19 +63,25 @@ def inverse_sqrt(variance, EPS: tl.constexpr, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def moments(h, ok, n_cols, CENTER: tl.constexpr, EPS: tl.constexpr, COMPUTE: tl.constexpr):
-    """(deviation, mu, rstd) of whole rows; lanes where ``ok`` is false do not count.
+def refined_mean(h, ok, n):
+    """The mean of each row, rounded once. Lanes where ``ok`` is false are 0 in ``h`` and do not count.
 
-    The mean is found twice: ``h - mu`` is nearly exact even when ``mu`` is 1e4 times the spread, so the
-    mean of the deviations is what rounding did to ``mu``, and taking it off leaves rows centred exactly.
+    A sum rounds at every step. But ``h - mean`` is nearly exact even where the mean is 1e4 times the spread, so the mean of
+    these deviations is what rounding did to the first one. A constant row gets its own value back, and a variance of 0.
     """
+    mean = tl.sum(h, axis=1, keep_dims=True) / n
+    return mean + tl.sum(tl.where(ok, h - mean, 0.0), axis=1, keep_dims=True) / n
+
+
+@triton.jit
+def moments(h, ok, n_cols, CENTER: tl.constexpr, EPS: tl.constexpr, COMPUTE: tl.constexpr):
+    """(deviation, mu, rstd) of whole rows; lanes where ``ok`` is false do not count."""
     n = tl.cast(n_cols, COMPUTE)
     if CENTER:
-        mu = tl.sum(h, axis=1, keep_dims=True) / n
+        mu = refined_mean(h, ok, n)
         deviation = tl.where(ok, h - mu, 0.0)
-        drift = tl.sum(deviation, axis=1, keep_dims=True) / n
-        variance = tl.sum(deviation * deviation, axis=1, keep_dims=True) / n - drift * drift
-        return deviation - drift, mu + drift, inverse_sqrt(variance, EPS, COMPUTE)
+        variance = tl.sum(deviation * deviation, axis=1, keep_dims=True) / n
+        return deviation, mu, inverse_sqrt(variance, EPS, COMPUTE)
     else:
         variance = tl.sum(h * h, axis=1, keep_dims=True) / n
         return h, tl.zeros_like(variance), inverse_sqrt(variance, EPS, COMPUTE)
@@ -109,7 +115,7 @@ def activation_gradient(z, ACTIVATION: tl.constexpr):
         return cdf + z * 0.3989422804014327 * tl.exp(-0.5 * z * z)
     elif ACTIVATION == "gelu_tanh":
         s = 1.0 / (1.0 + tl.exp(-_gelu_tanh_argument(z)))
-        slope = 1.5957691216057308 + 0.2140644488533172 * z * z
+        slope = 1.5957691216057308 + 0.21406444881780076 * z * z
         return s + z * s * (1.0 - s) * slope
     else:
         return tl.full(z.shape, 1.0, z.dtype)
@@ -118,7 +124,7 @@ def activation_gradient(z, ACTIVATION: tl.constexpr):
 @triton.jit
 def _gelu_tanh_argument(z):
     """``2 sqrt(2/pi) (z + 0.044715 z^3)``: with it ``0.5 (1 + tanh)`` is one logistic function."""
-    return z * (1.5957691216057308 + 0.0713548162844391 * z * z)
+    return z * (1.5957691216057308 + 0.07135481627260025 * z * z)
 
 
 @triton.jit

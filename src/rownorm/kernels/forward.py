@@ -22,6 +22,7 @@ from .arithmetic import (
     load_h,
     moments,
     normalize,
+    refined_mean,
 )
 
 
@@ -124,7 +125,7 @@ def _scan_moments(
             x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row, cols, ok, COMPUTE, "evict_last"
         )
         n_first = tl.cast(tl.minimum(end_col - first_col, BLOCK_COLS), COMPUTE)
-        origin = tl.sum(h, axis=1, keep_dims=True) / n_first
+        origin = refined_mean(h, ok, n_first)
     total = tl.zeros((1, BLOCK_COLS), COMPUTE)
     square = tl.zeros((1, BLOCK_COLS), COMPUTE)
     for start in range(first_col, end_col, BLOCK_COLS):

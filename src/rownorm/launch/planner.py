@@ -135,7 +135,9 @@ def _most_stages(plan: Plan, problem: Problem) -> int:
     h, dh = problem.residual_dtype or problem.dtype, problem.residual_dtype
     per_element = problem.dtype.itemsize + h.itemsize + (dh.itemsize if dh else 0)
     tile_bytes = plan.block_rows * plan.block_cols * per_element * plan.programs_per_sm
-    return 1 + PIPELINE_BYTES.get(arch, PIPELINE_BYTES_ELSEWHERE) // tile_bytes
+    fitting = 1 + PIPELINE_BYTES.get(arch, PIPELINE_BYTES_ELSEWHERE) // tile_bytes
+    # dh is wanted late in a tile, and with more than 3 in flight the compiler keeps one more copy of everything.
+    return fitting if dh is None else min(fitting, 3)
 
 
 def _settled(plan: Plan, problem: Problem) -> Plan:

@@ -43,21 +43,22 @@ def forward(
         check(x, residual, pre_bias, weight, bias, program)
         made = reference.forward(x, residual, pre_bias, weight, bias, program)
         return made if want_statistics else (made.y, made.h, None, None)
-    key = (
-        program,
-        want_statistics,
-        _facts(x),
-        None if residual is None else _facts(residual),
-        None if pre_bias is None else _facts(pre_bias),
-        None if weight is None else _facts(weight),
-        None if bias is None else _facts(bias),
-    )
     try:
-        run = _forward_runs[key]
-    except (
-        KeyError,
-        TypeError,
-    ):  # not seen before, or an option that cannot be hashed, which checks refuse
+        key = (
+            program,
+            want_statistics,
+            _facts(x),
+            None if residual is None else _facts(residual),
+            None if pre_bias is None else _facts(pre_bias),
+            None if weight is None else _facts(weight),
+            None if bias is None else _facts(bias),
+        )
+        run = _forward_runs.get(key)
+    except (RuntimeError, TypeError):
+        # A tensor without storage, an option that cannot be hashed: the checks have words for these.
+        check(x, residual, pre_bias, weight, bias, program)
+        raise
+    if run is None:
         check(x, residual, pre_bias, weight, bias, program)
         launch = _launch()
         given = (x, residual, pre_bias, weight, bias)
