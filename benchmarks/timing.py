@@ -18,7 +18,9 @@ def copies_needed(bytes_per_call: int) -> int:
     return max(2, -(-L2_MULTIPLE * l2 // max(1, bytes_per_call)))
 
 
-def captured(call: Callable[[Any], Any], inputs: Sequence[Any], repeats: int = 1) -> torch.cuda.CUDAGraph:
+def captured(
+    call: Callable[[Any], Any], inputs: Sequence[Any], repeats: int = 1
+) -> torch.cuda.CUDAGraph:
     """A CUDA graph of ``call`` over every set of inputs; outputs stay alive, so no two share memory."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -36,7 +38,10 @@ def captured(call: Callable[[Any], Any], inputs: Sequence[Any], repeats: int = 1
 def graph_times(graph: torch.cuda.CUDAGraph, calls: int, rounds: int) -> list[float]:
     """Seconds per call, one figure a round."""
     graph.replay()
-    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(rounds)]
+    events = [
+        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+        for _ in range(rounds)
+    ]
     for start, end in events:
         start.record()
         graph.replay()

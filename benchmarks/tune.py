@@ -53,7 +53,9 @@ def candidates(study: Study) -> Iterator[dict[str, Any]]:
         for block_rows in (1, 2, 4, 8, 16, 32):
             for num_warps in (1, 2, 4, 8, 16, 32):
                 per_thread = block_rows * width // (32 * num_warps)
-                if per_thread not in (8, 16, 32, 64) or (block_rows > 1 and block_rows * width > 8192):
+                if per_thread not in (8, 16, 32, 64) or (
+                    block_rows > 1 and block_rows * width > 8192
+                ):
                     continue
                 regime = "tile" if block_rows > 1 else "resident"
                 tile = {"regime": regime, "block_rows": block_rows, "num_warps": num_warps}
@@ -74,7 +76,9 @@ def _pipelines(tile: dict[str, Any], width: int, itemsize: int) -> Iterator[dict
     for num_warps, programs_per_sm in ((4, 2), (4, 4), (8, 1), (8, 2), (16, 1)):
         if num_warps != tile["num_warps"]:
             continue
-        if num_warps == 16 and itemsize == 4:  # 128 registers a thread are too few for two fp32 rows and their sums
+        if (
+            num_warps == 16 and itemsize == 4
+        ):  # 128 registers a thread are too few for two fp32 rows and their sums
             continue
         for stages in (1, 3, 4, 5):
             tile_bytes = tile["block_rows"] * width * 2 * itemsize
@@ -156,7 +160,9 @@ def measure(study: Study) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="file to write; must not exist (default: <arch>.json)")
+    parser.add_argument(
+        "--out", type=Path, help="file to write; must not exist (default: <arch>.json)"
+    )
     parser.add_argument("--widths", type=int, nargs="+", default=list(WIDTHS))
     parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"])
     parser.add_argument("--directions", nargs="+", default=["forward", "backward"])
@@ -176,10 +182,15 @@ def main() -> None:
     ]
     jobs = [(study, settings) for study in studies for settings in candidates(study)]
     # What is compiled does not depend on how many programs there are.
-    kinds = {str((study, {**settings, "programs_per_sm": 0})): (study, settings) for study, settings in jobs}
+    kinds = {
+        str((study, {**settings, "programs_per_sm": 0})): (study, settings)
+        for study, settings in jobs
+    }
     print(f"{len(jobs)} settings for {len(studies)} rows of the table", flush=True)
     with multiprocessing.get_context("spawn").Pool(options.workers) as pool:
-        shares = [list(kinds.values())[i :: 4 * options.workers] for i in range(4 * options.workers)]
+        shares = [
+            list(kinds.values())[i :: 4 * options.workers] for i in range(4 * options.workers)
+        ]
         pool.map(compile_all, shares, chunksize=1)
 
     plans = []

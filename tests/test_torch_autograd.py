@@ -306,9 +306,13 @@ def test_activation_checkpointing(case, use_reentrant, device):
     expected = gradients_of(block(*inputs))
     outputs = []
     kept = saved_by(lambda: outputs.extend(checkpoint(block, *inputs, use_reentrant=use_reentrant)))
-    kept = [t for t in kept if t.numel()]  # the hooks of checkpoint may save an empty tensor of their own
+    kept = [
+        t for t in kept if t.numel()
+    ]  # the hooks of checkpoint may save an empty tensor of their own
     assert all(any(t is given for given in inputs) for t in kept)
-    if use_reentrant:  # its first forward runs without gradients, by a kernel that keeps no statistics
+    if (
+        use_reentrant
+    ):  # its first forward runs without gradients, by a kernel that keeps no statistics
         torch.testing.assert_close(gradients_of(outputs), expected)
     else:
         same_bits(gradients_of(outputs), expected)

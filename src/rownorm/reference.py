@@ -129,7 +129,8 @@ def _add_pre_bias(row: Tensor, pre_bias: Tensor | None) -> Tensor:
 def _moments(h: Tensor, program: Program) -> tuple[Tensor, Tensor, Tensor]:
     if program.center:
         # The mean of the deviations is what rounding did to the mean: see kernels.arithmetic.refined_mean.
-        mu = h.mean(-1, keepdim=True)
+        n = h.shape[-1]
+        mu = (h / n).sum(-1, keepdim=True)
         mu = mu + (h - mu).mean(-1, keepdim=True)
         deviation = h - mu
     else:
@@ -170,10 +171,10 @@ def _activation_gradient(z: Tensor, activation: str | None) -> Tensor:
         case "relu":
             return torch.where(z <= 0, 0.0, 1.0).to(z.dtype)
         case "silu":
-            s = torch.sigmoid(z)
-            return s * (1 + z * (1 - s))
+            return torch.sigmoid(z) + z * torch.sigmoid(z) * torch.sigmoid(-z)
         case "gelu":
             return torch.special.ndtr(z) + z * torch.exp(-0.5 * z * z) * 0.3989422804014327
         case _:
-            s = torch.sigmoid(z * (1.5957691216057308 + 0.07135481627260025 * z * z))
-            return s + z * s * (1 - s) * (1.5957691216057308 + 0.21406444881780075 * z * z)
+            u = z * (1.5957691216057308 + 0.07135481627260025 * z * z)
+            slope = 1.5957691216057308 + 0.21406444881780076 * z * z
+            return torch.sigmoid(u) + z * torch.sigmoid(u) * torch.sigmoid(-u) * slope

@@ -66,10 +66,11 @@ def inverse_sqrt(variance, EPS: tl.constexpr, COMPUTE: tl.constexpr):
 def refined_mean(h, ok, n):
     """The mean of each row, rounded once. Lanes where ``ok`` is false are 0 in ``h`` and do not count.
 
-    A sum rounds at every step. But ``h - mean`` is nearly exact even where the mean is 1e4 times the spread, so the mean of
-    these deviations is what rounding did to the first one. A constant row gets its own value back, and a variance of 0.
+    A sum rounds at every step. But ``h - mean`` is nearly exact even where the mean is 1e4 times the
+    spread, so the mean of these deviations is what rounding did to the first one. A constant row gets
+    its own value back, and a variance of 0. The first sum is of ``h / n``: it cannot overflow.
     """
-    mean = tl.sum(h, axis=1, keep_dims=True) / n
+    mean = tl.sum(h * (1.0 / n), axis=1, keep_dims=True)
     return mean + tl.sum(tl.where(ok, h - mean, 0.0), axis=1, keep_dims=True) / n
 
 
@@ -108,17 +109,24 @@ def activation_gradient(z, ACTIVATION: tl.constexpr):
     if ACTIVATION == "relu":
         return tl.where(z <= 0.0, 0.0, 1.0).to(z.dtype)
     elif ACTIVATION == "silu":
-        s = 1.0 / (1.0 + tl.exp(-z))
-        return s * (1.0 + z * (1.0 - s))
+        s, slope = _logistic(z)
+        return s + z * slope
     elif ACTIVATION == "gelu":
         cdf = 0.5 * (1.0 + tl.erf(z * 0.7071067811865476))
         return cdf + z * 0.3989422804014327 * tl.exp(-0.5 * z * z)
     elif ACTIVATION == "gelu_tanh":
-        s = 1.0 / (1.0 + tl.exp(-_gelu_tanh_argument(z)))
-        slope = 1.5957691216057308 + 0.21406444881780076 * z * z
-        return s + z * s * (1.0 - s) * slope
+        s, slope = _logistic(_gelu_tanh_argument(z))
+        return s + z * slope * (1.5957691216057308 + 0.21406444881780076 * z * z)
     else:
         return tl.full(z.shape, 1.0, z.dtype)
+
+
+@triton.jit
+def _logistic(u):
+    """``s = 1 / (1 + exp(-u))`` and ``s (1 - s)``, without the cancellation in ``1 - s``."""
+    t = tl.exp(-tl.abs(u))
+    r = 1.0 / (1.0 + t)
+    return tl.where(u < 0.0, t * r, r), t * r * r
 
 
 @triton.jit

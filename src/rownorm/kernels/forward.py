@@ -144,7 +144,9 @@ def _scan_moments(
     if CENTER:
         n = tl.cast(end_col - first_col, COMPUTE)
         drift = tl.sum(total, axis=1, keep_dims=True) / n
-        return origin + drift, squares - n * drift * drift
+        # Squares that overflow stay infinite, as in a second pass; rounding makes no negative variance.
+        shifted = tl.where(squares < float("inf"), squares - n * drift * drift, squares)
+        return origin + drift, tl.where(shifted < 0.0, 0.0, shifted)
     else:
         return origin, squares
 
