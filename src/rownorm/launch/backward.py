@@ -99,6 +99,7 @@ def problem_of(
         center=program.center,
         n_column_sums=sum(wanted[2:]),
         device=device_of(h.get_device()),
+        activation=program.activation,
     )
 
 

@@ -75,6 +75,7 @@ def problem_of(x: Tensor, residual: Tensor | None, program: Program) -> Problem:
         center=program.center,
         n_column_sums=0,
         device=device_of(x.get_device()),
+        activation=program.activation,
     )
 
 

@@ -42,6 +42,8 @@ _forgetters: list[Callable[[], None]] = []
 def plan(problem: Problem) -> Plan:
     """The plan for a problem: a pure function of it (and of ``force``, in tests and tuners)."""
     chosen = _from_table(problem) or _from_rules(problem)
+    if not _forced:
+        chosen = _lightened(chosen, problem)
     chosen = _settled(dataclasses.replace(chosen, **_forced), problem)
     return dataclasses.replace(chosen, source="forced") if _forced else chosen
 
@@ -117,8 +119,35 @@ def _from_rules(problem: Problem) -> Plan:
             programs_per_sm=max(1, 8 // num_warps),
             stages=MOST_STAGES,
         )
-    num_warps = 256 // problem.device.warp_size * (2 if forward else 1)
-    return Plan("looped", 1, CHUNK_COLS[problem.direction] // width, num_warps, programs_per_sm=8)
+    return _in_chunks(problem)
+
+
+def _in_chunks(problem: Problem) -> Plan:
+    """Rows too wide for one program's registers."""
+    block_cols = CHUNK_COLS[problem.direction] // (2 if problem.computes_in_fp64 else 1)
+    threads = 512 if problem.direction == "forward" else 256
+    num_warps = threads // problem.device.warp_size
+    return Plan("looped", 1, block_cols, num_warps, programs_per_sm=8)
+
+
+def _lightened(plan: Plan, problem: Problem) -> Plan:
+    """LayerNorm's backward with an activation or a third sum has more to keep: 16 elements a thread, not 32."""
+    options = (problem.activation is not None) + (problem.n_column_sums > 2)
+    if problem.direction == "forward" or not problem.center or not options:
+        return plan
+    threads = plan.num_warps * problem.device.warp_size
+    if plan.regime not in ("tile", "resident") or plan.block_rows * plan.block_cols <= 16 * threads:
+        return plan
+    if plan.block_rows > 1:
+        block_rows = plan.block_rows // 2
+        regime: Regime = "tile" if block_rows > 1 else "resident"
+        return dataclasses.replace(plan, block_rows=block_rows, regime=regime)
+    if threads < 256:
+        programs_per_sm = max(1, plan.programs_per_sm // 2)
+        return dataclasses.replace(
+            plan, num_warps=2 * plan.num_warps, programs_per_sm=programs_per_sm
+        )
+    return _in_chunks(problem) if options > 1 else plan
 
 
 def _warps(elements: int, problem: Problem) -> int:

@@ -50,6 +50,7 @@ class Problem:
     center: bool
     n_column_sums: int  # backward: how many of dweight, dbias and dpre_bias are wanted
     device: Device
+    activation: str | None = None
 
     @property
     def computes_in_fp64(self) -> bool:
