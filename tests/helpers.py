@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 import rownorm
 from rownorm.launch import force
-from rownorm.program import Program
+from rownorm.program import ACTIVATIONS, ROUNDINGS, Program
 from rownorm.reference import compute_dtype
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -442,3 +442,57 @@ def covering(seed: int, **choices) -> list[dict]:
         missing -= pairs(best)
         chosen.append({name: choices[name][i] for name, i in zip(names, best, strict=True)})
     return chosen
+
+
+# Options in all pairs.
+
+
+OTHER = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.float32: torch.bfloat16,
+    torch.float64: torch.float32,
+}  # the dtype of a residual stream or of parameters that is not that of x
+
+
+def combinations(seed: int) -> list[Case]:
+    """Cases in which every pair of choices occurs."""
+    chosen = covering(
+        seed,
+        center=(True, False),
+        dtype=DTYPES,
+        residual=(None, "same", "other"),
+        pre_bias=(False, True),
+        weight=(None, "same", "other"),
+        bias=(False, True),
+        activation=(None, *ACTIVATIONS),
+        weight_shift=(0.0, 1.0),
+        rounding=ROUNDINGS,
+    )
+
+    def case(center, dtype, residual, pre_bias, weight, bias, activation, weight_shift, rounding):
+        return Case(
+            center=center,
+            dtype=dtype,
+            shape=(3, 45),
+            residual_dtype={None: None, "same": dtype, "other": OTHER[dtype]}[residual],
+            pre_bias=pre_bias,
+            weight=weight is not None,
+            bias=bias,
+            parameter_dtype=OTHER[dtype] if weight == "other" else None,
+            activation=activation,
+            weight_shift=weight_shift if weight else 0.0,
+            rounding=rounding,
+        )
+
+    return [case(**one) for one in chosen]
+
+
+def name_of(case: Case) -> str:
+    options = [case.program.name, str(case.dtype).removeprefix("torch.")]
+    for name in ("residual_dtype", "parameter_dtype"):
+        if (dtype := getattr(case, name)) is not None:
+            options.append(f"{name}={str(dtype).removeprefix('torch.')}")
+    options += [name for name in ("pre_bias", "weight", "bias") if getattr(case, name)]
+    options += [name for name in (case.activation, case.rounding) if name not in (None, "once")]
+    return "-".join(options + (["shift"] if case.weight_shift else []))

@@ -5,76 +5,24 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers import (
-    DTYPES,
     REGIMES,
     Case,
     assert_case,
     call,
-    covering,
+    combinations,
     exact,
     forced,
+    name_of,
     oracle,
     ours,
     truncates,
 )
 
 from rownorm.launch import force
-from rownorm.program import ACTIVATIONS, ROUNDINGS
 
 NORMS = pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
 EVERY_REGIME = pytest.mark.parametrize("regime", REGIMES)
 WIDTHS = (1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)
-
-
-OTHER = {
-    torch.float16: torch.float32,
-    torch.bfloat16: torch.float32,
-    torch.float32: torch.bfloat16,
-    torch.float64: torch.float32,
-}  # the dtype of a residual stream or of parameters that is not that of x
-
-
-def combinations(seed: int) -> list[Case]:
-    """Cases in which every pair of choices occurs."""
-    chosen = covering(
-        seed,
-        center=(True, False),
-        dtype=DTYPES,
-        residual=(None, "same", "other"),
-        pre_bias=(False, True),
-        weight=(None, "same", "other"),
-        bias=(False, True),
-        activation=(None, *ACTIVATIONS),
-        weight_shift=(0.0, 1.0),
-        rounding=ROUNDINGS,
-    )
-
-    def case(center, dtype, residual, pre_bias, weight, bias, activation, weight_shift, rounding):
-        return Case(
-            center=center,
-            dtype=dtype,
-            shape=(3, 45),
-            residual_dtype={None: None, "same": dtype, "other": OTHER[dtype]}[residual],
-            pre_bias=pre_bias,
-            weight=weight is not None,
-            bias=bias,
-            parameter_dtype=OTHER[dtype] if weight == "other" else None,
-            activation=activation,
-            weight_shift=weight_shift if weight else 0.0,
-            rounding=rounding,
-        )
-
-    return [case(**one) for one in chosen]
-
-
-def name_of(case: Case) -> str:
-    options = [case.program.name, str(case.dtype).removeprefix("torch.")]
-    for name in ("residual_dtype", "parameter_dtype"):
-        if (dtype := getattr(case, name)) is not None:
-            options.append(f"{name}={str(dtype).removeprefix('torch.')}")
-    options += [name for name in ("pre_bias", "weight", "bias") if getattr(case, name)]
-    options += [name for name in (case.activation, case.rounding) if name not in (None, "once")]
-    return "-".join(options + (["shift"] if case.weight_shift else []))
 
 
 ALL_PAIRS = [

@@ -1,4 +1,4 @@
-"""The row program in plain PyTorch: the CPU path, and the oracle when it is given fp64.
+"""The row program in plain PyTorch: the path without a GPU, and the oracle when it is given fp64.
 
 Every function computes in fp32, or fp64 where a row is fp64, and rounds once, at the end. All of it is made of
 differentiable operations, so that autograd, forward mode and ``torch.func`` can go through it.
@@ -49,19 +49,28 @@ def forward(
     program: Program,
 ) -> Forward:
     """The row program: ``y`` in x's dtype, ``h`` in the residual's, statistics as computed."""
-    compute = compute_dtype(x, residual)
-    h = _add_pre_bias(x.to(compute), pre_bias)
-    if residual is not None:
-        h = h + residual.to(compute)
+    h = prologue(x, residual, pre_bias)
     deviation, mu, rstd = _moments(h, program)
     seen = _as_weight_sees(deviation * rstd, program, x.dtype)
     z = _affine(seen, weight, bias, program)
     return Forward(
-        y=_activate(z, program.activation).to(x.dtype),
+        y=activate(z, program.activation).to(x.dtype),
         h=None if residual is None else h.to(residual.dtype),
         mu=mu.squeeze(-1) if program.center else None,
         rstd=rstd.squeeze(-1),
     )
+
+
+def prologue(x: Tensor, residual: Tensor | None, pre_bias: Tensor | None) -> Tensor:
+    """``h = x [+ pre_bias] [+ residual]``, as the statistics see it."""
+    compute = compute_dtype(x, residual)
+    h = _add_pre_bias(x.to(compute), pre_bias)
+    return h if residual is None else h + residual.to(compute)
+
+
+def scale(weight: Tensor | None, program: Program, dtype: torch.dtype) -> Tensor | None:
+    """``weight + weight_shift``, or None."""
+    return None if weight is None else weight.to(dtype) + program.weight_shift
 
 
 def moments(h: Tensor, pre_bias: Tensor | None, program: Program) -> tuple[Tensor | None, Tensor]:
@@ -99,7 +108,8 @@ def backward(
     seen = _as_weight_sees(x_hat, program, dy.dtype)
     z = _affine(seen, weight, bias, program)
     dz = dy.to(compute) * _activation_gradient(z, program.activation)
-    g = dz if weight is None else dz * (weight.to(compute) + program.weight_shift)
+    factor = scale(weight, program, compute)
+    g = dz if factor is None else dz * factor
     dx = g - x_hat * (g * x_hat).mean(-1, keepdim=True)
     if program.center:
         dx = dx - g.mean(-1, keepdim=True)
@@ -144,13 +154,13 @@ def _as_weight_sees(x_hat: Tensor, program: Program, dtype: torch.dtype) -> Tens
 
 
 def _affine(x_hat: Tensor, weight: Tensor | None, bias: Tensor | None, program: Program) -> Tensor:
-    z = x_hat
-    if weight is not None:
-        z = z * (weight.to(z.dtype) + program.weight_shift)
+    factor = scale(weight, program, x_hat.dtype)
+    z = x_hat if factor is None else x_hat * factor
     return z if bias is None else z + bias.to(z.dtype)
 
 
-def _activate(z: Tensor, activation: str | None) -> Tensor:
+def activate(z: Tensor, activation: str | None) -> Tensor:
+    """``activation(z)``."""
     match activation:
         case None:
             return z

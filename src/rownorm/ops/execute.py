@@ -1,4 +1,4 @@
-"""Run the row program now, on real tensors: kernels for a GPU, plain PyTorch for a CPU.
+"""Run the row program now, on real tensors: kernels for a GPU, PyTorch for a CPU.
 
 A call is recognised by everything that its checks, its plan and its compiled kernels depend on. The first
 call of its kind does all of that work and keeps the function that remains; the next finds it with one look-up.
@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import reference
 from ..program import Program
 from ..reference import Gradients
+from . import cpu
 from .checks import check
 
 # With TRITON_INTERPRET=1, tensors on the CPU take the kernels, in Triton's interpreter.
@@ -41,7 +41,7 @@ def forward(
     """(y, h, mu, rstd): ``h`` with a residual; the statistics only where they are wanted."""
     if not (x.is_cuda or takes_kernels(x)):
         check(x, residual, pre_bias, weight, bias, program)
-        made = reference.forward(x, residual, pre_bias, weight, bias, program)
+        made = cpu.forward(x, residual, pre_bias, weight, bias, program)
         return made if want_statistics else (made.y, made.h, None, None)
     try:
         key = (
@@ -92,7 +92,7 @@ def backward(
     """Gradients of (x, residual, pre_bias, weight, bias), those that are wanted."""
     tensors = (dy, dh, h, pre_bias, weight, bias, mu, rstd)
     if not takes_kernels(h):
-        return reference.backward(*tensors, program, has_residual, wanted)
+        return cpu.backward(*tensors, program, has_residual, wanted)
     key = (
         program,
         has_residual,
@@ -113,7 +113,7 @@ def backward(
 
 
 def takes_kernels(x: Tensor) -> bool:
-    """Whether this tensor is for the kernels (else for the reference)."""
+    """Whether this tensor is for the kernels."""
     return x.is_cuda or (INTERPRETING and x.device.type == "cpu")
 
 

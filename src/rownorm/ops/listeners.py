@@ -11,13 +11,19 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
+
+def _someone() -> bool:
+    """What is answered for a question that this version of PyTorch does not know."""
+    return True
+
+
 _PLAIN = frozenset((Tensor, Parameter))
 _is_compiling = torch.compiler.is_compiling
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_function_modes = torch._C._len_torch_function_stack
-_transforms = torch._C._are_functorch_transforms_active
-_autocast = torch._C._is_any_autocast_enabled
-_profiler = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
+_dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", _someone)
+_function_modes = getattr(torch._C, "_len_torch_function_stack", _someone)
+_transforms = getattr(torch._C, "_are_functorch_transforms_active", _someone)
+_autocast = getattr(torch._C, "_is_any_autocast_enabled", _someone)
+_profiler = getattr(torch.autograd, "_profiler_enabled", _someone)
 
 
 def nothing_listens(x: Tensor, *others: Tensor | None) -> bool:

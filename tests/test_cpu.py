@@ -1,0 +1,81 @@
+"""Tensors on a CPU, without the interpreter: PyTorch's own kernel where it has one, the reference elsewhere."""
+
+import pytest
+import torch
+from helpers import DTYPES, Case, assert_case, combinations, name_of, ours
+
+import rownorm
+from rownorm.ops import cpu, execute
+
+
+@pytest.fixture(autouse=True)
+def without_interpreter(monkeypatch):
+    monkeypatch.setattr(execute, "INTERPRETING", False)
+
+
+@pytest.fixture
+def torchs_kernels(monkeypatch):
+    """How often PyTorch's LayerNorm was called, forward and backward."""
+    calls = []
+    native = torch.native_layer_norm
+    backward = torch.ops.aten.native_layer_norm_backward
+    monkeypatch.setattr(
+        cpu.torch, "native_layer_norm", lambda *a: calls.append("forward") or native(*a)
+    )
+    monkeypatch.setattr(
+        cpu.torch.ops.aten,
+        "native_layer_norm_backward",
+        lambda *a: calls.append("backward") or backward(*a),
+    )
+    return calls
+
+
+@pytest.mark.parametrize("case", combinations(seed=9), ids=name_of)
+def test_options_in_every_pair(case):
+    assert_case(case, case.tensors("cpu"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
+def test_layer_norm_takes_torchs_kernel(residual, dtype, torchs_kernels):
+    case = Case(
+        True, dtype, bias=True, pre_bias=True, residual_dtype=torch.float32 if residual else None
+    )
+    tensors = case.tensors("cpu")
+    made = ours(case, tensors)
+    assert torchs_kernels == ["forward", "backward"]
+    assert_case(case, tensors, made=made)
+
+
+@pytest.mark.parametrize(
+    ("center", "options", "expected"),
+    [
+        (False, {}, []),
+        (True, {"rounding": "llama"}, []),
+        (True, {"activation": "silu"}, ["forward"]),
+    ],
+    ids=["rms_norm", "llama", "activation"],
+)
+def test_what_torch_has_not_takes_the_reference(center, options, expected, torchs_kernels):
+    case = Case(center, torch.float32, **options)
+    ours(case, case.tensors("cpu"))
+    assert torchs_kernels == expected
+
+
+def test_no_rows():
+    x = torch.randn(0, 6, requires_grad=True)
+    weight, bias, pre_bias = (torch.randn(6, requires_grad=True) for _ in range(3))
+    y = rownorm.layer_norm(x, weight, bias, pre_bias=pre_bias)
+    gradients = torch.autograd.grad(y.sum(), (x, weight, bias, pre_bias))
+    assert y.shape == (0, 6)
+    assert gradients[0].shape == (0, 6)
+    for gradient in gradients[1:]:
+        assert torch.equal(gradient, torch.zeros(6))
+
+
+def test_second_derivatives():
+    tensors = [
+        torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((3, 5), (5,), (5,))
+    ]
+    torch.autograd.gradcheck(rownorm.layer_norm, tensors)
+    torch.autograd.gradgradcheck(rownorm.layer_norm, tensors)

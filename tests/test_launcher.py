@@ -1,0 +1,83 @@
+"""How a kernel is started: the known versions of Triton directly, any other in the public way."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from rownorm.launch import launcher
+
+ROLES = ("x", "y", "absent")
+
+
+class CudaLauncher:
+    """Stands where Triton's launcher does, and notes how it is called."""
+
+    global_scratch_size = 0
+
+    def __init__(self):
+        self.launched, self.called = [], []
+
+    def launch(self, *arguments):
+        self.launched.append(arguments)
+
+    def __call__(self, *arguments):
+        self.called.append(arguments)
+
+
+def kernel(y_ptr, absent_ptr, x_ptr, n_cols, n_rows, BLOCK, ALIGN):
+    """Never runs; its arguments are in no order but its own."""
+
+
+kernel.arg_names = kernel.__code__.co_varnames
+CALL = launcher.Call(kernel, 7, 4, {"n_rows": 3, "n_cols": 5}, {"ALIGN": 1, "BLOCK": 8})
+
+
+@pytest.fixture
+def start(monkeypatch):
+    """Bind ``CALL`` as a given version of Triton would have it; gives (launcher, start, public calls)."""
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 99, raising=False)
+
+    def bind(version):
+        monkeypatch.setattr(launcher.triton, "__version__", version)
+        run, public = CudaLauncher(), []
+        compiled = SimpleNamespace(run=run, function="function", packed_metadata="metadata")
+        example = (torch.empty(5), torch.empty(5), None)
+        direct = launcher._direct(CALL, compiled, ROLES, example, 0, public.append)
+        return run, direct, public
+
+    return bind
+
+
+def test_call_orders_by_the_kernel():
+    assert CALL.roles == ("y", "absent", "x")
+    assert CALL.ordered(CALL.integers) == (5, 3)
+    assert CALL.ordered(CALL.constants) == (8, 1)
+
+
+@pytest.mark.parametrize("version", ["3.5.1", "3.10.0", "4.0.0"])
+def test_an_unknown_triton_is_not_started_directly(version, start):
+    assert start(version)[1] is None
+
+
+@pytest.mark.parametrize("version", ["3.6.0", "3.7.1", "3.9.0"])
+def test_a_known_triton_gets_pointers_in_the_order_of_the_kernel(version, start):
+    run, direct, public = start(version)
+    x, y = torch.empty(5), torch.empty(5)
+    direct((x, y, None))
+    (arguments,) = run.launched or run.called
+    assert bool(run.launched) == (version == "3.6.0")
+    assert arguments[:5] == (7, 1, 1, 99, "function")
+    assert arguments[-7:] == (y.data_ptr(), None, x.data_ptr(), 5, 3, 8, 1)
+    assert "metadata" in arguments
+    assert not public
+
+
+def test_whoever_asked_to_be_told_of_launches_is_told(start, monkeypatch):
+    run, direct, public = start("3.6.0")
+    hooks = SimpleNamespace(calls=[print])
+    monkeypatch.setattr(launcher.knobs.runtime, "launch_enter_hook", hooks)
+    tensors = (torch.empty(5), torch.empty(5), None)
+    direct(tensors)
+    assert public == [tensors]
+    assert not run.launched
