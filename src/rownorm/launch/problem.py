@@ -73,12 +73,13 @@ class Plan:
 
     def __str__(self) -> str:
         words = [
-            f"{self.regime}: {self.block_rows} x {self.block_cols} tile, {self.num_warps} warps"
+            f"{self.regime}: {self.block_rows} x {self.block_cols} tile, "
+            f"{self.num_warps} warp{'s' if self.num_warps > 1 else ''}"
         ]
         if self.part_cols:
             words.append(f"{self.part_cols} columns per part")
         if self.n_programs:
-            words.append(f"{self.n_programs} programs")
+            words.append(f"{self.n_programs} program{'s' if self.n_programs > 1 else ''}")
         if self.stages > 1:
             words.append(f"{self.stages} stages")
         return ", ".join(words) + f" ({self.source})"
