@@ -35,25 +35,23 @@ def forward(
     pre_bias: Tensor | None,
     weight: Tensor | None,
     bias: Tensor | None,
-    program: Program,
+    options: tuple[Any, ...],
     want_statistics: bool,
 ) -> Statistics:
-    """(y, h, mu, rstd): ``h`` with a residual; the statistics only where they are wanted."""
+    """(y, h, mu, rstd): ``h`` with a residual; the statistics only where they are wanted.
+
+    options: a Program, or its fields in a plain tuple; as a key they are equal.
+    """
     if not (x.is_cuda or takes_kernels(x)):
+        program = Program(*options)
         check(x, residual, pre_bias, weight, bias, program)
         made = cpu.forward(x, residual, pre_bias, weight, bias, program)
         return made if want_statistics else (made.y, made.h, None, None)
     try:
         key = (
-            program,
+            options,
             want_statistics,
-            *(
-                x.shape,
-                x.stride(),
-                x.dtype,
-                x.get_device(),
-                x.data_ptr() & 15,
-            ),  # _facts, without a call
+            (x.shape, x.stride(), x.dtype, x.get_device(), x.data_ptr() & 15),  # _facts(x)
             None if residual is None else _facts(residual),
             None if pre_bias is None else _facts(pre_bias),
             None if weight is None else _facts(weight),
@@ -62,9 +60,10 @@ def forward(
         run = _forward_runs.get(key)
     except (RuntimeError, TypeError):
         # A tensor without storage, an option that cannot be hashed: the checks have words for these.
-        check(x, residual, pre_bias, weight, bias, program)
+        check(x, residual, pre_bias, weight, bias, Program(*options))
         raise
     if run is None:
+        program = Program(*options)
         check(x, residual, pre_bias, weight, bias, program)
         launch = _launch()
         given = (x, residual, pre_bias, weight, bias)

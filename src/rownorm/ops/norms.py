@@ -34,8 +34,8 @@ def layer_norm(
     weight_shift``. ``activation`` is applied last: "relu", "silu", "gelu" or "gelu_tanh". Statistics in fp32 (fp64 for
     fp64), one rounding, to ``x.dtype``; with ``rounding="llama"`` the normalized row is rounded before the weight too.
     """
-    program = Program(True, eps, weight_shift, activation, rounding)
-    return _norm(x, None, pre_bias, weight, bias, program)
+    options = (True, eps, weight_shift, activation, rounding)
+    return _norm(x, None, pre_bias, weight, bias, options)
 
 
 def rms_norm(
@@ -54,8 +54,8 @@ def rms_norm(
     Arguments as for ``layer_norm``. Models that store ``weight - 1`` pass ``weight_shift=1.0``; for the numbers of the
     Llama models of transformers, ``rounding="llama"``.
     """
-    program = Program(False, eps, weight_shift, activation, rounding)
-    return _norm(x, None, pre_bias, weight, bias, program)
+    options = (False, eps, weight_shift, activation, rounding)
+    return _norm(x, None, pre_bias, weight, bias, options)
 
 
 def add_layer_norm(
@@ -75,8 +75,8 @@ def add_layer_norm(
     x, residual: (..., n_cols). ``y`` has the dtype of x; ``h``, the new residual stream, that of the residual. The norm
     sees ``h`` before it is rounded. Other arguments as for ``layer_norm``.
     """
-    program = Program(True, eps, weight_shift, activation, rounding)
-    return _norm(x, _required(residual, program), pre_bias, weight, bias, program)
+    options = (True, eps, weight_shift, activation, rounding)
+    return _norm(x, _required(residual, "layer_norm"), pre_bias, weight, bias, options)
 
 
 def add_rms_norm(
@@ -96,8 +96,8 @@ def add_rms_norm(
     x, residual: (..., n_cols). ``y`` has the dtype of x; ``h``, the new residual stream, that of the residual. The norm
     sees ``h`` before it is rounded. Other arguments as for ``rms_norm``.
     """
-    program = Program(False, eps, weight_shift, activation, rounding)
-    return _norm(x, _required(residual, program), pre_bias, weight, bias, program)
+    options = (False, eps, weight_shift, activation, rounding)
+    return _norm(x, _required(residual, "rms_norm"), pre_bias, weight, bias, options)
 
 
 def _norm(
@@ -106,25 +106,29 @@ def _norm(
     pre_bias: Tensor | None,
     weight: Tensor | None,
     bias: Tensor | None,
-    program: Program,
+    options: tuple[Any, ...],
 ) -> Any:
-    """y, or (y, h) with a residual: straight to ``execute`` where nothing listens, else as an operator."""
+    """y, or (y, h) with a residual: straight to ``execute`` where nothing listens, else as an operator.
+
+    options: the fields of a Program, which is made only where it is needed: the shortest way has no time for it.
+    """
     if nothing_listens(x, residual, pre_bias, weight, bias):
-        if needs_gradient(x, residual, pre_bias, weight, bias):
+        if torch.is_grad_enabled() and needs_gradient(x, residual, pre_bias, weight, bias):
             return differentiable_forward(
-                execute.forward, _backward, x, residual, pre_bias, weight, bias, program
+                execute.forward, _backward, x, residual, pre_bias, weight, bias, Program(*options)
             )
-        y, h, _, _ = execute.forward(x, residual, pre_bias, weight, bias, program, False)
+        y, h, _, _ = execute.forward(x, residual, pre_bias, weight, bias, options, False)
         return y if residual is None else (y, h)
+    program = Program(*options)
     if not torch.compiler.is_compiling():
         check(x, residual, pre_bias, weight, bias, program)
-    options = program._asdict()
-    del options["center"]
+    keywords = program._asdict()
+    del keywords["center"]
     if residual is None:
         operator = getattr(library.operators, program.name)
-        return operator(x, weight, bias, pre_bias, **options)
+        return operator(x, weight, bias, pre_bias, **keywords)
     operator = getattr(library.operators, f"add_{program.name}")
-    return operator(x, residual, weight, bias, pre_bias, **options)
+    return operator(x, residual, weight, bias, pre_bias, **keywords)
 
 
 def _backward(dy: Tensor, dh: Tensor | None, h: Tensor, *rest: Any) -> Gradients:
@@ -136,10 +140,10 @@ def _backward(dy: Tensor, dh: Tensor | None, h: Tensor, *rest: Any) -> Gradients
     return execute.backward(dy, dh, h, *rest)
 
 
-def _required(residual: Tensor, program: Program) -> Tensor:
+def _required(residual: Tensor, norm: str) -> Tensor:
     if residual is None:
         raise TypeError(
-            f"rownorm.add_{program.name}: residual must be a torch.Tensor; got None. "
-            f"Without a residual, call rownorm.{program.name}."
+            f"rownorm.add_{norm}: residual must be a torch.Tensor; got None. "
+            f"Without a residual, call rownorm.{norm}."
         )
     return residual
