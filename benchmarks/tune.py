@@ -26,6 +26,7 @@ from rownorm.launch import device_of, force
 from rownorm.launch.planner import next_power_of_2
 from rownorm.ops import execute
 from rownorm.program import Program
+from rownorm.reference import Given
 
 WIDTHS = (128, 256, 512, 1024, 1536, 2048, 3072, 4096, 5120, 6144, 8192)
 WIDTHS += (12288, 16384, 24576, 32768, 65536, 131072)
@@ -108,7 +109,8 @@ def prepared(study: Study, n_rows: int, copies: int) -> tuple[Any, Any, list[Any
 
     def backward(one: Any) -> Any:
         x, dy, mu, rstd = one
-        return execute.backward(dy, None, x, None, weight, bias, mu, rstd, program, False, wanted)
+        given = Given(dy, None, x, None, weight, bias, mu, rstd)
+        return execute.backward(given, program, False, wanted)
 
     return backward, lambda one: torch.add(one[0], one[1]), inputs, 3 * row_bytes
 

@@ -41,17 +41,16 @@ def forward(case: Case, given: dict):
 def backward(case: Case, tensors: dict) -> reference.Gradients:
     made = reference.forward(*(tensors[name] for name in INPUTS), case.program)
     has_residual = tensors["residual"] is not None
-    return reference.backward(
+    given = reference.Given(
         tensors["dy"],
         tensors["dh"],
         made.h if has_residual else tensors["x"],
         *(tensors[name] for name in ("pre_bias", "weight", "bias")),
         made.mu,
         made.rstd,
-        case.program,
-        has_residual,
-        tuple(tensors[name] is not None for name in INPUTS),
     )
+    wanted = tuple(tensors[name] is not None for name in INPUTS)
+    return reference.backward(given, case.program, has_residual, wanted)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.program))
@@ -103,20 +102,13 @@ def test_only_what_is_wanted(device):
     case = Case(True, bias=True, pre_bias=True)
     tensors = case.tensors(device)
     made = reference.forward(*(tensors[name] for name in INPUTS), case.program)
+    parameters = (tensors[name] for name in ("pre_bias", "weight", "bias"))
+    given = reference.Given(tensors["dy"], None, tensors["x"], *parameters, made.mu, made.rstd)
     for place, name in enumerate(INPUTS):
         if tensors[name] is None:
             continue
-        gradients = reference.backward(
-            tensors["dy"],
-            None,
-            tensors["x"],
-            *(tensors[n] for n in ("pre_bias", "weight", "bias")),
-            made.mu,
-            made.rstd,
-            case.program,
-            False,
-            tuple(i == place for i in range(5)),
-        )
+        wanted = tuple(i == place for i in range(5))
+        gradients = reference.backward(given, case.program, False, wanted)
         assert [gradient is not None for gradient in gradients] == [i == place for i in range(5)]
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import venv
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,10 @@ def run(*command, **settings):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    pytest.importorskip("pip")
-    pytest.importorskip("setuptools", minversion="77", reason="setuptools builds the wheel")
+    # Asked of the metadata: importing setuptools here fails where something has imported distutils before.
+    installed = {one.name.lower(): one.version for one in metadata.distributions()}
+    if "pip" not in installed or int(installed.get("setuptools", "0").split(".")[0]) < 77:
+        pytest.skip("pip and setuptools 77 or newer build the wheel, and are not here")
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"  # a copy: building leaves files beside the sources
     shutil.copytree(

@@ -24,6 +24,19 @@ class Forward(NamedTuple):
     rstd: Tensor
 
 
+class Given(NamedTuple):
+    """What backward is given. Without a residual ``h`` is x, and ``pre_bias`` is added again."""
+
+    dy: Tensor
+    dh: Tensor | None
+    h: Tensor
+    pre_bias: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+    mu: Tensor | None
+    rstd: Tensor
+
+
 class Gradients(NamedTuple):
     """Gradients of the tensors of the row program, in the order in which they are passed."""
 
@@ -80,23 +93,10 @@ def moments(h: Tensor, pre_bias: Tensor | None, program: Program) -> tuple[Tenso
 
 
 def backward(
-    dy: Tensor,
-    dh: Tensor | None,
-    h: Tensor,
-    pre_bias: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mu: Tensor | None,
-    rstd: Tensor,
-    program: Program,
-    has_residual: bool,
-    wanted: tuple[bool, ...],
+    given: Given, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> Gradients:
-    """Gradients from ``dy`` and ``dh``.
-
-    h: the residual stream as ``forward`` returned it; without a residual, x, and ``pre_bias`` is added again.
-    wanted: which of (x, residual, pre_bias, weight, bias) to compute.
-    """
+    """The gradients of (x, residual, pre_bias, weight, bias), those that are ``wanted``."""
+    dy, dh, h, pre_bias, weight, bias, mu, rstd = given
     compute = compute_dtype(h, dy)
     rstd = rstd.unsqueeze(-1)
     deviation = h.to(compute)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..kernels import backward as kernels
 from ..program import Program
-from ..reference import Gradients
+from ..reference import Given, Gradients
 from .launcher import Call, bind
 from .planner import MOST_PARTS, plan
 from .problem import Plan, Problem, device_of
@@ -23,8 +23,7 @@ ROLES = (
 )
 SUM_BLOCK = (128, 32)  # rows and columns of one tile of the last kernel
 
-# (dy, dh, h, pre_bias, weight, bias, mu, rstd) -> gradients
-Run = Callable[..., Gradients]
+Run = Callable[[Given], Gradients]
 
 
 def calls(
@@ -103,20 +102,9 @@ def problem_of(
     )
 
 
-def prepare(
-    dy: Tensor,
-    dh: Tensor | None,
-    h: Tensor,
-    pre_bias: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mu: Tensor | None,
-    rstd: Tensor,
-    program: Program,
-    has_residual: bool,
-    wanted: tuple[bool, ...],
-) -> Run:
+def prepare(given: Given, program: Program, has_residual: bool, wanted: tuple[bool, ...]) -> Run:
     """Plan and compile; the result runs on tensors with the same shapes, strides, dtypes and alignment."""
+    dy, dh, h, pre_bias, weight, bias, _, rstd = given
     problem = problem_of(h, dy, has_residual, program, wanted)
     chosen = plan(problem)
     n_cols = problem.n_cols
@@ -143,17 +131,15 @@ def prepare(
         for parameter, want in zip((pre_bias, weight, bias), parameters_wanted, strict=True)
     ]
 
-    def tensors_of(dy, dh, h, pre_bias, weight, bias, mu, rstd):  # type: ignore[no-untyped-def]
+    def tensors_of(given: Given) -> tuple[Tensor | None, ...]:
         if has_residual:
-            pre_bias = None  # h has it already
-        made = [make and make() for make in makers]
-        return (dy, dh, h, pre_bias, weight, bias, mu, rstd, *made)
+            given = given._replace(pre_bias=None)  # h has it already
+        return (*given, *[make and make() for make in makers])
 
-    example = tensors_of(dy, dh, h, pre_bias, weight, bias, mu, rstd)
-    starts = [bind(call, ROLES, example, h.get_device()) for call in steps]
+    starts = [bind(call, ROLES, tensors_of(given), h.get_device()) for call in steps]
 
-    def run(*inputs: Tensor | None) -> Gradients:
-        tensors = tensors_of(*inputs)
+    def run(given: Given) -> Gradients:
+        tensors = tensors_of(given)
         for start in starts:
             start(tensors)
         return Gradients(tensors[9], tensors[10], *tensors[14:])

@@ -10,7 +10,7 @@ signature at every call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from torch.autograd.function import _SingleLevelFunction
 
 from .. import reference
 from ..program import Program
-from ..reference import Gradients
+from ..reference import Given, Gradients
 from .execute import Statistics
 
 Forward = Callable[..., Statistics]
@@ -58,9 +58,8 @@ class _Norm(_SingleLevelFunction):
             needs[1] and not shared,
             *needs[2:],
         )
-        dx, dresidual, *parameters = ctx.run_backward(
-            dy, dh, h, pre_bias, weight, bias, mu, rstd, ctx.program, has_residual, wanted
-        )
+        given = Given(dy, dh, h, pre_bias, weight, bias, mu, rstd)
+        dx, dresidual, *parameters = ctx.run_backward(given, ctx.program, has_residual, wanted)
         if shared and needs[1]:
             dresidual = dx
         return None, None, dx if needs[0] else None, dresidual, *parameters, None, None
@@ -68,35 +67,32 @@ class _Norm(_SingleLevelFunction):
 
 class _NormBackward(_SingleLevelFunction):
     @staticmethod
-    def forward(  # type: ignore[no-untyped-def,override]
-        ctx, run, dy, dh, h, pre_bias, weight, bias, mu, rstd, program, has_residual, wanted
-    ):
-        gradients = run(dy, dh, h, pre_bias, weight, bias, mu, rstd, program, has_residual, wanted)
-        ctx.save_for_backward(dy, dh, h, pre_bias, weight, bias)
+    def forward(ctx, run, program, has_residual, wanted, *given):  # type: ignore[no-untyped-def,override]
+        ctx.save_for_backward(*given[:-2])  # the statistics are found again, with their derivatives
         ctx.set_materialize_grads(False)
         ctx.options = (program, has_residual, wanted)
-        return tuple(gradients)
+        return tuple(run(Given(*given), program, has_residual, wanted))
 
     @staticmethod
     def backward(ctx, *cotangents):  # type: ignore[no-untyped-def,override]
-        program, has_residual, wanted = ctx.options
-        present = [i for i, t in enumerate(ctx.saved_tensors) if t is not None]
+        given = ctx.saved_tensors
+        present = [i for i, t in enumerate(given) if t is not None]
         made = [i for i, t in enumerate(cotangents) if t is not None]
 
         def gradients(*tensors: Tensor) -> tuple[Tensor, ...]:
-            given: list[Any] = [None] * 6
+            traced = [*given, None, None]
             for place, tensor in zip(present, tensors, strict=True):
-                given[place] = tensor
-            every = plain_backward(given, program, has_residual, wanted)
+                traced[place] = tensor
+            every = plain_backward(Given(*traced), *ctx.options)
             return tuple(gradient for i in made if (gradient := every[i]) is not None)
 
-        second: list[Tensor | None] = [None] * 6
+        second: list[Tensor | None] = [None] * len(given)
         if made:
-            _, pull_back = torch.func.vjp(gradients, *(ctx.saved_tensors[i] for i in present))  # type: ignore[misc]
+            _, pull_back = torch.func.vjp(gradients, *(given[i] for i in present))  # type: ignore[misc]
             pulled = pull_back(tuple(cotangents[i] for i in made))
             for place, gradient in zip(present, pulled, strict=True):
                 second[place] = gradient
-        return None, *second, None, None, None, None, None
+        return None, None, None, None, *second, None, None
 
 
 def differentiable_forward(
@@ -112,26 +108,21 @@ def differentiable_forward(
     return _Norm.apply(run, run_backward, *arguments, statistics)  # type: ignore[attr-defined]
 
 
-def differentiable_backward(run: Backward, *arguments: Any) -> Gradients:
-    """``run(dy, dh, h, ...)``, with a gradient of its own."""
+def differentiable_backward(run: Backward, given: Given, *options: Any) -> Gradients:
+    """``run(given, program, has_residual, wanted)``, with a gradient of its own."""
     if torch._C._are_functorch_transforms_active():
         with enable_single_level_autograd_function():
-            return Gradients(*_NormBackward.apply(run, *arguments))  # type: ignore[attr-defined]
-    return Gradients(*_NormBackward.apply(run, *arguments))  # type: ignore[attr-defined]
+            return Gradients(*_NormBackward.apply(run, *options, *given))  # type: ignore[attr-defined]
+    return Gradients(*_NormBackward.apply(run, *options, *given))  # type: ignore[attr-defined]
 
 
 def plain_backward(
-    given: Sequence[Any], program: Program, has_residual: bool, wanted: tuple[bool, ...]
+    given: Given, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> Gradients:
-    """The gradients in plain PyTorch, all the way from h: their own derivatives go through the statistics.
-
-    given: dy, dh, h, pre_bias, weight, bias.
-    """
-    dy, dh, h, pre_bias, weight, bias = given
-    mu, rstd = reference.moments(h, None if has_residual else pre_bias, program)
-    return reference.backward(
-        dy, dh, h, pre_bias, weight, bias, mu, rstd, program, has_residual, wanted
-    )
+    """The gradients in plain PyTorch, all the way from h: their own derivatives go through the statistics."""
+    pre_bias = None if has_residual else given.pre_bias
+    mu, rstd = reference.moments(given.h, pre_bias, program)
+    return reference.backward(given._replace(mu=mu, rstd=rstd), program, has_residual, wanted)
 
 
 def needs_gradient(*tensors: Tensor | None) -> bool:

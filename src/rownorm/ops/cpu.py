@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import reference
 from ..program import Program
-from ..reference import Forward, Gradients
+from ..reference import Forward, Given, Gradients
 
 
 def forward(
@@ -37,23 +37,12 @@ def forward(
 
 
 def backward(
-    dy: Tensor,
-    dh: Tensor | None,
-    h: Tensor,
-    pre_bias: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mu: Tensor | None,
-    rstd: Tensor,
-    program: Program,
-    has_residual: bool,
-    wanted: tuple[bool, ...],
+    given: Given, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> Gradients:
     """As ``reference.backward``."""
+    dy, dh, h, pre_bias, weight, bias, mu, rstd = given
     if mu is None or program.activation is not None or not _torch_has_it(h, program):
-        return reference.backward(
-            dy, dh, h, pre_bias, weight, bias, mu, rstd, program, has_residual, wanted
-        )
+        return reference.backward(given, program, has_residual, wanted)
     x_wanted, residual_wanted, pre_bias_wanted, weight_wanted, bias_wanted = wanted
     row = reference.prologue(h, None, None if has_residual else pre_bias).to(rstd.dtype)
     dx, dweight, dbias = torch.ops.aten.native_layer_norm_backward(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..program import Program
-from ..reference import Gradients
+from ..reference import Given, Gradients
 from . import cpu
 from .checks import check
 
@@ -76,39 +76,26 @@ def forward(
 
 
 def backward(
-    dy: Tensor,
-    dh: Tensor | None,
-    h: Tensor,
-    pre_bias: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mu: Tensor | None,
-    rstd: Tensor,
-    program: Program,
-    has_residual: bool,
-    wanted: tuple[bool, ...],
+    given: Given, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> Gradients:
     """Gradients of (x, residual, pre_bias, weight, bias), those that are wanted."""
-    tensors = (dy, dh, h, pre_bias, weight, bias, mu, rstd)
-    if not takes_kernels(h):
-        return cpu.backward(*tensors, program, has_residual, wanted)
+    if not takes_kernels(given.h):
+        return cpu.backward(given, program, has_residual, wanted)
     key = (
         program,
         has_residual,
         wanted,
-        *[None if t is None else _facts(t) for t in tensors],
+        *[None if t is None else _facts(t) for t in given],
     )
     run = _backward_runs.get(key)
     if run is None:
         launch = _launch()
-        taken = (*map(launch.with_row_stride, tensors[:3]), *map(launch.contiguous, tensors[3:]))
-        if any(new is not old for new, old in zip(taken, tensors, strict=True)):
-            return backward(*taken, program, has_residual, wanted)  # type: ignore[call-arg]
-        prepare = functools.partial(
-            launch.backward.prepare, *tensors, program, has_residual, wanted
-        )
-        run = _remember(_backward_runs, key, _on_device(h, prepare))
-    return run(*tensors)
+        taken = Given(*map(launch.with_row_stride, given[:3]), *map(launch.contiguous, given[3:]))
+        if any(new is not old for new, old in zip(taken, given, strict=True)):
+            return backward(taken, program, has_residual, wanted)
+        prepare = functools.partial(launch.backward.prepare, given, program, has_residual, wanted)
+        run = _remember(_backward_runs, key, _on_device(given.h, prepare))
+    return run(given)
 
 
 def takes_kernels(x: Tensor) -> bool:

@@ -22,7 +22,7 @@ from torch.library import Library
 
 from .. import reference
 from ..program import Program
-from ..reference import Gradients, compute_dtype
+from ..reference import Given, Gradients, compute_dtype
 from . import execute
 from .autograd import (
     differentiable_backward,
@@ -88,22 +88,10 @@ def forward(
 
 
 def backward(
-    dy: Tensor,
-    dh: Tensor | None,
-    h: Tensor,
-    pre_bias: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mu: Tensor | None,
-    rstd: Tensor,
-    program: Program,
-    has_residual: bool,
-    wanted: tuple[bool, ...],
+    given: Given, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> Gradients:
     """``torch.ops.rownorm.norm_backward``."""
-    made = operators.norm_backward(
-        dy, dh, h, pre_bias, weight, bias, mu, rstd, *program, has_residual, wanted
-    )
+    made = operators.norm_backward(*given, *program, has_residual, wanted)
     return Gradients(*(t if want else None for t, want in zip(made, wanted, strict=True)))
 
 
@@ -149,8 +137,8 @@ def _register_norm_backward() -> None:
     )
     operator = operators.norm_backward.default
 
-    def unpack(args: tuple[Any, ...]) -> tuple[Any, ...]:
-        return *args[:8], Program(*args[8:13]), args[13], tuple(args[14])
+    def unpack(args: tuple[Any, ...]) -> tuple[Given, Program, bool, tuple[bool, ...]]:
+        return Given(*args[:8]), Program(*args[8:13]), args[13], tuple(args[14])
 
     def real(*args: Any) -> tuple[Tensor, ...]:
         return _none_as_empty(execute.backward(*unpack(args)), args[0])
@@ -170,9 +158,7 @@ def _register_norm_backward() -> None:
 
     def autograd(*args: Any) -> tuple[Tensor, ...]:
         if forward_mode():
-            *tensors, _mu, _rstd, program, has_residual, wanted = unpack(args)
-            made = plain_backward(tensors, program, has_residual, wanted)
-            return _none_as_empty(made, args[0])
+            return _none_as_empty(plain_backward(*unpack(args)), args[0])
         if not needs_gradient(*args[:8]):
             return _below_autograd(operator)(*args)
         return _none_as_empty(differentiable_backward(below, *unpack(args)), args[0])

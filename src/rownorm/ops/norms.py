@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..program import Program
-from ..reference import Gradients
+from ..reference import Given, Gradients
 from . import execute, library
 from .autograd import differentiable_forward, needs_gradient
 from .checks import check
@@ -131,13 +131,14 @@ def _norm(
     return operator(x, residual, weight, bias, pre_bias, **keywords)
 
 
-def _backward(dy: Tensor, dh: Tensor | None, h: Tensor, *rest: Any) -> Gradients:
+def _backward(given: Given, *rest: Any) -> Gradients:
     """Gradients: straight to ``execute`` unless something listens or wants their gradient in turn."""
     # Gradients that autograd batches (is_grads_batched) have no storage; the dispatcher takes them apart.
+    dy, dh, h = given[:3]
     batched = not (_has_storage(dy) and (dh is None or _has_storage(dh)))
     if batched or torch.is_grad_enabled() or not nothing_listens(dy, dh, h):
-        return library.backward(dy, dh, h, *rest)
-    return execute.backward(dy, dh, h, *rest)
+        return library.backward(given, *rest)
+    return execute.backward(given, *rest)
 
 
 def _required(residual: Tensor, norm: str) -> Tensor:
