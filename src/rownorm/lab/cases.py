@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 Operation = Literal["layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm"]
 Direction = Literal["forward", "backward", "both"]
@@ -13,12 +16,16 @@ Dtype = Literal["fp16", "bf16", "fp32"]
 
 OPERATIONS: tuple[Operation, ...] = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward", "both")
-DTYPES: dict[Dtype, torch.dtype] = {
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-    "fp32": torch.float32,
-}
+DTYPES: tuple[Dtype, ...] = ("fp16", "bf16", "fp32")
 ACTIVATIONS = ("relu", "silu", "gelu", "gelu_tanh")
+ITEMSIZE: dict[Dtype, int] = {"fp16": 2, "bf16": 2, "fp32": 4}
+
+
+def torch_dtype(name: Dtype) -> torch.dtype:
+    """torch's dtype of that name. torch is imported here, so that cases can be listed without it."""
+    import torch
+
+    return {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[name]
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -40,6 +47,24 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     eps: float = 1e-5
     name: str = ""
 
+    def __post_init__(self) -> None:
+        _one_of("operation", self.operation, OPERATIONS)
+        _one_of("direction", self.direction, DIRECTIONS)
+        _one_of("dtype", self.dtype, DTYPES)
+        for field, size in (("rows", self.rows), ("cols", self.cols)):
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise ValueError(f"case: {field} must be a positive integer; got {size!r}")
+        if self.residual_dtype is not None:
+            _one_of("residual_dtype", self.residual_dtype, DTYPES)
+            if not self.adds:
+                raise ValueError(
+                    f"case: residual_dtype is for add_layer_norm and add_rms_norm; {self.operation} has no residual"
+                )
+        if self.activation is not None:
+            _one_of("activation", self.activation, ACTIVATIONS)
+        if not (math.isfinite(self.eps) and self.eps > 0):
+            raise ValueError(f"case: eps must be positive and finite; got {self.eps!r}")
+
     @property
     def centers(self) -> bool:
         """LayerNorm subtracts the mean."""
@@ -56,11 +81,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        return DTYPES[self.dtype]
+        return torch_dtype(self.dtype)
 
     @property
     def torch_residual_dtype(self) -> torch.dtype:
-        return DTYPES[self.residual_dtype or self.dtype]
+        return torch_dtype(self.residual_dtype or self.dtype)
 
     @property
     def variant(self) -> str:
@@ -90,26 +115,41 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         forward: x [, residual] in, y [, h] out. backward: dy and h [, dh] in, dx [, dresidual] out. ``both`` is their
         sum. Statistics of a row are left out: 4 to 8 bytes against thousands.
         """
-        element = self.torch_dtype.itemsize
-        stream = self.torch_residual_dtype.itemsize
-        forward = 2 * element + (2 * stream if self.adds else 0)
-        backward = 3 * element if not self.adds else 2 * element + 3 * stream
-        parameters = (1 + self.has_bias + self.pre_bias) * self.cols * element
-        per_element = {"forward": forward, "backward": backward, "both": forward + backward}
-        passes = {"forward": 1, "backward": 2, "both": 3}[
-            self.direction
-        ]  # backward also writes their gradients
-        return self.rows * self.cols * per_element[self.direction] + passes * parameters
+        element = ITEMSIZE[self.dtype]
+        stream = ITEMSIZE[self.residual_dtype or self.dtype] if self.adds else 0
+        parameters = 1 + self.has_bias + self.pre_bias
+        forward = self.rows * (2 * element + 2 * stream) + parameters * element
+        # Backward needs the weight, adds pre_bias again where no h was stored, and the bias only under an
+        # activation; it writes the gradient of each.
+        needed = 1 + (self.pre_bias and not self.adds) + (self.has_bias and bool(self.activation))
+        moved = 2 * element + 3 * stream if self.adds else 3 * element
+        backward = self.rows * moved + (needed + parameters) * element
+        return self.cols * self._of_direction(forward, backward)
 
     @property
     def flops(self) -> int:
-        """Floating-point operations per the formulas, a multiply-add counting as two."""
-        forward = (7 if self.centers else 4) + self.has_bias + self.pre_bias + self.adds
-        backward = (13 if self.centers else 10) + self.pre_bias + self.adds
-        per_element = {"forward": forward, "backward": backward, "both": forward + backward}
-        return self.rows * self.cols * per_element[self.direction]
+        """Floating-point operations of the formulas, a multiply-add counting as two, the activation left out.
+
+        forward: square and sum 2, scale by rstd 1, weight 1; a mean adds its sum and the subtraction, 2.
+        backward: x_hat 1, dy * weight 1, its product with x_hat summed 2, dx 3, dweight 2; a mean adds 3.
+        """
+        forward = (6 if self.centers else 4) + self.has_bias + self.pre_bias + self.adds
+        backward = (12 if self.centers else 9) + self.has_bias + self.adds
+        if self.pre_bias:
+            backward += 1 if self.adds else 2  # summed; without a stored h also added again
+        return self.rows * self.cols * self._of_direction(forward, backward)
 
     @property
     def intensity(self) -> float:
         """Arithmetic intensity: flops per compulsory byte."""
         return self.flops / self.compulsory_bytes
+
+    def _of_direction(self, forward: int, backward: int) -> int:
+        return {"forward": forward, "backward": backward, "both": forward + backward}[
+            self.direction
+        ]
+
+
+def _one_of(field: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"case: {field} must be one of {', '.join(known)}; got {value!r}")

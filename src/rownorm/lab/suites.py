@@ -1,0 +1,276 @@
+"""Named lists of cases: sweeps, the shapes of the speed work, and those of real models; and shapes written by hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from .cases import Case, Direction, Dtype
+
+Shape = tuple[int, int]
+
+
+class Suite(NamedTuple):
+    """What ``--suite`` names; ``about`` is one line for a list."""
+
+    name: str
+    about: str
+    cases: Callable[[], list[Case]]
+
+
+# ---- sweeps ----
+
+SPEED: tuple[Shape, ...] = (
+    *((32768, cols) for cols in (256, 512, 1024, 2048, 4096, 5120, 8192)),
+    *((16384, 16384), (8192, 32768), (4096, 65536), (2048, 131072), (1024, 262144)),
+)
+PASSES: tuple[Direction, ...] = ("forward", "backward")
+NORMS = ("rms_norm", "layer_norm")
+
+
+def grid(
+    operations: Sequence[str],
+    directions: Sequence[Direction],
+    dtypes: Sequence[Dtype],
+    shapes: Sequence[Shape],
+    **options: Any,
+) -> list[Case]:
+    """Every combination, the shape changing fastest."""
+    return [
+        Case(operation=op, direction=way, dtype=dtype, rows=rows, cols=cols, **options)  # type: ignore[arg-type]
+        for op in operations
+        for way in directions
+        for dtype in dtypes
+        for rows, cols in shapes
+    ]
+
+
+def _quick() -> list[Case]:
+    widths = [(512, 256), (512, 1024), (512, 4096)]
+    batches = [(1, 4096), (32, 4096)]
+    return [
+        *grid(["rms_norm"], ["forward"], ["bf16"], widths + batches),
+        *grid(["layer_norm"], ["forward"], ["fp32"], widths),
+        *grid(["rms_norm"], ["backward"], ["bf16"], [(512, 1024), (512, 4096)]),
+        *grid(["add_rms_norm"], ["forward"], ["bf16"], [(512, 4096)], residual_dtype="fp32"),
+    ]
+
+
+def _seed() -> list[Case]:
+    return grid(["layer_norm"], ["forward"], ["fp32"], parse_shapes("4096x256..32768"))
+
+
+def _flashinfer() -> list[Case]:
+    return grid(["rms_norm"], ["forward"], ["fp16"], parse_shapes("1,8,32,128,512x4096"), eps=1e-6)
+
+
+def _speed(dtype: Dtype) -> list[Case]:
+    return grid(NORMS, PASSES, [dtype], SPEED)
+
+
+def _speed_add() -> list[Case]:
+    return grid(["add_rms_norm"], PASSES, ["bf16"], SPEED, residual_dtype="fp32")
+
+
+def _speed_variants() -> list[Case]:
+    middle = [shape for shape in SPEED if 1024 <= shape[1] <= 16384]
+    options = ({"pre_bias": True}, {"activation": "silu"}, {"activation": "gelu"})
+    return [case for one in options for case in grid(NORMS, PASSES, ["bf16"], middle, **one)]
+
+
+def _speed_wide() -> list[Case]:
+    return grid(NORMS, PASSES, ["bf16"], parse_shapes("1,4,16x64k,256k,1m"))
+
+
+def _fused_bias() -> list[Case]:
+    return grid(["layer_norm"], ["forward"], ["fp32"], [(512, 8192)], pre_bias=True, eps=1e-6)
+
+
+# ---- models: the tokens of a training step, forward and backward, and of a decoding step ----
+
+
+def _layers(
+    name: str,
+    operations: Sequence[str],
+    cols: int,
+    training: int,
+    decoding: Sequence[int] = (),
+    **options: Any,
+) -> list[Case]:
+    def named(phase: str) -> dict[str, Any]:
+        return options | {"name": f"{name}, {phase}"}
+
+    trained = grid(operations, PASSES, ["bf16"], [(training, cols)], **named("training"))
+    steps = [(rows, cols) for rows in decoding]
+    return trained + grid(operations, ["forward"], ["bf16"], steps, **named("decoding"))
+
+
+STREAM = ("rms_norm", "add_rms_norm")  # the first norm of a model, and those fused with the add
+TOKENS = 8192  # of one training step on one GPU
+BATCH = (1, 32, 256)  # sequences that are decoded together
+
+
+def _llama(name: str, hidden: int) -> list[Case]:
+    return _layers(f"{name} hidden", STREAM, hidden, TOKENS, BATCH)
+
+
+def _heads(name: str, cols: int, heads: int, kv_heads: int) -> list[Case]:
+    """The norms of queries and keys: a row for each head of each token."""
+    return [
+        case
+        for of, n in (("queries", heads), ("keys", kv_heads))
+        for case in _layers(
+            f"{name} {of}", ["rms_norm"], cols, TOKENS * n, [n * b for b in BATCH], eps=1e-6
+        )
+    ]
+
+
+def _qwen3() -> list[Case]:
+    return [
+        *_layers("Qwen3-8B hidden", STREAM, 4096, TOKENS, BATCH, eps=1e-6),
+        *_heads("Qwen3-8B", 128, heads=32, kv_heads=8),
+        *_layers("Qwen3-32B hidden", STREAM, 5120, TOKENS, BATCH, eps=1e-6),
+    ]
+
+
+def _gemma() -> list[Case]:
+    # Gemma norms what it adds as well as what it reads, so few of its adds can be fused.
+    hidden = (
+        ("Gemma-2-2B", 2304),
+        ("Gemma-2-9B", 3584),
+        ("Gemma-3-4B", 2560),
+        ("Gemma-3-27B", 5376),
+    )
+    return [
+        *(
+            case
+            for name, cols in hidden
+            for case in _layers(f"{name} hidden", ["rms_norm"], cols, TOKENS, BATCH, eps=1e-6)
+        ),
+        *_heads("Gemma-3-4B", 256, heads=8, kv_heads=4),
+    ]
+
+
+def _gpt_2() -> list[Case]:
+    sizes = (("GPT-2", 768), ("GPT-2 medium", 1024), ("GPT-2 large", 1280), ("GPT-2 XL", 1600))
+    operations = ("layer_norm", "add_layer_norm")
+    return [
+        case
+        for name, cols in sizes
+        for case in _layers(f"{name} hidden", operations, cols, 16 * 1024, BATCH)
+    ]
+
+
+def _vit() -> list[Case]:
+    # Images of 224 pixels: 14 or 16 patches a side, and the class token.
+    sizes = (("ViT-B/16", 768, 197), ("ViT-L/16", 1024, 197), ("ViT-H/14", 1280, 257))
+    return [
+        case
+        for name, cols, tokens in sizes
+        for case in [
+            *_layers(f"{name}, 64 images", ["layer_norm"], cols, 64 * tokens, eps=1e-6),
+            *grid(
+                ["layer_norm"],
+                ["forward"],
+                ["bf16"],
+                [(tokens, cols)],
+                eps=1e-6,
+                name=f"{name}, one image, inference",
+            ),
+        ]
+    ]
+
+
+def _evoformer() -> list[Case]:
+    # (sequences, residues) of AlphaFold 2's initial training and of its fine-tuning.
+    return [
+        case
+        for phase, sequences, residues in (("initial", 128, 256), ("fine-tuning", 512, 384))
+        for tensor, rows, cols in (
+            ("MSA", sequences * residues, 256),
+            ("pair", residues * residues, 128),
+        )
+        for case in _layers(f"Evoformer {tensor}, {phase}", ["layer_norm"], cols, rows)
+    ]
+
+
+SUITES: dict[str, Suite] = {
+    suite.name: suite
+    for suite in (
+        Suite("quick", "a few small cases, for a first look on any machine", _quick),
+        Suite("seed", "LayerNorm fp32, 4096 rows of 256 to 32768 columns", _seed),
+        Suite("flashinfer", "RMSNorm fp16, 1 to 512 rows of 4096 columns", _flashinfer),
+        Suite(
+            "speed",
+            "both norms, both passes, bf16, 256 to 262144 columns, beyond every cache",
+            lambda: _speed("bf16"),
+        ),
+        Suite("speed-fp16", "the same in fp16", lambda: _speed("fp16")),
+        Suite("speed-fp32", "the same in fp32", lambda: _speed("fp32")),
+        Suite("speed-add", "residual add and RMSNorm, bf16, fp32 residual", _speed_add),
+        Suite("speed-variants", "pre_bias, silu, gelu; 1024 to 16384 columns", _speed_variants),
+        Suite("speed-wide", "1, 4, 16 rows of 65536 to 1048576 columns", _speed_wide),
+        Suite("fused-bias", "LayerNorm of x + pre_bias, fp32, 512x8192", _fused_bias),
+        Suite("llama-3-8b", "Llama-3-8B, 4096 columns", lambda: _llama("Llama-3-8B", 4096)),
+        Suite("llama-3-70b", "Llama-3-70B, 8192 columns", lambda: _llama("Llama-3-70B", 8192)),
+        Suite("qwen3", "Qwen3-8B: hidden, queries and keys; Qwen3-32B: hidden", _qwen3),
+        Suite("gemma", "Gemma 2 and 3: hidden, queries and keys", _gemma),
+        Suite("gpt-2", "GPT-2, 768 to 1600 columns", _gpt_2),
+        Suite("vit", "ViT-B/16, L/16, H/14", _vit),
+        Suite("evoformer", "AlphaFold 2's MSA and pair tensors", _evoformer),
+    )
+}
+
+
+# ---- shapes by hand ----
+
+SHAPE_EXAMPLES = "4096x8192, 8,32x4096, 1..512x4096, 4096x256..8192:256"
+_SIZE = r"\d+[km]?"
+_PART = re.compile(rf"({_SIZE})(?:\.\.({_SIZE})(?::({_SIZE}))?)?")
+
+
+def parse_shapes(text: str) -> list[Shape]:
+    """The shapes that ``text`` names: ``ROWSxCOLS``, where each is a list of sizes and ranges.
+
+    ``256..8192`` doubles, ``256..8192:256`` goes in steps of 256, ``4k`` is 4096 and ``1m`` is 1048576.
+    """
+    sides = text.lower().replace(" ", "").split("x")
+    if len(sides) != 2:
+        raise ValueError(_malformed(text, "a shape is ROWSxCOLS"))
+    rows, cols = (_sizes(side, text) for side in sides)
+    return [(r, c) for r in rows for c in cols]
+
+
+def _sizes(side: str, text: str) -> list[int]:
+    sizes: list[int] = []
+    for part in side.split(","):
+        match = _PART.fullmatch(part)
+        if match is None:
+            raise ValueError(_malformed(text, f"{part!r} is no size and no range"))
+        first, last, step = (None if size is None else _size(size) for size in match.groups())
+        if first == 0 or step == 0:
+            raise ValueError(_malformed(text, "sizes and steps are at least 1"))
+        assert first is not None
+        if last is not None and last < first:
+            raise ValueError(_malformed(text, f"the range {part!r} ends before it starts"))
+        sizes += _range(first, first if last is None else last, step)
+    return list(dict.fromkeys(sizes))
+
+
+def _range(first: int, last: int, step: int | None) -> list[int]:
+    if step is not None:
+        return list(range(first, last + 1, step))
+    sizes = [first]
+    while sizes[-1] * 2 <= last:
+        sizes.append(sizes[-1] * 2)
+    return sizes
+
+
+def _size(text: str) -> int:
+    unit = {"k": 1024, "m": 1024**2}.get(text[-1])
+    return int(text[:-1]) * unit if unit else int(text)
+
+
+def _malformed(text: str, rule: str) -> str:
+    return f"shape {text!r}: {rule}; write for example {SHAPE_EXAMPLES}"
