@@ -1,0 +1,32 @@
+"""flash-linear-attention: the Triton norms of flash-attention, autotuned."""
+
+from __future__ import annotations
+
+from ..cases import Case
+from ..data import Tensors
+from . import Call, Refusal, by_autograd, provider
+
+WIDEST_BYTES = 65536
+
+
+@provider(
+    "fla",
+    about="flash-linear-attention, autotuned Triton kernels",
+    options=("bias", "no_bias", "mixed_residual"),
+    package="fla-core",
+    needs=("fla", "einops"),
+    install="pip install fla-core einops",
+    needs_gpu=True,
+)
+def fla(case: Case, t: Tensors) -> Call:
+    from fla.modules.layernorm import (  # type: ignore[import-not-found,unused-ignore]
+        layer_norm,
+        rms_norm,
+    )
+
+    widest = WIDEST_BYTES // t.x.element_size()
+    if case.cols > widest:
+        raise Refusal(f"fla takes rows of up to {widest} columns of {case.dtype}")
+    norm = layer_norm if case.centers else rms_norm
+    options = {"residual": t.residual, "eps": case.eps, "prenorm": case.adds}
+    return by_autograd(case, t, lambda: norm(t.x, t.weight, t.bias, **options))

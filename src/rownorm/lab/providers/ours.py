@@ -1,0 +1,17 @@
+"""rownorm itself: on a GPU its kernels, on a CPU its CPU path."""
+
+from __future__ import annotations
+
+import rownorm
+
+from ..cases import Case
+from ..data import Tensors
+from . import EVERY_OPTION, Call, by_autograd, provider
+
+
+@provider("rownorm", about="this library", kind="ours", options=EVERY_OPTION)
+def ours(case: Case, t: Tensors) -> Call:
+    function = getattr(rownorm, case.operation)
+    rows = (t.x,) if t.residual is None else (t.x, t.residual)
+    options = {"eps": case.eps, "pre_bias": t.pre_bias, "activation": case.activation}
+    return by_autograd(case, t, lambda: function(*rows, t.weight, t.bias, **options))

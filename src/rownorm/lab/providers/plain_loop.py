@@ -1,0 +1,39 @@
+"""The textbook kernel that loops over a row in blocks of fixed size: any width, two or three passes over the row."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..cases import Case
+from ..data import Tensors
+from . import Call, provider
+
+BLOCK = 1024
+
+
+@provider(
+    "plain_loop",
+    about="a plain Triton kernel: a loop over blocks of 1024 columns, forward only",
+    kind="plain",
+    operations=("layer_norm", "rms_norm"),
+    directions=("forward",),
+    options=("bias", "no_bias"),
+    needs=("triton",),
+    install="pip install triton",
+    needs_gpu=True,
+    interpreted=True,
+)
+def plain_loop(case: Case, t: Tensors) -> Call:
+    from .kernels import loop
+
+    kernel = loop.layer_norm_kernel if case.centers else loop.rms_norm_kernel
+
+    def call() -> Tensor:
+        y = torch.empty_like(t.x)
+        kernel[(case.rows,)](
+            t.x, t.weight, t.bias, y, t.x.stride(0), case.cols, case.eps, BLOCK=BLOCK, num_warps=4
+        )
+        return y
+
+    return call

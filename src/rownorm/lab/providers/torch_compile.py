@@ -1,0 +1,43 @@
+"""PyTorch's compiler on the same expression, for one shape at a time."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch._functorch.config
+
+from ..cases import Case
+from ..data import Tensors
+from . import EVERY_OPTION, Call, Refusal, by_autograd, provider
+from .torch_eager import composition, program_of
+
+
+@provider(
+    "torch.compile",
+    about="the expression of `torch`, compiled as a whole for each shape (dynamic=False)",
+    options=EVERY_OPTION,
+    package="torch",
+)
+def torch_compile(case: Case, t: Tensors) -> Call:
+    if not t.x.is_cuda and not shutil.which(os.environ.get("CXX", "g++")):
+        raise Refusal(
+            "torch.compile needs a C++ compiler on a CPU (g++, or the one that CXX names)"
+        )
+    function = _compiled(case)
+    # Backward runs again and again on what one forward saved: the compiler may not reuse that memory.
+    with torch._functorch.config.patch(donated_buffer=case.direction == "both"):
+        return by_autograd(case, t, lambda: function(*t[:5]))
+
+
+@functools.lru_cache(maxsize=1)
+def _compiled(case: Case) -> Callable[..., Any]:
+    # It counts the compilations of a function, whatever case they are for, and gives up after eight.
+    torch.compiler.reset()
+    return torch.compile(
+        functools.partial(composition, program_of(case)), dynamic=False, fullgraph=True
+    )
