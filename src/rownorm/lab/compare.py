@@ -1,0 +1,136 @@
+"""Two sets of records, a base and a new one: is a provider now faster, the same, slower, or is that unclear?
+
+Two runs share no rounds, but each may hold the ceiling, an elementwise kernel that was timed in the same rounds. Where
+both do, a time is first divided by the ceiling's of its round: what made a whole run slower (clocks, heat) cancels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .cases import Case
+from .records import Record
+from .statistics import MARGIN, Ratio, Verdict, unpaired_ratio, verdict
+
+CEILING = "ceiling"
+Key = tuple[str, str]
+
+
+class Comparison(NamedTuple):
+    """One provider on one case; ``ratio`` is new time over base time."""
+
+    case: Case
+    provider: str
+    ratio: Ratio
+    verdict: Verdict
+    by_ceiling: bool  # whether times were taken relative to the ceiling
+
+
+class Lost(NamedTuple):
+    """What the base measured and the new set could not."""
+
+    case: Case
+    provider: str
+    why: str
+
+
+class Outcome(NamedTuple):
+    """Everything that ``compare`` has to say."""
+
+    comparisons: list[Comparison]
+    lost: list[Lost]
+    only_base: list[Key]  # measured in one set, not there at all in the other
+    only_new: list[Key]
+
+
+def compare(
+    base: Sequence[Record],
+    new: Sequence[Record],
+    *,
+    providers: Sequence[str] = ("rownorm",),
+    margin: float = MARGIN,
+    by_ceiling: bool = True,
+) -> Outcome:
+    """Hold ``new`` against ``base``, case by case; the last of several records of one case counts."""
+    before, after = _by_key(base), _by_key(new)
+    outcome = Outcome([], [], [], [])
+    for key, old in before.items():
+        if old.provider not in providers or old.status != "ok":
+            continue
+        now = after.get(key)
+        if now is None:
+            outcome.only_base.append(key)
+        elif now.status != "ok":
+            outcome.lost.append(Lost(now.case, now.provider, f"{now.status}: {now.why}"))
+        else:
+            outcome.comparisons.append(_compared(old, now, before, after, margin, by_ceiling))
+    outcome.only_new.extend(
+        key
+        for key, now in after.items()
+        if now.provider in providers and now.status == "ok" and key not in before
+    )
+    return outcome
+
+
+def differences(base: Sequence[Record], new: Sequence[Record]) -> list[str]:
+    """What forbids a comparison: another device or another way of measuring, in words."""
+
+    def of(records: Sequence[Record]) -> dict[str, str]:
+        measured = [record for record in records if record.status == "ok" and record.method]
+        return {
+            "device": _listed({one.environment.device for one in measured}),
+            "timer": _listed({one.method.timer for one in measured if one.method}),
+            "inputs": _listed(
+                {"cold" if one.method.cold else "warm" for one in measured if one.method}
+            ),
+            "interpreter": _listed(
+                {one.environment.settings.get("TRITON_INTERPRET", "0") for one in measured}
+            ),
+        }
+
+    before, after = of(base), of(new)
+    return [
+        f"{what}: {before[what] or 'none'} against {after[what] or 'none'}"
+        for what in before
+        if before[what] != after[what]
+    ]
+
+
+def _compared(
+    old: Record,
+    now: Record,
+    before: dict[Key, Record],
+    after: dict[Key, Record],
+    margin: float,
+    by_ceiling: bool,
+) -> Comparison:
+    old_times = _relative(old, before) if by_ceiling else None
+    new_times = _relative(now, after) if by_ceiling else None
+    relative = old_times is not None and new_times is not None
+    if old_times is None or new_times is None:
+        old_times, new_times = old.seconds, now.seconds
+    ratio = unpaired_ratio(new_times, old_times)
+    return Comparison(now.case, now.provider, ratio, verdict(ratio, margin), relative)
+
+
+def _relative(record: Record, records: dict[Key, Record]) -> list[float] | None:
+    """Each round's time over the ceiling's of that round; None where it was not measured along."""
+    ceiling = records.get((record.case.key, CEILING))
+    if (
+        ceiling is None
+        or record.provider == CEILING
+        or ceiling.status != "ok"
+        or ceiling.run != record.run
+        or len(ceiling.seconds) != len(record.seconds)
+    ):
+        return None
+    return [mine / its for mine, its in zip(record.seconds, ceiling.seconds, strict=True)]
+
+
+def _by_key(records: Sequence[Record]) -> dict[Key, Record]:
+    return {record.key: record for record in records}
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names))
