@@ -1,0 +1,293 @@
+"""Errors against fp64, what they may be, and the gate that every provider passes before it is timed.
+
+The exact values are those of ``rownorm.reference`` in fp64. The budget of an element is derived, not tuned:
+
+    |got - exact|  <=  one rounding to the output's dtype  +  what k fp32 roundings on the way to it can do
+
+``k`` is 16 for the formulas and one for each level of the two sums over a row (2 log2 cols); the sums over rows that
+make a parameter's gradient have 2 log2 rows more. A rounding is relative to the terms of its sum by magnitude, as if
+nothing cancelled: where a row's mean is far larger than its spread, that is the mean. The backward of ``add_*`` reads
+the residual stream as it was stored, which is one more rounding, of the stream's dtype.
+
+rownorm is held to the budget. Others may round intermediate values to the dtype of the rows. They are wrong when an
+element is further off than ``PEER_ROUNDINGS`` such roundings in the place of the k of fp32, or when the mean error is
+more than ``PEER_MEAN`` times the mean budget.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import reference
+from ..ops import execute
+from ..program import Program
+from ..reference import Given
+from .cases import Case
+from .data import Tensors, output_names
+from .records import Accuracy
+
+PEER_ROUNDINGS = 16
+PEER_MEAN = 2.0
+FP32_ROUNDING = 2.0**-24
+CHUNK = 1 << 22  # elements that are held in fp64 at a time
+
+
+class Judgement(NamedTuple):
+    """What the comparison found. ``accuracy`` is None where there was nothing finite to compare."""
+
+    accuracy: Accuracy | None
+    budget_used: float  # the largest error over its budget
+    why: str  # empty if the result passes
+
+    @property
+    def ok(self) -> bool:
+        return not self.why
+
+
+class Exact(NamedTuple):
+    """Exact values of an output, the error that the budget allows on the way to them, and the one allowed to peers."""
+
+    values: Tensor
+    noise: Tensor
+    peer_noise: Tensor
+
+
+def judge(case: Case, t: Tensors, outputs: Sequence[Tensor], *, strict: bool) -> Judgement:
+    """Compare the outputs of a call with fp64. ``strict``: the budget decides; else the multiples for peers."""
+    names = output_names(case)
+    misfit = _misfit(case, t, names, outputs)
+    if misfit:
+        return Judgement(None, math.inf, misfit)
+    tallies = {name: _Tally(strict) for name in names}
+    by_name = dict(zip(names, outputs, strict=True))
+    with torch.no_grad():
+        for rows, exact in exact_values(case, t):
+            for name, truth in exact.items():
+                if name in tallies:
+                    tallies[name].add(by_name[name].detach()[rows], truth)
+    figures = {name: tally.figures() for name, tally in tallies.items()}
+    worst = max(figures, key=lambda name: figures[name].max_ulp)
+    used = max(each.budget_used for each in figures.values())
+    complaints = [f"{name} {each.complaint}" for name, each in figures.items() if each.complaint]
+    if any(not math.isfinite(each.max_error) for each in figures.values()):
+        return Judgement(None, math.inf, "; ".join(complaints))
+    accuracy = Accuracy(
+        max_error=max(each.max_error for each in figures.values()),
+        mean_error=max(each.mean_error for each in figures.values()),
+        max_ulp=figures[worst].max_ulp,
+        worst=worst,
+    )
+    return Judgement(accuracy, used, "; ".join(complaints))
+
+
+def one_rounding(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """The most that a store to ``dtype`` changes each value by: half a step, or a whole one where bf16 is cut off.
+
+    Triton's interpreter cuts fp32 off to bf16 where a GPU rounds.
+    """
+    cut_off = dtype == torch.bfloat16 and execute.INTERPRETING and not values.is_cuda
+    return spacing(values, dtype) * (1.0 if cut_off else 0.5)
+
+
+def spacing(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """The distance between neighbouring numbers of ``dtype`` at each value."""
+    limits = torch.finfo(dtype)
+    _, exponent = torch.frexp(values.abs().clamp(min=limits.tiny))
+    return limits.eps * torch.exp2((exponent - 1).double())
+
+
+def exact_values(case: Case, t: Tensors) -> Iterator[tuple[slice, dict[str, Exact]]]:
+    """Exact outputs of forward and backward by name, a few rows at a time; last, the gradients of the parameters."""
+    at_once = max(1, CHUNK // case.cols)
+    # One rounding relative to its terms, k times: by fp32, and by the dtype of the rows.
+    fp32 = (16 + 2 * _levels(case.cols)) * FP32_ROUNDING
+    narrow = max(fp32, PEER_ROUNDINGS * torch.finfo(case.torch_dtype).eps / 2)
+    totals: dict[str, Exact] = {}
+    for first in range(0, case.rows, at_once):
+        rows = slice(first, min(first + at_once, case.rows))
+        row = _Row(case, t, rows)
+        values, noise, peer_noise = row.values(), row.noise(fp32), row.noise(narrow)
+        parts = {name: Exact(values[name], noise[name], peer_noise[name]) for name in values}
+        summed = {
+            name: parts.pop(name) for name in ("dpre_bias", "dweight", "dbias") if name in parts
+        }
+        yield rows, parts
+        for name, part in summed.items():
+            known = totals.get(name)
+            totals[name] = part if known is None else Exact(*map(torch.add, known, part))
+    if totals:
+        yield slice(None), totals
+
+
+class _Row:
+    """Some rows of a case in fp64: their exact results, and how far roundings on the way can move each of them."""
+
+    def __init__(self, case: Case, t: Tensors, rows: slice) -> None:
+        def some(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.detach()[rows].double()
+
+        def whole(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.detach().double()
+
+        self.x = t.x.detach()[rows].double()
+        self.residual, self.dy, self.dh = some(t.residual), some(t.dy), some(t.dh)
+        self.weight = t.weight.detach().double()
+        self.pre_bias, self.bias = whole(t.pre_bias), whole(t.bias)
+        self.case = case
+        self.program = Program(case.centers, case.eps, activation=case.activation)
+        self.made = reference.forward(
+            self.x, self.residual, self.pre_bias, self.weight, self.bias, self.program
+        )
+        self.rstd = self.made.rstd.unsqueeze(-1)
+        self.h = reference.prologue(self.x, self.residual, self.pre_bias)
+        mu = 0 if self.made.mu is None else self.made.mu.unsqueeze(-1)
+        self.x_hat = (self.h - mu) * self.rstd
+
+    def values(self) -> dict[str, Tensor]:
+        """Outputs and gradients; those of parameters are sums over these rows."""
+        made = {"y": self.made.y, "h": self.made.h}
+        if self.dy is not None:
+            stored = self.x if self.made.h is None else self.made.h
+            parameters = (self.pre_bias, self.weight, self.bias)
+            given = Given(self.dy, self.dh, stored, *parameters, self.made.mu, self.made.rstd)
+            inputs = (self.x, self.residual, *parameters)
+            wanted = tuple(tensor is not None for tensor in inputs)
+            gradients = reference.backward(given, self.program, self.case.adds, wanted)
+            made |= {f"d{name}": each for name, each in gradients._asdict().items()}
+        return {name: value for name, value in made.items() if value is not None}
+
+    def noise(self, a: float) -> dict[str, Tensor]:
+        """How far each value can be off when every step is off by ``a`` relative to its terms."""
+        weight = self.weight.abs()
+        bias = torch.zeros_like(weight) if self.bias is None else self.bias.abs()
+        terms = self.x.abs()
+        for term in (self.residual, self.pre_bias):
+            terms = terms if term is None else terms + term.abs()
+        ill = (terms.amax(-1, keepdim=True) * self.rstd).clamp(min=1.0)  # 1 where nothing cancels
+        made = {"y": a * (ill * weight + bias), "h": a * terms}
+        if self.dy is None:
+            return made
+        hat = a * ill
+        if self.case.adds:
+            hat = hat + self.rstd * one_rounding(self.h, self.case.torch_residual_dtype)
+        x_hat = self.x_hat.abs() + hat
+        dy = self.dy.abs()
+        dz = dy * self._slope_noise(hat * weight + a * (x_hat * weight + bias), a)
+        g, g_noise = dy * weight, dz * weight + a * dy * weight
+
+        def mean(row: Tensor) -> Tensor:
+            return row.mean(-1, keepdim=True)
+
+        means = x_hat * mean(g_noise * x_hat + g * hat + a * g * x_hat) + hat * mean(g * x_hat)
+        means = means + mean(g_noise) if self.case.centers else means
+        size = self.rstd * (g + x_hat * mean(g * x_hat) + (mean(g) if self.case.centers else 0))
+        dx = self.rstd * (g_noise + means) + a * ill * size
+        if self.dh is not None:
+            dx = dx + a * self.dh.abs()
+        of_sum = a + 2 * _levels(self.case.rows) * FP32_ROUNDING
+        made |= {
+            "dx": dx,
+            "dresidual": dx,
+            "dpre_bias": (dx + of_sum * size).sum(0),
+            "dweight": (dz * x_hat + dy * hat + of_sum * dy * x_hat).sum(0),
+            "dbias": (dz + of_sum * dy).sum(0),
+        }
+        return made
+
+    def _slope_noise(self, z_noise: Tensor, a: float) -> Tensor | float:
+        """How far the slope of the activation can be off."""
+        if self.case.activation is None:
+            return 0.0
+        if self.case.activation == "relu":  # it jumps at 0
+            z = self.x_hat * self.weight + (0 if self.bias is None else self.bias)
+            return (z.abs() <= z_noise).double()
+        return (z_noise + a).clamp(max=1.2)
+
+
+def _levels(n: int) -> int:
+    return math.ceil(math.log2(max(2, n)))
+
+
+class _Figures(NamedTuple):
+    max_error: float
+    mean_error: float
+    max_ulp: float
+    budget_used: float
+    complaint: str
+
+
+class _Tally:
+    """Errors of one output, gathered piece by piece on its device."""
+
+    def __init__(self, strict: bool) -> None:
+        self.strict = strict
+        self.count = 0
+        self.maxima: list[
+            Tensor
+        ] = []  # of error, ulp, error over budget, error over a peer's limit
+        self.sums: list[Tensor] = []  # of error, budget
+
+    def add(self, got: Tensor, exact: Exact) -> None:
+        truth, dtype = exact.values, got.dtype
+        wide = got.double()
+        error = torch.where(wide.isfinite(), (wide - truth).abs(), torch.inf)
+        error = torch.where(
+            truth.abs() <= torch.finfo(dtype).max, error, 0.0
+        )  # else it is to overflow
+        rounding = one_rounding(truth, dtype)
+        budget, limit = rounding + exact.noise, rounding + exact.peer_noise
+        # Near a zero the step is tiny and says nothing: it is taken at the size of the row, unless that is zero too.
+        size = truth.square().mean(-1, keepdim=True).sqrt()
+        size = torch.where(size > 1e-6, size, 1.0)
+        ulp = spacing(torch.maximum(truth.abs(), size), dtype)
+        ratios = (error, error / ulp, error / budget, error / limit)
+        self.maxima.append(torch.stack([each.amax() for each in ratios]))
+        self.sums.append(torch.stack([error.sum(), budget.sum()]))
+        self.count += error.numel()
+
+    def figures(self) -> _Figures:
+        error, ulp, used, of_limit = torch.stack(self.maxima).amax(0).tolist()
+        total, allowed = (each / self.count for each in torch.stack(self.sums).sum(0).tolist())
+        complaint = ""
+        if not math.isfinite(error):
+            complaint = "has values that are not finite"
+        elif self.strict and used > 1:
+            complaint = (
+                f"is over its budget: error {error:.3g}, {ulp:.3g} ulp, {used:.3g} times the budget"
+            )
+        elif not self.strict and of_limit > 1:
+            complaint = f"is wrong: error {error:.3g}, {ulp:.3g} ulp, {of_limit:.3g} times what a peer may be off"
+        elif not self.strict and total > PEER_MEAN * allowed:
+            limit = PEER_MEAN * allowed
+            complaint = (
+                f"is wrong: mean error {total:.3g}, at most {limit:.3g} on average is accepted"
+            )
+        return _Figures(error, total, ulp, used, complaint)
+
+
+def _misfit(case: Case, t: Tensors, names: Sequence[str], outputs: Sequence[Tensor]) -> str:
+    """What is wrong with the number, the shapes and the dtypes of the outputs, in words."""
+    if len(outputs) != len(names):
+        return f"returned {len(outputs)} tensors, should be {len(names)}: {', '.join(names)}"
+    like = {"y": t.x, "h": t.residual} | {
+        f"d{name}": getattr(t, name) for name in ("x", "residual", "pre_bias", "weight", "bias")
+    }
+    for name, output in zip(names, outputs, strict=True):
+        model = like[name]
+        assert model is not None
+        if not isinstance(output, Tensor):
+            return f"{name} is a {type(output).__name__}, should be a tensor"
+        if output.shape != model.shape:
+            return f"{name} has shape {tuple(output.shape)}, should be {tuple(model.shape)}"
+        if output.dtype != model.dtype:
+            return f"{name} is {_name(output.dtype)}, should be {_name(model.dtype)}"
+    return ""
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
