@@ -1,1 +1,35 @@
+"""Records in; ``report.html``, ``plots/*.png`` and ``analysis.md`` out."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..records import Record
+
+__all__ = ["write_report"]
+
+
+def write_report(
+    records: Sequence[Record],
+    folder: Path,
+    *,
+    damaged: Sequence[tuple[int, str]] = (),
+    plots: bool = True,
+    told: Callable[[str], None] | None = None,
+) -> list[Path]:
+    """Write the report into ``folder``, return its files. ``damaged``: lines that could not be read, and why."""
+    from .analysis import analysis
+    from .files import write_whole
+    from .page import page
+    from .plots import write_plots
+    from .tables import results_of
+
+    tell = told or (lambda _: None)
+    tell("computing")
+    results = results_of(records)
+    written = [write_whole(folder / "analysis.md", analysis(results, damaged))]
+    if plots:
+        written += write_plots(results, folder / "plots", tell)
+    tell("writing the page")
+    return [write_whole(folder / "report.html", page(results, damaged)), *written]

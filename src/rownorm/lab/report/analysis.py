@@ -1,0 +1,280 @@
+"""``analysis.md``: four questions about a kernel, answered from the records with the figures that were used.
+
+What is its arithmetic intensity? What bounds it? How much of the peak bandwidth does it reach? How does it scale with
+the batch?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from . import headline, points, scaling, texts
+from .peaks import peak_flops
+from .tables import Group, Results, Row, typical
+
+NEAR_CEILING = 0.8  # from this share of the ceiling on, memory is what the kernel waits for
+
+
+def analysis(results: Sequence[Results], damaged: Sequence[tuple[int, str]] = ()) -> str:
+    """The whole file."""
+    parts = ["# Analysis"]
+    if damaged:
+        lines = "; ".join(f"line {number}: {_md(reason)}" for number, reason in damaged)
+        parts.append(f"{texts.count(len(damaged), 'damaged line')} left out: {lines}.")
+    if not results:
+        parts.append(
+            "There are no records. `rownorm bench` makes some; then run `rownorm report` on them."
+        )
+    for one in results:
+        parts += _of_device(one)
+    return "\n\n".join(parts) + "\n"
+
+
+def _of_device(results: Results) -> list[str]:
+    environment = results.environments[-1]
+    software = (
+        f"torch {environment.torch}, triton {environment.triton}, rownorm {environment.rownorm}"
+    )
+    parts = [f"## {_md(results.device)}", f"{_md(software)}. {_md(headline.sentence(results))}"]
+    if results.kind == "cpu":
+        parts.append(
+            "**These are CPU timings.** They are of rownorm's CPU path, which is PyTorch's own arithmetic; they say "
+            "nothing of the kernels on a GPU. On a machine with one, `rownorm bench` measures the kernels."
+        )
+    if results.subject is None:
+        return [*parts, *_not_measured(results)]
+    of_group = {group: results.of(results.subject, group) for group in results.groups}
+    measured = {group: rows for group, rows in of_group.items() if rows}
+    parts.append(f"The answers are about **{_md(results.subject)}**.")
+    parts += _intensity(measured)
+    parts += _bound(results, measured)
+    parts += _share_of_peak(results, measured)
+    parts += _scaling(measured)
+    return [*parts, *_table_of_results(results), *_not_measured(results)]
+
+
+def _intensity(measured: dict[Group, list[Row]]) -> list[str]:
+    lines = []
+    for group, rows in measured.items():
+        for row in _ends(rows):
+            case = row.record.case
+            elements = case.rows * case.cols
+            lines.append(
+                (
+                    group,
+                    points.shape(row),
+                    f"{case.flops:,} ({case.flops / elements:.3g} an element)",
+                    f"{case.compulsory_bytes:,} ({case.compulsory_bytes / elements:.3g} an element)",
+                    f"{case.intensity:.3g}",
+                )
+            )
+    return [
+        "### 1. What is the arithmetic intensity?",
+        "Intensity is floating-point operations over bytes moved. The operations are those of the formulas, a "
+        "multiply-add counting as two. The bytes are the compulsory ones: inputs read once, outputs written once, "
+        "weight and bias once; the statistics of a row are left out. With few rows the parameters weigh as much as the "
+        "data, and the intensity is lower. The smallest and the largest case of each kind:",
+        _table(("case", "shape", "flop", "bytes", "flop/byte"), lines),
+    ]
+
+
+def _bound(results: Results, measured: dict[Group, list[Row]]) -> list[str]:
+    flops, bandwidth = peak_flops(results), results.peak or results.ceiling
+    said = ["### 2. Is it bound by arithmetic, by memory, or by starting up?"]
+    ridge = flops / bandwidth if flops and bandwidth else None
+    if flops and bandwidth and ridge:
+        said.append(
+            f"The ridge point is {flops / 1e12:.3g} TFLOP/s (fp32) over {texts.gigabytes_per_second(bandwidth)} = "
+            f"**{ridge:.3g} flop/byte**. Below it memory is the limit, above it arithmetic."
+        )
+    else:
+        said.append(
+            "The device's peak of arithmetic or of bandwidth is not known, so there is no ridge point. What remains is "
+            "the share of the measured ceiling: a kernel close to it waits for memory."
+        )
+    lines = []
+    for group, rows in measured.items():
+        best = headline.best_bandwidth(rows)
+        if best is None:
+            continue
+        intensity = best.record.case.intensity
+        ceiling = (
+            f"{texts.percent(best.of_ceiling)} of the ceiling"
+            if best.of_ceiling
+            else "no ceiling measured"
+        )
+        lines.append(
+            (
+                group,
+                f"{intensity:.3g}" + (f", ridge {ridge:.3g}" if ridge else ""),
+                f"{ceiling} at {points.shape(best)}",
+                _verdict_on_bound(intensity, ridge, best.of_ceiling),
+                scaling.start_up_words(rows),
+            )
+        )
+    heads = ("case", "flop/byte", "best bandwidth", "large batches", "small batches")
+    return [*said, _table(heads, lines)]
+
+
+def _verdict_on_bound(intensity: float, ridge: float | None, of_ceiling: float | None) -> str:
+    if ridge and intensity >= ridge:
+        return "arithmetic"
+    reach = f"; arithmetic could be {ridge / intensity:.2g}x as much" if ridge else ""
+    if of_ceiling is None:
+        return (
+            f"memory, by its intensity{reach}" if ridge else "cannot be told: measure `ceiling` too"
+        )
+    if of_ceiling >= NEAR_CEILING:
+        return f"memory{reach}"
+    return (
+        f"not arithmetic, and memory is not used fully{reach}"
+        if ridge
+        else "memory is not used fully"
+    )
+
+
+def _share_of_peak(results: Results, measured: dict[Group, list[Row]]) -> list[str]:
+    lines = []
+    for group, rows in measured.items():
+        best = headline.best_bandwidth(rows)
+        if best is None:
+            continue
+        lines.append(
+            (
+                group,
+                points.shape(best),
+                points.bandwidth_text(best),
+                _percent(best.of_peak),
+                _percent(best.of_ceiling),
+                _percent(typical(row.of_peak for row in rows)),
+                _percent(typical(row.of_ceiling for row in rows)),
+            )
+        )
+    known = f"The peak is {texts.gigabytes_per_second(results.peak)}" if results.peak else ""
+    sources = sorted(
+        {e.peak_source for e in results.environments if e.peak_source and results.peak}
+    )
+    said = (
+        f"{known} ({_md('; '.join(sources))})."
+        if known and sources
+        else f"{known}."
+        if known
+        else (
+            "The device's peak bandwidth is not known, so only the share of the measured ceiling can be given."
+        )
+    )
+    if results.ceiling:
+        said += (
+            " The ceiling is an elementwise kernel of PyTorch over as many bytes as the case; its best was "
+            f"{texts.gigabytes_per_second(results.ceiling)}."
+        )
+    else:
+        said += " The ceiling was not measured: `rownorm bench` with the provider `ceiling` measures it."
+    heads = (
+        "case",
+        "best shape",
+        "bandwidth",
+        "of peak",
+        "of ceiling",
+        "median of peak",
+        "median of ceiling",
+    )
+    return ["### 3. What percentage of peak bandwidth does it reach?", said, _table(heads, lines)]
+
+
+def _scaling(measured: dict[Group, list[Row]]) -> list[str]:
+    heading = "### 4. How does it scale with the batch?"
+    parts = []
+    for group, rows in measured.items():
+        tall = scaling.by_rows(rows)
+        if len(tall) < 2:
+            continue
+        cols = tall[0].record.case.cols
+        lines = [
+            (
+                row.record.case.rows,
+                points.time_text(row.time) if row.time else "",
+                points.bandwidth_text(row),
+                _percent(row.of_ceiling),
+            )
+            for row in tall
+        ]
+        parts += [
+            f"**{_md(str(group))}, {cols} columns.** {scaling.saturation_words(tall)}",
+            _table(("rows", "time", "bandwidth", "of ceiling"), lines),
+        ]
+    if not parts:
+        parts = [
+            "These records cannot tell: no case was measured with two row counts at one width. "
+            "`rownorm bench --suite flashinfer` measures 1 to 512 rows of 4096 columns."
+        ]
+    return [heading, *parts]
+
+
+def _table_of_results(results: Results) -> list[str]:
+    lines = []
+    for row in results.measured:
+        speedup = row.speedups.get(results.baseline or "")
+        memory = row.record.peak_bytes
+        lines.append(
+            (
+                row.group,
+                points.shape(row),
+                row.provider + (" (suspect)" if row.marks else ""),
+                points.time_text(row.time) if row.time else "",
+                "" if memory is None else texts.memory(memory),
+                points.bandwidth_text(row),
+                _percent(row.of_ceiling),
+                _percent(row.of_peak),
+                points.speedup_text(speedup) if speedup else "",
+            )
+        )
+    over = f"speed-up over {results.baseline}" if results.baseline else "speed-up"
+    heads = (
+        "case",
+        "shape",
+        "provider",
+        "time",
+        "memory",
+        "bandwidth",
+        "of ceiling",
+        "of peak",
+        over,
+    )
+    said = (
+        "Times are medians with the 20th and 80th percentiles; speed-ups have their 95 % interval; memory is the most "
+        "alive during one call beyond its inputs."
+    )
+    return ["### Results", said, _table(heads, lines)]
+
+
+def _not_measured(results: Results) -> list[str]:
+    lines = [
+        (row.group, points.shape(row), row.provider, row.record.status, row.record.why)
+        for row in results.rows
+        if row.record.status != "ok"
+    ]
+    if not lines:
+        return []
+    return ["### Not measured", _table(("case", "shape", "provider", "what", "why"), lines)]
+
+
+def _ends(rows: list[Row]) -> list[Row]:
+    """The rows with the fewest and the most elements."""
+    ordered = sorted(rows, key=lambda row: row.record.case.rows * row.record.case.cols)
+    return ordered[:1] if len(ordered) == 1 else [ordered[0], ordered[-1]]
+
+
+def _percent(share: float | None) -> str:
+    return "unknown" if share is None else texts.percent(share)
+
+
+def _table(heads: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    made = [heads, ["---"] * len(heads), *lines]
+    return "\n".join(f"| {' | '.join(_md(str(cell)) for cell in line)} |" for line in made)
+
+
+def _md(text: str) -> str:
+    """``text`` on one line, without what Markdown or HTML would take for its own."""
+    plain = " ".join(text.split())
+    return plain.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")

@@ -1,0 +1,239 @@
+"""The six charts as altair specifications: the page draws them with the reader's filters, ``plots`` as they are.
+
+Each reads two named data sets that whoever draws it supplies: ``points`` (``points.point``) and, where limits are drawn
+in, ``limits``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from .points import Point
+from .tables import CEILING, OURS, Results
+
+Spec = dict[str, Any]
+
+# Colours that keep a contrast of 3 to 1 on white and on near-black; rownorm's is the only saturated blue.
+COLOURS = {OURS: "#2563eb", "torch": "#d97706", CEILING: "#78716c"}
+OTHERS = ("#059669", "#db2777", "#8b5cf6", "#0891b2", "#65a30d", "#b45309", "#e11d48", "#64748b")
+SHAPES = (
+    "circle",
+    "square",
+    "triangle-up",
+    "diamond",
+    "cross",
+    "triangle-down",
+    "triangle-right",
+    "triangle-left",
+)
+SLOWER_TO_FASTER = ("#b45309", "#f0b977", "#f4f4f2", "#8fb8f5", "#1d4ed8")
+
+POINTS, LIMITS = alt.NamedData(name="points"), alt.NamedData(name="limits")
+OURS_FIRST = f"datum.provider === '{OURS}'"
+CASE_TIPS = ("provider", "operation", "pass", "dtype", "shape")
+
+
+def colour_of(providers: Sequence[str]) -> dict[str, str]:
+    """One colour for each provider, the same wherever it appears in a report."""
+    left = iter(OTHERS * (1 + len(providers) // len(OTHERS)))
+    return {name: COLOURS.get(name) or next(left) for name in providers}
+
+
+class Charts:
+    """The specifications for one report: the providers' colours and shapes are the same in all of them."""
+
+    def __init__(self, providers: Sequence[str], *, legend: Sequence[str] = ()) -> None:
+        """``legend``: the providers that one names; the page has its own."""
+        colours = colour_of(providers)
+        shown = None
+        if legend:
+            shown = alt.Legend(title=None, symbolSize=90, symbolOpacity=1, values=list(legend))
+        names = list(colours)
+        self.colour = alt.Color(
+            "provider:N", scale=alt.Scale(domain=names, range=list(colours.values())), legend=shown
+        )
+        shapes = [SHAPES[i % len(SHAPES)] for i in range(len(names))]
+        self.shape = alt.Shape(
+            "provider:N", scale=alt.Scale(domain=names, range=shapes), legend=shown
+        )
+        self.by_order = alt.Y("provider:N", title=None, sort=names)
+
+    def bandwidth(self) -> Spec:
+        """GB/s against the width of a row, with the device's peak."""
+        x = _log_axis("cols", "columns", base=2, format="d")
+        y = alt.Y("gbps:Q", title="GB/s", scale=alt.Scale(zero=True))
+        limits = alt.Chart(LIMITS).encode(y=alt.Y("gbps:Q"))
+        peak = limits.mark_rule(strokeDash=[2, 3], opacity=0.8)
+        label = limits.mark_text(align="left", dx=4, dy=-7, fontSize=11).encode(
+            x=alt.value(0), text="label:N"
+        )
+        return _spec(peak, label, *self._lines(x, y, "gbps", "time", "bandwidth", "limits", "note"))
+
+    def latency(self) -> Spec:
+        """Time of one call against the number of rows."""
+        x = _log_axis("rows", "rows", base=2, format="d")
+        y = _log_axis("us", "µs a call", base=10, channel=alt.Y)
+        return _spec(*self._lines(x, y, "us", "time", "bandwidth", "limits", "note"))
+
+    def speedup(self) -> Spec:
+        """A provider against a baseline, rows by columns; the points carry ``speedup`` and ``speedup_text``."""
+        base = (
+            alt.Chart(POINTS)
+            .transform_calculate(doublings="log(datum.speedup) / LN2")
+            .encode(
+                x=alt.X("cols:O", title="columns", axis=alt.Axis(labelAngle=0)),
+                y=alt.Y("rows:O", title="rows", sort="descending"),
+                tooltip=_tips(*CASE_TIPS, "speedup_text", "time", "note"),
+            )
+        )
+        cells = base.mark_rect(cornerRadius=3, stroke="currentColor", strokeOpacity=0.15).encode(
+            color=alt.Color(
+                "doublings:Q",
+                scale=alt.Scale(
+                    domain=[-2, -1, 0, 1, 2], range=SLOWER_TO_FASTER, clamp=True, interpolate="rgb"
+                ),
+                legend=None,
+            )
+        )
+        strong = "abs(datum.doublings) > 1.3"
+        labels = base.mark_text(fontSize=12, fontWeight=600).encode(
+            text=alt.Text("speedup_short:N"),
+            color=alt.condition(strong, alt.value("#ffffff"), alt.value("#1c1917")),
+        )
+        return _spec(cells, labels)
+
+    def host(self) -> Spec:
+        """What a call costs its caller: the median over cases as a bar, each case as a tick."""
+        x = alt.X("host_us:Q", title="µs a call, on the host")
+        base = alt.Chart(POINTS).encode(y=self.by_order, color=self.colour)
+        bars = (
+            base.transform_aggregate(
+                host_us="median(host_us)", cases="count()", groupby=["provider"]
+            )
+            .mark_bar(opacity=0.85, height={"band": 0.62})
+            .encode(
+                x=x,
+                tooltip=[
+                    alt.Tooltip("provider:N"),
+                    alt.Tooltip("host_us:Q", title="median of cases, µs", format=".3~s"),
+                    alt.Tooltip("cases:Q"),
+                ],
+            )
+        )
+        ticks = base.mark_tick(thickness=1.5, opacity=0.6, height={"band": 0.3}).encode(
+            x=x, color=alt.value("currentColor"), tooltip=_tips(*CASE_TIPS, "host")
+        )
+        return _spec(bars, ticks)
+
+    def accuracy(self) -> Spec:
+        """The largest error of each case, in units of the output's spacing; wrong results are crosses."""
+        x = alt.X(
+            "ulp:Q",
+            title="largest error against fp64, ulp of the output",
+            scale=alt.Scale(type="symlog", constant=0.5),
+            axis=alt.Axis(
+                values=[0, 0.25, 0.5, 1, 2, 4, 8, 16, 64, 256, 1024, 4096, 1 << 20], format="~g"
+            ),
+        )
+        base = alt.Chart(POINTS).encode(
+            x=x, y=self.by_order, tooltip=_tips(*CASE_TIPS, "error", "status", "note")
+        )
+        good = base.transform_filter("datum.status === 'ok'").mark_point(
+            filled=True, size=60, opacity=0.75
+        )
+        wrong = base.transform_filter("datum.status !== 'ok'").mark_point(
+            shape="M-1,-1L1,1M1,-1L-1,1", size=70, strokeWidth=2.5, filled=False
+        )
+        return _spec(
+            good.encode(color=self.colour, shape=self.shape),
+            wrong.encode(color=alt.value("#dc2626")),
+        )
+
+    def roofline(self) -> Spec:
+        """Arithmetic against intensity under the roofs of the device."""
+        x = _log_axis("intensity", "flop per compulsory byte", base=2)
+        y = _log_axis("gflops", "GFLOP/s", base=10, channel=alt.Y)
+        roofs = alt.Chart(LIMITS).encode(x=x, y=y, detail="roof:N")
+        lines = roofs.mark_line(strokeDash=[5, 3], opacity=0.7).encode(
+            color=alt.value("currentColor")
+        )
+        labels = roofs.transform_filter("isValid(datum.label)").mark_text(
+            align="right",
+            dx=-4,
+            dy={"expr": "datum.roof === 'measured ceiling' ? 26 : -7"},
+            fontSize=11,
+        )
+        marks = alt.Chart(POINTS).mark_point(filled=True, size=55, opacity=0.75)
+        tips = _tips(*CASE_TIPS, "time", "bandwidth", "limits")
+        return _spec(
+            lines,
+            labels.encode(text="label:N"),
+            marks.encode(x=x, y=y, color=self.colour, shape=self.shape, tooltip=tips),
+        )
+
+    def _lines(self, x: Any, y: Any, field: str, *tips: str) -> tuple[alt.Chart, ...]:
+        """A line for each provider, its measurements with their 20th to 80th percentiles."""
+        base = alt.Chart(POINTS).encode(x=x, color=self.colour)
+        weight = alt.condition(OURS_FIRST, alt.value(3.2), alt.value(1.6))
+        dashed = alt.condition(
+            f"datum.provider === '{CEILING}'", alt.value([6, 4]), alt.value([1, 0])
+        )
+        line = base.mark_line().encode(y=y, strokeWidth=weight, strokeDash=dashed)
+        spread = base.mark_rule(opacity=0.6, strokeWidth=2).encode(
+            y=alt.Y(f"{field}_low:Q"), y2=f"{field}_high:Q"
+        )
+        size = alt.condition(OURS_FIRST, alt.value(70), alt.value(40))
+        dots = base.mark_point(filled=True, opacity=1).encode(
+            y=y, shape=self.shape, size=size, tooltip=_tips(*CASE_TIPS, *tips)
+        )
+        return line, spread, dots
+
+
+def bandwidth_limits(results: Results) -> list[Point]:
+    """The device's peak, for a rule across the chart; the ceiling is measured and so a line of its own."""
+    if not results.peak:
+        return []
+    return [{"gbps": results.peak / 1e9, "label": f"peak {results.peak / 1e9:,.0f} GB/s"}]
+
+
+def roofs(results: Results, peak_flops: float | None) -> list[Point]:
+    """The corners of each roof: bandwidth times intensity, up to the peak of arithmetic where that is known."""
+    made: list[Point] = []
+    for name, bandwidth in (("peak", results.peak), ("measured ceiling", results.ceiling)):
+        if not bandwidth:
+            continue
+        end = min(8.0, peak_flops / bandwidth) if peak_flops else 8.0
+        corners = [(0.25, None), (end, f"{name} bandwidth")]
+        if peak_flops:
+            corners.append((peak_flops / bandwidth, None))
+        made += [
+            {"roof": name, "intensity": at, "gflops": bandwidth * at / 1e9, "label": label}
+            for at, label in corners
+        ]
+    if peak_flops and made:
+        ridge = peak_flops / (results.peak or results.ceiling or 1.0)
+        made += [
+            {"roof": "fp32", "intensity": at, "gflops": peak_flops / 1e9, "label": label}
+            for at, label in ((ridge, None), (4 * ridge, "fp32 peak"))
+        ]
+    return made
+
+
+def _log_axis(
+    field: str, title: str, *, base: int, format: str = ",~g", channel: Any = alt.X
+) -> Any:
+    scale = alt.Scale(type="log", base=base, nice=False, padding=8)
+    axis = alt.Axis(format=format, labelOverlap="greedy", tickCount=8)
+    return channel(f"{field}:Q", title=title, scale=scale, axis=axis)
+
+
+def _tips(*fields: str) -> list[alt.Tooltip]:
+    titles = {"speedup_text": "speed-up", "limits": "that is", "host": "host time"}
+    return [alt.Tooltip(f"{field}:N", title=titles.get(field, field)) for field in fields]
+
+
+def _spec(*layers: alt.Chart) -> Spec:
+    return alt.layer(*layers).to_dict()

@@ -1,0 +1,131 @@
+"""The charts as PNG files: the same specifications and data as the page's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import vl_convert
+
+from . import texts
+from .charts import Charts, Spec, bandwidth_limits, roofs
+from .files import write_whole
+from .peaks import peak_flops
+from .points import Point, points_of
+from .tables import CEILING, Group, Results
+
+FONT = "Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
+INK = "#292524"
+CONFIG = {
+    "font": FONT,
+    "background": "white",
+    "view": {"stroke": None},
+    "axis": {
+        "gridColor": "#e7e5e4",
+        "labelColor": INK,
+        "titleColor": INK,
+        "domainColor": "#a8a29e",
+    },
+    "title": {"anchor": "start", "fontSize": 15, "subtitleColor": "#57534e", "offset": 12},
+    "legend": {"labelFontSize": 12, "labelColor": INK},
+    "text": {"color": INK},
+    "rule": {"color": INK},
+}
+
+
+class Plot(NamedTuple):
+    """One file to be: its name and what is drawn."""
+
+    name: str
+    title: str
+    spec: Spec
+    points: list[Point]
+    limits: Sequence[Point] = ()
+    height: int = 320
+
+
+def write_plots(
+    results: list[Results], folder: Path, told: Callable[[str], None] | None = None
+) -> list[Path]:
+    """``plots/<chart>-<operation>-<pass>-<dtype>.png``; the device comes first where there are several."""
+    written = []
+    for one in results:
+        prefix = f"{texts.slug(one.device)}-" if len(results) > 1 else ""
+        for plot in plots_of(one):
+            path = folder / f"{prefix}{plot.name}.png"
+            if told:
+                told(f"drawing {path.name}")
+            written.append(write_whole(path, _png(plot, one)))
+    return written
+
+
+def plots_of(results: Results) -> Iterator[Plot]:
+    """Every plot that these results have data for."""
+    shown = [name for name in results.providers if results.of(name)]
+    charts = Charts(results.providers, legend=shown or results.providers)
+    points = points_of(results)[::-1]  # what is drawn last lies on top: rownorm
+    for group in results.groups:
+        yield from _plots_of_group(results, charts, group, _in_group(points, group))
+    for direction in sorted({group.direction for group in results.groups}):
+        of_pass = [point for point in points if point["pass"] == direction]
+        if called := [point for point in of_pass if "host_us" in point]:
+            title = f"What a {direction} call costs the host"
+            yield Plot(f"host-cost-{direction}", title, charts.host(), called)
+        if judged := [point for point in of_pass if "ulp" in point]:
+            title = f"Largest error against fp64: {direction}"
+            yield Plot(f"accuracy-{direction}", title, charts.accuracy(), judged)
+    limits = roofs(results, peak_flops(results))
+    if worked := [p for p in points if "gflops" in p and p["provider"] != CEILING]:
+        yield Plot("roofline", "Roofline", charts.roofline(), worked, limits)
+
+
+def _plots_of_group(
+    results: Results, charts: Charts, group: Group, points: list[Point]
+) -> Iterator[Plot]:
+    place = texts.slug(f"{group.operation}-{group.direction}-{group.dtype}")
+    timed = [point for point in points if "us" in point]
+    if wide := [point for point in timed if point.get("tallest")]:
+        limits = bandwidth_limits(results)
+        yield Plot(f"bandwidth-{place}", f"Bandwidth: {group}", charts.bandwidth(), wide, limits)
+    if tall := [point for point in timed if point.get("scaling")]:
+        title = f"Latency against rows: {group}, {tall[0]['cols']} columns"
+        yield Plot(f"latency-{place}", title, charts.latency(), tall)
+    subject, baseline = results.subject, results.baseline
+    if cells := speedup_cells(timed, subject, baseline):
+        title = f"{subject} over {baseline}: {group}"
+        height = 44 * len({cell["rows"] for cell in cells})
+        yield Plot(f"speedup-{place}", title, charts.speedup(), cells, height=height)
+
+
+def speedup_cells(points: list[Point], subject: str | None, baseline: str | None) -> list[Point]:
+    """The cells of a heat map: the subject's points with their speed-up over the baseline."""
+    return [
+        point
+        | {
+            "speedup": (found := point["speedups"][baseline])[0],
+            "speedup_short": found[1].split(" ")[0],
+            "speedup_text": f"{found[1]} over {baseline}",
+        }
+        for point in points
+        if point["provider"] == subject and baseline in point.get("speedups", ())
+    ]
+
+
+def _in_group(points: list[Point], group: Group) -> list[Point]:
+    return [p for p in points if Group(p["operation"], p["pass"], p["dtype"]) == group]
+
+
+def _png(plot: Plot, results: Results) -> bytes:
+    environment = results.environments[-1]
+    software = f"torch {environment.torch}, triton {environment.triton}"
+    timings = ", CPU timings" if results.kind == "cpu" else ""
+    spec = plot.spec | {
+        "title": {"text": plot.title, "subtitle": f"{results.device}{timings}; {software}"},
+        "width": 560,
+        "height": plot.height,
+        "padding": 16,
+        "config": CONFIG,
+        "datasets": {"points": plot.points, "limits": list(plot.limits)},
+    }
+    return vl_convert.vegalite_to_png(spec, scale=2)

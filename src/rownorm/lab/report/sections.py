@@ -1,0 +1,265 @@
+"""The parts of the page that need no JavaScript: verdicts, results, what went wrong, environment, method."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from ..records import Environment, Method
+from . import headline, points, texts
+from .tables import OURS, Results, Row
+
+NOTHING = (
+    '<p class="verdict">There are no records here, so there is nothing to show.</p>'
+    "<p>Measure something first: <code>rownorm bench --suite quick --output results</code>, "
+    "then <code>rownorm report results</code>.</p>"
+)
+COLUMNS = (  # heading, whether its values are numbers
+    ("operation", False),
+    ("pass", False),
+    ("dtype", False),
+    ("rows", True),
+    ("cols", True),
+    ("provider", False),
+    ("time", True),
+    ("memory", True),
+    ("GB/s", True),
+    ("of ceiling", True),
+    ("of peak", True),
+    ('<span id="over">speed-up</span>', True),
+    ("host", True),
+    ("error, ulp", True),
+)
+TIMERS = {
+    "cuda_graph": "device time of a CUDA graph over rotated inputs",
+    "device_events": "device events around each call",
+    "cpu_clock": "the CPU's clock around each call",
+}
+CPU_BANNER = (
+    "<p class=\"banner\"><strong>These are CPU timings.</strong> They show rownorm's CPU path, which is PyTorch's own "
+    "arithmetic, on this machine's processor. They say nothing of how fast the kernels are on a GPU.</p>"
+)
+
+
+def title(results: Sequence[Results]) -> str:
+    return f"rownorm report: {texts.listed([one.device for one in results]) or 'no records'}"
+
+
+def subtitle(results: Sequence[Results]) -> str:
+    """Devices, dates and how much there is."""
+    if not results:
+        return "no records"
+    rows = [row for one in results for row in one.rows]
+    dates = sorted({row.record.time[:10] for row in rows if row.record.time})
+    names = escape(texts.listed([one.device for one in results]))
+    parts = [names, " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else ""]
+    parts.append(texts.count(len(rows), "record"))
+    chooser = "".join(f"<option>{escape(one.device)}</option>" for one in results)
+    several = (
+        f'<label data-needs-script hidden>device <select id="device">{chooser}</select></label>'
+    )
+    return " &middot; ".join(filter(None, parts)) + (f" {several}" if len(results) > 1 else "")
+
+
+def damaged(lines: Sequence[tuple[int, str]]) -> str:
+    """Lines of the records file that could not be read."""
+    if not lines:
+        return ""
+    items = "".join(f"<li>line {number}: {escape(reason)}</li>" for number, reason in lines)
+    left_out = texts.count(len(lines), "damaged line")
+    return f'<div class="banner"><strong>{left_out} left out of this report.</strong><ul>{items}</ul></div>'
+
+
+def device(results: Results) -> str:
+    """The verdict on one device and its figures."""
+    boxes = "".join(
+        f"<div><dt>{escape(figure.label)}</dt><dd>{escape(figure.value)}</dd>"
+        f'<dd class="note">{escape(figure.note)}</dd></div>'
+        for figure in headline.figures(results)
+    )
+    return (
+        f'<div class="device" data-device="{escape(results.device)}">'
+        f"{CPU_BANNER if results.kind == 'cpu' else ''}"
+        f'<p class="verdict">{escape(headline.sentence(results))}</p>'
+        f'<dl class="figures">{boxes}</dl></div>'
+    )
+
+
+def filters(results: Sequence[Results]) -> str:
+    """Places for the filters, which the page's script fills in."""
+    sets = "".join(
+        f'<fieldset id="filter-{name}" aria-label="{name}"></fieldset>'
+        for name in ("operation", "pass", "dtype")
+    )
+    return (
+        f'<form class="filters" data-needs-script hidden>{sets}'
+        '<fieldset id="filter-provider" class="providers" aria-label="provider"></fieldset>'
+        '<label>speed-up of <select id="subject"></select></label>'
+        '<label>over <select id="baseline"></select></label></form>'
+    )
+
+
+def tables(results: Sequence[Results], method: str) -> str:
+    """The results, what is not among them, and how they came about; ``method`` is the text on the last."""
+    return "\n".join(
+        (
+            _results_table(results),
+            _troubles(results),
+            *map(_environment, results),
+            f'<section id="method"><h2>Method</h2>{method}{_methods(results)}</section>',
+        )
+    )
+
+
+def _results_table(results: Sequence[Results]) -> str:
+    heads = "".join(
+        f'<th scope="col"{_class(number)}>{heading}</th>' for heading, number in COLUMNS
+    )
+    every = [(row, one) for one in results for row in one.rows]
+    lines = "\n".join(_line(i, row, one) for i, (row, one) in enumerate(every) if row.time)
+    if not lines:
+        return '<section id="results"><h2>Results</h2><p class="empty">Nothing was timed.</p></section>'
+    button = '<button id="csv" type="button" data-needs-script hidden>Download as CSV</button>'
+    return (
+        '<section id="results"><h2>Results</h2><div class="bar"><span id="count" class="note"></span>'
+        f'{button}</div><div class="scroll" tabindex="0" role="region" aria-label="Results"><table>'
+        f"<thead><tr>{heads}</tr></thead><tbody>\n{lines}\n</tbody></table></div></section>"
+    )
+
+
+def _line(i: int, row: Row, results: Results) -> str:
+    """One line of the table; ``i`` is the row's place in the page's data."""
+    record, case = row.record, row.record.case
+    doubt = escape("; ".join(row.marks))
+    badge = f'<span class="badge" title="{doubt}">suspect</span>' if doubt else ""
+    named = f' title="{escape(case.name)}"' if case.name else ""
+    speedup = row.speedups.get(results.baseline or "")
+    accuracy = record.accuracy
+    cells = (
+        f"<td{named}>{escape(case.variant)}</td><td>{case.direction}</td><td>{case.dtype}</td>",
+        _number(str(case.rows), case.rows),
+        _number(str(case.cols), case.cols),
+        f"<td>{escape(record.provider)}{badge}</td>",
+        _number(points.time_text(row.time) if row.time else "", row.time and row.time.median),
+        _number(_or_dash(record.peak_bytes, texts.memory), record.peak_bytes),
+        _number(points.bandwidth_text(row).replace(" GB/s", ""), row.bandwidth),
+        _number(_or_dash(row.of_ceiling, texts.percent), row.of_ceiling),
+        _number(_or_dash(row.of_peak, texts.percent), row.of_peak),
+        _number(
+            points.speedup_text(speedup) if speedup else "", speedup and speedup.ratio, "speedup"
+        ),
+        _number(
+            _or_dash(row.host and row.host.median, texts.duration), row.host and row.host.median
+        ),
+        _number(
+            texts.significant(accuracy.max_ulp, 2) if accuracy else "",
+            accuracy.max_ulp if accuracy else None,
+        ),
+    )
+    ours = ' class="ours"' if record.provider == OURS else ""
+    return f'<tr data-i="{i}" data-device="{escape(results.device)}"{ours}>{"".join(cells)}</tr>'
+
+
+def _number(text: str, value: float | None, name: str = "") -> str:
+    """A cell with its value for sorting; what stands in brackets is written small."""
+    main, bracket, rest = text.partition(" (")
+    small = f" <small>{escape(bracket.strip() + rest)}</small>" if bracket else ""
+    sort = "" if value is None else f"{value:.6g}"
+    return (
+        f'<td class="number{" " + name if name else ""}" data-v="{sort}">{escape(main)}{small}</td>'
+    )
+
+
+def _or_dash(value: float | None, written: texts.Writer) -> str:
+    return "" if value is None else written(value)
+
+
+def _class(number: bool) -> str:
+    return ' class="number"' if number else ""
+
+
+def _troubles(results: Sequence[Results]) -> str:
+    """What was not measured, or is doubtful, and why: one line for each reason."""
+    found: dict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
+    for one in results:
+        for row in one.rows:
+            if row.record.status != "ok":
+                key = (one.device, row.record.status, row.provider, row.record.why)
+                found[key].append(row)
+            for mark in row.marks:
+                found[one.device, "suspect", row.provider, mark].append(row)
+    heading = '<section id="troubles"><h2>Not measured, and why</h2>'
+    if not found:
+        return (
+            f"{heading}<p>Every provider ran every case, and nothing looked doubtful.</p></section>"
+        )
+    lines = "\n".join(
+        f'<tr data-device="{escape(place)}"><td>{escape(provider)}</td><td>{status}</td>'
+        f'<td class="wrap">{escape(why) or "no reason given"}</td><td class="wrap">{_cases(rows)}</td></tr>'
+        for (place, status, provider, why), rows in found.items()
+    )
+    return (
+        f'{heading}<p class="how">Missing: not installed. Refused: the provider does not do this case. Wrong: it '
+        "failed the check against fp64. Failed: it raised an error. Suspect: timed, but with a reason to doubt it.</p>"
+        '<div class="scroll"><table><thead><tr><th>provider</th><th>what</th><th>why</th><th>cases</th></tr></thead>'
+        f"<tbody>{lines}</tbody></table></div></section>"
+    )
+
+
+def _cases(rows: Iterable[Row]) -> str:
+    names = [escape(f"{row.group} {points.shape(row)}") for row in rows]
+    if len(names) == 1:
+        return names[0]
+    listed = "<br>".join(names)
+    return f"<details><summary>{texts.count(len(names), 'case')}</summary>{listed}</details>"
+
+
+def _environment(results: Results) -> str:
+    blocks = "".join(_facts(environment) for environment in results.environments)
+    replaced = ""
+    if results.replaced:
+        told = texts.count(results.replaced, "record")
+        replaced = f"<p>{told} replaced by later ones of the same case and provider.</p>"
+    return (
+        f'<section class="environment" data-device="{escape(results.device)}">'
+        f"<h2>Environment: {escape(results.device)}</h2>{blocks}{replaced}</section>"
+    )
+
+
+def _facts(environment: Environment) -> str:
+    peak = "unknown"
+    if environment.peak_bytes_per_second:
+        peak = texts.gigabytes_per_second(environment.peak_bytes_per_second)
+        peak += f" ({environment.peak_source})" if environment.peak_source else ""
+    facts = {
+        "device": f"{environment.device} {environment.arch}".strip(),
+        "peak bandwidth": peak,
+        **{
+            name: getattr(environment, name)
+            for name in ("host", "platform", "driver", "python", "torch", "triton", "rownorm")
+        },
+        **environment.versions,
+        **environment.settings,
+    }
+    lines = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts.items() if value
+    )
+    return f'<dl class="facts">{lines}</dl>'
+
+
+def _methods(results: Sequence[Results]) -> str:
+    """Each way of measuring that occurs, with the number of measurements."""
+    found: dict[tuple[str, Method], int] = defaultdict(int)
+    for one in results:
+        for row in one.measured:
+            if row.record.method:
+                found[one.device, row.record.method] += 1
+    items = "".join(
+        f'<li data-device="{escape(place)}">{texts.count(number, "measurement")}: {TIMERS[method.timer]}; '
+        f"{texts.count(method.rounds, 'round')} of "
+        f"{texts.count(method.calls, 'call')} over {texts.count(method.rotation, 'set')} of inputs, "
+        f"{'cold' if method.cold else 'warm'} cache</li>"
+        for (place, method), number in found.items()
+    )
+    return f"<ul>{items}</ul>" if items else ""

@@ -1,0 +1,265 @@
+"""Records to plain rows: the one place where medians, bandwidths, percentages and speed-ups are computed.
+
+Everything that the page, the plots and the analysis show is a field of a ``Row`` or a median of such fields.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import NamedTuple
+
+import msgspec
+
+from ..cases import DIRECTIONS
+from ..records import Environment, Record
+from ..statistics import Ratio, Summary, paired_ratio, summarize, unpaired_ratio
+
+OURS, CEILING, EAGER = "rownorm", "ceiling", "torch"
+DTYPE_ORDER = ("bf16", "fp16", "fp32")
+DRAWS = 500  # of the bootstrap: there is an interval for every pair of providers of every case
+
+
+class Group(NamedTuple):
+    """What may share a chart: one operation with its options, one pass, one dtype."""
+
+    operation: str
+    direction: str
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.direction} {self.dtype}"
+
+
+Place = tuple[Group, int, int]  # with rows and columns
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One provider on one case, with everything that is said of it. None where it was not measured."""
+
+    record: Record
+    time: Summary | None = None  # seconds of device time
+    host: Summary | None = None  # seconds the caller waits
+    of_ceiling: float | None = None  # bandwidth as a fraction of the ceiling's on this case
+    speedups: dict[str, Ratio] = {}  # over each other provider of this case
+    tallest: bool = False  # no case of this group and width has more rows: it stands for the width
+    scaling: bool = False  # of the width at which this group has the most row counts
+
+    @property
+    def group(self) -> Group:
+        return _place_of(self.record)[0]
+
+    @property
+    def provider(self) -> str:
+        return self.record.provider
+
+    @property
+    def bandwidth(self) -> float | None:
+        """Compulsory bytes per second."""
+        return self.record.case.compulsory_bytes / self.time.median if self.time else None
+
+    @property
+    def bandwidth_between(self) -> tuple[float, float] | None:
+        """The bandwidths at the times that 80 % and 20 % of the rounds stayed under."""
+        moved = self.record.case.compulsory_bytes
+        return (moved / self.time.p80, moved / self.time.p20) if self.time else None
+
+    @property
+    def of_peak(self) -> float | None:
+        peak = self.record.environment.peak_bytes_per_second
+        return self.bandwidth / peak if self.bandwidth and peak else None
+
+    @property
+    def marks(self) -> list[str]:
+        """Reasons to doubt the figures."""
+        clocks = self.record.clocks
+        throttled = [f"throttled: {reason}" for reason in clocks.throttled] if clocks else []
+        return [*self.record.suspicions, *throttled]
+
+
+class Results(NamedTuple):
+    """Everything that was measured on one device."""
+
+    device: str
+    kind: str
+    environments: list[Environment]
+    rows: list[Row]
+    replaced: int  # records that a later one of the same case and provider took the place of
+
+    @property
+    def measured(self) -> list[Row]:
+        return [row for row in self.rows if row.time]
+
+    @property
+    def groups(self) -> list[Group]:
+        return sorted({row.group for row in self.rows}, key=_group_order)
+
+    @property
+    def providers(self) -> list[str]:
+        return sorted({row.provider for row in self.rows}, key=provider_order)
+
+    @property
+    def peak(self) -> float | None:
+        """The device's peak bandwidth, bytes per second."""
+        peaks = [e.peak_bytes_per_second for e in self.environments if e.peak_bytes_per_second]
+        return peaks[-1] if peaks else None
+
+    @property
+    def ceiling(self) -> float | None:
+        """The highest bandwidth that the ceiling's plain kernel reached on any case."""
+        return max(
+            (row.bandwidth for row in self.measured if row.provider == CEILING and row.bandwidth),
+            default=None,
+        )
+
+    @property
+    def subject(self) -> str | None:
+        """The provider that the words are about: rownorm, else the one measured most often."""
+        counted = Counter(row.provider for row in self.measured if row.provider != CEILING)
+        return OURS if OURS in counted else next((name for name, _ in counted.most_common(1)), None)
+
+    @property
+    def baseline(self) -> str | None:
+        """What speed-ups are over unless the reader chooses: eager PyTorch, else the first other provider."""
+        others = {row.provider for row in self.measured} - {CEILING, self.subject}
+        return EAGER if EAGER in others else min(others, key=provider_order, default=None)
+
+    def of(self, provider: str | None, group: Group | None = None) -> list[Row]:
+        """The measured rows of a provider."""
+        return [
+            row for row in self.measured if row.provider == provider and group in (None, row.group)
+        ]
+
+
+def results_of(records: Iterable[Record]) -> list[Results]:
+    """The results of each device, GPUs first."""
+    by_device: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        by_device[record.environment.device].append(record)
+    found = [_results_on(device, given) for device, given in by_device.items()]
+    return sorted(found, key=lambda one: (one.kind == "cpu", -len(one.rows), one.device))
+
+
+def provider_order(name: str) -> tuple[int, str]:
+    """rownorm, eager PyTorch, the others by name, the ceiling."""
+    return {OURS: 0, EAGER: 1, CEILING: 3}.get(name, 2), name
+
+
+def typical(values: Iterable[float | None]) -> float | None:
+    """The median of those that are there."""
+    present = [value for value in values if value is not None]
+    return median(present) if present else None
+
+
+def cases_of(rows: Iterable[Row]) -> list[dict[str, Row]]:
+    """The rows of each case, by provider."""
+    found: dict[Place, dict[str, Row]] = defaultdict(dict)
+    for row in rows:
+        found[_place_of(row.record)][row.provider] = row
+    return list(found.values())
+
+
+def _results_on(device: str, given: list[Record]) -> Results:
+    kept = _latest(given)
+    by_case: dict[Place, list[Record]] = defaultdict(list)
+    for record in kept:
+        by_case[_place_of(record)].append(record)
+    rows = [row for records in by_case.values() for row in _rows_of_case(records)]
+    environments = list({msgspec.json.encode(r.environment): r.environment for r in kept}.values())
+    rows = sorted(_placed(rows), key=_row_order)
+    return Results(device, kept[0].environment.kind, environments, rows, len(given) - len(kept))
+
+
+def _latest(records: Sequence[Record]) -> list[Record]:
+    """One record of each case and provider: the last one, but one that says something before "missing"."""
+    ordered = sorted(records, key=lambda record: (record.status != "missing", record.time))
+    return list({(_place_of(record), record.provider): record for record in ordered}.values())
+
+
+def _place_of(record: Record) -> Place:
+    """Where a record belongs in charts and tables. eps is no part of it: it changes no time."""
+    case = record.case
+    return Group(case.variant, case.direction, case.dtype), case.rows, case.cols
+
+
+def _rows_of_case(records: list[Record]) -> list[Row]:
+    """All providers of one case."""
+    timed = {r.provider: r for r in records if r.status == "ok" and _sound(r.seconds)}
+    times = {provider: summarize(record.seconds) for provider, record in timed.items()}
+    speedups: dict[str, dict[str, Ratio]] = defaultdict(dict)
+    compared = sorted(set(timed) - {CEILING})
+    for i, a in enumerate(compared):
+        for b in compared[i + 1 :]:
+            ratio = _time_ratio(timed[b], timed[a])
+            speedups[a][b] = ratio
+            speedups[b][a] = Ratio(1 / ratio.ratio, 1 / ratio.high, 1 / ratio.low)
+    ceiling = times.get(CEILING)
+    return [
+        Row(
+            record=record,
+            time=(time := times.get(record.provider)),
+            host=summarize(record.host_seconds)
+            if record.status == "ok" and _sound(record.host_seconds)
+            else None,
+            of_ceiling=ceiling.median / time.median if ceiling and time else None,
+            speedups=speedups[record.provider],
+        )
+        for record in records
+    ]
+
+
+def _sound(seconds: list[float]) -> bool:
+    """There are figures, and each could be a time."""
+    return bool(seconds) and all(0 < value < math.inf for value in seconds)
+
+
+def _time_ratio(a: Record, b: Record) -> Ratio:
+    """The times of ``a`` over those of ``b``, round by round where they were measured together."""
+    together = a.run == b.run and a.case.key == b.case.key and len(a.seconds) == len(b.seconds)
+    return (paired_ratio if together else unpaired_ratio)(a.seconds, b.seconds, draws=DRAWS)
+
+
+def _placed(rows: list[Row]) -> list[Row]:
+    """Rows that know whether they stand for their width and whether their width shows scaling with rows."""
+    tallest: dict[tuple[Group, int], int] = {}
+    heights: dict[Group, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for row in rows:
+        if row.time:
+            case = row.record.case
+            place = row.group, case.cols
+            tallest[place] = max(tallest.get(place, 0), case.rows)
+            heights[row.group][case.cols].add(case.rows)
+    scaling = {
+        group: max(widths, key=lambda cols: (len(widths[cols]), cols))
+        for group, widths in heights.items()
+        if max(map(len, widths.values())) > 1
+    }
+    return [
+        msgspec.structs.replace(
+            row,
+            tallest=tallest.get((row.group, row.record.case.cols)) == row.record.case.rows,
+            scaling=scaling.get(row.group) == row.record.case.cols,
+        )
+        for row in rows
+    ]
+
+
+def _index(names: Sequence[str], name: str) -> int:
+    return names.index(name) if name in names else len(names)
+
+
+def _group_order(group: Group) -> tuple[int, str, int, int]:
+    operation = group.operation.split(" ")[0]
+    return (
+        _index(("rms_norm", "layer_norm", "add_rms_norm", "add_layer_norm"), operation),
+        group.operation,
+        _index(DIRECTIONS, group.direction),
+        _index(DTYPE_ORDER, group.dtype),
+    )
+
+
+def _row_order(row: Row) -> tuple[object, ...]:
+    case = row.record.case
+    return (*_group_order(row.group), case.cols, case.rows, provider_order(row.provider))
