@@ -17,7 +17,7 @@ more than ``PEER_MEAN`` times the mean budget.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -59,30 +59,54 @@ class Exact(NamedTuple):
 
 def judge(case: Case, t: Tensors, outputs: Sequence[Tensor], *, strict: bool) -> Judgement:
     """Compare the outputs of a call with fp64. ``strict``: the budget decides; else the multiples for peers."""
+    return judge_all(case, t, {"": outputs}, strict=("",) if strict else ())[""]
+
+
+def judge_all(
+    case: Case,
+    t: Tensors,
+    made: Mapping[str, Sequence[Tensor]],
+    *,
+    strict: Collection[str],
+) -> dict[str, Judgement]:
+    """The same for several who were given the same tensors; the exact values are computed once."""
     names = output_names(case)
-    misfit = _misfit(case, t, names, outputs)
-    if misfit:
-        return Judgement(None, math.inf, misfit)
-    tallies = {name: _Tally(strict) for name in names}
-    by_name = dict(zip(names, outputs, strict=True))
+    judged = {
+        who: Judgement(None, math.inf, misfit)
+        for who, outputs in made.items()
+        if (misfit := _misfit(t, names, outputs))
+    }
+    fitting = {
+        who: {
+            name: (output.detach(), _Tally(who in strict))
+            for name, output in zip(names, outputs, strict=True)
+        }
+        for who, outputs in made.items()
+        if who not in judged
+    }
     with torch.no_grad():
-        for rows, exact in exact_values(case, t):
-            for name, truth in exact.items():
-                if name in tallies:
-                    tallies[name].add(by_name[name].detach()[rows], truth)
-    figures = {name: tally.figures() for name, tally in tallies.items()}
-    worst = max(figures, key=lambda name: figures[name].max_ulp)
-    used = max(each.budget_used for each in figures.values())
-    complaints = [f"{name} {each.complaint}" for name, each in figures.items() if each.complaint]
+        for rows, exact in exact_values(case, t) if fitting else ():
+            for tallies in fitting.values():
+                for name in exact.keys() & tallies.keys():
+                    output, tally = tallies[name]
+                    tally.add(output[rows], exact[name])
+    for who, tallies in fitting.items():
+        judged[who] = _judgement({name: tally.figures() for name, (_, tally) in tallies.items()})
+    return judged
+
+
+def _judgement(figures: dict[str, _Figures]) -> Judgement:
+    why = "; ".join(f"{name} {each.complaint}" for name, each in figures.items() if each.complaint)
     if any(not math.isfinite(each.max_error) for each in figures.values()):
-        return Judgement(None, math.inf, "; ".join(complaints))
+        return Judgement(None, math.inf, why)
+    worst = max(figures, key=lambda name: figures[name].max_ulp)
     accuracy = Accuracy(
         max_error=max(each.max_error for each in figures.values()),
         mean_error=max(each.mean_error for each in figures.values()),
         max_ulp=figures[worst].max_ulp,
         worst=worst,
     )
-    return Judgement(accuracy, used, "; ".join(complaints))
+    return Judgement(accuracy, max(each.budget_used for each in figures.values()), why)
 
 
 def one_rounding(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -270,7 +294,7 @@ class _Tally:
         return _Figures(error, total, ulp, used, complaint)
 
 
-def _misfit(case: Case, t: Tensors, names: Sequence[str], outputs: Sequence[Tensor]) -> str:
+def _misfit(t: Tensors, names: Sequence[str], outputs: Sequence[Tensor]) -> str:
     """What is wrong with the number, the shapes and the dtypes of the outputs, in words."""
     if len(outputs) != len(names):
         return f"returned {len(outputs)} tensors, should be {len(names)}: {', '.join(names)}"
