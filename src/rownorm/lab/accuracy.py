@@ -80,7 +80,7 @@ def judge_all(
     }
     fitting = {
         who: {
-            name: (output.detach(), _Tally(who in strict))
+            name: (output.detach(), _Tally(who in strict, _kept(name, case)))
             for name, output in zip(names, outputs, strict=True)
         }
         for who, outputs in made.items()
