@@ -73,6 +73,15 @@ REAL = [
     (512, 16384),
     (1024, 65536),
     (2, 131072),
+    # Rows of several tiles; and rows shared by clusters, the last program of which has less to do, or nothing.
+    (300, 3000),
+    (300, 5120),
+    (150, 12288),
+    (100, 20000),
+    (70, 32768),
+    (70, 65537),
+    (70, 131072),
+    (40, 262144),
 ]
 
 
