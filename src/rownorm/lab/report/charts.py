@@ -17,7 +17,7 @@ from .tables import CEILING, OURS, Results
 Spec = dict[str, Any]
 
 # Colours that keep a contrast of 3 to 1 on white and on near-black; rownorm's is the only saturated blue.
-COLOURS = {OURS: "#2563eb", "torch": "#d97706", CEILING: "#78716c"}
+COLOURS = {OURS: "#3273f6", "torch": "#d97706", CEILING: "#78716c"}
 OTHERS = ("#059669", "#db2777", "#8b5cf6", "#0891b2", "#65a30d", "#b45309", "#e11d48", "#64748b")
 SHAPES = (
     "circle",
@@ -84,7 +84,9 @@ class Charts:
             alt.Chart(POINTS)
             .transform_calculate(doublings="log(datum.speedup) / LN2")
             .encode(
-                x=alt.X("cols:O", title="columns", axis=alt.Axis(labelAngle=0)),
+                x=alt.X(
+                    "cols:O", title="columns", axis=alt.Axis(labelAngle=0, labelOverlap="greedy")
+                ),
                 y=alt.Y("rows:O", title="rows", sort="descending"),
                 tooltip=_tips(*CASE_TIPS, "speedup_text", "time", "note"),
             )
@@ -98,8 +100,9 @@ class Charts:
                 legend=None,
             )
         )
-        strong = "abs(datum.doublings) > 1.3"
-        labels = base.mark_text(fontSize=12, fontWeight=600).encode(
+        strong = "abs(datum.doublings) > 1.6"
+        fitting = "clamp(width / max(1, length(domain('x'))) / 3.4, 7, 12)"
+        labels = base.mark_text(fontSize={"expr": fitting}, fontWeight=600).encode(
             text=alt.Text("speedup_short:N"),
             color=alt.condition(strong, alt.value("#ffffff"), alt.value("#1c1917")),
         )
@@ -135,21 +138,21 @@ class Charts:
             title="largest error against fp64, ulp of the output",
             scale=alt.Scale(type="symlog", constant=0.5),
             axis=alt.Axis(
-                values=[0, 0.25, 0.5, 1, 2, 4, 8, 16, 64, 256, 1024, 4096, 1 << 20], format="~g"
+                values=[0, 0.5, 1, 2, 4, 8, 16, 64, 256, 1024, 4096, 2**14, 2**17, 2**20],
+                labelExpr="'' + datum.value",
+                labelOverlap="greedy",
             ),
         )
         base = alt.Chart(POINTS).encode(
             x=x, y=self.by_order, tooltip=_tips(*CASE_TIPS, "error", "status", "note")
         )
-        good = base.transform_filter("datum.status === 'ok'").mark_point(
-            filled=True, size=60, opacity=0.75
-        )
-        wrong = base.transform_filter("datum.status !== 'ok'").mark_point(
-            shape="M-1,-1L1,1M1,-1L-1,1", size=70, strokeWidth=2.5, filled=False
-        )
+        right = "datum.status === 'ok'"
+        cross = alt.value("M-1,-1L1,1M1,-1L-1,1")
         return _spec(
-            good.encode(color=self.colour, shape=self.shape),
-            wrong.encode(color=alt.value("#dc2626")),
+            base.mark_point(filled=False, size=60, strokeWidth=2.5, opacity=0.85).encode(
+                color=alt.condition(right, self.colour, alt.value("#dc2626")),
+                shape=alt.condition(right, self.shape, cross),
+            )
         )
 
     def roofline(self) -> Spec:
@@ -160,10 +163,11 @@ class Charts:
         lines = roofs.mark_line(strokeDash=[5, 3], opacity=0.7).encode(
             color=alt.value("currentColor")
         )
+        # Above the end of the higher roof, below the start of the lower one: there a slope leaves room for words.
+        lower = "datum.roof === 'measured ceiling'"
         labels = roofs.transform_filter("isValid(datum.label)").mark_text(
-            align="right",
-            dx=-4,
-            dy={"expr": "datum.roof === 'measured ceiling' ? 26 : -7"},
+            align={"expr": f"{lower} ? 'left' : 'right'"},
+            dy={"expr": f"{lower} ? 14 : -8"},
             fontSize=11,
         )
         marks = alt.Chart(POINTS).mark_point(filled=True, size=55, opacity=0.75)
@@ -192,6 +196,12 @@ class Charts:
         return line, spread, dots
 
 
+def drawn(spec: Spec, points: Sequence[Point], limits: Sequence[Point]) -> Spec:
+    """The specification with its data; where there are no limits, without the layers that would draw them."""
+    layers = [one for one in spec["layer"] if limits or one.get("data", {}).get("name") != "limits"]
+    return spec | {"layer": layers, "datasets": {"points": points, "limits": limits}}
+
+
 def bandwidth_limits(results: Results) -> list[Point]:
     """The device's peak, for a rule across the chart; the ceiling is measured and so a line of its own."""
     if not results.peak:
@@ -206,7 +216,9 @@ def roofs(results: Results, peak_flops: float | None) -> list[Point]:
         if not bandwidth:
             continue
         end = min(8.0, peak_flops / bandwidth) if peak_flops else 8.0
-        corners = [(0.25, None), (end, f"{name} bandwidth")]
+        label = f"{name} bandwidth"
+        starts = name == "measured ceiling"
+        corners = [(0.25, label if starts else None), (end, None if starts else label)]
         if peak_flops:
             corners.append((peak_flops / bandwidth, None))
         made += [
@@ -226,7 +238,10 @@ def _log_axis(
     field: str, title: str, *, base: int, format: str = ",~g", channel: Any = alt.X
 ) -> Any:
     scale = alt.Scale(type="log", base=base, nice=False, padding=8)
-    axis = alt.Axis(format=format, labelOverlap="greedy", tickCount=8)
+    powers = (
+        [2.0**i for i in range(-6, 32)] if base == 2 else alt.Undefined
+    )  # Vega draws those in sight
+    axis = alt.Axis(format=format, labelOverlap="greedy", tickCount=8, values=powers)
     return channel(f"{field}:Q", title=title, scale=scale, axis=axis)
 
 

@@ -56,7 +56,8 @@ def figures(results: Results) -> list[Figure]:
     made = []
     place = standing(results)
     if place.cases:
-        note = f"level with the fastest in {place.level}, slower in {place.slower}"
+        level, slower = f"level with the fastest in {place.level}", f"slower in {place.slower}"
+        note = ", ".join([level] * bool(place.level) + [slower] * bool(place.slower))
         made.append(Figure(f"{place.faster} of {place.cases}", f"cases: {subject} fastest", note))
     speedups = [row.speedups[b].ratio for row in rows if (b := results.baseline) in row.speedups]
     if speedup := median_speedup(results):

@@ -7,6 +7,7 @@ JavaScript travels inside the page, from the same specifications as the PNG file
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -79,10 +80,14 @@ def _data(results: Sequence[Results]) -> dict[str, Any]:
 
 
 def _scripts() -> str:
-    library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace(
-        "</script", "<\\/script"
-    )
-    return f"<script>{library}</script>\n<script>\n{part('page.js')}</script>"
+    return f"<script>{_library()}</script>\n<script>\n{part('page.js')}</script>"
+
+
+@cache
+def _library() -> str:
+    """Vega, Vega-Lite and vega-embed, as vl-convert carries them."""
+    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return bundle.replace("</script", "<\\/script")
 
 
 def part(name: str) -> str:

@@ -23,11 +23,11 @@ COLUMNS = (  # heading, whether its values are numbers
     ("cols", True),
     ("provider", False),
     ("time", True),
-    ("memory", True),
+    ('<span id="over">speed-up</span>', True),
     ("GB/s", True),
     ("of ceiling", True),
     ("of peak", True),
-    ('<span id="over">speed-up</span>', True),
+    ("memory", True),
     ("host", True),
     ("error, ulp", True),
 )
@@ -95,8 +95,8 @@ def filters(results: Sequence[Results]) -> str:
     return (
         f'<form class="filters" data-needs-script hidden>{sets}'
         '<fieldset id="filter-provider" class="providers" aria-label="provider"></fieldset>'
-        '<label>speed-up of <select id="subject"></select></label>'
-        '<label>over <select id="baseline"></select></label></form>'
+        '<fieldset id="filter-speedup" aria-label="speed-up"><label>speed-up of <select id="subject"></select></label>'
+        '<label>over <select id="baseline"></select></label></fieldset></form>'
     )
 
 
@@ -142,13 +142,13 @@ def _line(i: int, row: Row, results: Results) -> str:
         _number(str(case.cols), case.cols),
         f"<td>{escape(record.provider)}{badge}</td>",
         _number(points.time_text(row.time) if row.time else "", row.time and row.time.median),
-        _number(_or_dash(record.peak_bytes, texts.memory), record.peak_bytes),
-        _number(points.bandwidth_text(row).replace(" GB/s", ""), row.bandwidth),
-        _number(_or_dash(row.of_ceiling, texts.percent), row.of_ceiling),
-        _number(_or_dash(row.of_peak, texts.percent), row.of_peak),
         _number(
             points.speedup_text(speedup) if speedup else "", speedup and speedup.ratio, "speedup"
         ),
+        _number(points.bandwidth_text(row).replace(" GB/s", ""), row.bandwidth),
+        _number(_or_dash(row.of_ceiling, texts.percent), row.of_ceiling),
+        _number(_or_dash(row.of_peak, texts.percent), row.of_peak),
+        _number(_or_dash(record.peak_bytes, texts.memory), record.peak_bytes),
         _number(
             _or_dash(row.host and row.host.median, texts.duration), row.host and row.host.median
         ),
