@@ -124,8 +124,8 @@ def test_it_draws_every_chart_and_says_the_verdict(reports, visit):
     # One symbol a measurement that is not the ceiling's; one cell a case that both providers ran.
     assert counted["roofline"] == sum(r.provider != "ceiling" for r in found)
     assert counted["speedup"] == sum(r.provider == "rownorm" for r in found)
-    assert page.locator("#bandwidth .panel").count() == 6
-    assert page.locator("#latency .panel").count() == 2
+    assert page.locator("#bandwidth .panel").count() == 4
+    assert page.locator("#latency .panel").count() == 1
     assert "peak 4,800 GB/s" in page.locator("#bandwidth svg").first.text_content()
     assert page.locator(".verdict").inner_text().startswith("rownorm is the fastest in ")
     assert len(lines(page)) == len(found)
@@ -137,7 +137,7 @@ def test_filters_act_on_charts_and_table(reports, visit):
     everything = marks(page)
     choose(page, "operation", "rms_norm")
     some = marks(page)
-    assert all(some[name] < everything[name] for name in CHARTS)
+    assert all(some[name] < everything[name] for name in CHARTS if name != "latency")
     choose(page, "pass", "forward")
     choose(page, "dtype", "fp16")
     wanted = {"operation": "rms_norm", "direction": "forward", "dtype": "fp16"}
@@ -150,7 +150,7 @@ def test_filters_act_on_charts_and_table(reports, visit):
     before = marks(page)
     change(page, lambda: page.locator("#filter-provider input[value=liger]").uncheck())
     assert all(line[5] != "liger" for line in lines(page))
-    assert marks(page)["latency"] == before["latency"] - 6  # its six batches
+    assert marks(page)["latency"] == before["latency"] - 4  # its four batches
     assert marks(page)["speedup"] == before["speedup"]
 
     choose(page, "pass", "backward")  # nothing was measured backward in fp16
