@@ -7,6 +7,7 @@ import pytest
 from records_for_tests import cpu_records, failed_records, gpu_records
 
 from rownorm.lab.report import write_report
+from rownorm.lab.report.charts import LOOKS, OTHER_LOOKS, looks_of
 from rownorm.lab.report.files import write_whole
 
 
@@ -72,6 +73,25 @@ def test_two_reports_of_the_same_records_are_the_same(tmp_path):
         write_report(cpu_records(), tmp_path / name, plots=False)
     for name in ("report.html", "analysis.md"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return sum(weight * p for weight, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("paper", ("#fafaf9", "#1d2024"))
+def test_colours_can_be_seen_on_light_and_on_dark(paper):
+    for name, (colour, _) in [*LOOKS.items(), *enumerate(OTHER_LOOKS)]:
+        dark, light = sorted((luminance(colour), luminance(paper)))
+        assert (light + 0.05) / (dark + 0.05) >= 3, name
+
+
+def test_a_provider_looks_the_same_in_any_company():
+    names = [*LOOKS, "new", "newer"]
+    assert looks_of(names)["liger"] == looks_of(["liger"])["liger"]
+    assert len({colour for colour, _ in looks_of(names).values()}) == len(names)
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from records_for_tests import CPU, H200, cpu_records, failed_records, gpu_record
 from rownorm.lab.cases import Case
 from rownorm.lab.report import headline, texts
 from rownorm.lab.report.tables import Results, results_of
+from rownorm.lab.report.troubles import troubles_of
 
 CASE = Case(operation="rms_norm", rows=1000, cols=1000, dtype="fp32")  # 8,004,000 bytes
 
@@ -117,10 +118,36 @@ def test_standing_counts_cases():
             timed("liger", [9e-6, 9e-6, 9e-6], shape),
         ]
     device = only(results_of(records))
-    assert headline.standing(device) == (1, 1, 1)
+    assert headline.standing(device) == (1, 1, 1, 0)
     said = headline.sentence(device)
     assert "fastest in 1 of 3 cases, level with the fastest in 1, slower in 1" in said
     assert "over eager PyTorch is 1.00x" in said
+
+
+def test_noise_is_not_called_level():
+    noisy = [1e-6, 9e-6, 2e-6, 8e-6, 3e-6]
+    device = only(results_of([timed("rownorm", noisy), timed("torch", noisy[::-1])]))
+    assert headline.standing(device).unclear == 1
+    assert "too noisy to tell in 1" in headline.sentence(device)
+
+
+def test_many_doubts_are_said_aloud():
+    sure, doubtful = timed("rownorm", [1e-6]), timed("torch", [1e-6], suspicions=["spread 40 %"])
+    assert headline.doubts(only(results_of([sure]))) == ""
+    assert headline.doubts(only(results_of([sure, doubtful]))).startswith("1 of 2 measurements")
+
+
+def test_reasons_that_differ_in_numbers_are_one():
+    shapes = [msgspec.structs.replace(CASE, rows=rows) for rows in (10, 20, 30)]
+    records = [
+        timed("rownorm", [1e-6], shape, suspicions=[f"spread of {spread}% up to the 80th"])
+        for shape, spread in zip(shapes, (9, 110.5, 38), strict=True)
+    ]
+    records.append(record(CASE, "torch", status="failed", why="error 7"))
+    failed, suspect = troubles_of(only(results_of(records)))
+    assert (failed.kind, failed.provider, failed.why) == ("failed", "torch", "error 7")
+    assert suspect.why == "spread of 9 to 110.5% up to the 80th"
+    assert len(suspect.rows) == 3
 
 
 def test_sentences_when_little_was_measured():

@@ -7,27 +7,34 @@ in, ``limits``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
 
 import altair as alt
 
 from .points import Point
-from .tables import CEILING, OURS, Results
+from .tables import CEILING, EAGER, OURS, Results
 
 Spec = dict[str, Any]
 
 # Colours that keep a contrast of 3 to 1 on white and on near-black; rownorm's is the only saturated blue.
-COLOURS = {OURS: "#3273f6", "torch": "#d97706", CEILING: "#78716c"}
-OTHERS = ("#059669", "#db2777", "#8b5cf6", "#0891b2", "#65a30d", "#b45309", "#e11d48", "#64748b")
-SHAPES = (
-    "circle",
-    "square",
-    "triangle-up",
-    "diamond",
-    "cross",
-    "triangle-down",
-    "triangle-right",
-    "triangle-left",
+LOOKS = {
+    OURS: ("#3273f6", "circle"),
+    EAGER: ("#d97706", "square"),
+    "torch.compile": ("#059669", "triangle-up"),
+    "liger": ("#db2777", "diamond"),
+    "quack": ("#8b5cf6", "cross"),
+    "fla": ("#0891b2", "triangle-down"),
+    "flashinfer": ("#5b920b", "triangle-right"),
+    "plain_block": ("#64748b", "triangle-left"),
+    "plain_loop": ("#a3794f", "diamond"),
+    CEILING: ("#7a736d", "circle"),
+}
+OTHER_LOOKS = (
+    ("#0d9488", "circle"),
+    ("#c026d3", "square"),
+    ("#e11d48", "diamond"),
+    ("#4d7c0f", "cross"),
 )
 SLOWER_TO_FASTER = ("#b45309", "#f0b977", "#f4f4f2", "#8fb8f5", "#1d4ed8")
 
@@ -36,10 +43,10 @@ OURS_FIRST = f"datum.provider === '{OURS}'"
 CASE_TIPS = ("provider", "operation", "pass", "dtype", "shape")
 
 
-def colour_of(providers: Sequence[str]) -> dict[str, str]:
-    """One colour for each provider, the same wherever it appears in a report."""
-    left = iter(OTHERS * (1 + len(providers) // len(OTHERS)))
-    return {name: COLOURS.get(name) or next(left) for name in providers}
+def looks_of(providers: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """The colour and the shape of each provider, the same wherever it appears."""
+    others = cycle(OTHER_LOOKS)
+    return {name: LOOKS.get(name) or next(others) for name in providers}
 
 
 class Charts:
@@ -47,17 +54,19 @@ class Charts:
 
     def __init__(self, providers: Sequence[str], *, legend: Sequence[str] = ()) -> None:
         """``legend``: the providers that one names; the page has its own."""
-        colours = colour_of(providers)
+        names, looks = list(providers), looks_of(providers).values()
         shown = None
         if legend:
             shown = alt.Legend(title=None, symbolSize=90, symbolOpacity=1, values=list(legend))
-        names = list(colours)
         self.colour = alt.Color(
-            "provider:N", scale=alt.Scale(domain=names, range=list(colours.values())), legend=shown
+            "provider:N",
+            scale=alt.Scale(domain=names, range=[colour for colour, _ in looks]),
+            legend=shown,
         )
-        shapes = [SHAPES[i % len(SHAPES)] for i in range(len(names))]
         self.shape = alt.Shape(
-            "provider:N", scale=alt.Scale(domain=names, range=shapes), legend=shown
+            "provider:N",
+            scale=alt.Scale(domain=names, range=[shape for _, shape in looks]),
+            legend=shown,
         )
         self.by_order = alt.Y("provider:N", title=None, sort=names)
 

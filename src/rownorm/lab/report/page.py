@@ -17,7 +17,7 @@ import msgspec
 import vl_convert
 
 from . import sections
-from .charts import Charts, Spec, bandwidth_limits, colour_of, roofs
+from .charts import Charts, Spec, bandwidth_limits, looks_of, roofs
 from .peaks import peak_flops
 from .points import points_of
 from .tables import CEILING, Results, provider_order
@@ -61,7 +61,7 @@ def _data(results: Sequence[Results]) -> dict[str, Any]:
         "fields": fields,
         "rows": [[point.get(name) for name in fields] for point in points],
         "providers": providers,
-        "colours": colour_of(providers),
+        "colours": {name: colour for name, (colour, _) in looks_of(providers).items()},
         "ceiling": CEILING,
         "specs": specs(providers),
         "devices": [

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 
 from ..records import Environment, Method
 from . import headline, points, texts
 from .tables import OURS, Results, Row
+from .troubles import troubles
 
 NOTHING = (
     '<p class="verdict">There are no records here, so there is nothing to show.</p>'
-    "<p>Measure something first: <code>rownorm bench --suite quick --output results</code>, "
-    "then <code>rownorm report results</code>.</p>"
+    "<p>Measure something first: <code>rownorm bench --quick --out results/first</code>, "
+    "then <code>rownorm report results/first</code>.</p>"
 )
 COLUMNS = (  # heading, whether its values are numbers
     ("operation", False),
@@ -78,9 +79,11 @@ def device(results: Results) -> str:
         f'<dd class="note">{escape(figure.note)}</dd></div>'
         for figure in headline.figures(results)
     )
+    doubts = escape(headline.doubts(results))
+    warning = f'<p class="banner">{doubts}</p>' if doubts else ""
     return (
         f'<div class="device" data-device="{escape(results.device)}">'
-        f"{CPU_BANNER if results.kind == 'cpu' else ''}"
+        f"{CPU_BANNER if results.kind == 'cpu' else ''}{warning}"
         f'<p class="verdict">{escape(headline.sentence(results))}</p>'
         f'<dl class="figures">{boxes}</dl></div>'
     )
@@ -105,7 +108,7 @@ def tables(results: Sequence[Results], method: str) -> str:
     return "\n".join(
         (
             _results_table(results),
-            _troubles(results),
+            troubles(results),
             *map(_environment, results),
             f'<section id="method"><h2>Method</h2>{method}{_methods(results)}</section>',
         )
@@ -177,42 +180,6 @@ def _or_dash(value: float | None, written: texts.Writer) -> str:
 
 def _class(number: bool) -> str:
     return ' class="number"' if number else ""
-
-
-def _troubles(results: Sequence[Results]) -> str:
-    """What was not measured, or is doubtful, and why: one line for each reason."""
-    found: dict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
-    for one in results:
-        for row in one.rows:
-            if row.record.status != "ok":
-                key = (one.device, row.record.status, row.provider, row.record.why)
-                found[key].append(row)
-            for mark in row.marks:
-                found[one.device, "suspect", row.provider, mark].append(row)
-    heading = '<section id="troubles"><h2>Not measured, and why</h2>'
-    if not found:
-        return (
-            f"{heading}<p>Every provider ran every case, and nothing looked doubtful.</p></section>"
-        )
-    lines = "\n".join(
-        f'<tr data-device="{escape(place)}"><td>{escape(provider)}</td><td>{status}</td>'
-        f'<td class="wrap">{escape(why) or "no reason given"}</td><td class="wrap">{_cases(rows)}</td></tr>'
-        for (place, status, provider, why), rows in found.items()
-    )
-    return (
-        f'{heading}<p class="how">Missing: not installed. Refused: the provider does not do this case. Wrong: it '
-        "failed the check against fp64. Failed: it raised an error. Suspect: timed, but with a reason to doubt it.</p>"
-        '<div class="scroll"><table><thead><tr><th>provider</th><th>what</th><th>why</th><th>cases</th></tr></thead>'
-        f"<tbody>{lines}</tbody></table></div></section>"
-    )
-
-
-def _cases(rows: Iterable[Row]) -> str:
-    names = [escape(f"{row.group} {points.shape(row)}") for row in rows]
-    if len(names) == 1:
-        return names[0]
-    listed = "<br>".join(names)
-    return f"<details><summary>{texts.count(len(names), 'case')}</summary>{listed}</details>"
 
 
 def _environment(results: Results) -> str:
