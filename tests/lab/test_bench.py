@@ -22,7 +22,7 @@ def cpu_path(monkeypatch):
     """Without the interpreter, and without thousands of calls in a round."""
     monkeypatch.setattr(execute, "INTERPRETING", False)
     monkeypatch.setenv("TRITON_INTERPRET", "0")
-    monkeypatch.setattr("rownorm.lab.timing.CPU_ROUND", 2e-4)
+    monkeypatch.setattr("rownorm.lab.timing.CPU_ROUND", 2e-5)
     providers.all_providers()
     monkeypatch.setattr(providers, "_registry", dict(providers._registry))
 
@@ -112,6 +112,25 @@ def test_who_is_not_timed_and_why(name):
     assert record.seconds == []
     assert record.method is None
     assert records[CASE.key, "rownorm"].status == "ok"  # the others are none the worse for it
+
+
+def test_who_changes_its_input_does_not_hurt_the_others():
+    """Autograd would not go on with tensors that were written to."""
+
+    def meddler(case, t):
+        with torch.no_grad():
+            t.x.mul_(2)
+            t.weight.add_(1)
+        return lambda: torch.zeros_like(t.x)
+
+    plant("meddler", meddler)
+    records = run([TRAINING], ["rownorm", "meddler", "torch"])
+    assert {name: record.status for (_, name), record in records.items()} == {
+        "rownorm": "ok",
+        "meddler": "wrong",
+        "torch": "ok",
+    }
+    assert records[TRAINING.key, "meddler"].why == "changed its input x"
 
 
 def test_a_wrong_result_keeps_its_figures():

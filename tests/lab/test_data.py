@@ -60,6 +60,15 @@ def test_sets_differ_and_share_their_parameters():
     assert all(t.weight is sets[0].weight and t.bias is sets[0].bias for t in sets)
 
 
+def test_a_copy_shares_no_memory():
+    case = Case(operation="add_layer_norm", direction="both", rows=4, cols=16, pre_bias=True)
+    (t,) = rotation(case, 1, "cpu")
+    for mine, copied in zip(t, t.copy(), strict=True):
+        assert torch.equal(mine, copied)
+        assert mine.data_ptr() != copied.data_ptr()
+        assert mine.requires_grad == copied.requires_grad
+
+
 def test_the_seed_decides():
     case = Case(operation="add_rms_norm", direction="both", rows=4, cols=16)
     first, again, other = (rotation(case, 1, "cpu", seed=seed)[0] for seed in (1, 1, 2))
