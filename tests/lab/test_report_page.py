@@ -96,6 +96,15 @@ def marks(page) -> dict[str, int]:
     return {name: page.locator(f"#{name} :is({MARKS})").count() for name in CHARTS}
 
 
+def widths(page, panel: str) -> list[str]:
+    """The labels of the horizontal axis that can be seen."""
+    found = page.locator("#bandwidth .panel", has_text=panel).locator(".role-axis-label").nth(0)
+    texts = found.locator("text").evaluate_all(
+        "all => all.filter(one => one.getAttribute('opacity') !== '0').map(one => one.textContent)"
+    )
+    return [text for text in texts if text]
+
+
 def lines(page) -> list[list[str]]:
     """The cells of the lines of the table that can be seen."""
     return page.evaluate(
@@ -127,6 +136,9 @@ def test_it_draws_every_chart_and_says_the_verdict(reports, visit):
     assert page.locator("#bandwidth .panel").count() == 4
     assert page.locator("#latency .panel").count() == 1
     assert "peak 4,800 GB/s" in page.locator("#bandwidth svg").first.text_content()
+    labels = widths(page, "rms_norm forward bf16")
+    assert {"256", "4096", "65536"} <= set(labels) <= {str(2**i) for i in range(8, 17)}
+    assert widths(page, "rms_norm forward fp16") == ["4096"]  # the only one
     assert page.locator(".verdict").inner_text().startswith("rownorm is the fastest in ")
     assert len(lines(page)) == len(found)
     assert not page.locator(".empty:visible").count()

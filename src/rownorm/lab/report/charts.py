@@ -247,10 +247,11 @@ def _log_axis(
     field: str, title: str, *, base: int, format: str = ",~g", channel: Any = alt.X
 ) -> Any:
     scale = alt.Scale(type="log", base=base, nice=False, padding=8)
-    powers = (
-        [2.0**i for i in range(-6, 32)] if base == 2 else alt.Undefined
-    )  # Vega draws those in sight
-    axis = alt.Axis(format=format, labelOverlap="greedy", tickCount=8, values=powers)
+    label = f"format(datum.value, '{format}')"
+    if base == 2:  # powers of two only, unless there would be hardly any
+        power = "abs(log(datum.value) / LN2 - round(log(datum.value) / LN2)) < 1e-6"
+        label = f"{power} || domain('x')[1] < 4 * domain('x')[0] ? {label} : ''"
+    axis = alt.Axis(labelExpr=label, labelOverlap="greedy", tickCount=8)
     return channel(f"{field}:Q", title=title, scale=scale, axis=axis)
 
 
