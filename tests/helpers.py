@@ -17,18 +17,20 @@ import torch
 import torch.nn.functional as F
 
 import rownorm
-from rownorm.launch import force
+from rownorm.launch import device_of, force
 from rownorm.program import ACTIVATIONS, ROUNDINGS, Program
 from rownorm.reference import compute_dtype
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INPUTS = ("x", "residual", "pre_bias", "weight", "bias")
 ON_GPU = torch.cuda.is_available()
+HAS_CLUSTERS = ON_GPU and bool(device_of(0).clusters)
 
 # Every regime on rows of a few dozen columns: several tiles, chunks and parts, the last not full.
 FORCED = {
     "tile": {"regime": "tile", "block_rows": 4},
-    "resident": {"regime": "resident"},
+    "resident": {"regime": "resident", "block_cols": 32},
+    "cluster": {"regime": "cluster", "cluster": 2 if HAS_CLUSTERS else 1, "block_cols": 32},
     "looped": {"regime": "looped", "block_cols": 32},
     "split": {"regime": "split", "block_cols": 32, "part_cols": 64},
 }
@@ -188,8 +190,9 @@ def torch_own(case: Case, tensors: dict, *, h_rounded: bool = True) -> dict[str,
     than composing it in the dtype of x. With ``h_rounded`` the norm sees the residual stream as it
     is stored, as it does in eager PyTorch.
     """
-    plain = replace(case, data="normal", bias=case.bias and case.center, eps=None)
-    if plain == Case(case.center, case.dtype, case.shape, weight=case.weight, bias=plain.bias):
+    plain = Case(case.center, case.dtype, case.shape, weight=case.weight, bias=case.bias)
+    torch_has_it = case.center or not case.bias
+    if torch_has_it and replace(case, data="normal", eps=None) == plain:
         return outputs_and_gradients(lambda given: (_torch_norm(case, given), None), tensors)
     compute = compute_dtype(tensors["x"], tensors["residual"])
     wide = {name: None if t is None else t.to(compute) for name, t in tensors.items()}

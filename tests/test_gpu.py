@@ -73,6 +73,15 @@ REAL = [
     (512, 16384),
     (1024, 65536),
     (2, 131072),
+    # Rows of several tiles; and rows shared by clusters, the last program of which has less to do, or nothing.
+    (300, 3000),
+    (300, 5120),
+    (150, 12288),
+    (100, 20000),
+    (70, 32768),
+    (70, 65537),
+    (70, 131072),
+    (40, 262144),
 ]
 
 
@@ -99,7 +108,40 @@ def test_every_regime_is_met_by_real_shapes():
         for shape in REAL
         for direction in ("forward", "backward")
     }
-    assert met == {"tile", "resident", "looped", "split"}
+    clusters = {"cluster"} if on.clusters else set()
+    assert met == {"tile", "resident", "looped", "split"} | clusters
+
+
+@pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
+@pytest.mark.parametrize("n_cols", [12288, 20000, 65536])
+def test_parameter_gradients_of_many_wide_rows(n_cols, center, device):
+    """Every row counts once, whichever cluster it went to."""
+    case = Case(center, BF16, (500, n_cols), bias=center)
+    tensors = case.tensors(device)
+    made = ours(case, tensors)
+    wide = {name: None if t is None else t.double() for name, t in tensors.items()}
+    truth = ours(Case(center, torch.float64, case.shape, bias=center), wide)
+    for name in ("dweight", "dbias") if center else ("dweight",):
+        # One rounding of bf16, and fp32 sums of 500 rows.
+        torch.testing.assert_close(made[name].double(), truth[name], rtol=2.0**-8, atol=1e-3)
+
+
+@pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
+def test_every_option_in_a_cluster(center, device):
+    case = Case(
+        center,
+        BF16,
+        (70, 20000),
+        residual_dtype=torch.float32,
+        pre_bias=True,
+        bias=True,
+        activation="silu",
+    )
+    tensors = case.tensors(device)
+    problem = launch.forward.problem_of(tensors["x"], tensors["residual"], case.program)
+    if launch.device_of(0).clusters:
+        assert launch.plan(problem).regime == "cluster"
+    assert_case(case, tensors, batches=1)
 
 
 @pytest.mark.parametrize("n_rows", [1, 3])

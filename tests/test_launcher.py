@@ -30,6 +30,7 @@ def kernel(y_ptr, absent_ptr, x_ptr, n_cols, n_rows, BLOCK, ALIGN):
 
 
 kernel.arg_names = kernel.__code__.co_varnames
+METADATA = (4, 1, 1024)  # warps, programs to a cluster, shared memory
 CALL = launcher.Call(kernel, 7, 4, {"n_rows": 3, "n_cols": 5}, {"ALIGN": 1, "BLOCK": 8})
 
 
@@ -38,12 +39,14 @@ def start(monkeypatch):
     """Bind ``CALL`` as a given version of Triton would have it; gives (launcher, start, public calls)."""
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 99, raising=False)
 
-    def bind(version):
-        monkeypatch.setattr(launcher.triton, "__version__", version)
+    def bind(version, call=CALL):
+        known = tuple(int(part) for part in version.split(".")[:2])
+        monkeypatch.setattr(launcher, "VERSION", known)
         run, public = CudaLauncher(), []
-        compiled = SimpleNamespace(run=run, function="function", packed_metadata="metadata")
+        compiled = SimpleNamespace(run=run, function="function", packed_metadata=METADATA)
+        compiled.launch_metadata = lambda *arguments: ("launch metadata", *arguments)
         example = (torch.empty(5), torch.empty(5), None)
-        direct = launcher._direct(CALL, compiled, ROLES, example, 0, public.append)
+        direct = launcher._direct(call, compiled, ROLES, example, 0, public.append)
         return run, direct, public
 
     return bind
@@ -69,7 +72,7 @@ def test_a_known_triton_gets_pointers_in_the_order_of_the_kernel(version, start)
     assert bool(run.launched) == (version == "3.6.0")
     assert arguments[:5] == (7, 1, 1, 99, "function")
     assert arguments[-7:] == (y.data_ptr(), None, x.data_ptr(), 5, 3, 8, 1)
-    assert "metadata" in arguments
+    assert METADATA in arguments
     assert not public
 
 
@@ -81,3 +84,30 @@ def test_whoever_asked_to_be_told_of_launches_is_told(start, monkeypatch):
     direct(tensors)
     assert public == [tensors]
     assert not run.launched
+
+
+@pytest.mark.parametrize("version", ["3.6.0", "3.7.1"])
+def test_a_cluster_is_named_where_the_launcher_reads_it(version, start):
+    run, direct, _ = start(version, CALL._replace(cluster=8))
+    direct((torch.empty(5), torch.empty(5), None))
+    (arguments,) = run.launched or run.called
+    assert (4, 8, 1024) in arguments
+    assert METADATA not in arguments
+
+
+def test_clusters_tell_who_asked_and_are_started_all_the_same(start, monkeypatch):
+    run, direct, public = start("3.6.0", CALL._replace(cluster=2))
+    hooks = SimpleNamespace(calls=[print])
+    monkeypatch.setattr(launcher.knobs.runtime, "launch_enter_hook", hooks)
+    direct((torch.empty(5), torch.empty(5), None))
+    (arguments,) = run.launched
+    assert hooks in arguments
+    assert any(isinstance(each, tuple) and each[0] == "launch metadata" for each in arguments)
+    assert not public
+
+
+def test_clusters_have_no_public_way(monkeypatch):
+    monkeypatch.setattr(launcher, "DIRECT", False)
+    example = (torch.empty(5), torch.empty(5), None)
+    with pytest.raises(RuntimeError, match="only a direct launch"):
+        launcher.bind(CALL._replace(cluster=2), ROLES, example, 0)

@@ -40,8 +40,10 @@ def assert_sound(asked: Problem, plan: Plan) -> None:
         assert size >= 1
         assert size & (size - 1) == 0, plan
     assert plan.num_warps * asked.device.warp_size <= 1024
-    if plan.regime in ("tile", "resident"):
-        assert plan.block_cols >= asked.n_cols
+    if plan.regime in ("tile", "resident", "cluster"):
+        held = plan.cluster * plan.chunks * plan.block_cols
+        assert asked.n_cols <= held < 2 * max(asked.n_cols, plan.cluster * plan.block_cols)
+        assert (plan.cluster > 1) <= (plan.regime == "cluster")
         assert (plan.block_rows > 1) == (plan.regime == "tile")
     else:
         assert plan.block_rows == 1

@@ -5,7 +5,8 @@
     rstd = 1 / sqrt(mean((h - mu)^2) + eps)
     y    = activation((h - mu) * rstd * (weight + WEIGHT_SHIFT) + bias)
 
-Tiles are (rows, columns); a statistic of a row is (rows, 1); a parameter is (1, columns).
+Tiles are (rows, columns); a statistic of a row is (rows, 1); a parameter is (1, columns). A tile has a power of two
+columns, a row need not: it lies in a tuple of CHUNKS tiles, of which only the last reaches beyond it.
 Everything here is computed in COMPUTE: fp32, or fp64 where a row is fp64.
 """
 
@@ -63,29 +64,56 @@ def inverse_sqrt(variance, EPS: tl.constexpr, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def refined_mean(h, ok, n):
+def row_sums(chunks, CHUNKS: tl.constexpr):
+    """The sum of each row, (rows, 1), of rows that lie in CHUNKS tiles side by side."""
+    total = chunks[0]
+    for c in tl.static_range(1, CHUNKS):
+        total += chunks[c]
+    return tl.sum(total, axis=1, keep_dims=True)
+
+
+@triton.jit
+def refined_mean(h, ok, n, CHUNKS: tl.constexpr):
     """The mean of each row, rounded once. Lanes where ``ok`` is false are 0 in ``h`` and do not count.
 
     A sum rounds at every step. But ``h - mean`` is nearly exact even where the mean is 1e4 times the
     spread, so the mean of these deviations is what rounding did to the first one. A constant row gets
     its own value back, and a variance of 0. The first sum is of ``h / n``: it cannot overflow.
     """
-    mean = tl.sum(h * (1.0 / n), axis=1, keep_dims=True)
-    return mean + tl.sum(tl.where(ok, h - mean, 0.0), axis=1, keep_dims=True) / n
+    shares = ()
+    for c in tl.static_range(CHUNKS):
+        shares = shares + (h[c] * (1.0 / n),)
+    mean = row_sums(shares, CHUNKS)
+    deviations = ()
+    for c in tl.static_range(CHUNKS):
+        deviations = deviations + (tl.where(ok[c], h[c] - mean, 0.0),)
+    return mean + row_sums(deviations, CHUNKS) / n
 
 
 @triton.jit
-def moments(h, ok, n_cols, CENTER: tl.constexpr, EPS: tl.constexpr, COMPUTE: tl.constexpr):
-    """(deviation, mu, rstd) of whole rows; lanes where ``ok`` is false do not count."""
+def moments(
+    h,
+    ok,
+    n_cols,
+    CENTER: tl.constexpr,
+    EPS: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    CHUNKS: tl.constexpr,
+):
+    """(mu, rstd) of whole rows; lanes where ``ok`` is false do not count."""
     n = tl.cast(n_cols, COMPUTE)
+    squares = ()
     if CENTER:
-        mu = refined_mean(h, ok, n)
-        deviation = tl.where(ok, h - mu, 0.0)
-        variance = tl.sum(deviation * deviation, axis=1, keep_dims=True) / n
-        return deviation, mu, inverse_sqrt(variance, EPS, COMPUTE)
+        mu = refined_mean(h, ok, n, CHUNKS)
+        for c in tl.static_range(CHUNKS):
+            deviation = tl.where(ok[c], h[c] - mu, 0.0)
+            squares = squares + (deviation * deviation,)
+        return mu, inverse_sqrt(row_sums(squares, CHUNKS) / n, EPS, COMPUTE)
     else:
-        variance = tl.sum(h * h, axis=1, keep_dims=True) / n
-        return h, tl.zeros_like(variance), inverse_sqrt(variance, EPS, COMPUTE)
+        for c in tl.static_range(CHUNKS):
+            squares = squares + (h[c] * h[c],)
+        variance = row_sums(squares, CHUNKS) / n
+        return tl.zeros_like(variance), inverse_sqrt(variance, EPS, COMPUTE)
 
 
 @triton.jit
@@ -163,3 +191,27 @@ def affine(x_hat, weight, bias, WEIGHT_SHIFT: tl.constexpr, COMPUTE: tl.constexp
     if bias is not None:
         z += bias.to(COMPUTE)
     return z
+
+
+@triton.jit
+def gradient_before_affine(
+    dy,
+    deviation,
+    rstd,
+    weight,
+    bias,
+    WEIGHT_SHIFT: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    ROUND_TO: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """(x_hat, x_hat as the weight saw it, dz, g). ``dy`` is 0 outside the row, so dz and g are too."""
+    x_hat = deviation * rstd
+    seen = normalize(deviation, rstd, ROUND_TO, COMPUTE)
+    if ACTIVATION is not None:
+        z = affine(seen, weight, bias, WEIGHT_SHIFT, COMPUTE)
+        dz = dy * activation_gradient(z, ACTIVATION)
+    else:
+        dz = dy
+    g = scale(dz, weight, WEIGHT_SHIFT, COMPUTE)
+    return x_hat, seen, dz, g

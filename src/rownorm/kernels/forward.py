@@ -1,9 +1,8 @@
-"""Forward kernels, one for each shape of work. The equations are in ``arithmetic``.
+"""Forward kernels that hold whole rows: one load, one store. The equations are in ``arithmetic``.
 
-    forward_tile     BLOCK_ROWS whole rows in one program: one load, one store (regimes tile and resident)
-    forward_looped   one row in one program, in chunks: statistics, then the row again from cache
-    forward_moments  the statistics of one part of a row (regime split, first half)
-    forward_apply    merges the parts in a fixed order, normalizes its own part (regime split, second half)
+    forward_tile     BLOCK_ROWS rows in one program (regimes tile and resident)
+    forward_cluster  one row at a time in CLUSTER programs, each with its share of the columns; they go from row to row,
+                     and the next one is under way while this one is worked on (regime cluster)
 
 Strides and sizes arrive divided by ALIGN, the largest power of two that divides all of them: multiplying
 it back in is what shows the compiler that 16-byte accesses are safe.
@@ -22,7 +21,15 @@ from .arithmetic import (
     load_h,
     moments,
     normalize,
-    refined_mean,
+)
+from .cluster import (
+    held,
+    leave_cluster,
+    open_mailbox,
+    received_moments,
+    received_sums,
+    send,
+    wait_for_cluster,
 )
 
 
@@ -50,30 +57,40 @@ def forward_tile(
     COMPUTE: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
+    CHUNKS: tl.constexpr,
     EVEN_COLS: tl.constexpr,
 ):
     n_cols = n_cols * ALIGN
     rows = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)[:, None]
-    cols = tl.arange(0, BLOCK_COLS)[None, :]
     row_ok = in_range(rows, n_rows, BLOCK_ROWS == 1)
-    col_ok = in_range(cols, n_cols, EVEN_COLS)
-    ok = row_ok & col_ok
+    lanes = tl.arange(0, BLOCK_COLS)[None, :]
     x_row = rows * x_row_stride * ALIGN
     residual_row = rows * residual_row_stride * ALIGN
-    out = rows * n_cols + cols
+    out_row = rows * n_cols
 
-    pre_bias = load_columns(pre_bias_ptr, cols, col_ok) if pre_bias_ptr is not None else None
-    h = load_h(x_ptr, residual_ptr, pre_bias, x_row, residual_row, cols, ok, COMPUTE, "")
-    if h_ptr is not None:
-        tl.store(h_ptr + out, h.to(h_ptr.dtype.element_ty), mask=ok)
-    deviation, mu, rstd = moments(h, ok, n_cols, CENTER, EPS, COMPUTE)
-    x_hat = normalize(deviation, rstd, ROUND_TO, COMPUTE)
-    # Loaded only now: until the statistics are known they would take registers from the rows in flight.
-    weight = load_columns(weight_ptr, cols, col_ok) if weight_ptr is not None else None
-    bias = load_columns(bias_ptr, cols, col_ok) if bias_ptr is not None else None
-    z = affine(x_hat, weight, bias, WEIGHT_SHIFT, COMPUTE)
+    h = ()
+    ok = ()
+    for c in tl.static_range(CHUNKS):
+        cols = c * BLOCK_COLS + lanes
+        col_ok = in_range(cols, n_cols, EVEN_COLS or c < CHUNKS - 1)
+        ok = ok + (row_ok & col_ok,)
+        pre_bias = load_columns(pre_bias_ptr, cols, col_ok) if pre_bias_ptr is not None else None
+        h = h + (
+            load_h(x_ptr, residual_ptr, pre_bias, x_row, residual_row, cols, ok[c], COMPUTE, ""),
+        )
+        if h_ptr is not None:
+            tl.store(h_ptr + out_row + cols, h[c].to(h_ptr.dtype.element_ty), mask=ok[c])
+    mu, rstd = moments(h, ok, n_cols, CENTER, EPS, COMPUTE, CHUNKS)
 
-    tl.store(y_ptr + out, activate(z, ACTIVATION).to(y_ptr.dtype.element_ty), mask=ok)
+    for c in tl.static_range(CHUNKS):
+        cols = c * BLOCK_COLS + lanes
+        col_ok = in_range(cols, n_cols, EVEN_COLS or c < CHUNKS - 1)
+        x_hat = normalize(h[c] - mu if CENTER else h[c], rstd, ROUND_TO, COMPUTE)
+        # Loaded only now: until the statistics are known they would take registers from the rows in flight.
+        weight = load_columns(weight_ptr, cols, col_ok) if weight_ptr is not None else None
+        bias = load_columns(bias_ptr, cols, col_ok) if bias_ptr is not None else None
+        y = activate(affine(x_hat, weight, bias, WEIGHT_SHIFT, COMPUTE), ACTIVATION)
+        tl.store(y_ptr + out_row + cols, y.to(y_ptr.dtype.element_ty), mask=ok[c])
     if mu_ptr is not None:
         tl.store(mu_ptr + rows, mu, mask=row_ok)
     if rstd_ptr is not None:
@@ -81,121 +98,53 @@ def forward_tile(
 
 
 @triton.jit
-def _load_chunk(
-    x_ptr,
+def _load_row(
+    ptr,
+    row,
+    there,
+    lanes,
+    n_cols,
+    BLOCK_COLS: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    EVEN_COLS: tl.constexpr,
+):
+    """This program's columns of a row, as they lie in memory; zeros where the row is not ``there``."""
+    chunks = ()
+    for c in tl.static_range(CHUNKS):
+        cols = c * BLOCK_COLS + lanes
+        ok = in_range(cols, n_cols, EVEN_COLS) & there
+        chunks = chunks + (tl.load(ptr + row + cols, mask=ok, other=0.0),)
+    return chunks
+
+
+@triton.jit
+def _held_h(
+    x,
+    residual,
     residual_ptr,
     pre_bias_ptr,
-    x_row,
-    residual_row,
     cols,
     ok,
     COMPUTE: tl.constexpr,
-    CACHE: tl.constexpr,
+    HOLD_X: tl.constexpr,
+    HOLD_RESIDUAL: tl.constexpr,
 ):
-    """Columns ``cols`` of h, in one row."""
-    pre_bias = load_columns(pre_bias_ptr, cols, ok) if pre_bias_ptr is not None else None
-    return load_h(x_ptr, residual_ptr, pre_bias, x_row, residual_row, cols, ok, COMPUTE, CACHE)
+    """``x [+ pre_bias] [+ residual]`` of one chunk, from what is held of it."""
+    h = held(x, HOLD_X).to(COMPUTE)
+    if pre_bias_ptr is not None:
+        h += load_columns(pre_bias_ptr, cols, ok).to(COMPUTE)
+    if residual_ptr is not None:
+        h += held(residual, HOLD_RESIDUAL).to(COMPUTE)
+    return h
 
 
 @triton.jit
-def _scan_moments(
-    x_ptr,
-    residual_ptr,
-    pre_bias_ptr,
-    x_row,
-    residual_row,
-    first_col,
-    end_col,
-    CENTER: tl.constexpr,
-    COMPUTE: tl.constexpr,
-    BLOCK_COLS: tl.constexpr,
-):
-    """(mean, sum of squared deviations) of columns first_col to end_col; (0, sum of squares) uncentred.
-
-    Deviations are taken from ``origin``, the mean of the first chunk. It can be far from the mean of the whole only
-    where chunks differ, and then the variance is large too: with k chunks at most k times as many rounding errors
-    as a second pass would make, whatever the data.
-    """
-    lanes = tl.arange(0, BLOCK_COLS)[None, :]
-    origin = tl.zeros((1, 1), COMPUTE)
-    if CENTER:
-        cols = first_col + lanes
-        ok = cols < end_col
-        h = _load_chunk(
-            x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row, cols, ok, COMPUTE, "evict_last"
-        )
-        n_first = tl.cast(tl.minimum(end_col - first_col, BLOCK_COLS), COMPUTE)
-        origin = refined_mean(h, ok, n_first)
-    total = tl.zeros((1, BLOCK_COLS), COMPUTE)
-    square = tl.zeros((1, BLOCK_COLS), COMPUTE)
-    for start in range(first_col, end_col, BLOCK_COLS):
-        cols = start + lanes
-        ok = cols < end_col
-        h = _load_chunk(
-            x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row, cols, ok, COMPUTE, "evict_last"
-        )
-        if CENTER:
-            deviation = tl.where(ok, h - origin, 0.0)
-            total += deviation
-            square += deviation * deviation
-        else:
-            square += h * h
-    squares = tl.sum(square, axis=1, keep_dims=True)
-    if CENTER:
-        n = tl.cast(end_col - first_col, COMPUTE)
-        drift = tl.sum(total, axis=1, keep_dims=True) / n
-        # Squares that overflow stay infinite, as in a second pass; rounding makes no negative variance.
-        shifted = tl.where(squares < float("inf"), squares - n * drift * drift, squares)
-        return origin + drift, tl.where(shifted < 0.0, 0.0, shifted)
-    else:
-        return origin, squares
-
-
-@triton.jit
-def _apply_range(
-    x_ptr,
-    residual_ptr,
-    pre_bias_ptr,
-    weight_ptr,
-    bias_ptr,
-    y_ptr,
-    h_ptr,
-    x_row,
-    residual_row,
-    out_row,
-    first_col,
-    end_col,
-    mu,
-    rstd,
-    CENTER: tl.constexpr,
-    WEIGHT_SHIFT: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    ROUND_TO: tl.constexpr,
-    COMPUTE: tl.constexpr,
-    BLOCK_COLS: tl.constexpr,
-):
-    """Normalize columns first_col to end_col, last chunk first: what was read last is still in cache."""
-    lanes = tl.arange(0, BLOCK_COLS)[None, :]
-    n_chunks = tl.cdiv(end_col - first_col, BLOCK_COLS)
-    for chunk in range(0, n_chunks):
-        cols = first_col + (n_chunks - 1 - chunk) * BLOCK_COLS + lanes
-        ok = cols < end_col
-        h = _load_chunk(
-            x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row, cols, ok, COMPUTE, "evict_first"
-        )
-        if h_ptr is not None:
-            tl.store(h_ptr + out_row + cols, h.to(h_ptr.dtype.element_ty), mask=ok)
-        deviation = h - mu if CENTER else h
-        x_hat = normalize(deviation, rstd, ROUND_TO, COMPUTE)
-        weight = load_columns(weight_ptr, cols, ok) if weight_ptr is not None else None
-        bias = load_columns(bias_ptr, cols, ok) if bias_ptr is not None else None
-        z = affine(x_hat, weight, bias, WEIGHT_SHIFT, COMPUTE)
-        y = activate(z, ACTIVATION)
-        tl.store(y_ptr + out_row + cols, y.to(y_ptr.dtype.element_ty), mask=ok)
+def _add_pairs(a, b, c, d):
+    return a + c, b + d
 
 
 @triton.jit(do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols"])
-def forward_looped(
+def forward_cluster(
     x_ptr,
     residual_ptr,
     pre_bias_ptr,
@@ -217,185 +166,134 @@ def forward_looped(
     ROUND_TO: tl.constexpr,
     COMPUTE: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    EVEN_COLS: tl.constexpr,
+    CLUSTER: tl.constexpr,
+    HOLD_X: tl.constexpr,
+    HOLD_RESIDUAL: tl.constexpr,
 ):
+    COLS: tl.constexpr = CHUNKS * BLOCK_COLS
     n_cols = n_cols * ALIGN
-    row = tl.program_id(0).to(tl.int64)
-    x_row = row * x_row_stride * ALIGN
-    residual_row = row * residual_row_stride * ALIGN
-
-    mu, square = _scan_moments(
-        x_ptr,
-        residual_ptr,
-        pre_bias_ptr,
-        x_row,
-        residual_row,
-        0,
-        n_cols,
-        CENTER,
-        COMPUTE,
-        BLOCK_COLS,
-    )
-    rstd = inverse_sqrt(square / tl.cast(n_cols, COMPUTE), EPS, COMPUTE)
-    if mu_ptr is not None:
-        tl.store(mu_ptr + row + tl.zeros((1, 1), tl.int64), mu)
-    if rstd_ptr is not None:
-        tl.store(rstd_ptr + row + tl.zeros((1, 1), tl.int64), rstd)
-    _apply_range(
-        x_ptr,
-        residual_ptr,
-        pre_bias_ptr,
-        weight_ptr,
-        bias_ptr,
-        y_ptr,
-        h_ptr,
-        x_row,
-        residual_row,
-        row * n_cols,
-        0,
-        n_cols,
-        mu,
-        rstd,
-        CENTER,
-        WEIGHT_SHIFT,
-        ACTIVATION,
-        ROUND_TO,
-        COMPUTE,
-        BLOCK_COLS,
-    )
-
-
-@triton.jit(
-    do_not_specialize=[
-        "x_row_stride",
-        "residual_row_stride",
-        "n_rows",
-        "n_cols",
-        "n_parts",
-        "part_blocks",
-    ]
-)
-def forward_moments(
-    x_ptr,
-    residual_ptr,
-    pre_bias_ptr,
-    parts_ptr,  # (2, n_rows, n_parts): means, then sums of squared deviations
-    x_row_stride,
-    residual_row_stride,
-    n_rows,
-    n_cols,
-    n_parts,
-    part_blocks,
-    ALIGN: tl.constexpr,
-    CENTER: tl.constexpr,
-    COMPUTE: tl.constexpr,
-    BLOCK_COLS: tl.constexpr,
-):
-    pid = tl.program_id(0).to(tl.int64)
-    row = pid // n_parts
-    first_col = (pid % n_parts).to(tl.int32) * part_blocks * BLOCK_COLS
-    end_col = tl.minimum(first_col + part_blocks * BLOCK_COLS, n_cols * ALIGN)
-    mean, square = _scan_moments(
-        x_ptr,
-        residual_ptr,
-        pre_bias_ptr,
-        row * x_row_stride * ALIGN,
-        row * residual_row_stride * ALIGN,
-        first_col,
-        end_col,
-        CENTER,
-        COMPUTE,
-        BLOCK_COLS,
-    )
-    slot = parts_ptr + pid + tl.zeros((1, 1), tl.int64)
-    tl.store(slot, mean)
-    tl.store(slot + tl.cast(n_rows, tl.int64) * n_parts, square)
-
-
-@triton.jit(
-    do_not_specialize=[
-        "x_row_stride",
-        "residual_row_stride",
-        "n_rows",
-        "n_cols",
-        "n_parts",
-        "part_blocks",
-    ]
-)
-def forward_apply(
-    x_ptr,
-    residual_ptr,
-    pre_bias_ptr,
-    weight_ptr,
-    bias_ptr,
-    y_ptr,
-    h_ptr,
-    mu_ptr,
-    rstd_ptr,
-    parts_ptr,
-    x_row_stride,
-    residual_row_stride,
-    n_rows,
-    n_cols,
-    n_parts,
-    part_blocks,
-    ALIGN: tl.constexpr,
-    CENTER: tl.constexpr,
-    EPS: tl.constexpr,
-    WEIGHT_SHIFT: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    ROUND_TO: tl.constexpr,
-    COMPUTE: tl.constexpr,
-    BLOCK_COLS: tl.constexpr,
-    BLOCK_PARTS: tl.constexpr,
-):
-    n_cols = n_cols * ALIGN
-    pid = tl.program_id(0).to(tl.int64)
-    row = pid // n_parts
-    part = (pid % n_parts).to(tl.int32)
-    part_cols = part_blocks * BLOCK_COLS
-    first_col = part * part_cols
-    end_col = tl.minimum(first_col + part_cols, n_cols)
-
-    parts = tl.arange(0, BLOCK_PARTS)[None, :]
-    part_ok = parts < n_parts
-    slots = parts_ptr + row * n_parts + parts
-    n_squares = tl.cast(n_rows, tl.int64) * n_parts
-    square = tl.load(slots + n_squares, mask=part_ok, other=0.0)
     n = tl.cast(n_cols, COMPUTE)
-    if CENTER:
-        mean = tl.load(slots, mask=part_ok, other=0.0)
-        count = tl.where(part_ok, tl.minimum(part_cols, n_cols - parts * part_cols), 0).to(COMPUTE)
-        origin = tl.load(parts_ptr + row * n_parts + tl.zeros((1, 1), tl.int64))
-        shift = tl.where(part_ok, mean - origin, 0.0)
-        drift = tl.sum(shift * count, axis=1, keep_dims=True) / n
-        square += count * (shift - drift) * (shift - drift)
-        mu = origin + drift
-    else:
-        mu = tl.zeros((1, 1), COMPUTE)
-    rstd = inverse_sqrt(tl.sum(square, axis=1, keep_dims=True) / n, EPS, COMPUTE)
-    if mu_ptr is not None:
-        tl.store(mu_ptr + row + tl.zeros((1, 1), tl.int64), mu, mask=part == 0)
-    if rstd_ptr is not None:
-        tl.store(rstd_ptr + row + tl.zeros((1, 1), tl.int64), rstd, mask=part == 0)
-    _apply_range(
-        x_ptr,
-        residual_ptr,
-        pre_bias_ptr,
-        weight_ptr,
-        bias_ptr,
-        y_ptr,
-        h_ptr,
-        row * x_row_stride * ALIGN,
-        row * residual_row_stride * ALIGN,
-        row * n_cols,
-        first_col,
-        end_col,
-        mu,
-        rstd,
-        CENTER,
-        WEIGHT_SHIFT,
-        ACTIVATION,
-        ROUND_TO,
-        COMPUTE,
-        BLOCK_COLS,
-    )
+    mailbox = open_mailbox() if CLUSTER > 1 else 0
+    rank = tl.program_id(0) % CLUSTER
+    step = tl.num_programs(0) // CLUSTER
+    row = tl.cast(tl.program_id(0) // CLUSTER, tl.int64)
+    lanes = rank * COLS + tl.arange(0, BLOCK_COLS)[None, :]
+    n_own = tl.cast(tl.maximum(tl.minimum(n_cols - rank * COLS, COLS), 1), COMPUTE)
+    x_stride = tl.cast(x_row_stride, tl.int64) * ALIGN
+    residual_stride = tl.cast(residual_row_stride, tl.int64) * ALIGN
+
+    there = row < n_rows
+    next_x = _load_row(x_ptr, row * x_stride, there, lanes, n_cols, BLOCK_COLS, CHUNKS, EVEN_COLS)
+    next_residual = next_x
+    if residual_ptr is not None:
+        next_residual = _load_row(
+            residual_ptr, row * residual_stride, there, lanes, n_cols, BLOCK_COLS, CHUNKS, EVEN_COLS
+        )
+    if CLUSTER > 1:
+        wait_for_cluster()
+    for turn in range(0, tl.cdiv(n_rows - tl.cast(row, tl.int32), step)):
+        x = next_x
+        residual = next_residual
+        next_row = row + step
+        there = next_row < n_rows
+        next_x = _load_row(
+            x_ptr, next_row * x_stride, there, lanes, n_cols, BLOCK_COLS, CHUNKS, EVEN_COLS
+        )
+        if residual_ptr is not None:
+            next_residual = _load_row(
+                residual_ptr,
+                next_row * residual_stride,
+                there,
+                lanes,
+                n_cols,
+                BLOCK_COLS,
+                CHUNKS,
+                EVEN_COLS,
+            )
+
+        # (mean, sum of squared deviations) of this program's columns; (0, sum of squares) uncentred.
+        total = tl.zeros((1, BLOCK_COLS), COMPUTE)
+        square = tl.zeros((1, BLOCK_COLS), COMPUTE)
+        for c in tl.static_range(CHUNKS):
+            cols = c * BLOCK_COLS + lanes
+            ok = in_range(cols, n_cols, EVEN_COLS)
+            h = _held_h(
+                x[c],
+                residual[c],
+                residual_ptr,
+                pre_bias_ptr,
+                cols,
+                ok,
+                COMPUTE,
+                HOLD_X,
+                HOLD_RESIDUAL,
+            )
+            if h_ptr is not None:
+                tl.store(h_ptr + row * n_cols + cols, h.to(h_ptr.dtype.element_ty), mask=ok)
+            if CENTER:
+                total += h * (1.0 / n_own)
+            else:
+                square += h * h
+        mu = tl.sum(total)
+        squares = tl.sum(square)
+        if CENTER:
+            total = tl.zeros((1, BLOCK_COLS), COMPUTE)
+            for c in tl.static_range(CHUNKS):
+                cols = c * BLOCK_COLS + lanes
+                ok = in_range(cols, n_cols, EVEN_COLS)
+                h = _held_h(
+                    x[c],
+                    residual[c],
+                    residual_ptr,
+                    pre_bias_ptr,
+                    cols,
+                    ok,
+                    COMPUTE,
+                    HOLD_X,
+                    HOLD_RESIDUAL,
+                )
+                deviation = tl.where(ok, h - mu, 0.0)
+                total += deviation
+                square += deviation * deviation
+            # The deviations' own mean is what rounding did to the first mean: it corrects both moments.
+            shift, squares = tl.reduce((total, square), 1, _add_pairs)
+            shift = tl.sum(shift) / n_own
+            squares = tl.sum(squares) - n_own * shift * shift
+            squares = tl.where(squares < 0.0, 0.0, squares)
+            mu += shift
+        if CLUSTER > 1:
+            send(mailbox, mu, squares, turn)
+            if CENTER:
+                mu, squares = received_moments(mailbox, turn, n_cols, n, COLS, CLUSTER)
+            else:
+                mu, squares = received_sums(mailbox, turn, CLUSTER)
+        rstd = inverse_sqrt(squares / n, EPS, COMPUTE)
+
+        for c in tl.static_range(CHUNKS):
+            cols = c * BLOCK_COLS + lanes
+            ok = in_range(cols, n_cols, EVEN_COLS)
+            h = _held_h(
+                x[c],
+                residual[c],
+                residual_ptr,
+                pre_bias_ptr,
+                cols,
+                ok,
+                COMPUTE,
+                HOLD_X,
+                HOLD_RESIDUAL,
+            )
+            x_hat = normalize(h - mu if CENTER else h, rstd, ROUND_TO, COMPUTE)
+            weight = load_columns(weight_ptr, cols, ok) if weight_ptr is not None else None
+            bias = load_columns(bias_ptr, cols, ok) if bias_ptr is not None else None
+            y = activate(affine(x_hat, weight, bias, WEIGHT_SHIFT, COMPUTE), ACTIVATION)
+            tl.store(y_ptr + row * n_cols + cols, y.to(y_ptr.dtype.element_ty), mask=ok)
+        if mu_ptr is not None:
+            tl.store(mu_ptr + row, mu, mask=rank == 0)
+        if rstd_ptr is not None:
+            tl.store(rstd_ptr + row, rstd, mask=rank == 0)
+        row = next_row
+    if CLUSTER > 1:
+        leave_cluster()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from ..kernels import backward as kernels
+from ..kernels import backward_streamed as streamed
 from ..program import Program
 from ..reference import Given, Gradients
 from .launcher import Call, bind
@@ -60,17 +61,20 @@ def calls(
         "COMPUTE": compute_type(problem),
         "BLOCK_ROWS": plan.block_rows,
         "BLOCK_COLS": plan.block_cols,
-        "EVEN_COLS": plan.block_cols == n_cols,
+        "CHUNKS": plan.chunks,
+        "EVEN_COLS": plan.cluster * plan.chunks * plan.block_cols == n_cols,
         "BLOCK_PARTS": 1 if n_parts == 1 else MOST_PARTS,
         "STAGES": plan.stages,
+        "CLUSTER": plan.cluster,
     }
-    if plan.regime in ("tile", "resident"):
-        steps = [Call(kernels.backward_tile, plan.n_programs, plan.num_warps, integers, constants)]
+    if plan.regime in ("tile", "resident", "cluster"):
+        tile, grid = kernels.backward_tile, plan.n_programs
+        steps = [Call(tile, grid, plan.num_warps, integers, constants, plan.cluster)]
     else:
         steps = [
-            Call(kernels.backward_sums, n_rows * n_parts, plan.num_warps, integers, constants),
+            Call(streamed.backward_sums, n_rows * n_parts, plan.num_warps, integers, constants),
             Call(
-                kernels.backward_apply,
+                streamed.backward_apply,
                 plan.n_programs * n_col_blocks,
                 plan.num_warps,
                 integers,

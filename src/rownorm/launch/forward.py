@@ -8,12 +8,13 @@ from collections.abc import Callable
 from torch import Tensor
 
 from ..kernels import forward as kernels
+from ..kernels import forward_streamed as streamed
 from ..program import Program
 from ..reference import compute_dtype
 from .launcher import Call, bind
 from .planner import MOST_PARTS, plan
 from .problem import Plan, Problem, device_of
-from .rows import alignment, allocator, compute_type, required_row_stride, rounding_type
+from .rows import alignment, allocator, compute_type, holds, required_row_stride, rounding_type
 
 ROLES = ("x", "residual", "pre_bias", "weight", "bias", "y", "h", "mu", "rstd", "parts")
 
@@ -49,19 +50,28 @@ def calls(
         "COMPUTE": compute_type(problem),
         "BLOCK_ROWS": plan.block_rows,
         "BLOCK_COLS": plan.block_cols,
-        "EVEN_COLS": plan.block_cols == n_cols,
+        "CHUNKS": plan.chunks,
+        "EVEN_COLS": plan.cluster * plan.chunks * plan.block_cols == n_cols,
         "BLOCK_PARTS": 1 if n_parts == 1 else MOST_PARTS,
+        "CLUSTER": plan.cluster,
+        "HOLD_X": holds(problem.dtype, problem, plan),
+        "HOLD_RESIDUAL": holds(problem.residual_dtype, problem, plan),
     }
     if plan.regime == "split":
         steps = [
-            (kernels.forward_moments, n_rows * n_parts),
-            (kernels.forward_apply, n_rows * n_parts),
+            (streamed.forward_moments, n_rows * n_parts),
+            (streamed.forward_apply, n_rows * n_parts),
         ]
     elif plan.regime == "looped":
-        steps = [(kernels.forward_looped, n_rows)]
+        steps = [(streamed.forward_looped, n_rows)]
+    elif plan.regime == "cluster":
+        steps = [(kernels.forward_cluster, plan.n_programs if n_rows else 0)]
     else:
         steps = [(kernels.forward_tile, -(-n_rows // plan.block_rows))]
-    return [Call(kernel, grid, plan.num_warps, integers, constants) for kernel, grid in steps]
+    return [
+        Call(kernel, grid, plan.num_warps, integers, constants, plan.cluster)
+        for kernel, grid in steps
+    ]
 
 
 def problem_of(x: Tensor, residual: Tensor | None, program: Program) -> Problem:

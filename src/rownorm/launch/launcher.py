@@ -22,6 +22,12 @@ from triton.compiler import ASTSource
 
 INTERPRETING = bool(knobs.runtime.interpret)
 DIRECT = os.environ.get("ROWNORM_DIRECT_LAUNCH", "1") != "0"
+VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
+KNOWN_VERSIONS = ((3, 6), (3, 9))  # the first and the last whose launcher is known
+# Triton's public way has no words for a cluster of programs that it did not make itself.
+CAN_START_CLUSTERS = (
+    DIRECT and not INTERPRETING and KNOWN_VERSIONS[0] <= VERSION <= KNOWN_VERSIONS[1]
+)
 
 POINTER_TYPE = {
     torch.float16: "*fp16",
@@ -39,6 +45,7 @@ class Call(NamedTuple):
     num_warps: int
     integers: dict[str, int]
     constants: dict[str, Any]
+    cluster: int = 1  # programs to a cluster; the grid then counts clusters
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -67,6 +74,8 @@ def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], dev
         kernel[(grid,)](*take(tensors), *arguments, num_warps=num_warps)
 
     if INTERPRETING or not DIRECT:
+        if call.cluster > 1:
+            raise RuntimeError(f"{kernel.__name__}: only a direct launch can start clusters")
         return public
     compiled = kernel.warmup(*take(tensors), *arguments, num_warps=num_warps, grid=(1,))
     return _direct(call, compiled, roles, tensors, device, public) or public
@@ -81,19 +90,23 @@ def _direct(
     public: Start,
 ) -> Start | None:
     """A start that skips Triton's own bookkeeping, or None where this Triton is not a known one."""
-    version = tuple(int(part) for part in triton.__version__.split(".")[:2])
-    if not (3, 6) <= version <= (3, 9):
+    if not KNOWN_VERSIONS[0] <= VERSION <= KNOWN_VERSIONS[1]:
         return None
     run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
+    if call.cluster > 1:
+        # Compiled as programs that know of no cluster, they are started as one: warps, programs to a cluster, shared.
+        metadata = (metadata[0], call.cluster, metadata[2])
     middle: tuple[Any, ...]
-    if version == (3, 6) and type(run).__name__ == "CudaLauncher" and not run.global_scratch_size:
+    if VERSION == (3, 6) and type(run).__name__ == "CudaLauncher" and not run.global_scratch_size:
         # The extension function under the launcher. After the function come: cooperative, programmatic,
         # two scratch buffers, metadata, launch metadata, two hooks, then the kernel's arguments.
-        launch, middle = run.launch, (False, False, None, None, metadata, None, None, None)
+        launch, middle = run.launch, (False, False, None, None, metadata)
     else:
-        launch, middle = run, (metadata, None, None, None)
+        launch, middle = run, (metadata,)
+    unheard = (*middle, None, None, None)  # launch metadata, enter hook, exit hook
     current_stream = torch._C._cuda_getCurrentRawStream
-    runtime, grid = knobs.runtime, call.grid
+    runtime, grid, clustered = knobs.runtime, call.grid, call.cluster > 1
+    take = itemgetter(*(roles.index(role) for role in call.roles))
     arguments = (*call.ordered(call.integers), *call.ordered(call.constants))
     absent: list[int | None] = [None] * len(call.roles)
     present = [
@@ -103,13 +116,19 @@ def _direct(
     ]
 
     def direct(tensors: Sequence[Tensor | None]) -> None:
+        before = unheard
         hooks = runtime.launch_enter_hook
         if hooks is not None and hooks.calls:
-            return public(tensors)
+            if not clustered:
+                return public(tensors)
+            told = compiled.launch_metadata(
+                (grid, 1, 1), current_stream(device), *take(tensors), *arguments
+            )
+            before = (*middle, told, hooks, runtime.launch_exit_hook)
         pointers: list[int | None] = absent.copy()
         for place, index in present:
             pointers[place] = tensors[index].data_ptr()  # type: ignore[union-attr]
-        return launch(grid, 1, 1, current_stream(device), function, *middle, *pointers, *arguments)
+        return launch(grid, 1, 1, current_stream(device), function, *before, *pointers, *arguments)
 
     return direct
 

@@ -1,8 +1,9 @@
 """Problem -> Plan: a tuned table for the architecture where there is one, else rules that follow the same pattern.
 
 Rows that fit one program are planned by their width alone, so a new number of rows compiles nothing. Wider rows are
-``looped`` where there are enough of them to fill the device and ``split`` where there are not; into how many parts, and
-among how many programs backward shares the rows, are numbers that no kernel is compiled for.
+shared by the programs of a ``cluster`` where the GPU has clusters and there are rows enough for all of them. Else they
+are ``looped`` where there are enough of them to fill the device and ``split`` where there are not; into how many parts,
+and among how many programs backward shares the rows, are numbers that no kernel is compiled for.
 """
 
 from __future__ import annotations
@@ -19,6 +20,12 @@ from .problem import Plan, Problem, Regime
 
 # Columns up to which one program holds whole rows in registers without a spill, on every target: (forward, backward).
 RESIDENT_COLS = (16384, 8192)
+CLUSTER_BYTES = {
+    "forward": 32768,
+    "backward": 16384,
+}  # of one program's share of a row in a cluster
+CLUSTER_BLOCK = 4096  # columns of one tile there
+MOST_CHUNKS = 8  # tiles that hold a row whose width is no power of two
 CHUNK_COLS = {"forward": 4096, "backward": 2048}  # columns of one chunk of a wider row
 TILE_ELEMENTS = {"forward": 2048, "backward": 4096}  # elements of a tile of several short rows
 SPLIT_COLS = (
@@ -87,9 +94,9 @@ def _from_table(problem: Problem) -> Plan | None:
         return None
     # Rows are in order of width; the last one, for rows taken in chunks, serves any width beyond it.
     row = next((row for row in rows if problem.n_cols <= row["max_cols"]), rows[-1])
-    settings = dict(row["settings"])
+    settings = {"block_cols": next_power_of_2(row["max_cols"]), **row["settings"]}
     if settings["regime"] in ("tile", "resident"):
-        settings["block_cols"] = next_power_of_2(problem.n_cols)
+        settings["block_cols"] = min(settings["block_cols"], next_power_of_2(problem.n_cols))
     return Plan(**settings, source=f"table for {table['device']}")
 
 
@@ -103,14 +110,15 @@ def _table(arch: str) -> dict[str, Any] | None:
 def _from_rules(problem: Problem) -> Plan:
     forward = problem.direction == "forward"
     width = 2 if problem.computes_in_fp64 else 1  # fp64 takes twice the registers
-    block_cols = next_power_of_2(problem.n_cols)
     regime: Regime | None = _forced.get("regime")
-    fits = block_cols * width <= RESIDENT_COLS[0 if forward else 1]
+    fits = next_power_of_2(problem.n_cols) * width <= RESIDENT_COLS[0 if forward else 1]
     if regime in ("tile", "resident") or (regime is None and fits):
-        block_rows = max(1, TILE_ELEMENTS[problem.direction] // width // block_cols)
+        block_cols, chunks = _blocks(problem)
+        held_cols = block_cols * chunks
+        block_rows = max(1, TILE_ELEMENTS[problem.direction] // width // next_power_of_2(held_cols))
         if regime == "resident":
             block_rows = 1
-        num_warps = _warps(block_rows * block_cols * width, problem)
+        num_warps = _warps(block_rows * held_cols * width, block_rows * block_cols, problem)
         return Plan(
             regime="tile" if block_rows > 1 else "resident",
             block_rows=block_rows,
@@ -119,7 +127,31 @@ def _from_rules(problem: Problem) -> Plan:
             programs_per_sm=max(1, 8 // num_warps),
             stages=MOST_STAGES,
         )
+    if regime == "cluster" or (regime is None and problem.device.clusters):
+        return _in_clusters(problem)
     return _in_chunks(problem)
+
+
+def _blocks(problem: Problem) -> tuple[int, int]:
+    """(columns of a tile, tiles) that hold a row with few lanes to spare: 5120 columns are 5 tiles of 1024."""
+    whole = next_power_of_2(problem.n_cols)
+    # A tile gives every lane of a warp 16 bytes: with fewer, accesses are narrow.
+    block_cols = max(whole // MOST_CHUNKS, 16 // problem.dtype.itemsize * problem.device.warp_size)
+    if block_cols >= whole:
+        return whole, 1
+    chunks = -(-problem.n_cols // block_cols)
+    while chunks % 2 == 0:
+        block_cols, chunks = 2 * block_cols, chunks // 2
+    return block_cols, chunks
+
+
+def _in_clusters(problem: Problem) -> Plan:
+    """Rows too wide for one program, shared by as few as hold them: each program's share fits its registers."""
+    share = CLUSTER_BYTES[problem.direction] // problem.dtype.itemsize
+    cluster = min(16, next_power_of_2(-(-problem.n_cols // share)))
+    num_warps = 16 if problem.direction == "forward" else 8
+    block_cols = min(CLUSTER_BLOCK, share)
+    return Plan("cluster", 1, block_cols, num_warps, cluster=cluster, stages=MOST_STAGES)
 
 
 def _in_chunks(problem: Problem) -> Plan:
@@ -131,13 +163,21 @@ def _in_chunks(problem: Problem) -> Plan:
 
 
 def _lightened(plan: Plan, problem: Problem) -> Plan:
-    """LayerNorm's backward with an activation or a third sum has more to keep: 16 elements a thread, not 32."""
+    """LayerNorm's backward with an activation or a third sum has more to keep: 16 elements a thread, not 32.
+
+    With both, fewer still.
+    """
     options = (problem.activation is not None) + (problem.n_column_sums > 2)
     if problem.direction == "forward" or not problem.center or not options:
         return plan
     threads = plan.num_warps * problem.device.warp_size
-    if plan.regime not in ("tile", "resident") or plan.block_rows * plan.block_cols <= 16 * threads:
+    held_cols = plan.block_cols * -(-problem.n_cols // (plan.cluster * plan.block_cols))
+    if plan.regime in ("looped", "split"):
         return plan
+    if plan.block_rows * held_cols <= (16 if options == 1 else 12) * threads:
+        return plan
+    if plan.regime == "cluster":
+        return _in_chunks(problem)
     if plan.block_rows > 1:
         block_rows = plan.block_rows // 2
         regime: Regime = "tile" if block_rows > 1 else "resident"
@@ -150,10 +190,16 @@ def _lightened(plan: Plan, problem: Problem) -> Plan:
     return _in_chunks(problem) if options > 1 else plan
 
 
-def _warps(elements: int, problem: Problem) -> int:
-    """16 elements a thread; backward has at most 256 threads, which leaves each its 255 registers, so up to 32."""
-    threads = max(problem.device.warp_size, elements // 16)
-    return min(threads, 1024 if problem.direction == "forward" else 256) // problem.device.warp_size
+def _warps(elements: int, tile: int, problem: Problem) -> int:
+    """16 elements a thread; backward has at most 256 threads, which leaves each its 255 registers, so up to 32.
+
+    Where a row lies in several tiles, no more threads than have 16 bytes of one.
+    """
+    threads = next_power_of_2(elements // 16)
+    if tile < elements:
+        threads = min(threads, tile * problem.dtype.itemsize // 16)
+    threads = min(threads, 1024 if problem.direction == "forward" else 256)
+    return max(1, threads // problem.device.warp_size)
 
 
 def _most_stages(plan: Plan, problem: Problem) -> int:
@@ -163,7 +209,8 @@ def _most_stages(plan: Plan, problem: Problem) -> int:
         return 1
     h, dh = problem.residual_dtype or problem.dtype, problem.residual_dtype
     per_element = problem.dtype.itemsize + h.itemsize + (dh.itemsize if dh else 0)
-    tile_bytes = plan.block_rows * plan.block_cols * per_element * plan.programs_per_sm
+    tile_bytes = plan.block_rows * plan.chunks * plan.block_cols
+    tile_bytes *= per_element * plan.programs_per_sm
     fitting = 1 + PIPELINE_BYTES.get(arch, PIPELINE_BYTES_ELSEWHERE) // tile_bytes
     # dh is wanted late in a tile, and with more than 3 in flight the compiler keeps one more copy of everything.
     return fitting if dh is None else min(fitting, 3)
@@ -172,9 +219,16 @@ def _most_stages(plan: Plan, problem: Problem) -> int:
 def _settled(plan: Plan, problem: Problem) -> Plan:
     """What is left to settle: parts of a row, programs that share the rows, tiles in flight."""
     n_rows, n_cols, n_sms = problem.n_rows, problem.n_cols, problem.device.n_sms
-    plan = dataclasses.replace(plan, stages=max(1, min(plan.stages, _most_stages(plan, problem))))
+    if plan.regime == "cluster" and not _clusters_fit(plan, problem):
+        plan = _in_chunks(problem)
     chunks = -(-n_cols // plan.block_cols)
     wide = plan.regime in ("looped", "split")
+    if not wide:
+        chunks = -(-chunks // plan.cluster)
+        plan = dataclasses.replace(plan, chunks=chunks)
+        plan = dataclasses.replace(
+            plan, stages=max(1, min(plan.stages, _most_stages(plan, problem)))
+        )
     if wide and not plan.part_cols:
         parts = 1
         if n_cols > SPLIT_COLS if "regime" not in _forced else plan.regime == "split":
@@ -187,13 +241,27 @@ def _settled(plan: Plan, problem: Problem) -> Plan:
         raise ValueError(
             f"part_cols must be a multiple of block_cols, {plan.block_cols}; got {plan.part_cols}"
         )
-    if problem.direction == "backward" and not plan.n_programs:
+    if plan.regime == "cluster" and not plan.n_programs:
+        clusters = plan.programs_per_sm * problem.device.resident(plan.cluster)
+        plan = dataclasses.replace(plan, n_programs=max(1, min(clusters, n_rows)))
+    elif problem.direction == "backward" and not plan.n_programs:
         itemsize = 8 if problem.computes_in_fp64 else 4
         affordable = PARTIAL_SUM_BYTES // (n_cols * itemsize * max(1, problem.n_column_sums))
         programs = -(-plan.programs_per_sm * n_sms // (chunks if wide else 1))
         tiles = -(-n_rows // plan.block_rows)
         plan = dataclasses.replace(plan, n_programs=max(1, min(programs, tiles, affordable)))
     return plan
+
+
+def _clusters_fit(plan: Plan, problem: Problem) -> bool:
+    """Whether this GPU has such clusters, rows enough for all of them, and registers for a program's share of a row."""
+    if problem.computes_in_fp64:
+        return False
+    if "regime" in _forced:
+        return True
+    resident = problem.device.resident(plan.cluster)
+    share = CLUSTER_BYTES[problem.direction] // problem.dtype.itemsize * plan.cluster
+    return 0 < resident <= problem.n_rows and (plan.source != "rules" or problem.n_cols <= share)
 
 
 def next_power_of_2(n: int) -> int:

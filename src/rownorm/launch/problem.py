@@ -8,9 +8,12 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from .clusters import SIZES, resident_clusters
+from .launcher import CAN_START_CLUSTERS
+
 Direction = Literal["forward", "backward"]
-Regime = Literal["tile", "resident", "looped", "split"]
-REGIMES: tuple[Regime, ...] = ("tile", "resident", "looped", "split")
+Regime = Literal["tile", "resident", "cluster", "looped", "split"]
+REGIMES: tuple[Regime, ...] = ("tile", "resident", "cluster", "looped", "split")
 
 
 class Device(NamedTuple):
@@ -20,6 +23,15 @@ class Device(NamedTuple):
     arch: str
     n_sms: int
     warp_size: int
+    clusters: tuple[
+        int, ...
+    ] = ()  # clusters of 2, 4, 8 and 16 programs that run at once, one to an SM
+
+    def resident(self, cluster: int) -> int:
+        """How many clusters of that many programs run at once, one program to an SM; 0 where none can."""
+        if cluster == 1:
+            return self.n_sms
+        return dict(zip(SIZES, self.clusters, strict=False)).get(cluster, 0)
 
 
 INTERPRETER = Device("Triton interpreter", "interpreter", 4, 32)
@@ -35,7 +47,9 @@ def device_of(index: int) -> Device:
         arch = properties.gcnArchName.split(":")[0]
         return Device(properties.name, arch, properties.multi_processor_count, 64)
     arch = f"sm_{properties.major}{properties.minor}"
-    return Device(properties.name, arch, properties.multi_processor_count, 32)
+    has_clusters = properties.major >= 9 and CAN_START_CLUSTERS
+    clusters = resident_clusters(index) if has_clusters else ()
+    return Device(properties.name, arch, properties.multi_processor_count, 32, clusters)
 
 
 @dataclass(frozen=True)
@@ -65,21 +79,31 @@ class Plan:
     block_rows: int  # rows of one tile; 1 except in the tile regime
     block_cols: int  # columns of one tile
     num_warps: int
-    programs_per_sm: int = 1  # backward: programs on each SM, together n_programs
-    stages: int = 1  # backward tile, resident: tiles in flight
+    cluster: int = 1  # programs that share a row; 1 except in the cluster regime
+    chunks: int = (
+        0  # tile, resident, cluster: tiles side by side that hold a program's columns of a row
+    )
+    programs_per_sm: int = 1  # backward, cluster: programs on each SM, together n_programs
+    stages: int = 1  # backward tile, resident, cluster: tiles in flight
     part_cols: int = 0  # looped, split: columns of one program's part of a row
-    n_programs: int = 0  # backward: programs that share the rows between them
+    n_programs: int = (
+        0  # backward, cluster: programs, or clusters of them, that share the rows between them
+    )
     source: str = "rules"
 
     def __str__(self) -> str:
+        columns = f"{self.chunks} * {self.block_cols}" if self.chunks > 1 else f"{self.block_cols}"
         words = [
-            f"{self.regime}: {self.block_rows} x {self.block_cols} tile, "
+            f"{self.regime}: {self.block_rows} x {columns} tile, "
             f"{self.num_warps} warp{'s' if self.num_warps > 1 else ''}"
         ]
+        if self.cluster > 1:
+            words.append(f"{self.cluster} programs to a row")
         if self.part_cols:
             words.append(f"{self.part_cols} columns per part")
         if self.n_programs:
-            words.append(f"{self.n_programs} program{'s' if self.n_programs > 1 else ''}")
+            noun = "cluster" if self.cluster > 1 else "program"
+            words.append(f"{self.n_programs} {noun}{'s' if self.n_programs > 1 else ''}")
         if self.stages > 1:
             words.append(f"{self.stages} stages")
         return ", ".join(words) + f" ({self.source})"

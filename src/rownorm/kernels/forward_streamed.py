@@ -1,0 +1,342 @@
+"""Forward kernels for rows that no program holds: what is read for the statistics is read again, from cache.
+
+    forward_looped   one row in one program, in chunks: statistics, then the row again
+    forward_moments  the statistics of one part of a row (regime split, first half)
+    forward_apply    merges the parts in a fixed order, normalizes its own part (regime split, second half)
+
+Conventions as in ``forward``.
+"""
+
+import triton
+import triton.language as tl
+
+from .arithmetic import (
+    activate,
+    affine,
+    inverse_sqrt,
+    load_columns,
+    load_h,
+    normalize,
+    refined_mean,
+)
+
+
+@triton.jit
+def _load_chunk(
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    x_row,
+    residual_row,
+    cols,
+    ok,
+    COMPUTE: tl.constexpr,
+    CACHE: tl.constexpr,
+):
+    """Columns ``cols`` of h, in one row."""
+    pre_bias = load_columns(pre_bias_ptr, cols, ok) if pre_bias_ptr is not None else None
+    return load_h(x_ptr, residual_ptr, pre_bias, x_row, residual_row, cols, ok, COMPUTE, CACHE)
+
+
+@triton.jit
+def _scan_moments(
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    x_row,
+    residual_row,
+    first_col,
+    end_col,
+    CENTER: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+):
+    """(mean, sum of squared deviations) of columns first_col to end_col; (0, sum of squares) uncentred.
+
+    Deviations are taken from ``origin``, the mean of the first chunk. It can be far from the mean of the whole only
+    where chunks differ, and then the variance is large too: with k chunks at most k times as many rounding errors
+    as a second pass would make, whatever the data.
+    """
+    lanes = tl.arange(0, BLOCK_COLS)[None, :]
+    origin = tl.zeros((1, 1), COMPUTE)
+    if CENTER:
+        cols = first_col + lanes
+        ok = cols < end_col
+        h = _load_chunk(
+            x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row, cols, ok, COMPUTE, "evict_last"
+        )
+        n_first = tl.cast(tl.minimum(end_col - first_col, BLOCK_COLS), COMPUTE)
+        origin = refined_mean((h,), (ok,), n_first, 1)
+    total = tl.zeros((1, BLOCK_COLS), COMPUTE)
+    square = tl.zeros((1, BLOCK_COLS), COMPUTE)
+    for start in range(first_col, end_col, BLOCK_COLS):
+        cols = start + lanes
+        ok = cols < end_col
+        h = _load_chunk(
+            x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row, cols, ok, COMPUTE, "evict_last"
+        )
+        if CENTER:
+            deviation = tl.where(ok, h - origin, 0.0)
+            total += deviation
+            square += deviation * deviation
+        else:
+            square += h * h
+    squares = tl.sum(square, axis=1, keep_dims=True)
+    if CENTER:
+        n = tl.cast(end_col - first_col, COMPUTE)
+        drift = tl.sum(total, axis=1, keep_dims=True) / n
+        # Squares that overflow stay infinite, as in a second pass; rounding makes no negative variance.
+        shifted = tl.where(squares < float("inf"), squares - n * drift * drift, squares)
+        return origin + drift, tl.where(shifted < 0.0, 0.0, shifted)
+    else:
+        return origin, squares
+
+
+@triton.jit
+def _apply_range(
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    weight_ptr,
+    bias_ptr,
+    y_ptr,
+    h_ptr,
+    x_row,
+    residual_row,
+    out_row,
+    first_col,
+    end_col,
+    mu,
+    rstd,
+    CENTER: tl.constexpr,
+    WEIGHT_SHIFT: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    ROUND_TO: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+):
+    """Normalize columns first_col to end_col, last chunk first: what was read last is still in cache."""
+    lanes = tl.arange(0, BLOCK_COLS)[None, :]
+    n_chunks = tl.cdiv(end_col - first_col, BLOCK_COLS)
+    for chunk in range(0, n_chunks):
+        cols = first_col + (n_chunks - 1 - chunk) * BLOCK_COLS + lanes
+        ok = cols < end_col
+        h = _load_chunk(
+            x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row, cols, ok, COMPUTE, "evict_first"
+        )
+        if h_ptr is not None:
+            tl.store(h_ptr + out_row + cols, h.to(h_ptr.dtype.element_ty), mask=ok)
+        deviation = h - mu if CENTER else h
+        x_hat = normalize(deviation, rstd, ROUND_TO, COMPUTE)
+        weight = load_columns(weight_ptr, cols, ok) if weight_ptr is not None else None
+        bias = load_columns(bias_ptr, cols, ok) if bias_ptr is not None else None
+        z = affine(x_hat, weight, bias, WEIGHT_SHIFT, COMPUTE)
+        y = activate(z, ACTIVATION)
+        tl.store(y_ptr + out_row + cols, y.to(y_ptr.dtype.element_ty), mask=ok)
+
+
+@triton.jit(do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols"])
+def forward_looped(
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    weight_ptr,
+    bias_ptr,
+    y_ptr,
+    h_ptr,
+    mu_ptr,
+    rstd_ptr,
+    x_row_stride,
+    residual_row_stride,
+    n_rows,
+    n_cols,
+    ALIGN: tl.constexpr,
+    CENTER: tl.constexpr,
+    EPS: tl.constexpr,
+    WEIGHT_SHIFT: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    ROUND_TO: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+):
+    n_cols = n_cols * ALIGN
+    row = tl.program_id(0).to(tl.int64)
+    x_row = row * x_row_stride * ALIGN
+    residual_row = row * residual_row_stride * ALIGN
+
+    mu, square = _scan_moments(
+        x_ptr,
+        residual_ptr,
+        pre_bias_ptr,
+        x_row,
+        residual_row,
+        0,
+        n_cols,
+        CENTER,
+        COMPUTE,
+        BLOCK_COLS,
+    )
+    rstd = inverse_sqrt(square / tl.cast(n_cols, COMPUTE), EPS, COMPUTE)
+    if mu_ptr is not None:
+        tl.store(mu_ptr + row + tl.zeros((1, 1), tl.int64), mu)
+    if rstd_ptr is not None:
+        tl.store(rstd_ptr + row + tl.zeros((1, 1), tl.int64), rstd)
+    _apply_range(
+        x_ptr,
+        residual_ptr,
+        pre_bias_ptr,
+        weight_ptr,
+        bias_ptr,
+        y_ptr,
+        h_ptr,
+        x_row,
+        residual_row,
+        row * n_cols,
+        0,
+        n_cols,
+        mu,
+        rstd,
+        CENTER,
+        WEIGHT_SHIFT,
+        ACTIVATION,
+        ROUND_TO,
+        COMPUTE,
+        BLOCK_COLS,
+    )
+
+
+@triton.jit(
+    do_not_specialize=[
+        "x_row_stride",
+        "residual_row_stride",
+        "n_rows",
+        "n_cols",
+        "n_parts",
+        "part_blocks",
+    ]
+)
+def forward_moments(
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    parts_ptr,  # (2, n_rows, n_parts): means, then sums of squared deviations
+    x_row_stride,
+    residual_row_stride,
+    n_rows,
+    n_cols,
+    n_parts,
+    part_blocks,
+    ALIGN: tl.constexpr,
+    CENTER: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+):
+    pid = tl.program_id(0).to(tl.int64)
+    row = pid // n_parts
+    first_col = (pid % n_parts).to(tl.int32) * part_blocks * BLOCK_COLS
+    end_col = tl.minimum(first_col + part_blocks * BLOCK_COLS, n_cols * ALIGN)
+    mean, square = _scan_moments(
+        x_ptr,
+        residual_ptr,
+        pre_bias_ptr,
+        row * x_row_stride * ALIGN,
+        row * residual_row_stride * ALIGN,
+        first_col,
+        end_col,
+        CENTER,
+        COMPUTE,
+        BLOCK_COLS,
+    )
+    slot = parts_ptr + pid + tl.zeros((1, 1), tl.int64)
+    tl.store(slot, mean)
+    tl.store(slot + tl.cast(n_rows, tl.int64) * n_parts, square)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "x_row_stride",
+        "residual_row_stride",
+        "n_rows",
+        "n_cols",
+        "n_parts",
+        "part_blocks",
+    ]
+)
+def forward_apply(
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    weight_ptr,
+    bias_ptr,
+    y_ptr,
+    h_ptr,
+    mu_ptr,
+    rstd_ptr,
+    parts_ptr,
+    x_row_stride,
+    residual_row_stride,
+    n_rows,
+    n_cols,
+    n_parts,
+    part_blocks,
+    ALIGN: tl.constexpr,
+    CENTER: tl.constexpr,
+    EPS: tl.constexpr,
+    WEIGHT_SHIFT: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    ROUND_TO: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+    BLOCK_PARTS: tl.constexpr,
+):
+    n_cols = n_cols * ALIGN
+    pid = tl.program_id(0).to(tl.int64)
+    row = pid // n_parts
+    part = (pid % n_parts).to(tl.int32)
+    part_cols = part_blocks * BLOCK_COLS
+    first_col = part * part_cols
+    end_col = tl.minimum(first_col + part_cols, n_cols)
+
+    parts = tl.arange(0, BLOCK_PARTS)[None, :]
+    part_ok = parts < n_parts
+    slots = parts_ptr + row * n_parts + parts
+    n_squares = tl.cast(n_rows, tl.int64) * n_parts
+    square = tl.load(slots + n_squares, mask=part_ok, other=0.0)
+    n = tl.cast(n_cols, COMPUTE)
+    if CENTER:
+        mean = tl.load(slots, mask=part_ok, other=0.0)
+        count = tl.where(part_ok, tl.minimum(part_cols, n_cols - parts * part_cols), 0).to(COMPUTE)
+        origin = tl.load(parts_ptr + row * n_parts + tl.zeros((1, 1), tl.int64))
+        shift = tl.where(part_ok, mean - origin, 0.0)
+        drift = tl.sum(shift * count, axis=1, keep_dims=True) / n
+        square += count * (shift - drift) * (shift - drift)
+        mu = origin + drift
+    else:
+        mu = tl.zeros((1, 1), COMPUTE)
+    rstd = inverse_sqrt(tl.sum(square, axis=1, keep_dims=True) / n, EPS, COMPUTE)
+    if mu_ptr is not None:
+        tl.store(mu_ptr + row + tl.zeros((1, 1), tl.int64), mu, mask=part == 0)
+    if rstd_ptr is not None:
+        tl.store(rstd_ptr + row + tl.zeros((1, 1), tl.int64), rstd, mask=part == 0)
+    _apply_range(
+        x_ptr,
+        residual_ptr,
+        pre_bias_ptr,
+        weight_ptr,
+        bias_ptr,
+        y_ptr,
+        h_ptr,
+        row * x_row_stride * ALIGN,
+        row * residual_row_stride * ALIGN,
+        row * n_cols,
+        first_col,
+        end_col,
+        mu,
+        rstd,
+        CENTER,
+        WEIGHT_SHIFT,
+        ACTIVATION,
+        ROUND_TO,
+        COMPUTE,
+        BLOCK_COLS,
+    )

@@ -1,0 +1,75 @@
+"""How many clusters of programs a GPU runs at once: asked of the driver, as the answer depends on how its
+multiprocessors are grouped, and on how many of each group work."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+SIZES = (2, 4, 8, 16)  # programs in a cluster
+# From cuda.h: CUfunction_attribute and CUlaunchAttributeID.
+_MAX_DYNAMIC_SHARED, _NON_PORTABLE_CLUSTER, _CLUSTER_DIMENSION = 8, 14, 4
+_ALONE = (
+    160 << 10
+)  # bytes of shared memory that leave a multiprocessor no room for a second program
+
+_PROBE = b""".version 8.0
+.target sm_90
+.address_size 64
+.visible .entry probe() { ret; }
+"""
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = (("id", ctypes.c_uint), ("pad", ctypes.c_uint), ("value", ctypes.c_uint * 16))
+
+
+class _Config(ctypes.Structure):
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("n_attributes", ctypes.c_uint),
+    )
+
+
+def resident_clusters(device: int) -> tuple[int, ...]:
+    """For each of SIZES, how many such clusters run at once with one program to a multiprocessor.
+
+    Empty where the driver does not say: then nothing is planned for clusters.
+    """
+    try:
+        with torch.cuda.device(device):
+            return _ask_driver(ctypes.CDLL("libcuda.so.1"))
+    except (OSError, RuntimeError):
+        return ()
+
+
+def _ask_driver(cuda: ctypes.CDLL) -> tuple[int, ...]:
+    torch.cuda.current_stream().synchronize()  # makes sure that there is a context
+    module, probe = ctypes.c_void_p(), ctypes.c_void_p()
+    _check(cuda.cuModuleLoadData(ctypes.byref(module), _PROBE))
+    try:
+        _check(cuda.cuModuleGetFunction(ctypes.byref(probe), module, b"probe"))
+        _check(cuda.cuFuncSetAttribute(probe, _MAX_DYNAMIC_SHARED, _ALONE))
+        _check(cuda.cuFuncSetAttribute(probe, _NON_PORTABLE_CLUSTER, 1))
+        counts = []
+        for size in SIZES:
+            dimension = _Attribute(_CLUSTER_DIMENSION, 0, (size, 1, 1))
+            config = _Config((size, 1, 1), (128, 1, 1), _ALONE, None, ctypes.pointer(dimension), 1)
+            count = ctypes.c_int()
+            _check(
+                cuda.cuOccupancyMaxActiveClusters(ctypes.byref(count), probe, ctypes.byref(config))
+            )
+            counts.append(count.value)
+        return tuple(counts)
+    finally:
+        cuda.cuModuleUnload(module)
+
+
+def _check(status: int) -> None:
+    if status:
+        raise RuntimeError(f"the CUDA driver answered {status}")
