@@ -145,8 +145,16 @@ SMALL = ("--op", "rms_norm", "--dtype", "fp32", "--data", "normal", "--pass", "f
 def test_check_passes():
     ran = invoke("check", *SMALL, *WHO)
     assert ran.exit_code == 0, ran.output
-    assert re.search(r"^rownorm rms_norm forward +fp32 +normal ", ran.output, re.MULTILINE)
+    assert re.search(r"^rownorm rms_norm forward\n  fp32 +normal ", ran.output, re.MULTILINE)
     assert re.search(r"^rownorm: (\d+) of \1 within budget", ran.output, re.MULTILINE)
+
+
+def test_quick_check_is_brief():
+    """One line of figures, the worst, for each provider, operation and pass."""
+    one = ("--op", "rms_norm", "--dtype", "fp32", "--pass", "forward", "--provider", "torch")
+    ran = invoke("check", "--quick", *one)
+    assert ran.exit_code == 0, ran.output
+    assert len(re.findall(r"^  fp32 ", ran.output, re.MULTILINE)) == 1
 
 
 def test_check_fails_when_rownorm_is_wrong(monkeypatch):
@@ -438,7 +446,7 @@ def start(*arguments):
     """``rownorm`` as a user starts it."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     return subprocess.Popen(
-        [sys.executable, "-c", "from rownorm.lab.cli import main; main()", *arguments],
+        [sys.executable, "-m", "rownorm.lab", *arguments],
         env=environment | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -120,9 +120,7 @@ def info() -> None:
     "--data", "data_sets", multiple=True, metavar="NAME", help="Kinds of data; default: all."
 )
 @providers_option
-@click.option(
-    "--quick", is_flag=True, help="rownorm and torch, in bf16 and fp32, on fewer data sets."
-)
+@click.option("--quick", is_flag=True, help="rownorm and torch, bf16 and fp32, the worst data.")
 @click.pass_context
 def check(
     context: click.Context,
@@ -151,6 +149,7 @@ def check(
             dtypes or (("bf16", "fp32") if quick else DTYPES),
             data,
             chosen,
+            brief=quick,
         )
     )
 
@@ -324,7 +323,7 @@ def compare(context: click.Context, /, base: Path, new: Path, **options: Any) ->
 def main() -> None:
     """The entry point: 2 for what cannot be understood, 130 for Ctrl-C."""
     try:
-        status = cli.main(standalone_mode=False)
+        status = cli.main(prog_name="rownorm", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

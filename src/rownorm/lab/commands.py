@@ -56,6 +56,7 @@ def check_accuracy(
     dtypes: Sequence[str],
     data_sets: Sequence[str],
     providers: Sequence[str],
+    brief: bool,
 ) -> int:
     """1 where rownorm exceeds its budget, or fails."""
     rows: list[Row] = []
@@ -71,8 +72,11 @@ def check_accuracy(
             rows.append(row)
             yield row
 
-    for line in summary.check_table(kept()):
-        click.echo(line)
+    try:
+        for line in summary.check_table(kept(), brief):
+            click.echo(line)
+    except RuntimeError as error:
+        raise click.ClickException(str(error)) from None
     ours = [row for row in rows if row.ours and row.status in ("ok", "over", "failed")]
     bad = [row for row in ours if not row.ok]
     click.echo(f"\nrownorm: {len(ours) - len(bad)} of {len(ours)} within budget")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -166,23 +167,41 @@ def counts(comparisons: Sequence[Comparison]) -> str:
     return ", ".join(f"{counted[name]} {name}" for name in ("faster", "same", "slower", "unclear"))
 
 
-def check_table(rows: Iterable[Row]) -> Iterator[str]:
-    """A line for each row that was computed, as it comes; one for each reason why others were not."""
-    yield (
-        f"{'':40}{'dtype':7}{'data':10}{'max error':>10}{'mean error':>12}{'ulp':>7}{'of budget':>11}"
-    )
+def check_table(rows: Iterable[Row], brief: bool = False) -> Iterator[str]:
+    """Lines as the rows come, under a heading for each provider, operation and pass; ``brief``: the worst of each.
+
+    What could not be computed is told once.
+    """
+    yield f"{'':2}{'dtype':7}{'data':11}{'max error':>10}{'mean error':>12}{'ulp':>7}{'of budget':>11}"
     told: set[str] = set()
-    for row in rows:
-        what = f"{row.provider} {row.operation} {row.direction}"
-        if row.max_error is None or row.mean_error is None or row.max_ulp is None:
-            who = row.provider if row.status == "missing" else what
-            line = f"{who}: {row.status}: {row.why}"
-            if line not in told:
+    blocks = itertools.groupby(rows, lambda row: (row.provider, row.operation, row.direction))
+    for (provider, operation, direction), block in blocks:
+        heading = f"{provider} {operation} {direction}"
+        shown: Iterable[Row] = block
+        if brief:
+            shown = [max(block, key=lambda row: (not row.ok, row.budget_used or 0.0))]
+        for row in shown:
+            if row.max_error is None and row.ok:
+                who = provider if row.status == "missing" else heading
+                line = f"{who}: {row.status}: {row.why}"
+            else:
+                line = heading
+                heading = heading if brief else ""
+            if line and line not in told:
                 told.add(line)
                 yield line
-            continue
-        used = "" if row.budget_used is None else f"{row.budget_used:.0%}"
-        yield (
-            f"{what:40}{row.dtype:7}{row.data:10}{row.max_error:>10.2g}{row.mean_error:>12.2g}"
-            f"{row.max_ulp:>7.2g}{used:>11}{'' if row.ok else f'  TOO LARGE: {row.why}'}"
-        )
+            if row.max_error is not None or not row.ok:
+                yield _check_line(row)
+
+
+def _check_line(row: Row) -> str:
+    figures = (row.max_error, row.mean_error, row.max_ulp)
+    cells = "".join(
+        f"{'' if value is None else f'{value:.2g}':>{width}}"
+        for value, width in zip(figures, (10, 12, 7), strict=True)
+    )
+    used, trouble = row.budget_used, ""
+    budget = f"{used:.0f}x" if used is not None and used >= 10 else _percent(used)
+    if not row.ok:
+        trouble = f"  TOO LARGE: {row.why}" if row.status == "over" else f"  {row.why}"
+    return f"  {row.dtype:7}{row.data:11}{cells}{budget:>11}{trouble}"
