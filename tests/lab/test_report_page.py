@@ -280,7 +280,7 @@ def test_one_record_and_none(reports, visit):
 
 
 def test_names_from_records_are_only_names(tmp_path, visit):
-    bad = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'>"
+    bad = "</script ><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'>"
     place = msgspec.structs.replace(H200, device=bad, versions={bad: bad})
     case = Case(operation="rms_norm", rows=8, cols=64, name=bad)
     records = [
