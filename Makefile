@@ -5,10 +5,12 @@
 #                            its own torch and triton (and pytest, hypothesis, expecttest, numpy)
 # WORKERS=4                  test processes; one on a machine with a GPU, which they would have to share
 # TESTS="tests/test_nn.py -k repr"   only some tests
+# DEMO=results/mine          where make demo leaves its records and its report; a new folder each time by default
 
 PYTHON ?= python3
 VENV ?= .venv
 TESTS ?=
+DEMO := $(or $(DEMO),results/demo-$(shell date +%Y-%m-%d-%H%M%S))
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 GPU := $(wildcard /dev/nvidia[0-9]* /dev/kfd)
 WORKERS ?= $(if $(GPU),0,$(shell echo $$(($(CORES) < 8 ? $(CORES) : 8))))
@@ -30,18 +32,20 @@ endif
 
 help:
 	@echo "make test    set up $(or $(VENV),nothing), run the tests (on the GPU where there is one)"
-	@echo "make demo    every operator against PyTorch and fp64, its plans, its compiled kernels"
+	@echo "make demo    check, measure a few small cases, leave a report and say where it is"
 	@echo "make check   formatter, linter, type checker"
 	@echo "make format  let the formatter and the linter mend what they can"
 	@echo "make wheel   build dist/*.whl"
 	@echo "make clean   remove everything that make made"
-	@echo "Settings (PYTHON, VENV, WORKERS, TESTS) are described at the top of the Makefile."
+	@echo "Settings (PYTHON, VENV, WORKERS, TESTS, DEMO) are described at the top of the Makefile."
 
 test: $(STAMP)
 	$(RUN) -m pytest $(PARALLEL) $(TESTS)
 
 demo: $(STAMP)
-	$(RUN) examples/demo.py
+	@$(RUN) -m rownorm.lab check --quick
+	@$(RUN) -m rownorm.lab bench --suite quick --out $(DEMO)
+	@$(RUN) -m rownorm.lab report $(DEMO)
 
 check: $(STAMP)
 	$(RUN) -m ruff format --check .

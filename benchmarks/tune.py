@@ -2,14 +2,15 @@
 
     python benchmarks/tune.py --out sm_90.json
 
-Every candidate is compiled first, in parallel; then each is timed as in ``timing``: device time from a CUDA graph over
-inputs larger than L2. The fastest settings for each width become a row of the table.
+Every candidate is compiled first, in parallel; then each is timed as ``rownorm bench`` does it: device time from a CUDA
+graph over inputs larger than L2. The fastest settings for each width become a row of the table.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import json
 import multiprocessing
 import statistics
@@ -20,8 +21,8 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
-from timing import captured, copies_needed, graph_times
 
+from rownorm.lab.timing import CACHE_MULTIPLE, Flush, GraphRounds
 from rownorm.launch import device_of, force
 from rownorm.launch.planner import next_power_of_2
 from rownorm.ops import execute
@@ -128,13 +129,23 @@ def compile_all(jobs: list[tuple[Study, dict[str, Any]]]) -> None:
 
 def measure(study: Study) -> dict[str, Any]:
     """The fastest settings for one width, with its figures."""
+    cache = torch.cuda.get_device_properties(0).L2_cache_size
     bytes_read = study.n_rows * study.n_cols * study.dtype.itemsize
-    copies = min(16, copies_needed(bytes_read * (1 if study.direction == "forward" else 2)))
+    bytes_read *= 1 if study.direction == "forward" else 2
+    copies = min(16, max(2, -(-CACHE_MULTIPLE * cache // bytes_read)))
     call, ceiling, inputs, size = prepared(study, study.n_rows, copies)
+    flush = Flush(cache, torch.device("cuda"))
+    torch.cuda.synchronize()
 
     def speed(call: Any, rounds: int) -> float:
-        graph = captured(call, inputs)
-        return size / statistics.median(graph_times(graph, len(inputs), rounds)) / 1e9
+        seconds = []
+        with torch.cuda.stream(torch.cuda.Stream()):
+            graph = GraphRounds([functools.partial(call, one) for one in inputs], 1, flush)
+            for _ in range(rounds):
+                finished = graph.run()
+                torch.cuda.synchronize()
+                seconds.append(finished())
+        return size / statistics.median(seconds) / 1e9
 
     measured = []
     for settings in candidates(study):

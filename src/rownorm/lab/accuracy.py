@@ -287,16 +287,14 @@ class _Tally:
         if not math.isfinite(error):
             complaint = "has values that are not finite"
         elif self.strict and used > 1:
-            complaint = (
-                f"is over its budget: error {error:.3g}, {ulp:.3g} ulp, {used:.3g} times the budget"
-            )
+            complaint = f"is off by {used:.3g} times its budget: {error:.3g}, {ulp:.3g} ulp"
         elif not self.strict and of_limit > 1:
-            complaint = f"is wrong: error {error:.3g}, {ulp:.3g} ulp, {of_limit:.3g} times what a peer may be off"
-        elif not self.strict and total > PEER_MEAN * allowed:
-            limit = PEER_MEAN * allowed
             complaint = (
-                f"is wrong: mean error {total:.3g}, at most {limit:.3g} on average is accepted"
+                f"is off by {of_limit:.3g} times what is accepted: {error:.3g}, {ulp:.3g} ulp"
             )
+        elif not self.strict and total > PEER_MEAN * allowed:
+            accepted = PEER_MEAN * allowed
+            complaint = f"is off by {total:.3g} on average; {accepted:.3g} is accepted"
         return _Figures(error, total, ulp, used, complaint)
 
 

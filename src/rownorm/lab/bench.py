@@ -169,13 +169,9 @@ def _compete(
 
 def _gate(case: Case, contestants: list[Contestant], t: data.Tensors, say: Say) -> None:
     """Nobody is timed whose results are wrong, or who changes what it was given."""
-    before = [None if each is None else each.detach().clone() for each in t]
     for one in contestants:
         say(one.name, "checking")
-        if t.x.is_cuda:
-            # The next output is likely to get this memory: what is not written to it shows.
-            torch.full_like(t.x, torch.nan)
-        one.attempt(_first_call, case, t, before)
+        one.attempt(_first_call, case, t)
     judged = judge_all(
         case,
         t,
@@ -194,21 +190,24 @@ def _gate(case: Case, contestants: list[Contestant], t: data.Tensors, say: Say) 
                 one.out("wrong", judged[one.name].why)
 
 
-def _first_call(one: Contestant, case: Case, t: data.Tensors, before: list[Tensor | None]) -> None:
-    one.calls = [one.provider.prepare(case, t)]
-    one.outputs = as_tuple(one.calls[0]())
-    for name, now, original in zip(t._fields, t, before, strict=True):
-        if now is not None and original is not None and not _same_bits(now, original):
-            with torch.no_grad():
-                now.copy_(original)
+def _first_call(one: Contestant, case: Case, t: data.Tensors) -> None:
+    given = t.copy()  # whatever it does to them, the others have theirs
+    call = one.provider.prepare(case, given)
+    if given.x.is_cuda:
+        # The output is likely to get this memory: what is not written to it shows.
+        torch.full_like(given.x, torch.nan)
+    one.outputs = as_tuple(call())
+    for name, now, before in zip(t._fields, given, t, strict=True):
+        if now is not None and before is not None and not _same_bits(now, before):
             one.out("wrong", f"changed its input {name}")
+            return
 
 
 def _prepare(
     one: Contestant, case: Case, sets: list[data.Tensors], plan: timing.Plan, machine: Machine
 ) -> None:
     """Calls for all sets of inputs, warmed up and ready for rounds."""
-    one.calls += [one.provider.prepare(case, t) for t in sets[1:]]
+    one.calls = [one.provider.prepare(case, t) for t in sets]
     one.calls[0]()
     if machine.on_gpu:
         one.peak_bytes = timing.peak_bytes(one.calls[0])
@@ -231,7 +230,7 @@ def _round(contestants: list[Contestant], machine: Machine, clocks: list[Clocks]
     if machine.on_gpu:
         torch.cuda.synchronize()
     for one, seconds in pending:
-        one.seconds.append(seconds())
+        one.attempt(lambda one, seconds: one.seconds.append(seconds()), seconds)
 
 
 def _host_round(one: Contestant) -> None:
@@ -283,7 +282,7 @@ def _record(
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
     bits = torch.int16 if a.element_size() == 2 else torch.int32
-    return torch.equal(a.detach().view(bits), b.view(bits))
+    return torch.equal(a.detach().view(bits), b.detach().view(bits))
 
 
 def _say(

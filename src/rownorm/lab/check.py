@@ -9,6 +9,7 @@ import itertools
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
@@ -183,34 +184,30 @@ def _interpreted(request: Request, told: Callable[[str], None] | None) -> Iterat
     """The same in a process whose Triton interprets kernels: it reads the setting when it is imported."""
     if told is not None:
         told("kernels in Triton's interpreter")
-    process = subprocess.Popen(
-        [sys.executable, "-m", __name__],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
-    try:
-        process.stdin.write(msgspec.json.encode(request))
-        process.stdin.close()
-        for line in process.stdout:
-            row = msgspec.json.decode(line, type=Row)
-            yield msgspec.structs.replace(row, provider=row.provider + INTERPRETED)
-        said = process.stderr.read().decode(errors="replace").strip()
-        if process.wait() != 0:
-            last = said.splitlines()[-1] if said else f"exit status {process.returncode}"
-            raise RuntimeError(f"the check in Triton's interpreter ended early: {last}")
-    finally:
-        process.kill()
-        process.wait()
+    command = [sys.executable, "-m", "rownorm.lab.check", msgspec.json.encode(request).decode()]
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, env=environment
+        ) as process,
+    ):
+        try:
+            for line in process.stdout or ():
+                row = msgspec.json.decode(line, type=Row)
+                yield msgspec.structs.replace(row, provider=row.provider + INTERPRETED)
+            if process.wait() != 0:
+                errors.seek(0)
+                said = errors.read().decode(errors="replace").strip().splitlines()
+                why = said[-1] if said else f"exit status {process.returncode}"
+                raise RuntimeError(f"the check in Triton's interpreter ended early: {why}")
+        finally:
+            process.kill()  # whoever reads the rows may have had enough
 
 
 def main() -> None:
-    """Check what stdin asks for; rows go to stdout."""
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+    """Check what the argument asks for; rows go to stdout."""
+    request = msgspec.json.decode(sys.argv[1], type=Request)
     for row in _rows(request):
         sys.stdout.buffer.write(msgspec.json.encode(row) + b"\n")
         sys.stdout.buffer.flush()

@@ -39,6 +39,17 @@ class Tensors(NamedTuple):
         """The gradients that come in: of y, and of h where there is one."""
         return [t for t in self[5:] if t is not None]
 
+    def copy(self) -> Tensors:
+        """The same values in other memory."""
+
+        def of(t: Tensor) -> Tensor:
+            return t.detach().clone().requires_grad_(t.requires_grad)
+
+        x, weight = of(self.x), of(self.weight)
+        rest = (None if t is None else of(t) for t in (*self[1:3], *self[4:]))
+        residual, pre_bias, bias, dy, dh = rest
+        return Tensors(x, residual, pre_bias, weight, bias, dy, dh)
+
 
 def output_names(case: Case) -> tuple[str, ...]:
     """What a call returns, in order: outputs for forward, gradients for backward, one after the other for both."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from .cases import Case
 from .records import Clocks, Method, Timer
+from .statistics import summarize
 
 WIDE_SPREAD = 0.20  # between the 20th and the 80th percentile, of the median
 CLOCK_DRIFT = 0.05
@@ -25,14 +26,11 @@ def suspicions(
 ) -> list[str]:
     """What a reader should know before believing these seconds; empty if nothing is odd."""
     found = []
-    median = statistics.median(seconds)
+    median, _, _, spread, rounds = summarize(seconds)
     if peak and case.compulsory_bytes / median > peak:
         found.append(f"faster than the peak: {case.compulsory_bytes / median / peak:.0%} of it")
-    if len(seconds) >= 5:
-        fifths = statistics.quantiles(seconds, n=5, method="inclusive")
-        spread = (fifths[3] - fifths[0]) / median
-        if spread > WIDE_SPREAD:
-            found.append(f"spread of {spread:.0%} between the 20th and the 80th percentile")
+    if rounds >= 5 and spread > WIDE_SPREAD:
+        found.append(f"spread of {spread:.0%} between the 20th and the 80th percentile")
     # Between events every call is timed alone.
     timed = median * (1 if method.timer == "device_events" else method.calls)
     if timed < SHORTEST_ROUND[method.timer]:

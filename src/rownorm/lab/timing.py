@@ -25,7 +25,6 @@ CPU_ROUND = 5e-3
 SHORTEST_CALL = 2e-6  # seconds: what a kernel takes that has nothing to do
 DEFAULT_CACHE = 64 << 20
 HOST_CALLS = 64  # in a round; few enough that the device's queue does not fill up and hold the host
-HOST_WARM_UP = 10
 
 
 class Plan(NamedTuple):

@@ -19,17 +19,19 @@ from . import Call, by_autograd, provider
     needs_gpu=True,
 )
 def quack(case: Case, t: Tensors) -> Call:
-    import quack.rmsnorm as norms  # type: ignore[import-not-found,unused-ignore]
-
     if case.operation == "layer_norm":
-        return _layer_norm(case, t, norms)
+        return _layer_norm(case, t)
+    from quack.rmsnorm import rmsnorm  # type: ignore[import-not-found,unused-ignore]
+
     options = {"bias": t.bias, "residual": t.residual, "eps": case.eps, "prenorm": case.adds}
-    return by_autograd(case, t, lambda: norms.rmsnorm(t.x, t.weight, **options))
+    return by_autograd(case, t, lambda: rmsnorm(t.x, t.weight, **options))
 
 
-def _layer_norm(case: Case, t: Tensors, norms: object) -> Call:
+def _layer_norm(case: Case, t: Tensors) -> Call:
     """Its LayerNorm is two functions without autograd; forward wants fp32 parameters, which are made beforehand."""
-    forward, backward = norms.layernorm_fwd, norms.layernorm_bwd  # type: ignore[attr-defined]
+    from quack.rmsnorm import layernorm_bwd as backward
+    from quack.rmsnorm import layernorm_fwd as forward
+
     x, weight, dy = t.x.detach(), t.weight.detach(), t.dy
     wide_weight = weight.float()
     wide_bias = None if t.bias is None else t.bias.detach().float()

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from . import headline, points, scaling, texts
 from .peaks import peak_flops
 from .tables import Group, Results, Row, typical
+from .troubles import troubles_of
 
 NEAR_CEILING = 0.8  # from this share of the ceiling on, memory is what the kernel waits for
 
@@ -41,6 +42,8 @@ def _of_device(results: Results) -> list[str]:
             "**These are CPU timings.** They are of rownorm's CPU path, which is PyTorch's own arithmetic; they say "
             "nothing of the kernels on a GPU. On a machine with one, `rownorm bench` measures the kernels."
         )
+    if doubts := headline.doubts(results):
+        parts.append(f"**{doubts}**")
     if results.subject is None:
         return [*parts, *_not_measured(results)]
     of_group = {group: results.of(results.subject, group) for group in results.groups}
@@ -249,14 +252,17 @@ def _table_of_results(results: Results) -> list[str]:
 
 
 def _not_measured(results: Results) -> list[str]:
-    lines = [
-        (row.group, points.shape(row), row.provider, row.record.status, row.record.why)
-        for row in results.rows
-        if row.record.status != "ok"
-    ]
-    if not lines:
+    found = troubles_of(results)
+    if not found:
         return []
-    return ["### Not measured", _table(("case", "shape", "provider", "what", "why"), lines)]
+    lines = [(one.provider, one.kind, one.why, _cases(one.rows)) for one in found]
+    heads = ("provider", "what", "why", "cases")
+    return ["### Not measured or doubtful", _table(heads, lines)]
+
+
+def _cases(rows: list[Row]) -> str:
+    named = f"{rows[0].group} {points.shape(rows[0])}"
+    return named if len(rows) == 1 else f"{named} and {len(rows) - 1} more"
 
 
 def _ends(rows: list[Row]) -> list[Row]:

@@ -7,27 +7,34 @@ in, ``limits``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
 
 import altair as alt
 
 from .points import Point
-from .tables import CEILING, OURS, Results
+from .tables import CEILING, EAGER, OURS, Results
 
 Spec = dict[str, Any]
 
 # Colours that keep a contrast of 3 to 1 on white and on near-black; rownorm's is the only saturated blue.
-COLOURS = {OURS: "#2563eb", "torch": "#d97706", CEILING: "#78716c"}
-OTHERS = ("#059669", "#db2777", "#8b5cf6", "#0891b2", "#65a30d", "#b45309", "#e11d48", "#64748b")
-SHAPES = (
-    "circle",
-    "square",
-    "triangle-up",
-    "diamond",
-    "cross",
-    "triangle-down",
-    "triangle-right",
-    "triangle-left",
+LOOKS = {
+    OURS: ("#3273f6", "circle"),
+    EAGER: ("#d97706", "square"),
+    "torch.compile": ("#059669", "triangle-up"),
+    "liger": ("#db2777", "diamond"),
+    "quack": ("#8b5cf6", "cross"),
+    "fla": ("#0891b2", "triangle-down"),
+    "flashinfer": ("#5b920b", "triangle-right"),
+    "plain_block": ("#64748b", "triangle-left"),
+    "plain_loop": ("#a3794f", "diamond"),
+    CEILING: ("#7a736d", "circle"),
+}
+OTHER_LOOKS = (
+    ("#0d9488", "circle"),
+    ("#c026d3", "square"),
+    ("#e11d48", "diamond"),
+    ("#4d7c0f", "cross"),
 )
 SLOWER_TO_FASTER = ("#b45309", "#f0b977", "#f4f4f2", "#8fb8f5", "#1d4ed8")
 
@@ -36,10 +43,10 @@ OURS_FIRST = f"datum.provider === '{OURS}'"
 CASE_TIPS = ("provider", "operation", "pass", "dtype", "shape")
 
 
-def colour_of(providers: Sequence[str]) -> dict[str, str]:
-    """One colour for each provider, the same wherever it appears in a report."""
-    left = iter(OTHERS * (1 + len(providers) // len(OTHERS)))
-    return {name: COLOURS.get(name) or next(left) for name in providers}
+def looks_of(providers: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """The colour and the shape of each provider, the same wherever it appears."""
+    others = cycle(OTHER_LOOKS)
+    return {name: LOOKS.get(name) or next(others) for name in providers}
 
 
 class Charts:
@@ -47,17 +54,19 @@ class Charts:
 
     def __init__(self, providers: Sequence[str], *, legend: Sequence[str] = ()) -> None:
         """``legend``: the providers that one names; the page has its own."""
-        colours = colour_of(providers)
+        names, looks = list(providers), looks_of(providers).values()
         shown = None
         if legend:
             shown = alt.Legend(title=None, symbolSize=90, symbolOpacity=1, values=list(legend))
-        names = list(colours)
         self.colour = alt.Color(
-            "provider:N", scale=alt.Scale(domain=names, range=list(colours.values())), legend=shown
+            "provider:N",
+            scale=alt.Scale(domain=names, range=[colour for colour, _ in looks]),
+            legend=shown,
         )
-        shapes = [SHAPES[i % len(SHAPES)] for i in range(len(names))]
         self.shape = alt.Shape(
-            "provider:N", scale=alt.Scale(domain=names, range=shapes), legend=shown
+            "provider:N",
+            scale=alt.Scale(domain=names, range=[shape for _, shape in looks]),
+            legend=shown,
         )
         self.by_order = alt.Y("provider:N", title=None, sort=names)
 
@@ -84,7 +93,9 @@ class Charts:
             alt.Chart(POINTS)
             .transform_calculate(doublings="log(datum.speedup) / LN2")
             .encode(
-                x=alt.X("cols:O", title="columns", axis=alt.Axis(labelAngle=0)),
+                x=alt.X(
+                    "cols:O", title="columns", axis=alt.Axis(labelAngle=0, labelOverlap="greedy")
+                ),
                 y=alt.Y("rows:O", title="rows", sort="descending"),
                 tooltip=_tips(*CASE_TIPS, "speedup_text", "time", "note"),
             )
@@ -98,8 +109,9 @@ class Charts:
                 legend=None,
             )
         )
-        strong = "abs(datum.doublings) > 1.3"
-        labels = base.mark_text(fontSize=12, fontWeight=600).encode(
+        strong = "abs(datum.doublings) > 1.6"
+        fitting = "clamp(width / max(1, length(domain('x'))) / 3.4, 7, 12)"
+        labels = base.mark_text(fontSize={"expr": fitting}, fontWeight=600).encode(
             text=alt.Text("speedup_short:N"),
             color=alt.condition(strong, alt.value("#ffffff"), alt.value("#1c1917")),
         )
@@ -135,21 +147,21 @@ class Charts:
             title="largest error against fp64, ulp of the output",
             scale=alt.Scale(type="symlog", constant=0.5),
             axis=alt.Axis(
-                values=[0, 0.25, 0.5, 1, 2, 4, 8, 16, 64, 256, 1024, 4096, 1 << 20], format="~g"
+                values=[0, 0.5, 1, 2, 4, 8, 16, 64, 256, 1024, 4096, 2**14, 2**17, 2**20],
+                labelExpr="'' + datum.value",
+                labelOverlap="greedy",
             ),
         )
         base = alt.Chart(POINTS).encode(
             x=x, y=self.by_order, tooltip=_tips(*CASE_TIPS, "error", "status", "note")
         )
-        good = base.transform_filter("datum.status === 'ok'").mark_point(
-            filled=True, size=60, opacity=0.75
-        )
-        wrong = base.transform_filter("datum.status !== 'ok'").mark_point(
-            shape="M-1,-1L1,1M1,-1L-1,1", size=70, strokeWidth=2.5, filled=False
-        )
+        right = "datum.status === 'ok'"
+        cross = alt.value("M-1,-1L1,1M1,-1L-1,1")
         return _spec(
-            good.encode(color=self.colour, shape=self.shape),
-            wrong.encode(color=alt.value("#dc2626")),
+            base.mark_point(filled=False, size=60, strokeWidth=2.5, opacity=0.85).encode(
+                color=alt.condition(right, self.colour, alt.value("#dc2626")),
+                shape=alt.condition(right, self.shape, cross),
+            )
         )
 
     def roofline(self) -> Spec:
@@ -160,10 +172,11 @@ class Charts:
         lines = roofs.mark_line(strokeDash=[5, 3], opacity=0.7).encode(
             color=alt.value("currentColor")
         )
+        # Above the end of the higher roof, below the start of the lower one: there a slope leaves room for words.
+        lower = "datum.roof === 'measured ceiling'"
         labels = roofs.transform_filter("isValid(datum.label)").mark_text(
-            align="right",
-            dx=-4,
-            dy={"expr": "datum.roof === 'measured ceiling' ? 26 : -7"},
+            align={"expr": f"{lower} ? 'left' : 'right'"},
+            dy={"expr": f"{lower} ? 14 : -8"},
             fontSize=11,
         )
         marks = alt.Chart(POINTS).mark_point(filled=True, size=55, opacity=0.75)
@@ -192,6 +205,12 @@ class Charts:
         return line, spread, dots
 
 
+def drawn(spec: Spec, points: Sequence[Point], limits: Sequence[Point]) -> Spec:
+    """The specification with its data; where there are no limits, without the layers that would draw them."""
+    layers = [one for one in spec["layer"] if limits or one.get("data", {}).get("name") != "limits"]
+    return spec | {"layer": layers, "datasets": {"points": points, "limits": limits}}
+
+
 def bandwidth_limits(results: Results) -> list[Point]:
     """The device's peak, for a rule across the chart; the ceiling is measured and so a line of its own."""
     if not results.peak:
@@ -206,7 +225,9 @@ def roofs(results: Results, peak_flops: float | None) -> list[Point]:
         if not bandwidth:
             continue
         end = min(8.0, peak_flops / bandwidth) if peak_flops else 8.0
-        corners = [(0.25, None), (end, f"{name} bandwidth")]
+        label = f"{name} bandwidth"
+        starts = name == "measured ceiling"
+        corners = [(0.25, label if starts else None), (end, None if starts else label)]
         if peak_flops:
             corners.append((peak_flops / bandwidth, None))
         made += [
@@ -226,7 +247,11 @@ def _log_axis(
     field: str, title: str, *, base: int, format: str = ",~g", channel: Any = alt.X
 ) -> Any:
     scale = alt.Scale(type="log", base=base, nice=False, padding=8)
-    axis = alt.Axis(format=format, labelOverlap="greedy", tickCount=8)
+    label = f"format(datum.value, '{format}')"
+    if base == 2:  # powers of two only, unless there would be hardly any
+        power = "abs(log(datum.value) / LN2 - round(log(datum.value) / LN2)) < 1e-6"
+        label = f"{power} || domain('x')[1] < 4 * domain('x')[0] ? {label} : ''"
+    axis = alt.Axis(labelExpr=label, labelOverlap="greedy", tickCount=8)
     return channel(f"{field}:Q", title=title, scale=scale, axis=axis)
 
 

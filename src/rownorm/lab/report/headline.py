@@ -10,6 +10,8 @@ from . import texts
 from .points import shape
 from .tables import CEILING, EAGER, OURS, Results, Row, cases_of, typical
 
+MANY_DOUBTS = 0.2  # of the measurements
+
 
 class Figure(NamedTuple):
     """A figure that stands alone."""
@@ -25,6 +27,7 @@ class Standing(NamedTuple):
     faster: int = 0
     level: int = 0
     slower: int = 0
+    unclear: int = 0  # the interval is too wide to tell
 
     @property
     def cases(self) -> int:
@@ -56,7 +59,7 @@ def figures(results: Results) -> list[Figure]:
     made = []
     place = standing(results)
     if place.cases:
-        note = f"level with the fastest in {place.level}, slower in {place.slower}"
+        note = ", ".join(_other_cases(place))
         made.append(Figure(f"{place.faster} of {place.cases}", f"cases: {subject} fastest", note))
     speedups = [row.speedups[b].ratio for row in rows if (b := results.baseline) in row.speedups]
     if speedup := median_speedup(results):
@@ -83,6 +86,18 @@ def figures(results: Results) -> list[Figure]:
     return made
 
 
+def doubts(results: Results) -> str:
+    """A warning where many of the measurements are suspect; else nothing."""
+    suspect = sum(bool(row.marks) for row in results.measured)
+    if suspect <= MANY_DOUBTS * len(results.measured):
+        return ""
+    share = f"{suspect} of {texts.count(len(results.measured), 'measurement')}"
+    return (
+        f"{share} are marked suspect, so take the figures with care. The reasons stand below the results. A machine "
+        "that does nothing else gives better ones."
+    )
+
+
 def standing(results: Results) -> Standing:
     """Where the subject stands among the providers, case by case; cases that it ran alone do not count."""
     found: Counter[str] = Counter()
@@ -93,7 +108,7 @@ def standing(results: Results) -> Standing:
             best = min(others, key=lambda row: row.time.median if row.time else 0.0)
             # The speed-up of the other over the subject is the subject's time over the other's.
             found[verdict(best.speedups[subject.provider])] += 1
-    return Standing(found["faster"], found["same"] + found["unclear"], found["slower"])
+    return Standing(found["faster"], found["same"], found["slower"], found["unclear"])
 
 
 def median_speedup(results: Results) -> float | None:
@@ -114,13 +129,17 @@ def _standing_words(subject: str, place: Standing, measured: int) -> str:
     if not place.cases:
         alone = "nothing else was measured to compare it with"
         return f"{subject} was measured in {texts.count(measured, 'case')}; {alone}"
-    others = [
-        f"{words} in {number}"
-        for words, number in (("level with the fastest", place.level), ("slower", place.slower))
-        if number
-    ]
     first = f"is the fastest in {place.faster} of {texts.count(place.cases, 'case')}"
-    return f"{subject} {', '.join([first, *others])}"
+    return f"{subject} {', '.join([first, *_other_cases(place)])}"
+
+
+def _other_cases(place: Standing) -> list[str]:
+    found = {
+        "level with the fastest": place.level,
+        "slower": place.slower,
+        "too noisy to tell": place.unclear,
+    }
+    return [f"{words} in {number}" for words, number in found.items() if number]
 
 
 def _troubles(results: Results, subject: str) -> str:

@@ -75,17 +75,18 @@
         panel.className = "panel";
         panel.innerHTML = `${title && `<h3>${escaped(title)}</h3>`}<div class="plot"></div>`;
         box.append(panel);
+        const limits = device.limits[chart.id] ?? [];
         const spec = {
-          ...data.specs[chart.id], width: "container", height: chart.height(given), autosize: { type: "fit-x", contains: "padding" },
+          ...data.specs[chart.id], layer: data.specs[chart.id].layer.filter((one) => limits.length || one.data?.name !== "limits"), width: "container", height: chart.height(given), autosize: { type: "fit-x", contains: "padding" },
           description: `${find(`#${chart.id} h2`).textContent} ${title}`,
-          datasets: { points: given.toReversed(), limits: device.limits[chart.id] ?? [] }, // last on top: rownorm
+          datasets: { points: given.toReversed(), limits }, // last on top: rownorm
         };
         waiting.push(vegaEmbed(find(".plot", panel), spec, {
           renderer: "svg", config, tooltip, actions: { export: true, source: false, compiled: false, editor: false },
         }).then((result) => (now === turn ? views.push(result.view) : result.view.finalize())));
       }
     }
-    find("#speedup h2").textContent = `Speed-up of ${state.subject} over ${state.baseline}`;
+    find("#speedup h2").textContent = state.baseline ? `Speed-up of ${state.subject} over ${state.baseline}` : "Speed-up";
     showRows(points);
     await Promise.all(waiting);
     if (now === turn) document.body.dataset.drawn = String(now);
@@ -109,7 +110,7 @@
     }
     if (!body) return;
     find("#count").textContent = `${count} of ${lines.size} measurements`;
-    find("#over").textContent = `speed-up over ${state.baseline}`;
+    find("#over").textContent = state.baseline ? `speed-up over ${state.baseline}` : "speed-up";
   }
 
   function sortBy(head) {
@@ -169,6 +170,7 @@
         `<label class="chip"><input type="checkbox" value="${escaped(name)}" checked><span class="swatch" style="--colour:${data.colours[name]}"></span>${escaped(name)}</label>`).join("");
     options("subject", compared);
     options("baseline", compared);
+    find("#filter-speedup").hidden = compared.length < 2;
     all("[data-device]").forEach((part) => { part.hidden = part.dataset.device !== state.device; });
     draw();
   }

@@ -7,6 +7,7 @@ JavaScript travels inside the page, from the same specifications as the PNG file
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -16,7 +17,7 @@ import msgspec
 import vl_convert
 
 from . import sections
-from .charts import Charts, Spec, bandwidth_limits, colour_of, roofs
+from .charts import Charts, Spec, bandwidth_limits, looks_of, roofs
 from .peaks import peak_flops
 from .points import points_of
 from .tables import CEILING, Results, provider_order
@@ -60,7 +61,7 @@ def _data(results: Sequence[Results]) -> dict[str, Any]:
         "fields": fields,
         "rows": [[point.get(name) for name in fields] for point in points],
         "providers": providers,
-        "colours": colour_of(providers),
+        "colours": {name: colour for name, (colour, _) in looks_of(providers).items()},
         "ceiling": CEILING,
         "specs": specs(providers),
         "devices": [
@@ -79,10 +80,14 @@ def _data(results: Sequence[Results]) -> dict[str, Any]:
 
 
 def _scripts() -> str:
-    library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace(
-        "</script", "<\\/script"
-    )
-    return f"<script>{library}</script>\n<script>\n{part('page.js')}</script>"
+    return f"<script>{_library()}</script>\n<script>\n{part('page.js')}</script>"
+
+
+@cache
+def _library() -> str:
+    """Vega, Vega-Lite and vega-embed, as vl-convert carries them."""
+    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return bundle.replace("</script", "<\\/script")
 
 
 def part(name: str) -> str:

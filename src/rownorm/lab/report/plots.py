@@ -9,7 +9,7 @@ from typing import NamedTuple
 import vl_convert
 
 from . import texts
-from .charts import Charts, Spec, bandwidth_limits, roofs
+from .charts import Charts, Spec, bandwidth_limits, drawn, roofs
 from .files import write_whole
 from .peaks import peak_flops
 from .points import Point, points_of
@@ -120,12 +120,11 @@ def _png(plot: Plot, results: Results) -> bytes:
     environment = results.environments[-1]
     software = f"torch {environment.torch}, triton {environment.triton}"
     timings = ", CPU timings" if results.kind == "cpu" else ""
-    spec = plot.spec | {
+    spec = drawn(plot.spec, plot.points, plot.limits) | {
         "title": {"text": plot.title, "subtitle": f"{results.device}{timings}; {software}"},
         "width": 560,
         "height": plot.height,
         "padding": 16,
         "config": CONFIG,
-        "datasets": {"points": plot.points, "limits": list(plot.limits)},
     }
     return vl_convert.vegalite_to_png(spec, scale=2)

@@ -70,9 +70,13 @@ def shape(row: Row) -> str:
 
 
 def time_text(summary: Summary) -> str:
-    """12.3 µs (12.1 µs to 12.6 µs): the median, the 20th and 80th percentiles."""
+    """12.3 µs (12.1 to 12.6): the median, the 20th and 80th percentiles; units where they differ."""
     median, low, high = map(texts.duration, (summary.median, summary.p20, summary.p80))
-    return median if low == high else f"{median} ({low} to {high})"
+    if low == high:
+        return median
+    if len({text.split()[1] for text in (median, low, high)}) == 1:
+        low, high = low.split()[0], high.split()[0]
+    return f"{median} ({low} to {high})"
 
 
 def bandwidth_text(row: Row) -> str:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 
 from ..records import Environment, Method
 from . import headline, points, texts
 from .tables import OURS, Results, Row
+from .troubles import troubles
 
 NOTHING = (
     '<p class="verdict">There are no records here, so there is nothing to show.</p>'
-    "<p>Measure something first: <code>rownorm bench --suite quick --output results</code>, "
-    "then <code>rownorm report results</code>.</p>"
+    "<p>Measure something first: <code>rownorm bench --quick --out results/first</code>, "
+    "then <code>rownorm report results/first</code>.</p>"
 )
 COLUMNS = (  # heading, whether its values are numbers
     ("operation", False),
@@ -23,11 +24,11 @@ COLUMNS = (  # heading, whether its values are numbers
     ("cols", True),
     ("provider", False),
     ("time", True),
-    ("memory", True),
+    ('<span id="over">speed-up</span>', True),
     ("GB/s", True),
     ("of ceiling", True),
     ("of peak", True),
-    ('<span id="over">speed-up</span>', True),
+    ("memory", True),
     ("host", True),
     ("error, ulp", True),
 )
@@ -78,9 +79,11 @@ def device(results: Results) -> str:
         f'<dd class="note">{escape(figure.note)}</dd></div>'
         for figure in headline.figures(results)
     )
+    doubts = escape(headline.doubts(results))
+    warning = f'<p class="banner">{doubts}</p>' if doubts else ""
     return (
         f'<div class="device" data-device="{escape(results.device)}">'
-        f"{CPU_BANNER if results.kind == 'cpu' else ''}"
+        f"{CPU_BANNER if results.kind == 'cpu' else ''}{warning}"
         f'<p class="verdict">{escape(headline.sentence(results))}</p>'
         f'<dl class="figures">{boxes}</dl></div>'
     )
@@ -95,8 +98,8 @@ def filters(results: Sequence[Results]) -> str:
     return (
         f'<form class="filters" data-needs-script hidden>{sets}'
         '<fieldset id="filter-provider" class="providers" aria-label="provider"></fieldset>'
-        '<label>speed-up of <select id="subject"></select></label>'
-        '<label>over <select id="baseline"></select></label></form>'
+        '<fieldset id="filter-speedup" aria-label="speed-up"><label>speed-up of <select id="subject"></select></label>'
+        '<label>over <select id="baseline"></select></label></fieldset></form>'
     )
 
 
@@ -105,7 +108,7 @@ def tables(results: Sequence[Results], method: str) -> str:
     return "\n".join(
         (
             _results_table(results),
-            _troubles(results),
+            troubles(results),
             *map(_environment, results),
             f'<section id="method"><h2>Method</h2>{method}{_methods(results)}</section>',
         )
@@ -142,13 +145,13 @@ def _line(i: int, row: Row, results: Results) -> str:
         _number(str(case.cols), case.cols),
         f"<td>{escape(record.provider)}{badge}</td>",
         _number(points.time_text(row.time) if row.time else "", row.time and row.time.median),
-        _number(_or_dash(record.peak_bytes, texts.memory), record.peak_bytes),
-        _number(points.bandwidth_text(row).replace(" GB/s", ""), row.bandwidth),
-        _number(_or_dash(row.of_ceiling, texts.percent), row.of_ceiling),
-        _number(_or_dash(row.of_peak, texts.percent), row.of_peak),
         _number(
             points.speedup_text(speedup) if speedup else "", speedup and speedup.ratio, "speedup"
         ),
+        _number(points.bandwidth_text(row).replace(" GB/s", ""), row.bandwidth),
+        _number(_or_dash(row.of_ceiling, texts.percent), row.of_ceiling),
+        _number(_or_dash(row.of_peak, texts.percent), row.of_peak),
+        _number(_or_dash(record.peak_bytes, texts.memory), record.peak_bytes),
         _number(
             _or_dash(row.host and row.host.median, texts.duration), row.host and row.host.median
         ),
@@ -177,42 +180,6 @@ def _or_dash(value: float | None, written: texts.Writer) -> str:
 
 def _class(number: bool) -> str:
     return ' class="number"' if number else ""
-
-
-def _troubles(results: Sequence[Results]) -> str:
-    """What was not measured, or is doubtful, and why: one line for each reason."""
-    found: dict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
-    for one in results:
-        for row in one.rows:
-            if row.record.status != "ok":
-                key = (one.device, row.record.status, row.provider, row.record.why)
-                found[key].append(row)
-            for mark in row.marks:
-                found[one.device, "suspect", row.provider, mark].append(row)
-    heading = '<section id="troubles"><h2>Not measured, and why</h2>'
-    if not found:
-        return (
-            f"{heading}<p>Every provider ran every case, and nothing looked doubtful.</p></section>"
-        )
-    lines = "\n".join(
-        f'<tr data-device="{escape(place)}"><td>{escape(provider)}</td><td>{status}</td>'
-        f'<td class="wrap">{escape(why) or "no reason given"}</td><td class="wrap">{_cases(rows)}</td></tr>'
-        for (place, status, provider, why), rows in found.items()
-    )
-    return (
-        f'{heading}<p class="how">Missing: not installed. Refused: the provider does not do this case. Wrong: it '
-        "failed the check against fp64. Failed: it raised an error. Suspect: timed, but with a reason to doubt it.</p>"
-        '<div class="scroll"><table><thead><tr><th>provider</th><th>what</th><th>why</th><th>cases</th></tr></thead>'
-        f"<tbody>{lines}</tbody></table></div></section>"
-    )
-
-
-def _cases(rows: Iterable[Row]) -> str:
-    names = [escape(f"{row.group} {points.shape(row)}") for row in rows]
-    if len(names) == 1:
-        return names[0]
-    listed = "<br>".join(names)
-    return f"<details><summary>{texts.count(len(names), 'case')}</summary>{listed}</details>"
 
 
 def _environment(results: Results) -> str:

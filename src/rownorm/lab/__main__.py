@@ -1,0 +1,5 @@
+"""``python -m rownorm.lab`` is ``rownorm``, for where the package is on the path but not installed."""
+
+from .cli import main
+
+main()

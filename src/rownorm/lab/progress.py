@@ -1,0 +1,86 @@
+"""What is seen while ``bench`` measures: a bar with the time left in a terminal, a line for each case elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from .records import Record
+from .statistics import summarize
+from .summary import duration, title
+
+if TYPE_CHECKING:
+    from .bench import Progress as Step
+
+
+class Display:
+    """Told of every step and of every record; ``total`` is the number of cases that are left to measure."""
+
+    def __init__(self, total: int) -> None:
+        self.console = Console(highlight=False)
+        self.total = total
+        self.start = time.monotonic()
+        self.done = 0
+        self.bar = Progress(
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("cases,"),
+            TimeElapsedColumn(),
+            TextColumn("gone,"),
+            TimeRemainingColumn(),
+            TextColumn("left  {task.description}"),
+            console=self.console,
+            disable=not self.console.is_terminal,
+            transient=True,
+        )
+        self.task = self.bar.add_task("", total=total)
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.bar.stop()
+
+    def told(self, step: Step) -> None:
+        """A provider is being prepared, checked or timed."""
+        what = f"{step.doing} {step.provider}".rstrip()
+        self.bar.update(self.task, description=f"{what}: {title(step.case)}")
+
+    def finished(self, records: list[Record]) -> None:
+        """All records of one case are there."""
+        self.done += 1
+        self.bar.update(self.task, completed=self.done)
+        times = ", ".join(
+            f"{one.provider} {duration(summarize(one.seconds).median)}"
+            for one in records
+            if one.status == "ok" and one.seconds
+        )
+        text = f"{title(records[0].case)}: {times or 'nothing could be measured'}"
+        if self.console.is_terminal:
+            self.console.print(text, markup=False, overflow="ellipsis", no_wrap=True)
+        else:
+            counted = f"[{self.done}/{self.total}, {self.time_left()} left]"
+            self.console.print(f"{counted} {text}", markup=False, soft_wrap=True)
+
+    def time_left(self) -> str:
+        """By the cases so far; early guesses are rough."""
+        each = (time.monotonic() - self.start) / max(1, self.done)
+        seconds = round(each * (self.total - self.done))
+        return f"{seconds // 60}:{seconds % 60:02}"
