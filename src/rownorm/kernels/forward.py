@@ -143,6 +143,67 @@ def _add_pairs(a, b, c, d):
     return a + c, b + d
 
 
+@triton.jit
+def _sums_around(
+    origin,
+    x,
+    residual,
+    residual_ptr,
+    pre_bias_ptr,
+    h_ptr,
+    out_row,
+    lanes,
+    n_cols,
+    CENTER: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    EVEN_COLS: tl.constexpr,
+    HOLD_X: tl.constexpr,
+    HOLD_RESIDUAL: tl.constexpr,
+):
+    """Sums of ``h - origin`` and of its square over this program's columns, in one reduction. Stores h on the way."""
+    total = tl.zeros((1, BLOCK_COLS), COMPUTE)
+    square = tl.zeros((1, BLOCK_COLS), COMPUTE)
+    for c in tl.static_range(CHUNKS):
+        cols = c * BLOCK_COLS + lanes
+        ok = in_range(cols, n_cols, EVEN_COLS)
+        h = _held_h(
+            x[c], residual[c], residual_ptr, pre_bias_ptr, cols, ok, COMPUTE, HOLD_X, HOLD_RESIDUAL
+        )
+        if h_ptr is not None:
+            tl.store(h_ptr + out_row + cols, h.to(h_ptr.dtype.element_ty), mask=ok)
+        if CENTER:
+            h = tl.where(ok, h - origin, 0.0)
+            total += h
+        square += h * h
+    if CENTER:
+        total, square = tl.reduce((total, square), 1, _add_pairs)
+        return tl.sum(total), tl.sum(square)
+    else:
+        return origin, tl.sum(square)
+
+
+@triton.jit
+def _first_h(
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    x_row,
+    residual_row,
+    col,
+    ok,
+    COMPUTE: tl.constexpr,
+):
+    """h of this program's first column, a number; 0 where that is beyond the row."""
+    h = tl.load(x_ptr + x_row + col, mask=ok, other=0.0).to(COMPUTE)
+    if pre_bias_ptr is not None:
+        h += tl.load(pre_bias_ptr + col, mask=ok, other=0.0).to(COMPUTE)
+    if residual_ptr is not None:
+        h += tl.load(residual_ptr + residual_row + col, mask=ok, other=0.0).to(COMPUTE)
+    return h
+
+
 @triton.jit(do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols"])
 def forward_cluster(
     x_ptr,
@@ -171,7 +232,10 @@ def forward_cluster(
     CLUSTER: tl.constexpr,
     HOLD_X: tl.constexpr,
     HOLD_RESIDUAL: tl.constexpr,
+    FAR: tl.constexpr,
 ):
+    """Moments are taken around one number of the row, in one pass. FAR says how many variances the square of its
+    distance from the mean may be before that is done again, around the mean."""
     COLS: tl.constexpr = CHUNKS * BLOCK_COLS
     n_cols = n_cols * ALIGN
     n = tl.cast(n_cols, COMPUTE)
@@ -191,11 +255,25 @@ def forward_cluster(
         next_residual = _load_row(
             residual_ptr, row * residual_stride, there, lanes, n_cols, BLOCK_COLS, CHUNKS, EVEN_COLS
         )
+    first_col = rank * COLS
+    next_origin = tl.cast(0.0, COMPUTE)
+    if CENTER:
+        next_origin = _first_h(
+            x_ptr,
+            residual_ptr,
+            pre_bias_ptr,
+            row * x_stride,
+            row * residual_stride,
+            first_col,
+            there & (first_col < n_cols),
+            COMPUTE,
+        )
     if CLUSTER > 1:
         wait_for_cluster()
     for turn in range(0, tl.cdiv(n_rows - tl.cast(row, tl.int32), step)):
         x = next_x
         residual = next_residual
+        origin = next_origin
         next_row = row + step
         there = next_row < n_rows
         next_x = _load_row(
@@ -212,57 +290,51 @@ def forward_cluster(
                 CHUNKS,
                 EVEN_COLS,
             )
-
-        # (mean, sum of squared deviations) of this program's columns; (0, sum of squares) uncentred.
-        total = tl.zeros((1, BLOCK_COLS), COMPUTE)
-        square = tl.zeros((1, BLOCK_COLS), COMPUTE)
-        for c in tl.static_range(CHUNKS):
-            cols = c * BLOCK_COLS + lanes
-            ok = in_range(cols, n_cols, EVEN_COLS)
-            h = _held_h(
-                x[c],
-                residual[c],
+        if CENTER:
+            next_origin = _first_h(
+                x_ptr,
                 residual_ptr,
                 pre_bias_ptr,
-                cols,
-                ok,
+                next_row * x_stride,
+                next_row * residual_stride,
+                first_col,
+                there & (first_col < n_cols),
                 COMPUTE,
+            )
+
+        # (mean, sum of squared deviations) of this program's columns; (0, sum of squares) uncentred.
+        mu = origin
+        squares = tl.zeros_like(origin)
+        passes = 1
+        while passes > 0:
+            shift, squares = _sums_around(
+                mu,
+                x,
+                residual,
+                residual_ptr,
+                pre_bias_ptr,
+                h_ptr,
+                row * n_cols,
+                lanes,
+                n_cols,
+                CENTER,
+                COMPUTE,
+                BLOCK_COLS,
+                CHUNKS,
+                EVEN_COLS,
                 HOLD_X,
                 HOLD_RESIDUAL,
             )
-            if h_ptr is not None:
-                tl.store(h_ptr + row * n_cols + cols, h.to(h_ptr.dtype.element_ty), mask=ok)
             if CENTER:
-                total += h * (1.0 / n_own)
+                shift /= n_own
+                mu += shift
+                around = n_own * shift * shift
+                squares -= around
+                # Squares around a number far from the mean have lost the variance: once more, around the mean.
+                passes = tl.where((passes == 1) & (around > FAR * squares), 2, passes - 2)
             else:
-                square += h * h
-        mu = tl.sum(total)
-        squares = tl.sum(square)
-        if CENTER:
-            total = tl.zeros((1, BLOCK_COLS), COMPUTE)
-            for c in tl.static_range(CHUNKS):
-                cols = c * BLOCK_COLS + lanes
-                ok = in_range(cols, n_cols, EVEN_COLS)
-                h = _held_h(
-                    x[c],
-                    residual[c],
-                    residual_ptr,
-                    pre_bias_ptr,
-                    cols,
-                    ok,
-                    COMPUTE,
-                    HOLD_X,
-                    HOLD_RESIDUAL,
-                )
-                deviation = tl.where(ok, h - mu, 0.0)
-                total += deviation
-                square += deviation * deviation
-            # The deviations' own mean is what rounding did to the first mean: it corrects both moments.
-            shift, squares = tl.reduce((total, square), 1, _add_pairs)
-            shift = tl.sum(shift) / n_own
-            squares = tl.sum(squares) - n_own * shift * shift
-            squares = tl.where(squares < 0.0, 0.0, squares)
-            mu += shift
+                passes = 0
+        squares = tl.where(squares < 0.0, 0.0, squares)
         if CLUSTER > 1:
             send(mailbox, mu, squares, turn)
             if CENTER:
