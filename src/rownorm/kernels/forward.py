@@ -235,7 +235,7 @@ def forward_cluster(
     FAR: tl.constexpr,
 ):
     """Moments are taken around one number of the row, in one pass. FAR says how many variances the square of its
-    distance from the mean may be before that is done again, around the mean."""
+    distance from the mean may be before that is done again, around the mean; -1 that it always is."""
     COLS: tl.constexpr = CHUNKS * BLOCK_COLS
     n_cols = n_cols * ALIGN
     n = tl.cast(n_cols, COMPUTE)
@@ -329,7 +329,8 @@ def forward_cluster(
                 shift /= n_own
                 mu += shift
                 around = n_own * shift * shift
-                squares -= around
+                # Squares that overflow stay infinite, as in a second pass.
+                squares = tl.where(squares < float("inf"), squares - around, squares)
                 # Squares around a number far from the mean have lost the variance: once more, around the mean.
                 passes = tl.where((passes == 1) & (around > FAR * squares), 2, passes - 2)
             else:
