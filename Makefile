@@ -2,7 +2,7 @@
 #
 # PYTHON=python3.12          makes the environment with another interpreter
 # VENV= PYTHON=/opt/bin/python   uses that interpreter as it is and installs nothing: for a GPU machine that has
-#                            its own torch and triton (and pytest, hypothesis, expecttest, numpy)
+#                            its own torch and triton (and what the lab and the tests need: CONTRIBUTING.md)
 # WORKERS=4                  test processes; one on a machine with a GPU, which they would have to share
 # TESTS="tests/test_nn.py -k repr"   only some tests
 # DEMO=results/mine          where make demo leaves its records and its report; a new folder each time by default

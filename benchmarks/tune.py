@@ -30,7 +30,7 @@ from rownorm.program import Program
 from rownorm.reference import Given
 
 WIDTHS = (128, 256, 512, 1024, 1536, 2048, 3072, 4096, 5120, 6144, 8192)
-WIDTHS += (12288, 16384, 24576, 32768, 65536, 131072)
+WIDTHS += (12288, 16384, 32768, 65536, 131072, 262144)
 ELEMENTS = 1 << 27  # of one tensor
 MOST_ROWS = 32768
 
@@ -50,39 +50,86 @@ class Study(NamedTuple):
 
 def candidates(study: Study) -> Iterator[dict[str, Any]]:
     """Settings worth trying."""
-    width, forward = next_power_of_2(study.n_cols), study.direction == "forward"
-    if width <= (32768 if forward else 8192):
-        for block_rows in (1, 2, 4, 8, 16, 32):
-            for num_warps in (1, 2, 4, 8, 16, 32):
-                per_thread = block_rows * width // (32 * num_warps)
-                if per_thread not in (8, 16, 32, 64) or (
-                    block_rows > 1 and block_rows * width > 8192
-                ):
+    forward = study.direction == "forward"
+    if study.n_cols <= (32768 if forward else 8192):
+        for block_cols, chunks in _tilings(study):
+            yield from _tiles(study, block_cols, chunks)
+    if study.n_cols > 8192 and device_of(0).clusters:
+        yield from _clusters(study)
+    if study.n_cols > (4096 if forward else 8192):
+        sizes = (
+            ((2048, 8), (4096, 16), (8192, 32)) if forward else ((1024, 4), (2048, 8), (2048, 16))
+        )
+        for block_cols, num_warps in sizes:
+            looped = {"regime": "looped", "block_rows": 1, "block_cols": block_cols}
+            yield {**looped, "num_warps": num_warps, "programs_per_sm": 8}
+
+
+def _tilings(study: Study) -> Iterator[tuple[int, int]]:
+    """(columns of a tile, tiles in a row): one tile, or several where that wastes less or frees registers sooner."""
+    whole = next_power_of_2(study.n_cols)
+    if whole == study.n_cols:
+        yield whole, 1
+    for chunks in (2, 3, 4, 5, 6, 7, 8):
+        block_cols = next_power_of_2(-(-study.n_cols // chunks))
+        if chunks * block_cols == study.n_cols and block_cols >= 512:
+            yield block_cols, chunks
+
+
+def _tiles(study: Study, block_cols: int, chunks: int) -> Iterator[dict[str, Any]]:
+    """Whole rows in one program."""
+    for block_rows in (1, 2, 4, 8, 16, 32):
+        for num_warps in (1, 2, 4, 8, 16, 32):
+            per_thread = block_rows * chunks * block_cols // (32 * num_warps)
+            vector = 16 // study.dtype.itemsize
+            if not 8 <= per_thread <= 64 or block_rows * block_cols < 32 * num_warps * vector:
+                continue
+            if block_rows > 1 and block_rows * chunks * block_cols > 8192:
+                continue
+            regime = "tile" if block_rows > 1 else "resident"
+            tile = {"regime": regime, "block_rows": block_rows, "num_warps": num_warps}
+            tile["block_cols"] = block_cols
+            if study.direction == "forward":
+                yield tile
+            elif 16 <= per_thread <= 40:
+                yield from _pipelines(tile, chunks * block_cols, study.dtype.itemsize)
+
+
+def _clusters(study: Study) -> Iterator[dict[str, Any]]:
+    """Rows shared by the programs of a cluster."""
+    forward = study.direction == "forward"
+    most_bytes = 65536 if forward else 8192 * study.dtype.itemsize
+    vector = 16 // study.dtype.itemsize
+    for cluster in (1, 2, 4, 8, 16):
+        share = -(-study.n_cols // cluster)
+        if not most_bytes // 8 < share * study.dtype.itemsize <= most_bytes:
+            continue
+        for num_warps in (4, 8, 16):
+            for block_cols in (32 * num_warps * vector, 64 * num_warps * vector):
+                per_thread = -(-share // block_cols) * block_cols // (32 * num_warps)
+                if not 16 <= per_thread <= (64 if forward else 32):
                     continue
-                regime = "tile" if block_rows > 1 else "resident"
-                tile = {"regime": regime, "block_rows": block_rows, "num_warps": num_warps}
+                one = {"regime": "cluster", "block_rows": 1, "block_cols": block_cols}
+                one |= {"num_warps": num_warps, "cluster": cluster}
                 if forward:
-                    yield tile
-                elif per_thread in (16, 32):
-                    yield from _pipelines(tile, width, study.dtype.itemsize)
-    if width > 4096 and (forward or width > 8192):
-        for block_cols in (1024, 2048, 4096, 8192, 16384):
-            for num_warps in (4, 8, 16, 32):
-                if 4 <= block_cols // (32 * num_warps) <= (64 if forward else 32):
-                    looped = {"regime": "looped", "block_rows": 1, "block_cols": block_cols}
-                    yield {**looped, "num_warps": num_warps, "programs_per_sm": 8}
+                    for programs_per_sm in {4: (4,), 8: (2, 3), 16: (1, 2)}[num_warps]:
+                        yield {**one, "programs_per_sm": programs_per_sm}
+                elif cluster > 1:
+                    yield from _pipelines(one, share, study.dtype.itemsize)
 
 
 def _pipelines(tile: dict[str, Any], width: int, itemsize: int) -> Iterator[dict[str, Any]]:
     """Backward of a tile: how many programs on an SM, and how many tiles in flight in each."""
+    clustered = "cluster" in tile
     for num_warps, programs_per_sm in ((4, 2), (4, 4), (8, 1), (8, 2), (16, 1)):
         if num_warps != tile["num_warps"]:
             continue
-        if (
-            num_warps == 16 and itemsize == 4
-        ):  # 128 registers a thread are too few for two fp32 rows and their sums
+        # 128 registers a thread are too few for two fp32 rows and their sums.
+        if num_warps == 16 and itemsize == 4:
             continue
-        for stages in (1, 3, 4, 5):
+        if clustered and num_warps * programs_per_sm > 8 and num_warps < 16:
+            continue  # too many registers for that many programs, and a cluster that has to wait waits for all
+        for stages in (3, 4) if clustered or itemsize == 2 else (1, 3):
             tile_bytes = tile["block_rows"] * width * 2 * itemsize
             if (stages - 1) * programs_per_sm * tile_bytes <= 200 << 10:
                 yield {**tile, "programs_per_sm": programs_per_sm, "stages": stages}
@@ -171,11 +218,17 @@ def measure(study: Study) -> dict[str, Any]:
     }
 
 
+def kind_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What a row of the table is for; tables are in this order."""
+    return row["itemsize"], row["direction"] == "backward", row["center"], row["max_cols"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--out", type=Path, help="file to write; must not exist (default: <arch>.json)"
     )
+    parser.add_argument("--update", type=Path, help="a table whose other rows are taken over")
     parser.add_argument("--widths", type=int, nargs="+", default=list(WIDTHS))
     parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"])
     parser.add_argument("--directions", nargs="+", default=["forward", "backward"])
@@ -206,7 +259,7 @@ def main() -> None:
         ]
         pool.map(compile_all, shares, chunksize=1)
 
-    plans = []
+    plans: list[dict[str, Any]] = []
     for study in studies:
         plans.append(measure(study))
         row = plans[-1]
@@ -217,6 +270,10 @@ def main() -> None:
             flush=True,
         )
         torch.cuda.empty_cache()
+    if options.update:
+        measured = {kind_of(row) for row in plans}
+        old = json.loads(options.update.read_text())["plans"]
+        plans = sorted(plans + [row for row in old if kind_of(row) not in measured], key=kind_of)
     table = {
         "device": device.name,
         "torch": torch.__version__,

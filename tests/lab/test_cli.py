@@ -504,3 +504,20 @@ assert took < 0.5, took
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stderr
+
+
+def test_measuring_needs_nothing_that_draws():
+    """A machine that measures may have click, msgspec and rich only."""
+    program = """
+import sys
+for name in ("altair", "vl_convert", "pynvml", "amdsmi"):
+    sys.modules[name] = None
+from rownorm.lab.cli import cli
+cli.main(["info"], standalone_mode=False)
+import rownorm.lab.commands
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "Providers" in ran.stdout

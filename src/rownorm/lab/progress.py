@@ -43,6 +43,7 @@ class Display:
             console=self.console,
             disable=not self.console.is_terminal,
             transient=True,
+            auto_refresh=False,  # by a thread, which would disturb what is being timed
         )
         self.task = self.bar.add_task("", total=total)
 
@@ -61,12 +62,12 @@ class Display:
     def told(self, step: Step) -> None:
         """A provider is being prepared, checked or timed."""
         what = f"{step.doing} {step.provider}".rstrip()
-        self.bar.update(self.task, description=f"{what}: {title(step.case)}")
+        self.bar.update(self.task, description=f"{what}: {title(step.case)}", refresh=True)
 
     def finished(self, records: list[Record]) -> None:
         """All records of one case are there."""
         self.done += 1
-        self.bar.update(self.task, completed=self.done)
+        self.bar.update(self.task, completed=self.done, refresh=True)
         times = ", ".join(
             f"{one.provider} {duration(summarize(one.seconds).median)}"
             for one in records

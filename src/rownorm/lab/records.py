@@ -23,7 +23,7 @@ Timer = Literal["cuda_graph", "device_events", "cpu_clock"]
 
 
 class Method(msgspec.Struct, frozen=True, kw_only=True):
-    """How the seconds came about. Records are compared only where this agrees."""
+    """How the seconds came about. Records are compared only where ``timer`` and ``cold`` agree."""
 
     timer: Timer
     rotation: int  # sets of inputs that the calls of a round go through

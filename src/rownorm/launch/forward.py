@@ -14,13 +14,9 @@ from ..reference import compute_dtype
 from .launcher import Call, bind
 from .planner import MOST_PARTS, plan
 from .problem import Plan, Problem, device_of
-from .rows import alignment, allocator, compute_type, holds, required_row_stride, rounding_type
+from .rows import alignment, allocator, compute_type, required_row_stride, rounding_type
 
 ROLES = ("x", "residual", "pre_bias", "weight", "bias", "y", "h", "mu", "rstd", "parts")
-
-# A cluster's moments around a number that lies sqrt(k) standard deviations off the mean lose log2(k) bits of fp32.
-# Results of 16 bits do not notice 8 of them; fp32 has its moments taken around the mean.
-FAR = {2: 200.0, 4: -1.0, 8: -1.0}  # by itemsize
 
 # (x, residual, pre_bias, weight, bias) -> (y, h, mu, rstd)
 Run = Callable[
@@ -42,7 +38,7 @@ def calls(
         "n_rows": n_rows,
         "n_cols": n_cols // align,
         "n_parts": n_parts,
-        "part_blocks": plan.part_cols // plan.block_cols,
+        "part_blocks": plan.part_cols // plan.block_cols or plan.chunks,
     }
     constants = {
         "ALIGN": align,
@@ -58,9 +54,6 @@ def calls(
         "EVEN_COLS": plan.cluster * plan.chunks * plan.block_cols == n_cols,
         "BLOCK_PARTS": 1 if n_parts == 1 else MOST_PARTS,
         "CLUSTER": plan.cluster,
-        "HOLD_X": holds(problem.dtype, problem, plan),
-        "FAR": FAR[problem.dtype.itemsize],
-        "HOLD_RESIDUAL": holds(problem.residual_dtype, problem, plan),
     }
     if plan.regime == "split":
         steps = [
@@ -70,7 +63,7 @@ def calls(
     elif plan.regime == "looped":
         steps = [(streamed.forward_looped, n_rows)]
     elif plan.regime == "cluster":
-        steps = [(kernels.forward_cluster, plan.n_programs if n_rows else 0)]
+        steps = [(streamed.forward_cluster, plan.n_programs if n_rows else 0)]
     else:
         steps = [(kernels.forward_tile, -(-n_rows // plan.block_rows))]
     return [

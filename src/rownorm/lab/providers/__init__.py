@@ -136,17 +136,22 @@ def provider(
 
 
 def all_providers() -> dict[str, Provider]:
-    """Every provider by name, rownorm first and the ceiling last. None of the packages is imported."""
+    """Every provider by name: rownorm, PyTorch, the others, the ceiling. None of the packages is imported."""
     _import_files()
-    order = ("ours", "peer", "plain", "ceiling")
-    return dict(sorted(_registry.items(), key=lambda item: order.index(item[1].kind)))
+    kinds = ("ours", "peer", "plain", "ceiling")
+
+    def place(one: Provider) -> tuple[int, bool, str]:
+        return kinds.index(one.kind), one.package != "torch", one.name
+
+    return {one.name: one for one in sorted(_registry.values(), key=place)}
 
 
 def missing(provider: Provider, device: str | None = None) -> str | None:
     """Why a provider cannot be used on a device (by default the one that is here), and what to do; None if it can."""
     absent = [name for name in provider.needs if importlib.util.find_spec(name) is None]
     if absent:
-        return f"{', '.join(absent)} is not installed; {provider.install}"
+        are = "is" if len(absent) == 1 else "are"
+        return f"{' and '.join(absent)} {are} not installed; {provider.install}"
     on_gpu = torch.cuda.is_available() if device is None else device.startswith("cuda")
     if on_gpu or not provider.needs_gpu:
         return None
