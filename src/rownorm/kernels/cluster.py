@@ -156,24 +156,36 @@ def received_sums(mailbox, turn, CLUSTER: tl.constexpr):
 
 
 @triton.jit
-def received_moments(mailbox, turn, n_cols, part_cols, CLUSTER: tl.constexpr):
-    """(mean, sum of squared deviations) of a row whose members sent those of their ``part_cols`` columns."""
+def received_moments(mailbox, turn, n_cols, n, COLS: tl.constexpr, CLUSTER: tl.constexpr):
+    """(mean, sum of squared deviations) of a row whose members sent those of their COLS columns."""
     room = receive(mailbox, turn)
     origin, _ = pair(room, 0)
     drift = 0.0
     for rank in tl.static_range(1, CLUSTER):
         mean, _ = pair(room, rank)
-        drift += (mean - origin) * _count(n_cols, rank, part_cols)
-    drift /= tl.cast(n_cols, tl.float32)
+        drift += (mean - origin) * _count(n_cols, rank, COLS)
+    drift /= n
     square = 0.0
     for rank in tl.static_range(CLUSTER):
         mean, own_square = pair(room, rank)
         shift = mean - origin - drift
-        square += own_square + shift * shift * _count(n_cols, rank, part_cols)
+        square += own_square + shift * shift * _count(n_cols, rank, COLS)
     return origin + drift, square
 
 
 @triton.jit
-def _count(n_cols, rank, part_cols):
+def _count(n_cols, rank, COLS: tl.constexpr):
     """How many columns of a row of ``n_cols`` member ``rank`` has."""
-    return tl.cast(tl.maximum(tl.minimum(n_cols - rank * part_cols, part_cols), 0), tl.float32)
+    return tl.cast(tl.maximum(tl.minimum(n_cols - rank * COLS, COLS), 0), tl.float32)
+
+
+@triton.jit
+def held(x, HOLD: tl.constexpr):
+    """``x``, of a 16-bit dtype, for one more use. The compiler, which would otherwise keep it as fp32 between uses, in
+    twice the registers, is not told that it is the same."""
+    if HOLD:
+        return tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2
+        )
+    else:
+        return x

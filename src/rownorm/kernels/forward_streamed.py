@@ -1,8 +1,6 @@
 """Forward kernels for rows that no program holds: what is read for the statistics is read again, from cache.
 
     forward_looped   one row in one program, in chunks: statistics, then the row again
-    forward_cluster  one row in the programs of a cluster, which go from row to row; a program's part is small enough
-                     to be in L1 when it is read again
     forward_moments  the statistics of one part of a row (regime split, first half)
     forward_apply    merges the parts in a fixed order, normalizes its own part (regime split, second half)
 
@@ -20,14 +18,6 @@ from .arithmetic import (
     load_h,
     normalize,
     refined_mean,
-)
-from .cluster import (
-    leave_cluster,
-    open_mailbox,
-    received_moments,
-    received_sums,
-    send,
-    wait_for_cluster,
 )
 
 
@@ -75,7 +65,7 @@ def _scan_moments(
         h = _load_chunk(
             x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row, cols, ok, COMPUTE, "evict_last"
         )
-        n_first = tl.cast(tl.maximum(tl.minimum(end_col - first_col, BLOCK_COLS), 1), COMPUTE)
+        n_first = tl.cast(tl.minimum(end_col - first_col, BLOCK_COLS), COMPUTE)
         origin = refined_mean((h,), (ok,), n_first, 1)
     total = tl.zeros((1, BLOCK_COLS), COMPUTE)
     square = tl.zeros((1, BLOCK_COLS), COMPUTE)
@@ -93,7 +83,7 @@ def _scan_moments(
             square += h * h
     squares = tl.sum(square, axis=1, keep_dims=True)
     if CENTER:
-        n = tl.cast(tl.maximum(end_col - first_col, 1), COMPUTE)
+        n = tl.cast(end_col - first_col, COMPUTE)
         drift = tl.sum(total, axis=1, keep_dims=True) / n
         # Squares that overflow stay infinite, as in a second pass; rounding makes no negative variance.
         shifted = tl.where(squares < float("inf"), squares - n * drift * drift, squares)
@@ -213,97 +203,6 @@ def forward_looped(
         COMPUTE,
         BLOCK_COLS,
     )
-
-
-@triton.jit(
-    do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols", "part_blocks"]
-)
-def forward_cluster(
-    x_ptr,
-    residual_ptr,
-    pre_bias_ptr,
-    weight_ptr,
-    bias_ptr,
-    y_ptr,
-    h_ptr,
-    mu_ptr,
-    rstd_ptr,
-    x_row_stride,
-    residual_row_stride,
-    n_rows,
-    n_cols,
-    part_blocks,
-    ALIGN: tl.constexpr,
-    CENTER: tl.constexpr,
-    EPS: tl.constexpr,
-    WEIGHT_SHIFT: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    ROUND_TO: tl.constexpr,
-    COMPUTE: tl.constexpr,
-    BLOCK_COLS: tl.constexpr,
-    CLUSTER: tl.constexpr,
-):
-    n_cols = n_cols * ALIGN
-    mailbox = open_mailbox() if CLUSTER > 1 else 0
-    rank = tl.program_id(0) % CLUSTER
-    step = tl.num_programs(0) // CLUSTER
-    first_row = tl.program_id(0) // CLUSTER
-    part_cols = part_blocks * BLOCK_COLS
-    first_col = tl.minimum(rank * part_cols, n_cols)
-    end_col = tl.minimum(first_col + part_cols, n_cols)
-    if CLUSTER > 1:
-        wait_for_cluster()
-    for turn in range(0, tl.cdiv(n_rows - first_row, step)):
-        row = tl.cast(first_row + turn * step, tl.int64)
-        x_row = row * x_row_stride * ALIGN
-        residual_row = row * residual_row_stride * ALIGN
-        mu, square = _scan_moments(
-            x_ptr,
-            residual_ptr,
-            pre_bias_ptr,
-            x_row,
-            residual_row,
-            first_col,
-            end_col,
-            CENTER,
-            COMPUTE,
-            BLOCK_COLS,
-        )
-        if CLUSTER > 1:
-            send(mailbox, tl.sum(mu), tl.sum(square), turn)
-            if CENTER:
-                mu, square = received_moments(mailbox, turn, n_cols, part_cols, CLUSTER)
-            else:
-                mu, square = received_sums(mailbox, turn, CLUSTER)
-        rstd = inverse_sqrt(square / tl.cast(n_cols, COMPUTE), EPS, COMPUTE)
-        if mu_ptr is not None:
-            tl.store(mu_ptr + row + tl.zeros((1, 1), tl.int64), mu, mask=rank == 0)
-        if rstd_ptr is not None:
-            tl.store(rstd_ptr + row + tl.zeros((1, 1), tl.int64), rstd, mask=rank == 0)
-        _apply_range(
-            x_ptr,
-            residual_ptr,
-            pre_bias_ptr,
-            weight_ptr,
-            bias_ptr,
-            y_ptr,
-            h_ptr,
-            x_row,
-            residual_row,
-            row * n_cols,
-            first_col,
-            end_col,
-            mu,
-            rstd,
-            CENTER,
-            WEIGHT_SHIFT,
-            ACTIVATION,
-            ROUND_TO,
-            COMPUTE,
-            BLOCK_COLS,
-        )
-    if CLUSTER > 1:
-        leave_cluster()
 
 
 @triton.jit(

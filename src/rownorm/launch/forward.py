@@ -14,7 +14,7 @@ from ..reference import compute_dtype
 from .launcher import Call, bind
 from .planner import MOST_PARTS, plan
 from .problem import Plan, Problem, device_of
-from .rows import alignment, allocator, compute_type, required_row_stride, rounding_type
+from .rows import alignment, allocator, compute_type, holds, required_row_stride, rounding_type
 
 ROLES = ("x", "residual", "pre_bias", "weight", "bias", "y", "h", "mu", "rstd", "parts")
 
@@ -38,7 +38,7 @@ def calls(
         "n_rows": n_rows,
         "n_cols": n_cols // align,
         "n_parts": n_parts,
-        "part_blocks": plan.part_cols // plan.block_cols or plan.chunks,
+        "part_blocks": plan.part_cols // plan.block_cols,
     }
     constants = {
         "ALIGN": align,
@@ -54,6 +54,8 @@ def calls(
         "EVEN_COLS": plan.cluster * plan.chunks * plan.block_cols == n_cols,
         "BLOCK_PARTS": 1 if n_parts == 1 else MOST_PARTS,
         "CLUSTER": plan.cluster,
+        "HOLD_X": holds(problem.dtype, problem, plan),
+        "HOLD_RESIDUAL": holds(problem.residual_dtype, problem, plan),
     }
     if plan.regime == "split":
         steps = [
@@ -63,7 +65,7 @@ def calls(
     elif plan.regime == "looped":
         steps = [(streamed.forward_looped, n_rows)]
     elif plan.regime == "cluster":
-        steps = [(streamed.forward_cluster, plan.n_programs if n_rows else 0)]
+        steps = [(kernels.forward_cluster, plan.n_programs if n_rows else 0)]
     else:
         steps = [(kernels.forward_tile, -(-n_rows // plan.block_rows))]
     return [

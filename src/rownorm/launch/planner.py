@@ -24,7 +24,7 @@ CLUSTER_BYTES = {
     "forward": 32768,
     "backward": 16384,
 }  # of one program's share of a row in a cluster
-CLUSTER_BLOCK = {"forward": 2048, "backward": 4096}  # columns of one tile there
+CLUSTER_BLOCK = 4096  # columns of one tile there
 MOST_CHUNKS = 8  # tiles that hold a row whose width is no power of two
 CHUNK_COLS = {"forward": 4096, "backward": 2048}  # columns of one chunk of a wider row
 TILE_ELEMENTS = {"forward": 2048, "backward": 4096}  # elements of a tile of several short rows
@@ -149,16 +149,9 @@ def _in_clusters(problem: Problem) -> Plan:
     """Rows too wide for one program, shared by as few as hold them: each program's share fits its registers."""
     share = CLUSTER_BYTES[problem.direction] // problem.dtype.itemsize
     cluster = min(16, next_power_of_2(-(-problem.n_cols // share)))
-    forward = problem.direction == "forward"
-    return Plan(
-        "cluster",
-        1,
-        block_cols=CLUSTER_BLOCK[problem.direction],
-        num_warps=8,
-        cluster=cluster,
-        programs_per_sm=4 if forward else 1,
-        stages=MOST_STAGES,
-    )
+    num_warps = 16 if problem.direction == "forward" else 8
+    block_cols = min(CLUSTER_BLOCK, share)
+    return Plan("cluster", 1, block_cols, num_warps, cluster=cluster, stages=MOST_STAGES)
 
 
 def _in_chunks(problem: Problem) -> Plan:

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..program import Program
-from .problem import Problem
+from .problem import Plan, Problem
 
 TRITON_DTYPE = {
     torch.float16: tl.float16,
@@ -75,6 +75,13 @@ def rounding_type(program: Program, problem: Problem) -> tl.dtype | None:
     """What ``x_hat`` is rounded to before the weight is applied; None where that changes nothing."""
     dtype = TRITON_DTYPE[problem.dtype]
     return dtype if program.rounding == "llama" and dtype != compute_type(problem) else None
+
+
+def holds(dtype: torch.dtype | None, problem: Problem, plan: Plan) -> bool:
+    """Whether a cluster's program keeps its columns in their own dtype: 16 bits take half the registers of fp32."""
+    pairs = plan.block_cols >= 2 * plan.num_warps * problem.device.warp_size
+    is_16_bit = dtype is not None and dtype.itemsize == 2
+    return is_16_bit and pairs and problem.device.arch.startswith("sm_")
 
 
 def allocator(
