@@ -33,10 +33,7 @@ class _Norm(_SingleLevelFunction):
         y, h, mu, rstd = run(x, residual, pre_bias, weight, bias, program, True)
         ctx.save_for_backward(x if residual is None else h, pre_bias, weight, bias, mu, rstd)
         ctx.set_materialize_grads(False)
-        ctx.run_backward = run_backward
-        ctx.program = program
-        ctx.x_dtype = x.dtype
-        ctx.residual_dtype = None if residual is None else residual.dtype
+        ctx.how = (run_backward, program, x.dtype, None if residual is None else residual.dtype)
         if statistics:
             ctx.mark_non_differentiable(*(t for t in (mu, rstd) if t is not None))
             return y, h, mu, rstd
@@ -45,24 +42,22 @@ class _Norm(_SingleLevelFunction):
     @staticmethod
     def backward(ctx, dy, dh=None, *_):  # type: ignore[no-untyped-def,override]
         h, pre_bias, weight, bias, mu, rstd = ctx.saved_tensors
-        needs = ctx.needs_input_grad[2:7]
-        if dy is None and dh is None:
-            return (None,) * 9
+        run_backward, program, x_dtype, residual_dtype = ctx.how
         if dy is None:
-            dy = torch.zeros(h.shape, dtype=ctx.x_dtype, device=h.device)
-        has_residual = ctx.residual_dtype is not None
-        # Where x and the residual have one dtype, one tensor is the gradient of both.
-        shared = ctx.residual_dtype == ctx.x_dtype
-        wanted = (
-            needs[0] or (shared and needs[1]),
-            needs[1] and not shared,
-            *needs[2:],
-        )
+            if dh is None:
+                return (None,) * 9
+            dy = torch.zeros(h.shape, dtype=x_dtype, device=h.device)
         given = Given(dy, dh, h, pre_bias, weight, bias, mu, rstd)
-        dx, dresidual, *parameters = ctx.run_backward(given, ctx.program, has_residual, wanted)
-        if shared and needs[1]:
-            dresidual = dx
-        return None, None, dx if needs[0] else None, dresidual, *parameters, None, None
+        wanted = needs = ctx.needs_input_grad[2:7]
+        # Where x and the residual have one dtype, one tensor is the gradient of both.
+        shared = residual_dtype == x_dtype
+        if shared:
+            wanted = (needs[0] or needs[1], False, *needs[2:])
+        made = run_backward(given, program, residual_dtype is not None, wanted)
+        if shared:
+            dx = made.x
+            made = (dx if needs[0] else None, dx if needs[1] else None, *made[2:])
+        return None, None, *made, None, None
 
 
 class _NormBackward(_SingleLevelFunction):
