@@ -68,7 +68,7 @@ def candidates(study: Study) -> Iterator[dict[str, Any]]:
 def _tilings(study: Study) -> Iterator[tuple[int, int]]:
     """(columns of a tile, tiles in a row): one tile, or several where that wastes less or frees registers sooner."""
     whole = next_power_of_2(study.n_cols)
-    if whole == study.n_cols:
+    if whole <= (32768 if study.direction == "forward" else 8192):
         yield whole, 1
     for chunks in (2, 3, 4, 5, 6, 7, 8):
         block_cols = next_power_of_2(-(-study.n_cols // chunks))
@@ -232,6 +232,7 @@ def main() -> None:
     parser.add_argument("--widths", type=int, nargs="+", default=list(WIDTHS))
     parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"])
     parser.add_argument("--directions", nargs="+", default=["forward", "backward"])
+    parser.add_argument("--norms", nargs="+", choices=["rms", "layer"], default=["rms", "layer"])
     parser.add_argument("--workers", type=int, default=14, help="processes that compile")
     options = parser.parse_args()
     device = device_of(0)
@@ -243,7 +244,7 @@ def main() -> None:
         Study(direction, center, getattr(torch, dtype), n_cols)
         for dtype in options.dtypes
         for direction in options.directions
-        for center in (False, True)
+        for center in sorted(norm == "layer" for norm in options.norms)
         for n_cols in sorted(options.widths)
     ]
     jobs = [(study, settings) for study in studies for settings in candidates(study)]
