@@ -43,9 +43,9 @@ test: $(STAMP)
 	$(RUN) -m pytest $(PARALLEL) $(TESTS)
 
 demo: $(STAMP)
-	@$(RUN) -m rownorm.lab check --quick
-	@$(RUN) -m rownorm.lab bench --suite quick --out $(DEMO)
-	@$(RUN) -m rownorm.lab report $(DEMO)
+	@$(RUN) -m rownorm_command check --quick
+	@$(RUN) -m rownorm_command bench --suite quick --out $(DEMO)
+	@$(RUN) -m rownorm_command report $(DEMO)
 
 check: $(STAMP)
 	$(RUN) -m ruff format --check .

@@ -48,13 +48,13 @@ def wheel(tmp_path_factory):
 
 def test_holds_every_file_of_the_package(wheel):
     files = set(zipfile.ZipFile(wheel).namelist())
-    package = ROOT / "src" / "rownorm"
+    sources = ROOT / "src"
     expected = {
-        f"rownorm/{file.relative_to(package)}"
-        for file in package.rglob("*")
-        if file.is_file() and "__pycache__" not in file.parts
+        str(file.relative_to(sources))
+        for file in sources.rglob("*")
+        if file.is_file() and not {"__pycache__", "rownorm.egg-info"} & set(file.parts)
     }
-    assert "rownorm/py.typed" in expected
+    assert {"rownorm/py.typed", "rownorm_command.py"} <= expected
     assert {file for file in files if ".dist-info/" not in file} == expected
     assert any(file.endswith("licenses/LICENSE") for file in files)
 

@@ -3,8 +3,7 @@
 from . import functional, nn
 from .explain import explain
 from .ops import add_layer_norm, add_rms_norm, layer_norm, rms_norm
-
-__version__ = "0.1.0"
+from .version import __version__ as __version__
 
 __all__ = [
     "add_layer_norm",

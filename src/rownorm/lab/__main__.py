@@ -1,5 +1,5 @@
 """``python -m rownorm.lab`` is ``rownorm``, for where the package is on the path but not installed."""
 
-from .cli import main
+from rownorm_command import main
 
 main()

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from ..version import __version__
 from . import choices
 from .cases import ACTIVATIONS, DIRECTIONS, DTYPES, OPERATIONS
 from .statistics import MARGIN
@@ -66,9 +67,7 @@ providers_option = click.option(
 
 def show_version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        import rownorm
-
-        click.echo(f"rownorm {rownorm.__version__}")
+        click.echo(f"rownorm {__version__}")
         context.exit()
 
 

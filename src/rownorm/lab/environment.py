@@ -12,7 +12,10 @@ from .records import Environment
 from .sensors import driver_version
 
 # Variables that change what is computed or how long it takes.
-VARIABLES = ("TRITON_INTERPRET", "ROWNORM_DIRECT_LAUNCH", "CUDA_LAUNCH_BLOCKING", "OMP_NUM_THREADS")
+VARIABLES = (
+    *("TRITON_INTERPRET", "ROWNORM_DIRECT_LAUNCH", "CUDA_LAUNCH_BLOCKING"),
+    *("OMP_NUM_THREADS", "OMP_WAIT_POLICY"),
+)
 
 
 def environment(versions: dict[str, str] | None = None, index: int = 0) -> Environment:
