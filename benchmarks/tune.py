@@ -112,7 +112,7 @@ def _clusters(study: Study) -> Iterator[dict[str, Any]]:
                 one = {"regime": "cluster", "block_rows": 1, "block_cols": block_cols}
                 one |= {"num_warps": num_warps, "cluster": cluster}
                 if forward:
-                    for programs_per_sm in {4: (4,), 8: (2, 3), 16: (1, 2)}[num_warps]:
+                    for programs_per_sm in {4: (4, 6), 8: (2, 3, 4), 16: (1, 2)}[num_warps]:
                         yield {**one, "programs_per_sm": programs_per_sm}
                 elif cluster > 1:
                     yield from _pipelines(one, share, study.dtype.itemsize)
