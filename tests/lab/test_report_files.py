@@ -6,9 +6,9 @@ import struct
 import pytest
 from records_for_tests import cpu_records, failed_records, gpu_records
 
+from rownorm.lab.files import write_whole
 from rownorm.lab.report import write_report
 from rownorm.lab.report.charts import LOOKS, OTHER_LOOKS, looks_of
-from rownorm.lab.report.files import write_whole
 
 
 def few(records):

@@ -4,8 +4,9 @@ import msgspec
 import pytest
 from records_for_tests import CPU, H200, cpu_records, failed_records, gpu_records, record
 
+from rownorm.lab import texts
 from rownorm.lab.cases import Case
-from rownorm.lab.report import headline, texts
+from rownorm.lab.report import headline
 from rownorm.lab.report.tables import Results, results_of
 from rownorm.lab.report.troubles import troubles_of
 

@@ -1,11 +1,15 @@
 """Statistics on made-up measurements whose answers are known."""
 
+import itertools
+import math
 import random
+from statistics import median
 
 import pytest
 
 from rownorm.lab.statistics import (
     Ratio,
+    _middle_places,
     paired_ratio,
     quantile,
     summarize,
@@ -57,12 +61,38 @@ def test_ratio_of_one_value_and_of_ties():
     assert unpaired_ratio([3.0] * 5, [2.0] * 7) == (1.5, 1.5, 1.5)
 
 
-def test_the_same_figures_give_the_same_interval():
-    chance = random.Random(1)
-    a, b = ([chance.uniform(1, 2) for _ in range(15)] for _ in range(2))
-    assert paired_ratio(a, b) == paired_ratio(a, b)
-    assert paired_ratio(a, b, seed=1) != paired_ratio(a, b)
-    assert unpaired_ratio(a, b) == unpaired_ratio(a, b)
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6])
+def test_the_interval_is_that_of_every_possible_experiment(n):
+    """All n ** n ways of drawing n rounds again, counted one by one."""
+    chance = random.Random(n)
+    a, b = ([chance.uniform(1, 2) for _ in range(n)] for _ in range(2))
+    ratios = [x / y for x, y in zip(a, b, strict=True)]
+    medians = sorted(median(drawn) for drawn in itertools.product(ratios, repeat=n))
+
+    def percentile(q):
+        return medians[math.ceil(q * len(medians) - 1e-9) - 1]
+
+    expected = (median(ratios), percentile(0.025), percentile(0.975))
+    assert paired_ratio(a, b) == pytest.approx(expected)
+
+
+def test_the_unpaired_interval_is_that_of_every_possible_experiment():
+    a, b = [1.0, 1.2, 1.7, 2.5], [0.9, 1.1, 1.3]
+    of_a, of_b = (
+        [median(drawn) for drawn in itertools.product(values, repeat=len(values))]
+        for values in (a, b)
+    )
+    ratios = sorted(x / y for x in of_a for y in of_b)
+    low, high = (ratios[math.ceil(q * len(ratios)) - 1] for q in (0.025, 0.975))
+    assert unpaired_ratio(a, b) == pytest.approx((median(a) / median(b), low, high))
+
+
+@pytest.mark.parametrize("n", [15, 16, 400, 1501])
+def test_the_probabilities_of_resampled_medians_sum_to_one(n):
+    places = _middle_places(n)
+    assert sum(p for _, _, p in places) == pytest.approx(1, abs=1e-4)
+    middle = sum((i + j) / 2 * p for i, j, p in places)
+    assert middle == pytest.approx((n - 1) / 2, abs=0.01)
 
 
 def drifting(chance, rounds, ratio, noise=0.01):
@@ -87,7 +117,7 @@ def test_the_paired_interval_covers_the_truth_as_often_as_it_says(true):
     chance = random.Random(11)
     hits = 0
     for _ in range(200):
-        ratio = paired_ratio(*drifting(chance, 15, true), draws=400)
+        ratio = paired_ratio(*drifting(chance, 15, true))
         hits += ratio.low <= true <= ratio.high
     assert 0.90 <= hits / 200 <= 0.99
 
@@ -98,7 +128,7 @@ def test_the_unpaired_interval_covers_the_truth_as_often_as_it_says():
     for _ in range(200):
         a = [1.1 * chance.lognormvariate(0, 0.05) for _ in range(15)]
         b = [chance.lognormvariate(0, 0.05) for _ in range(20)]
-        ratio = unpaired_ratio(a, b, draws=400)
+        ratio = unpaired_ratio(a, b)
         hits += ratio.low <= 1.1 <= ratio.high
     assert 0.90 <= hits / 200 <= 0.99
 

@@ -60,6 +60,20 @@ def test_speed_suites():
     )
 
 
+def test_host_suite():
+    assert shapes("host") == [(8, 4096)] * 4
+    assert kinds("host") == {
+        (op, way, "fp16") for op in ("rms_norm", "layer_norm") for way in ("forward", "both")
+    }
+
+
+def test_everything_of_the_speed_work_in_one_suite():
+    parts = [name for name in SUITES if name.startswith("speed-") and name != "speed-all"]
+    parts += ["speed", "seed", "fused-bias", "flashinfer", "host"]
+    every = {case.key for name in parts for case in SUITES[name].cases()}
+    assert {case.key for case in SUITES["speed-all"].cases()} == every
+
+
 @pytest.mark.parametrize(
     ("name", "widths", "operations"),
     [

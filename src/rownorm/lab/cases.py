@@ -102,11 +102,20 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.operation} ({', '.join(options)})" if options else self.operation
 
     @property
+    def kind(self) -> str:
+        """Everything but the shape: ``rms_norm backward bf16``."""
+        return f"{self.variant} {self.direction} {self.dtype}"
+
+    @property
+    def title(self) -> str:
+        """The case for people."""
+        name = f"  ({self.name})" if self.name else ""
+        return f"{self.kind} {self.rows}x{self.cols}{name}"
+
+    @property
     def key(self) -> str:
         """What is measured, in one line; two cases with the same key are the same measurement."""
-        return (
-            f"{self.variant} {self.direction} {self.dtype} {self.rows}x{self.cols} eps={self.eps:g}"
-        )
+        return f"{self.kind} {self.rows}x{self.cols} eps={self.eps:g}"
 
     @property
     def compulsory_bytes(self) -> int:

@@ -69,14 +69,14 @@ def name(what: str, known: Sequence[str]) -> Callback:
 
 
 def providers(given: Sequence[str], default: Sequence[str] | None = None) -> list[str]:
-    """The providers of ``--provider``; everyone, or ``default``, where none is named."""
-    from .providers import all_providers
+    """The providers of ``--provider``; ``default``, or the usual ones, where none is named."""
+    from .providers import all_providers, usual
 
     known = all_providers()
     for one in listed(given):
         if one not in known:
             raise click.BadParameter(unknown("provider", one, known), param_hint="'--provider'")
-    return listed(given) or list(default or known)
+    return listed(given) or list(default or usual())
 
 
 def data_sets(given: Sequence[str], default: Sequence[str] | None = None) -> list[str]:

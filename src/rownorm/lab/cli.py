@@ -61,7 +61,7 @@ providers_option = click.option(
     "providers",
     multiple=True,
     metavar="NAME",
-    help="Who takes part; default: everyone. See rownorm info.",
+    help="Who takes part; default: everyone, without a GPU not torch.compile. See rownorm info.",
 )
 
 

@@ -18,8 +18,8 @@ from .compare import compare, differences
 from .devices import all_devices, describe
 from .environment import environment
 from .progress import Display
-from .providers import all_providers, missing
-from .records import FILE, Reading, Record, Writer
+from .providers import all_providers, missing, usual
+from .records import FILE, OURS, Reading, Record, Writer
 from .report import write_report
 
 CPU_NOTE = (
@@ -46,6 +46,8 @@ def show_info() -> int:
     for provider in all_providers().values():
         why = missing(provider)
         state = f"missing: {why}" if why else f"ready {provider.version}".rstrip()
+        if provider.name not in usual():
+            state += "; on a CPU only where --provider names it: it compiles for minutes"
         click.echo(f"  {provider.name:14} {state}\n{'':17}{provider.about}")
     return 0
 
@@ -98,6 +100,8 @@ def measure(folder: Path, plan: runs.Plan) -> int:
         for case in plan.cases
     }
     click.echo(CPU_NOTE if here.kind == "cpu" else f"On {here.name}")
+    if left_out := set(all_providers()) - set(usual()) - set(plan.providers):
+        click.echo(f"Without {', '.join(left_out)}, slow to start on a CPU; --provider adds it.")
     folder.mkdir(parents=True, exist_ok=True)
     runs.write_plan(folder, plan)
     new: list[Record] = []
@@ -126,7 +130,7 @@ def measure(folder: Path, plan: runs.Plan) -> int:
     _conclude(folder, [*before, *new])
     if ended:
         click.echo(f"{ended} What was measured is kept. Go on: rownorm bench --resume {folder}")
-    wrong = any(one.provider == "rownorm" and one.status == "wrong" for one in [*before, *new])
+    wrong = any(one.provider == OURS and one.status == "wrong" for one in [*before, *new])
     return status or int(wrong)
 
 
@@ -197,7 +201,7 @@ def compare_records(
     if outcome.comparisons:
         click.echo("\n".join(summary.compare_table(outcome)))
     for lost in outcome.lost:
-        click.echo(f"lost: {lost.provider} {summary.title(lost.case)}: {lost.why}")
+        click.echo(f"lost: {lost.provider} {lost.case.title}: {lost.why}")
     for where, keys in ((base, outcome.only_base), (new, outcome.only_new)):
         if keys:
             click.echo(f"{len(keys)} only in {where}")

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .cases import Case
-from .records import Record
+from .records import CEILING, OURS, Record
 from .statistics import MARGIN, Ratio, Verdict, unpaired_ratio, verdict
 
-CEILING = "ceiling"
 Key = tuple[str, str]
 
 
@@ -48,7 +47,7 @@ def compare(
     base: Sequence[Record],
     new: Sequence[Record],
     *,
-    providers: Sequence[str] = ("rownorm",),
+    providers: Sequence[str] = (OURS,),
     margin: float = MARGIN,
     by_ceiling: bool = True,
 ) -> Outcome:

@@ -18,7 +18,7 @@ from rich.progress import (
 
 from .records import Record
 from .statistics import summarize
-from .summary import duration, title
+from .texts import duration
 
 if TYPE_CHECKING:
     from .bench import Progress as Step
@@ -62,7 +62,7 @@ class Display:
     def told(self, step: Step) -> None:
         """A provider is being prepared, checked or timed."""
         what = f"{step.doing} {step.provider}".rstrip()
-        self.bar.update(self.task, description=f"{what}: {title(step.case)}", refresh=True)
+        self.bar.update(self.task, description=f"{what}: {step.case.title}", refresh=True)
 
     def finished(self, records: list[Record]) -> None:
         """All records of one case are there."""
@@ -73,7 +73,7 @@ class Display:
             for one in records
             if one.status == "ok" and one.seconds
         )
-        text = f"{title(records[0].case)}: {times or 'nothing could be measured'}"
+        text = f"{records[0].case.title}: {times or 'nothing could be measured'}"
         if self.console.is_terminal:
             self.console.print(text, markup=False, overflow="ellipsis", no_wrap=True)
         else:

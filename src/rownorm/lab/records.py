@@ -18,6 +18,7 @@ from .cases import Case
 
 SCHEMA = 1
 FILE = "records.jsonl"  # in a folder of results
+OURS, EAGER, CEILING = "rownorm", "torch", "ceiling"  # providers that every reader of records knows
 Status = Literal["ok", "missing", "refused", "wrong", "failed"]
 Timer = Literal["cuda_graph", "device_events", "cpu_clock"]
 

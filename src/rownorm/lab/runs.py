@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from .cases import Case
+from .files import write_whole
 from .records import FILE, Record, read
-from .report.files import write_whole
 
 PLAN = "plan.json"
 

@@ -1,14 +1,15 @@
 """Summaries of repeated measurements, ratios with intervals, and verdicts.
 
 Everything is about medians: a few slow rounds (another process, a clock that changed) do not move them. An interval is
-a 95 % percentile bootstrap with a fixed seed, so that the same figures always give the same words.
+the 95 % percentile bootstrap. The distribution of a resampled median is known, so nothing is drawn at random: the same
+figures always give the same words.
 """
 
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 from statistics import median
 from typing import Literal, NamedTuple
 
@@ -42,9 +43,7 @@ def summarize(seconds: Sequence[float]) -> Summary:
     return Summary(middle, p20, p80, (p80 - p20) / middle, len(ordered))
 
 
-def paired_ratio(
-    a: Sequence[float], b: Sequence[float], *, seed: int = 0, draws: int = 2000
-) -> Ratio:
+def paired_ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
     """The median of ``a[i] / b[i]``, for measurements of which the i-th two belong to one round.
 
     What disturbs a whole round (clocks, temperature, neighbours) is in both and cancels.
@@ -52,21 +51,14 @@ def paired_ratio(
     if len(a) != len(b):
         raise ValueError(f"paired_ratio: a and b must be of one length; got {len(a)} and {len(b)}")
     ratios = [x / y for x, y in zip(_positive("a", a), _positive("b", b), strict=True)]
-    chance = random.Random(seed)
-    return _interval(median(ratios), lambda: median(_resampled(ratios, chance)), draws)
+    return _interval(median(ratios), _resampled_medians(ratios))
 
 
-def unpaired_ratio(
-    a: Sequence[float], b: Sequence[float], *, seed: int = 0, draws: int = 2000
-) -> Ratio:
+def unpaired_ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
     """``median(a) / median(b)``, for measurements that have nothing to do with each other."""
-    a, b = _positive("a", a), _positive("b", b)
-    chance = random.Random(seed)
-
-    def draw() -> float:
-        return median(_resampled(a, chance)) / median(_resampled(b, chance))
-
-    return _interval(median(a) / median(b), draw, draws)
+    of_a, of_b = _resampled_medians(_positive("a", a)), _resampled_medians(_positive("b", b))
+    ratios = ((x / y, p * q) for x, p in of_a for y, q in of_b)
+    return _interval(median(a) / median(b), ratios)
 
 
 def verdict(ratio: Ratio, margin: float = MARGIN) -> Verdict:
@@ -96,13 +88,64 @@ def quantile(ordered: Sequence[float], q: float) -> float:
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
-def _interval(ratio: float, draw: Callable[[], float], draws: int) -> Ratio:
-    drawn = sorted(draw() for _ in range(draws))
-    return Ratio(ratio, quantile(drawn, 0.025), quantile(drawn, 0.975))
+def _interval(ratio: float, weighted: Iterable[tuple[float, float]]) -> Ratio:
+    """The ratio with the percentiles 2.5 and 97.5 of values and their probabilities."""
+    ordered = sorted(weighted)
+    reached, low = 0.0, ordered[0][0]
+    for value, probability in ordered:
+        if reached < 0.025:
+            low = value
+        reached += probability
+        if reached >= 0.975:
+            return Ratio(ratio, low, value)
+    return Ratio(ratio, low, ordered[-1][0])
 
 
-def _resampled(values: Sequence[float], chance: random.Random) -> list[float]:
-    return chance.choices(values, k=len(values))
+def _resampled_medians(values: Sequence[float]) -> list[tuple[float, float]]:
+    """Every median that ``values``, drawn again with replacement, can have, and its probability."""
+    ordered = sorted(values)
+    return [((ordered[i] + ordered[j]) / 2, p) for i, j, p in _middle_places(len(ordered))]
+
+
+@cache
+def _middle_places(n: int) -> list[tuple[int, int, float]]:
+    """(i, j, probability): the middle two of n draws from n ordered values are the i-th and the j-th, counted from 0.
+
+    Of an odd n there is one in the middle, so i is j. What is less likely than one in a thousand million is left out.
+    """
+    half = (n + 1) // 2
+    reached = [_at_least(half, n, i / n) for i in range(n + 1)]  # half of the draws are below i
+    places = []
+    for i in range(n):
+        left = reached[i + 1] - reached[i]  # the lower middle is the i-th
+        for j in range(i + 1, n) if n % 2 == 0 else ():
+            # Half are at most the i-th, one of them the i-th; the other half at least the j-th, one of them the j-th.
+            lower = _power((i + 1) / n, i / n, half)
+            upper = _power((n - j) / n, (n - j - 1) / n, half)
+            both = math.exp(_log_choices(n, half) + lower + upper)
+            places.append((i, j, both))
+            left -= both
+        places.append((i, i, left))
+    return [place for place in places if place[2] > 1e-9]
+
+
+def _at_least(k: int, n: int, p: float) -> float:
+    """The probability of k or more successes of n."""
+    if p in (0.0, 1.0):
+        return p
+    logs = (
+        _log_choices(n, at) + at * math.log(p) + (n - at) * math.log1p(-p) for at in range(k, n + 1)
+    )
+    return sum(map(math.exp, logs))
+
+
+def _log_choices(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+def _power(a: float, b: float, exponent: int) -> float:
+    """The logarithm of ``a ** exponent - b ** exponent``, for numbers that would vanish."""
+    return exponent * math.log(a) + math.log1p(-((b / a) ** exponent))
 
 
 def _positive(name: str, values: Sequence[float]) -> Sequence[float]:

@@ -87,6 +87,19 @@ def _fused_bias() -> list[Case]:
     return grid(["layer_norm"], ["forward"], ["fp32"], [(512, 8192)], pre_bias=True, eps=1e-6)
 
 
+def _host() -> list[Case]:
+    return grid(NORMS, ["forward", "both"], ["fp16"], [(8, 4096)])
+
+
+def _speed_all() -> list[Case]:
+    parts = ("speed", "speed-fp16", "speed-fp32", "speed-add", "speed-variants", "speed-wide")
+    return [
+        case
+        for name in (*parts, "seed", "fused-bias", "flashinfer", "host")
+        for case in SUITES[name].cases()
+    ]
+
+
 # ---- models: the tokens of a training step, forward and backward, and of a decoding step ----
 
 
@@ -212,6 +225,8 @@ SUITES: dict[str, Suite] = {
         Suite("speed-variants", "pre_bias, silu, gelu; 1024 to 16384 columns", _speed_variants),
         Suite("speed-wide", "1, 4, 16 rows of 65536 to 1048576 columns", _speed_wide),
         Suite("fused-bias", "LayerNorm of x + pre_bias, fp32, 512x8192", _fused_bias),
+        Suite("host", "8 rows of 4096 columns, fp16: what a call costs the host", _host),
+        Suite("speed-all", "everything from seed to host", _speed_all),
         Suite("llama-3-8b", "Llama-3-8B, 4096 columns", lambda: _llama("Llama-3-8B", 4096)),
         Suite("llama-3-70b", "Llama-3-70B, 8192 columns", lambda: _llama("Llama-3-70B", 8192)),
         Suite("qwen3", "Qwen3-8B: hidden, queries and keys; Qwen3-32B: hidden", _qwen3),

@@ -4,98 +4,119 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from .cases import Case
-from .compare import CEILING, Comparison, Outcome
+from .compare import Comparison, Outcome
 from .devices import DeviceFacts
-from .records import Record
+from .records import CEILING, EAGER, OURS, Record
 from .statistics import paired_ratio, summarize
+from .texts import binary_size, duration
 
 if TYPE_CHECKING:
     from .check import Row
 
 
 class Line(NamedTuple):
-    """One provider on one case, as the table of ``bench`` shows it."""
+    """One case as the table of ``bench`` shows it: what the subject reached, and its speed-up over others."""
 
-    provider: str
+    case: Case
     seconds: float
-    spread: float
     bytes_per_second: float
     of_ceiling: float | None
     of_peak: float | None
-    speed_up: float | None  # the fastest peer's time over this one's, paired
-    suspicions: list[str]
+    over_eager: float | None
+    over_fastest: float | None
+    fastest: str  # of the peers
+    host_seconds: float | None
+    host_over_eager: float | None
+    doubtful: bool
 
 
-def lines_of(records: Sequence[Record], peers: Sequence[str]) -> list[Line]:
-    """The measured records of one case, fastest first, the ceiling last."""
-    measured = [record for record in records if record.status == "ok" and record.seconds]
-    medians = {record.provider: summarize(record.seconds).median for record in measured}
-    by_provider = {record.provider: record for record in measured}
-    fastest = min((name for name in peers if name in medians), key=medians.__getitem__, default="")
-    lines = []
-    for record in measured:
-        summary = summarize(record.seconds)
-        speed = record.case.compulsory_bytes / summary.median
-        peak = record.environment.peak_bytes_per_second
-        lines.append(
-            Line(
-                provider=record.provider,
-                seconds=summary.median,
-                spread=summary.spread,
-                bytes_per_second=speed,
-                of_ceiling=_paired(by_provider.get(CEILING), record),
-                of_peak=speed / peak if peak else None,
-                speed_up=None
-                if record.provider == CEILING
-                else _paired(by_provider.get(fastest), record),
-                suspicions=record.suspicions,
-            )
-        )
-    return sorted(lines, key=lambda line: (line.provider == CEILING, line.seconds))
+def line_of(records: Sequence[Record], subject: str, peers: Sequence[str]) -> Line | None:
+    """The records of one case; None where the subject was not measured."""
+    measured = {one.provider: one for one in records if one.status == "ok" and one.seconds}
+    mine = measured.get(subject)
+    if mine is None:
+        return None
+    others = [measured[name] for name in peers if name in measured and name != subject]
+    fastest = min(others, key=lambda one: summarize(one.seconds).median, default=None)
+    eager = measured.get(EAGER) if subject != EAGER else None
+    seconds = summarize(mine.seconds).median
+    speed, peak = mine.case.compulsory_bytes / seconds, mine.environment.peak_bytes_per_second
+    return Line(
+        case=mine.case,
+        seconds=seconds,
+        bytes_per_second=speed,
+        of_ceiling=_over(measured.get(CEILING), mine),
+        of_peak=speed / peak if peak else None,
+        over_eager=_over(eager, mine),
+        over_fastest=_over(fastest, mine),
+        fastest=fastest.provider if fastest else "",
+        host_seconds=summarize(mine.host_seconds).median if mine.host_seconds else None,
+        host_over_eager=_over(eager, mine, host=True),
+        doubtful=bool(mine.suspicions),
+    )
 
 
-def _paired(other: Record | None, record: Record) -> float | None:
-    """The other's time over this one's."""
+def _over(other: Record | None, record: Record, host: bool = False) -> float | None:
+    """The other's time over this one's, round by round where they were measured together."""
     if other is None:
         return None
-    if other.run == record.run and len(other.seconds) == len(record.seconds):
-        return paired_ratio(other.seconds, record.seconds, draws=1).ratio
-    return summarize(other.seconds).median / summarize(record.seconds).median
+    theirs, mine = (one.host_seconds if host else one.seconds for one in (other, record))
+    if not theirs or not mine:
+        return None
+    if other.run == record.run and len(theirs) == len(mine):
+        return paired_ratio(theirs, mine).ratio
+    return summarize(theirs).median / summarize(mine).median
 
 
 def bench_table(records: Sequence[Record], peers: Sequence[str]) -> Iterator[str]:
-    """A block of lines for each case."""
+    """A line for each case, under a heading for each kind of case. It is about rownorm, or whoever comes first."""
+    ok = [record.provider for record in records if record.status == "ok"]
+    subject = OURS if OURS in ok else ok[0]
     by_case: dict[str, list[Record]] = {}
     for record in records:
         by_case.setdefault(record.case.key, []).append(record)
-    has_peak = any(record.environment.peak_bytes_per_second for record in records)
-    peak = "of peak" if has_peak else ""
-    yield f"{'':16}{'time':>9}{'spread':>8}{'GB/s':>9}{'of ceiling':>12}{peak:>9}{'vs fastest peer':>17}"
-    doubtful = False
-    for of_case in by_case.values():
-        lines = lines_of(of_case, peers)
-        if lines:
-            yield title(of_case[0].case)
-        for line in lines:
-            speed_up = f"{line.speed_up:.2f}x" if line.speed_up else ""
-            doubtful |= bool(line.suspicions)
-            yield (
-                f"  {line.provider:14}{duration(line.seconds):>9}{line.spread:>8.0%}"
-                f"{line.bytes_per_second / 1e9:>9,.1f}{_percent(line.of_ceiling):>12}"
-                f"{_percent(line.of_peak):>9}{speed_up:>17}{'  ?' if line.suspicions else ''}"
-            ).rstrip()
-    if doubtful:
+    found = [line_of(of_case, subject, peers) for of_case in by_case.values()]
+    lines = [line for line in found if line is not None]
+    columns = [
+        (heading, cell)
+        for heading, cell in COLUMNS.items()
+        if any(cell(line).strip() for line in lines)
+    ]
+    width = max(len(_shape(line.case)) for line in lines) + 2
+    heads = "".join(heading for heading, _ in columns)
+    yield f"{subject:{width}}{heads}".rstrip()
+    for kind, of_kind in itertools.groupby(lines, lambda line: line.case.kind):
+        yield kind
+        for line in of_kind:
+            cells = "".join(f"{cell(line):>{len(heading)}}" for heading, cell in columns)
+            yield f"  {_shape(line.case):{width - 2}}{cells}{'  ?' if line.doubtful else ''}".rstrip()
+    yield "1.20x over somebody: 1.2 times as fast"
+    if any(line.doubtful for line in lines):
         yield "? doubtful: the records and the report say why"
 
 
-def title(case: Case) -> str:
-    """A case for people."""
-    name = f"  ({case.name})" if case.name else ""
-    return f"{case.variant} {case.direction} {case.dtype} {case.rows}x{case.cols}{name}"
+COLUMNS: dict[str, Callable[[Line], str]] = {  # the width of a heading is that of its column
+    "      time": lambda line: duration(line.seconds),
+    "     GB/s": lambda line: f"{line.bytes_per_second / 1e9:,.1f}",
+    "  of ceiling": lambda line: _percent(line.of_ceiling),
+    "  of peak": lambda line: _percent(line.of_peak),
+    "  over torch": lambda line: _times(line.over_eager),
+    "  over the fastest peer": lambda line: f"{_times(line.over_fastest)} {line.fastest:13}",
+    "      host": lambda line: "" if line.host_seconds is None else duration(line.host_seconds),
+    "  over torch's": lambda line: _times(line.host_over_eager),
+}
+
+
+def _shape(case: Case) -> str:
+    return f"{case.rows}x{case.cols}" + (f" {case.name}" if case.name else "")
+
+
+def _times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f}x"
 
 
 def _percent(part: float | None) -> str:
@@ -113,50 +134,32 @@ def not_measured(records: Iterable[Record]) -> list[str]:
     ]
 
 
-def duration(seconds: float) -> str:
-    """A time with three digits and its unit."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs"
-
-
-def size(count: int | None) -> str:
-    """Bytes in binary units."""
-    if count is None:
-        return "unknown"
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20)):
-        if count >= scale:
-            return f"{count / scale:.4g} {unit}"
-    return f"{count / 1024:.4g} KiB"
-
-
 def device_lines(device: DeviceFacts) -> list[str]:
     """What ``info`` says of a device."""
     peak = device.peak_bytes_per_second
     lines = [
         f"{device.name} ({device.kind}, {device.arch})",
-        f"memory  {size(device.memory_bytes)}",
+        f"memory  {binary_size(device.memory_bytes)}",
     ]
     if device.kind == "cpu":
-        return [*lines, f"cache   {size(device.l2_bytes)}, the last level"]
+        return [*lines, f"cache   {binary_size(device.l2_bytes)}, the last level"]
     known = f"{peak / 1e9:,.0f} GB/s" if peak else "unknown"
     return [
         *lines,
         f"peak    {known} ({device.peak_source})" if peak else f"peak    {device.peak_source}",
-        f"L2      {size(device.l2_bytes)}",
+        f"L2      {binary_size(device.l2_bytes)}",
         f"SMs     {device.sms or 'unknown'}",
     ]
 
 
 def compare_table(outcome: Outcome) -> Iterator[str]:
     """A line for each case that both sets have."""
-    width = max(len(title(one.case)) for one in outcome.comparisons)
+    width = max(len(one.case.title) for one in outcome.comparisons)
     yield f"{'':{width}}  {'provider':14}{'new / base':>11}   {'95 % interval':16} verdict"
     for one in outcome.comparisons:
         interval = f"{one.ratio.low:.3f} to {one.ratio.high:.3f}"
         yield (
-            f"{title(one.case):{width}}  {one.provider:14}{one.ratio.ratio:>11.3f}   {interval:16} "
+            f"{one.case.title:{width}}  {one.provider:14}{one.ratio.ratio:>11.3f}   {interval:16} "
             f"{one.verdict}"
         )
 

@@ -62,6 +62,7 @@ class Provider(NamedTuple):
     package: str  # what brings them; its version is recorded
     install: str  # the exact command
     needs_gpu: bool
+    slow_on_cpu: bool  # takes part there only when it is named
     interpreted: bool  # without a GPU, its kernels run in Triton's interpreter
 
     def prepare(self, case: Case, t: Tensors) -> Call:
@@ -109,6 +110,7 @@ def provider(
     package: str = "",
     install: str = "",
     needs_gpu: bool = False,
+    slow_on_cpu: bool = False,
     interpreted: bool = False,
 ) -> Callable[[Make], Make]:
     """Make a function a provider."""
@@ -128,6 +130,7 @@ def provider(
             package=package,
             install=install,
             needs_gpu=needs_gpu,
+            slow_on_cpu=slow_on_cpu,
             interpreted=interpreted,
         )
         return make
@@ -144,6 +147,12 @@ def all_providers() -> dict[str, Provider]:
         return kinds.index(one.kind), one.package != "torch", one.name
 
     return {one.name: one for one in sorted(_registry.values(), key=place)}
+
+
+def usual() -> list[str]:
+    """Who takes part where nobody is named: everyone; without a GPU not who compiles for minutes there."""
+    gpu = torch.cuda.is_available()
+    return [one.name for one in all_providers().values() if gpu or not one.slow_on_cpu]
 
 
 def missing(provider: Provider, device: str | None = None) -> str | None:

@@ -22,6 +22,7 @@ from .torch_eager import composition, program_of
     about="the expression of `torch`, compiled as a whole for each shape (dynamic=False)",
     options=EVERY_OPTION,
     package="torch",
+    slow_on_cpu=True,
 )
 def torch_compile(case: Case, t: Tensors) -> Call:
     if not t.x.is_cuda and not shutil.which(os.environ.get("CXX", "g++")):

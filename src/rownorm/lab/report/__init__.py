@@ -19,8 +19,8 @@ def write_report(
     told: Callable[[str], None] | None = None,
 ) -> list[Path]:
     """Write the report into ``folder``, return its files. ``damaged``: lines that could not be read, and why."""
+    from ..files import write_whole
     from .analysis import analysis
-    from .files import write_whole
     from .page import page
     from .plots import write_plots
     from .tables import results_of

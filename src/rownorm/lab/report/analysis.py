@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from . import headline, points, scaling, texts
+from .. import texts
+from . import headline, points, scaling
 from .peaks import peak_flops
 from .tables import Group, Results, Row, typical
 from .troubles import troubles_of

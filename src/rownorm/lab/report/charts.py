@@ -12,8 +12,9 @@ from typing import Any
 
 import altair as alt
 
+from ..records import CEILING, EAGER, OURS
 from .points import Point
-from .tables import CEILING, EAGER, OURS, Results
+from .tables import Results
 
 Spec = dict[str, Any]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+from .. import texts
+from ..records import CEILING, EAGER, OURS
 from ..statistics import verdict
-from . import texts
 from .points import shape
-from .tables import CEILING, EAGER, OURS, Results, Row, cases_of, typical
+from .tables import Results, Row, cases_of, typical
 
 MANY_DOUBTS = 0.2  # of the measurements
 

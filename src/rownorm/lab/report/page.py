@@ -16,11 +16,12 @@ from typing import Any
 import msgspec
 import vl_convert
 
+from ..records import CEILING
 from . import sections
 from .charts import Charts, Spec, bandwidth_limits, looks_of, roofs
 from .peaks import peak_flops
 from .points import points_of
-from .tables import CEILING, Results, provider_order
+from .tables import Results, provider_order
 
 CHARTS = ("bandwidth", "speedup", "latency", "host", "accuracy", "roofline")
 

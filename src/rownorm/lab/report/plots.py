@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 import vl_convert
 
-from . import texts
+from .. import texts
+from ..files import write_whole
+from ..records import CEILING
 from .charts import Charts, Spec, bandwidth_limits, drawn, roofs
-from .files import write_whole
 from .peaks import peak_flops
 from .points import Point, points_of
-from .tables import CEILING, Group, Results
+from .tables import Group, Results
 
 FONT = "Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
 INK = "#292524"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import texts
 from ..statistics import Ratio, Summary
-from . import texts
 from .tables import Results, Row
 
 Point = dict[str, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import texts
+from .. import texts
 from .tables import Row
 
 SATURATED = 0.9  # of the best bandwidth

@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from html import escape
 
-from ..records import Environment, Method
-from . import headline, points, texts
-from .tables import OURS, Results, Row
+from .. import texts
+from ..records import OURS, Environment, Method
+from . import headline, points
+from .tables import Results, Row
 from .troubles import troubles
 
 NOTHING = (

@@ -14,12 +14,10 @@ from typing import NamedTuple
 import msgspec
 
 from ..cases import DIRECTIONS
-from ..records import Environment, Record
+from ..records import CEILING, EAGER, OURS, Environment, Record
 from ..statistics import Ratio, Summary, paired_ratio, summarize, unpaired_ratio
 
-OURS, CEILING, EAGER = "rownorm", "ceiling", "torch"
 DTYPE_ORDER = ("bf16", "fp16", "fp32")
-DRAWS = 500  # of the bootstrap: there is an interval for every pair of providers of every case
 
 
 class Group(NamedTuple):
@@ -218,7 +216,7 @@ def _sound(seconds: list[float]) -> bool:
 def _time_ratio(a: Record, b: Record) -> Ratio:
     """The times of ``a`` over those of ``b``, round by round where they were measured together."""
     together = a.run == b.run and a.case.key == b.case.key and len(a.seconds) == len(b.seconds)
-    return (paired_ratio if together else unpaired_ratio)(a.seconds, b.seconds, draws=DRAWS)
+    return (paired_ratio if together else unpaired_ratio)(a.seconds, b.seconds)
 
 
 def _placed(rows: list[Row]) -> list[Row]:

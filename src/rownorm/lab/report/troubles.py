@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from . import points, texts
+from .. import texts
+from . import points
 from .tables import Results, Row, provider_order
 
 KINDS = {

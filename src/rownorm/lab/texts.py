@@ -1,4 +1,4 @@
-"""Numbers as people read them: one way of writing each kind, for the page, the plots and the analysis."""
+"""Numbers as people read them: one way of writing each kind, for the terminal, the page, the plots and the analysis."""
 
 from __future__ import annotations
 
@@ -35,6 +35,16 @@ def memory(size: float) -> str:
         if size < limit:
             return f"{significant(size / factor)} {unit}"
     return f"{significant(size / 1e9)} GB"
+
+
+def binary_size(size: int | None) -> str:
+    """What a memory or a cache holds, in binary units: 141 GiB, 50 MiB."""
+    if size is None:
+        return "unknown"
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20)):
+        if size >= scale:
+            return f"{size / scale:.4g} {unit}"
+    return f"{size / 1024:.4g} KiB"
 
 
 def percent(fraction: float) -> str:
