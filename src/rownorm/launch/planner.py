@@ -166,10 +166,15 @@ def _in_chunks(problem: Problem) -> Plan:
 
 
 def _lightened(plan: Plan, problem: Problem) -> Plan:
-    """LayerNorm's backward with an activation or a third sum has more to keep: 16 elements a thread, not 32.
+    """What was planned for a plain norm, made fit for what else has to be kept.
 
-    With both, fewer still.
+    LayerNorm's backward with an activation or a third sum has room for 16 elements a thread, not 32, and with both for
+    fewer still. A cluster's forward holds the residual too: it takes more programs to a row.
     """
+    if plan.regime == "cluster" and problem.direction == "forward" and problem.residual_dtype:
+        bytes_held = problem.dtype.itemsize + problem.residual_dtype.itemsize
+        cluster = plan.cluster * next_power_of_2(-(-bytes_held // problem.dtype.itemsize))
+        return dataclasses.replace(plan, cluster=cluster)
     options = (problem.activation is not None) + (problem.n_column_sums > 2)
     if problem.direction == "forward" or not problem.center or not options:
         return plan
@@ -177,12 +182,15 @@ def _lightened(plan: Plan, problem: Problem) -> Plan:
     held_cols = plan.block_cols * -(-problem.n_cols // (plan.cluster * plan.block_cols))
     if plan.regime in ("looped", "split"):
         return plan
-    if plan.block_rows * held_cols <= (16 if options == 1 else 12) * threads:
+    room = (16 if options == 1 else 12) * threads
+    if plan.block_rows * held_cols <= room:
         return plan
     if plan.regime == "cluster":
         return _in_chunks(problem)
     if plan.block_rows > 1:
-        block_rows = plan.block_rows // 2
+        block_rows = plan.block_rows
+        while block_rows > 1 and block_rows * held_cols > room:
+            block_rows //= 2
         regime: Regime = "tile" if block_rows > 1 else "resident"
         return dataclasses.replace(plan, block_rows=block_rows, regime=regime)
     if threads < 256:
