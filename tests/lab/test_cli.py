@@ -167,6 +167,7 @@ def test_check_fails_when_rownorm_is_wrong(monkeypatch):
         return lambda: call() * 1.001
 
     monkeypatch.setitem(providers._registry, "rownorm", ours._replace(make=spoiled))
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # so that no other process is started for it
     ran = invoke("check", *SMALL, *WHO)
     assert ran.exit_code == 1
     assert "TOO LARGE" in ran.output
@@ -532,11 +533,11 @@ def test_what_the_lab_needs_and_is_not_there():
     assert ran.stderr == "rownorm needs click for this; pip install 'rownorm[lab]' brings it\n"
 
 
-def test_measuring_needs_nothing_that_draws():
-    """A machine that measures may have click, msgspec and rich only."""
+def test_measuring_needs_no_package_of_others():
+    """A machine that measures may have click, msgspec and rich only; what draws and the peers are not imported."""
     program = """
 import sys
-for name in ("altair", "vl_convert", "pynvml", "amdsmi"):
+for name in ("altair", "vl_convert", "pynvml", "amdsmi", "liger_kernel", "quack", "fla", "flashinfer", "triton"):
     sys.modules[name] = None
 from rownorm.lab.cli import cli
 cli.main(["info"], standalone_mode=False)

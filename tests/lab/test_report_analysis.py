@@ -8,7 +8,7 @@ from records_for_tests import H200, cpu_records, failed_records, gpu_records, re
 from rownorm.lab.cases import Case
 from rownorm.lab.report import scaling
 from rownorm.lab.report.analysis import analysis
-from rownorm.lab.report.tables import results_of
+from rownorm.lab.results import results_of
 
 QUESTIONS = (
     "1. What is the arithmetic intensity?",

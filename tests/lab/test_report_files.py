@@ -1,14 +1,19 @@
 """What ``write_report`` leaves in a folder."""
 
 import os
+import re
 import struct
 
 import pytest
-from records_for_tests import cpu_records, failed_records, gpu_records
+import vl_convert
+from records_for_tests import cpu_records, failed_records, gpu_records, record
 
+from rownorm.lab.cases import Case
 from rownorm.lab.files import write_whole
 from rownorm.lab.report import write_report
-from rownorm.lab.report.charts import LOOKS, OTHER_LOOKS, looks_of
+from rownorm.lab.report.charts import LOOKS, OTHER_LOOKS, Charts, drawn, looks_of
+from rownorm.lab.report.points import points_of
+from rownorm.lab.results import results_of
 
 
 def few(records):
@@ -73,6 +78,22 @@ def test_two_reports_of_the_same_records_are_the_same(tmp_path):
         write_report(cpu_records(), tmp_path / name, plots=False)
     for name in ("report.html", "analysis.md"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "widths", [(1024, 4096), (256, 4096), (4096, 8192), (2304, 5376), (256, 262144), (4096, 4096)]
+)
+def test_widths_are_labelled(widths):
+    """The labels of the bandwidth chart's axis: at least one, and the ends where they are powers of two."""
+    cases = [Case(operation="rms_norm", rows=512, cols=cols) for cols in widths]
+    (results,) = results_of([record(case, "rownorm") for case in cases])
+    chart = drawn(Charts(results.providers).bandwidth(), points_of(results), [])
+    svg = vl_convert.vegalite_to_svg(chart | {"width": 500, "height": 200})
+    labels = {int(text) for text in re.findall(r">(\d{3,6})</text>", svg)}
+    assert labels
+    powers = [cols for cols in widths if cols.bit_count() == 1]
+    assert not powers or labels & set(powers)
+    assert max(widths) > 2**16 or labels >= set(powers)
 
 
 def luminance(colour: str) -> float:

@@ -5,6 +5,7 @@ import pytest
 from records_for_tests import CPU, H200, record
 
 from rownorm.lab.cases import Case
+from rownorm.lab.results import cases_of, results_of
 from rownorm.lab.summary import bench_table, line_of
 
 PEERS = ("torch", "torch.compile", "liger")
@@ -19,6 +20,11 @@ def timed(provider, seconds, cols=1024, host=0.0, environment=H200, **options):
     )
 
 
+def table(records):
+    (results,) = results_of(records)
+    return list(bench_table(results, PEERS))
+
+
 @pytest.fixture
 def one_case():
     return [
@@ -31,27 +37,29 @@ def one_case():
 
 
 def test_figures_of_a_case(one_case):
-    line = line_of(one_case, "rownorm", PEERS)
-    assert line.seconds == pytest.approx(2.04e-6)
-    assert line.bytes_per_second == pytest.approx((2 * 1000 + 1) * 1024 * 2 / 2.04e-6)
-    assert line.of_peak == pytest.approx(line.bytes_per_second / 4.8e12)
-    assert line.of_ceiling == pytest.approx(0.75)
+    (results,) = results_of(one_case)
+    (rows,) = cases_of(results.measured)
+    line = line_of(rows, "rownorm", PEERS)
+    assert line.row.time.median == pytest.approx(2.04e-6)
+    assert line.row.bandwidth == pytest.approx((2 * 1000 + 1) * 1024 * 2 / 2.04e-6)
+    assert line.row.of_peak == pytest.approx(line.row.bandwidth / 4.8e12)
+    assert line.row.of_ceiling == pytest.approx(0.75)
     assert line.over_eager == pytest.approx(3)
     assert (line.over_fastest, line.fastest) == (pytest.approx(1.5), "torch.compile")
-    assert line.host_seconds == pytest.approx(10.2e-6)
+    assert line.row.host.median == pytest.approx(10.2e-6)
     assert line.host_over_eager == pytest.approx(1.5)
 
 
 def test_a_line_for_each_case_under_its_kind(one_case):
     wide = [timed(one.provider, 8 * one.seconds[0], cols=8192) for one in one_case]
     back = [timed("rownorm", 1e-5, direction="backward", name="GPT-2")]
-    heading, *lines = bench_table([*one_case, *wide, *back], PEERS)
+    heading, *lines = table([*one_case, *wide, *back])
     words = (
         "rownorm time GB/s of ceiling of peak over torch over the fastest peer host over torch's"
     )
     assert heading.split() == words.split()
     assert lines[0] == "rms_norm forward fp16"
-    figures = "1000x1024 2.04 µs 2,008.8 75% 42% 3.00x 1.50x torch.compile 10.2 µs 1.50x"
+    figures = "1000x1024 2.04 µs 2,008.8 75 % 42 % 3.00x 1.50x torch.compile 10.2 µs 1.50x"
     assert lines[1].split() == figures.split()
     assert lines[2].split()[:3] == ["1000x8192", "16.3", "µs"]
     assert lines[3] == "rms_norm backward fp16"
@@ -60,19 +68,19 @@ def test_a_line_for_each_case_under_its_kind(one_case):
 
 
 def test_columns_without_figures_are_left_out():
-    (heading, *_) = bench_table([timed("rownorm", 1e-3, environment=CPU)], PEERS)
+    (heading, *_) = table([timed("rownorm", 1e-3, environment=CPU)])
     assert heading.split() == ["rownorm", "time", "GB/s"]
 
 
 def test_without_rownorm_it_is_about_the_first():
     made = [timed("liger", 2e-6), timed("torch", 4e-6)]
-    heading, _, line, *_ = bench_table(made, PEERS)
+    heading, _, line, *_ = table(made)
     assert heading.startswith("liger")
     assert "2.00x torch" in line
 
 
 def test_doubt_is_shown():
     doubtful = msgspec.structs.replace(timed("rownorm", 1e-6), suspicions=["spread of 40 %"])
-    *_, line, _, last = bench_table([doubtful], PEERS)
+    *_, line, _, last = table([doubtful])
     assert line.endswith("?")
     assert last.startswith("? doubtful")

@@ -21,6 +21,7 @@ from .progress import Display
 from .providers import all_providers, missing, usual
 from .records import FILE, OURS, Reading, Record, Writer
 from .report import write_report
+from .results import results_of
 
 CPU_NOTE = (
     "There is no GPU here: these are CPU timings, of PyTorch's arithmetic on this machine's CPU."
@@ -137,10 +138,9 @@ def measure(folder: Path, plan: runs.Plan) -> int:
 def _conclude(folder: Path, records: Sequence[Record]) -> None:
     """The table, who is missing from it, and where the records are."""
     peers = [one.name for one in all_providers().values() if one.kind == "peer"]
-    if any(record.status == "ok" for record in records):
-        click.echo()
-        for line in summary.bench_table(records, peers):
-            click.echo(line)
+    for results in results_of(records):
+        if results.measured:
+            click.echo("\n".join(["", *summary.bench_table(results, peers)]))
     for line in summary.not_measured(records):
         click.echo(line)
     click.echo(f"\n{len(records)} records in {folder / FILE}")

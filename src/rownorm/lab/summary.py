@@ -4,119 +4,92 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from .cases import Case
 from .compare import Comparison, Outcome
 from .devices import DeviceFacts
-from .records import CEILING, EAGER, OURS, Record
-from .statistics import paired_ratio, summarize
-from .texts import binary_size, duration
+from .records import CEILING, EAGER, Record
+from .results import Results, Row, cases_of
+from .texts import binary_size, duration, percent
 
 if TYPE_CHECKING:
-    from .check import Row
+    from .check import Row as Checked
 
 
 class Line(NamedTuple):
-    """One case as the table of ``bench`` shows it: what the subject reached, and its speed-up over others."""
+    """One case as the table of ``bench`` shows it: what a provider reached, and its speed-up over others."""
 
-    case: Case
-    seconds: float
-    bytes_per_second: float
-    of_ceiling: float | None
-    of_peak: float | None
+    row: Row
     over_eager: float | None
     over_fastest: float | None
     fastest: str  # of the peers
-    host_seconds: float | None
     host_over_eager: float | None
-    doubtful: bool
 
 
-def line_of(records: Sequence[Record], subject: str, peers: Sequence[str]) -> Line | None:
-    """The records of one case; None where the subject was not measured."""
-    measured = {one.provider: one for one in records if one.status == "ok" and one.seconds}
-    mine = measured.get(subject)
-    if mine is None:
+def line_of(rows: Mapping[str, Row], subject: str, peers: Sequence[str]) -> Line | None:
+    """The rows of one case by provider; None where the subject was not measured."""
+    row, eager = rows.get(subject), rows.get(EAGER)
+    if row is None:
         return None
-    others = [measured[name] for name in peers if name in measured and name != subject]
-    fastest = min(others, key=lambda one: summarize(one.seconds).median, default=None)
-    eager = measured.get(EAGER) if subject != EAGER else None
-    seconds = summarize(mine.seconds).median
-    speed, peak = mine.case.compulsory_bytes / seconds, mine.environment.peak_bytes_per_second
+    over = {name: ratio.ratio for name, ratio in row.speedups.items() if name in peers}
+    fastest = min(over, key=over.__getitem__, default="")
+    theirs = eager.host if eager and subject != EAGER else None
     return Line(
-        case=mine.case,
-        seconds=seconds,
-        bytes_per_second=speed,
-        of_ceiling=_over(measured.get(CEILING), mine),
-        of_peak=speed / peak if peak else None,
-        over_eager=_over(eager, mine),
-        over_fastest=_over(fastest, mine),
-        fastest=fastest.provider if fastest else "",
-        host_seconds=summarize(mine.host_seconds).median if mine.host_seconds else None,
-        host_over_eager=_over(eager, mine, host=True),
-        doubtful=bool(mine.suspicions),
+        row=row,
+        over_eager=over.get(EAGER),
+        over_fastest=over.get(fastest),
+        fastest=fastest,
+        host_over_eager=theirs.median / row.host.median if theirs and row.host else None,
     )
 
 
-def _over(other: Record | None, record: Record, host: bool = False) -> float | None:
-    """The other's time over this one's, round by round where they were measured together."""
-    if other is None:
-        return None
-    theirs, mine = (one.host_seconds if host else one.seconds for one in (other, record))
-    if not theirs or not mine:
-        return None
-    if other.run == record.run and len(theirs) == len(mine):
-        return paired_ratio(theirs, mine).ratio
-    return summarize(theirs).median / summarize(mine).median
-
-
-def bench_table(records: Sequence[Record], peers: Sequence[str]) -> Iterator[str]:
-    """A line for each case, under a heading for each kind of case. It is about rownorm, or whoever comes first."""
-    ok = [record.provider for record in records if record.status == "ok"]
-    subject = OURS if OURS in ok else ok[0]
-    by_case: dict[str, list[Record]] = {}
-    for record in records:
-        by_case.setdefault(record.case.key, []).append(record)
-    found = [line_of(of_case, subject, peers) for of_case in by_case.values()]
+def bench_table(results: Results, peers: Sequence[str]) -> Iterator[str]:
+    """A line for each case, under a heading for each kind of case. It is about rownorm, or whoever there is."""
+    subject = results.subject or CEILING
+    found = [line_of(rows, subject, peers) for rows in cases_of(results.measured)]
     lines = [line for line in found if line is not None]
     columns = [
         (heading, cell)
         for heading, cell in COLUMNS.items()
         if any(cell(line).strip() for line in lines)
     ]
-    width = max(len(_shape(line.case)) for line in lines) + 2
-    heads = "".join(heading for heading, _ in columns)
-    yield f"{subject:{width}}{heads}".rstrip()
-    for kind, of_kind in itertools.groupby(lines, lambda line: line.case.kind):
-        yield kind
-        for line in of_kind:
+    width = max(len(_shape(line)) for line in lines) + 2
+    yield f"{subject:{width}}{''.join(heading for heading, _ in columns)}".rstrip()
+    for group, of_group in itertools.groupby(lines, lambda line: line.row.group):
+        yield str(group)
+        for line in of_group:
             cells = "".join(f"{cell(line):>{len(heading)}}" for heading, cell in columns)
-            yield f"  {_shape(line.case):{width - 2}}{cells}{'  ?' if line.doubtful else ''}".rstrip()
+            doubt = "  ?" if line.row.record.suspicions else ""
+            yield f"  {_shape(line):{width - 2}}{cells}{doubt}".rstrip()
     yield "1.20x over somebody: 1.2 times as fast"
-    if any(line.doubtful for line in lines):
+    if any(line.row.record.suspicions for line in lines):
         yield "? doubtful: the records and the report say why"
 
 
 COLUMNS: dict[str, Callable[[Line], str]] = {  # the width of a heading is that of its column
-    "      time": lambda line: duration(line.seconds),
-    "     GB/s": lambda line: f"{line.bytes_per_second / 1e9:,.1f}",
-    "  of ceiling": lambda line: _percent(line.of_ceiling),
-    "  of peak": lambda line: _percent(line.of_peak),
-    "  over torch": lambda line: _times(line.over_eager),
-    "  over the fastest peer": lambda line: f"{_times(line.over_fastest)} {line.fastest:13}",
-    "      host": lambda line: "" if line.host_seconds is None else duration(line.host_seconds),
-    "  over torch's": lambda line: _times(line.host_over_eager),
+    "      time": lambda line: _if(line.row.time and line.row.time.median, duration),
+    "     GB/s": lambda line: _if(line.row.bandwidth, lambda speed: f"{speed / 1e9:,.1f}"),
+    "  of ceiling": lambda line: _if(line.row.of_ceiling, percent),
+    "  of peak": lambda line: _if(line.row.of_peak, percent),
+    "  over torch": lambda line: _if(line.over_eager, _times),
+    "  over the fastest peer": lambda line: f"{_if(line.over_fastest, _times)} {line.fastest:13}",
+    "      host": lambda line: _if(line.row.host and line.row.host.median, duration),
+    "  over torch's": lambda line: _if(line.host_over_eager, _times),
 }
 
 
-def _shape(case: Case) -> str:
+def _shape(line: Line) -> str:
+    case = line.row.record.case
     return f"{case.rows}x{case.cols}" + (f" {case.name}" if case.name else "")
 
 
-def _times(ratio: float | None) -> str:
-    return "" if ratio is None else f"{ratio:.2f}x"
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}x"
+
+
+def _if(value: float | None, written: Callable[[float], str]) -> str:
+    return "" if value is None else written(value)
 
 
 def _percent(part: float | None) -> str:
@@ -170,7 +143,7 @@ def counts(comparisons: Sequence[Comparison]) -> str:
     return ", ".join(f"{counted[name]} {name}" for name in ("faster", "same", "slower", "unclear"))
 
 
-def check_table(rows: Iterable[Row], brief: bool = False) -> Iterator[str]:
+def check_table(rows: Iterable[Checked], brief: bool = False) -> Iterator[str]:
     """Lines as the rows come, under a heading for each provider, operation and pass; ``brief``: the worst of each.
 
     What could not be computed is told once.
@@ -180,7 +153,7 @@ def check_table(rows: Iterable[Row], brief: bool = False) -> Iterator[str]:
     blocks = itertools.groupby(rows, lambda row: (row.provider, row.operation, row.direction))
     for (provider, operation, direction), block in blocks:
         heading = f"{provider} {operation} {direction}"
-        shown: Iterable[Row] = block
+        shown: Iterable[Checked] = block
         if brief:
             shown = [max(block, key=lambda row: (not row.ok, row.budget_used or 0.0))]
         for row in shown:
@@ -197,7 +170,7 @@ def check_table(rows: Iterable[Row], brief: bool = False) -> Iterator[str]:
                 yield _check_line(row)
 
 
-def _check_line(row: Row) -> str:
+def _check_line(row: Checked) -> str:
     figures = (row.max_error, row.mean_error, row.max_ulp)
     cells = "".join(
         f"{'' if value is None else f'{value:.2g}':>{width}}"

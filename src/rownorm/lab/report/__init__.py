@@ -20,10 +20,10 @@ def write_report(
 ) -> list[Path]:
     """Write the report into ``folder``, return its files. ``damaged``: lines that could not be read, and why."""
     from ..files import write_whole
+    from ..results import results_of
     from .analysis import analysis
     from .page import page
     from .plots import write_plots
-    from .tables import results_of
 
     tell = told or (lambda _: None)
     tell("computing")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from .. import texts
+from ..results import Group, Results, Row, typical
 from . import headline, points, scaling
 from .peaks import peak_flops
-from .tables import Group, Results, Row, typical
 from .troubles import troubles_of
 
 NEAR_CEILING = 0.8  # from this share of the ceiling on, memory is what the kernel waits for
@@ -224,7 +224,7 @@ def _table_of_results(results: Results) -> list[str]:
             (
                 row.group,
                 points.shape(row),
-                row.provider + (" (suspect)" if row.marks else ""),
+                row.provider + (" (suspect)" if row.record.suspicions else ""),
                 points.time_text(row.time) if row.time else "",
                 "" if memory is None else texts.memory(memory),
                 points.bandwidth_text(row),

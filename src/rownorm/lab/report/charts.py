@@ -13,8 +13,8 @@ from typing import Any
 import altair as alt
 
 from ..records import CEILING, EAGER, OURS
+from ..results import Results
 from .points import Point
-from .tables import Results
 
 Spec = dict[str, Any]
 
@@ -252,7 +252,11 @@ def _log_axis(
     if base == 2:  # powers of two only, unless there would be hardly any
         power = "abs(log(datum.value) / LN2 - round(log(datum.value) / LN2)) < 1e-6"
         label = f"{power} || domain('x')[1] < 4 * domain('x')[0] ? {label} : ''"
-    axis = alt.Axis(labelExpr=label, labelOverlap="greedy", tickCount=8)
+    else:
+        digit = "datum.value / pow(10, floor(log(datum.value) / LN10 + 1e-9))"
+        label = f"indexof([1, 2, 5], round({digit})) >= 0 ? {label} : ''"
+    # With more ticks a scale of three powers of two would get others in their place.
+    axis = alt.Axis(labelExpr=label, labelOverlap="greedy", tickCount=4 if base == 2 else 8)
     return channel(f"{field}:Q", title=title, scale=scale, axis=axis)
 
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from .. import texts
 from ..records import CEILING, EAGER, OURS
+from ..results import Results, Row, cases_of, typical
 from ..statistics import verdict
 from .points import shape
-from .tables import Results, Row, cases_of, typical
 
 MANY_DOUBTS = 0.2  # of the measurements
 
@@ -41,7 +41,8 @@ def sentence(results: Results) -> str:
     if subject is None:
         found = Counter[str](row.record.status for row in results.rows)
         return f"Nothing was measured on {results.device}: {_counts(found)}."
-    parts = [_standing_words(subject, standing(results), len(rows))]
+    where = "On this CPU " if results.kind == "cpu" else ""
+    parts = [where + _standing_words(subject, standing(results), len(rows))]
     if speedup := median_speedup(results):
         parts.append(
             f"its median speed-up over {called(results.baseline)} is {texts.times(speedup)}"
@@ -89,7 +90,7 @@ def figures(results: Results) -> list[Figure]:
 
 def doubts(results: Results) -> str:
     """A warning where many of the measurements are suspect; else nothing."""
-    suspect = sum(bool(row.marks) for row in results.measured)
+    suspect = sum(bool(row.record.suspicions) for row in results.measured)
     if suspect <= MANY_DOUBTS * len(results.measured):
         return ""
     share = f"{suspect} of {texts.count(len(results.measured), 'measurement')}"

@@ -17,11 +17,11 @@ import msgspec
 import vl_convert
 
 from ..records import CEILING
+from ..results import Results, provider_order
 from . import sections
 from .charts import Charts, Spec, bandwidth_limits, looks_of, roofs
 from .peaks import peak_flops
 from .points import points_of
-from .tables import Results, provider_order
 
 CHARTS = ("bandwidth", "speedup", "latency", "host", "accuracy", "roofline")
 

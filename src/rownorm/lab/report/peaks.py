@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import devices
-from .tables import Results
+from ..results import Results
 
 
 def peak_flops(results: Results) -> float | None:

@@ -11,10 +11,10 @@ import vl_convert
 from .. import texts
 from ..files import write_whole
 from ..records import CEILING
+from ..results import Group, Results
 from .charts import Charts, Spec, bandwidth_limits, drawn, roofs
 from .peaks import peak_flops
 from .points import Point, points_of
-from .tables import Group, Results
 
 FONT = "Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
 INK = "#292524"

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from .. import texts
+from ..results import Results, Row
 from ..statistics import Ratio, Summary
-from .tables import Results, Row
 
 Point = dict[str, Any]
 
@@ -34,7 +34,7 @@ def point(row: Row) -> Point:
         "intensity": _short(case.intensity),
         "tallest": row.tallest or None,
         "scaling": row.scaling or None,
-        "note": "; ".join(filter(None, (record.why, *row.marks))),
+        "note": "; ".join(filter(None, (record.why, *row.record.suspicions))),
     }
     if row.time and row.bandwidth and row.bandwidth_between:
         low, high = row.bandwidth_between

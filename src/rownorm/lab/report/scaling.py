@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .. import texts
-from .tables import Row
+from ..results import Row
 
 SATURATED = 0.9  # of the best bandwidth
 STILL_STARTING = 1.25  # times the time of the fewest rows

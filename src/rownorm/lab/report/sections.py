@@ -8,8 +8,8 @@ from html import escape
 
 from .. import texts
 from ..records import OURS, Environment, Method
+from ..results import Results, Row
 from . import headline, points
-from .tables import Results, Row
 from .troubles import troubles
 
 NOTHING = (
@@ -135,7 +135,7 @@ def _results_table(results: Sequence[Results]) -> str:
 def _line(i: int, row: Row, results: Results) -> str:
     """One line of the table; ``i`` is the row's place in the page's data."""
     record, case = row.record, row.record.case
-    doubt = escape("; ".join(row.marks))
+    doubt = escape("; ".join(row.record.suspicions))
     badge = f'<span class="badge" title="{doubt}">suspect</span>' if doubt else ""
     named = f' title="{escape(case.name)}"' if case.name else ""
     speedup = row.speedups.get(results.baseline or "")

@@ -9,8 +9,8 @@ from html import escape
 from typing import NamedTuple
 
 from .. import texts
+from ..results import Results, Row, provider_order
 from . import points
-from .tables import Results, Row, provider_order
 
 KINDS = {
     "wrong": "it failed the check against fp64",
@@ -36,7 +36,7 @@ def troubles_of(results: Results) -> list[Trouble]:
     """One for each provider and reason; reasons that differ in their numbers only are one."""
     found: dict[tuple[str, str, str], list[tuple[str, Row]]] = defaultdict(list)
     for row in results.rows:
-        given = [("suspect", mark) for mark in row.marks]
+        given = [("suspect", mark) for mark in row.record.suspicions]
         if row.record.status != "ok":
             given.append((row.record.status, row.record.why))
         for kind, why in given:

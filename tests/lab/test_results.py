@@ -7,8 +7,8 @@ from records_for_tests import CPU, H200, cpu_records, failed_records, gpu_record
 from rownorm.lab import texts
 from rownorm.lab.cases import Case
 from rownorm.lab.report import headline
-from rownorm.lab.report.tables import Results, results_of
 from rownorm.lab.report.troubles import troubles_of
+from rownorm.lab.results import Results, results_of
 
 CASE = Case(operation="rms_norm", rows=1000, cols=1000, dtype="fp32")  # 8,004,000 bytes
 

@@ -1,6 +1,6 @@
 """Records to plain rows: the one place where medians, bandwidths, percentages and speed-ups are computed.
 
-Everything that the page, the plots and the analysis show is a field of a ``Row`` or a median of such fields.
+What the terminal, the page, the plots and the analysis show is a field of a ``Row`` or a median of such fields.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..cases import DIRECTIONS
-from ..records import CEILING, EAGER, OURS, Environment, Record
-from ..statistics import Ratio, Summary, paired_ratio, summarize, unpaired_ratio
+from .cases import DIRECTIONS
+from .records import CEILING, EAGER, OURS, Environment, Record
+from .statistics import Ratio, Summary, paired_ratio, summarize, unpaired_ratio
 
 DTYPE_ORDER = ("bf16", "fp16", "fp32")
 
@@ -69,13 +69,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         peak = self.record.environment.peak_bytes_per_second
         return self.bandwidth / peak if self.bandwidth and peak else None
 
-    @property
-    def marks(self) -> list[str]:
-        """Reasons to doubt the figures."""
-        clocks = self.record.clocks
-        throttled = [f"throttled: {reason}" for reason in clocks.throttled] if clocks else []
-        return [*self.record.suspicions, *throttled]
-
 
 class Results(NamedTuple):
     """Everything that was measured on one device."""
@@ -114,9 +107,11 @@ class Results(NamedTuple):
 
     @property
     def subject(self) -> str | None:
-        """The provider that the words are about: rownorm, else the one measured most often."""
+        """The provider that the words are about: rownorm, else the most measured, eager PyTorch last."""
         counted = Counter(row.provider for row in self.measured if row.provider != CEILING)
-        return OURS if OURS in counted else next((name for name, _ in counted.most_common(1)), None)
+        return max(
+            counted, key=lambda name: (name == OURS, name != EAGER, counted[name]), default=None
+        )
 
     @property
     def baseline(self) -> str | None:
@@ -193,7 +188,7 @@ def _rows_of_case(records: list[Record]) -> list[Row]:
             ratio = _time_ratio(timed[b], timed[a])
             speedups[a][b] = ratio
             speedups[b][a] = Ratio(1 / ratio.ratio, 1 / ratio.high, 1 / ratio.low)
-    ceiling = times.get(CEILING)
+    ceiling = timed.get(CEILING)
     return [
         Row(
             record=record,
@@ -201,7 +196,7 @@ def _rows_of_case(records: list[Record]) -> list[Row]:
             host=summarize(record.host_seconds)
             if record.status == "ok" and _sound(record.host_seconds)
             else None,
-            of_ceiling=ceiling.median / time.median if ceiling and time else None,
+            of_ceiling=_time_ratio(ceiling, record).ratio if ceiling and time else None,
             speedups=speedups[record.provider],
         )
         for record in records
