@@ -111,6 +111,18 @@ def test_bad_input(arguments, expected):
     assert expected in refused(*arguments)
 
 
+def test_names_in_capitals():
+    assert len(invoke("bench", "--suite", "Llama-3-8B", "--list").output.splitlines()) == 10
+    ran = invoke("bench", "--shape", "2x8", "--activation", "SiLU", "--dtype", "FP32", "--list")
+    assert ran.output.startswith("rms_norm (silu) forward fp32 2x8")
+
+
+def test_help_of_check_names_the_data_sets():
+    from rownorm.lab.data import DATA_SETS
+
+    assert f"{', '.join(DATA_SETS)}." in " ".join(invoke("check", "--help").output.split())
+
+
 def test_a_strange_name_gets_the_known_ones_and_no_guess():
     message = refused("bench", "--suite", "zzzz")
     assert "did you mean" not in message
@@ -230,7 +242,7 @@ def test_bench_does_not_touch_a_folder_that_is_there(tmp_path):
     (tmp_path / "made" / "mine").write_text("mine")
     ran = invoke("bench", *TINY, *WHO, "--out", "made")
     assert ran.exit_code == 2
-    assert "exists and is not empty" in ran.output
+    assert "exists and is not empty; choose another, or go on with it: --resume made" in ran.output
     assert os.listdir("made") == ["mine"]
 
 
@@ -368,7 +380,7 @@ def test_report_uses_the_good_lines_of_a_damaged_file():
         file.write("oh dear\n")
     ran = invoke("report", "made", "--no-plots")
     assert ran.exit_code == 0, ran.output
-    assert "line 2 cannot be used: not JSON" in ran.output
+    assert "made: line 2 cannot be used: not JSON" in ran.output
 
 
 def test_report_of_nothing():
@@ -520,6 +532,15 @@ def test_words_do_not_wait_for_torch(arguments, status):
         if took[-1] < 0.5:
             return
     pytest.fail(f"took {min(took):.2f} s")
+
+
+def test_a_place_that_cannot_be_written_to():
+    Path("file").touch()
+    process = start("bench", *TINY, *WHO, "--out", "file/made")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert output.splitlines()[-1].startswith("Error: file")
+    assert "Traceback" not in output
 
 
 def test_what_the_lab_needs_and_is_not_there():

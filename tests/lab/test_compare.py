@@ -107,5 +107,9 @@ def test_differences():
         "timer: cuda_graph against device_events",
         "inputs: cold against warm",
     ]
+    threads = Environment(device="NVIDIA H200", kind="cuda", settings={"threads": "2"})
+    assert differences(base, [record("rownorm", [1e-6], environment=threads)]) == [
+        "threads: none against 2"
+    ]
     longer = Method(timer="cuda_graph", rotation=9, calls=90, rounds=30, cold=True)
     assert differences(base, [record("rownorm", [1e-6], method=longer)]) == []

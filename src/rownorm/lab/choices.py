@@ -27,8 +27,8 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def listed(values: Iterable[str]) -> list[str]:
-    """The names in values that may each hold several, separated by commas; each name once."""
-    names = (part.strip() for value in values for part in value.split(","))
+    """The names in values that may each hold several, separated by commas; each name once, in lower case."""
+    names = (part.strip().lower() for value in values for part in value.split(","))
     return list(dict.fromkeys(name for name in names if name))
 
 
@@ -58,12 +58,11 @@ def shapes(
 
 def name(what: str, known: Sequence[str]) -> Callback:
     """A callback for an option that takes one known name."""
-    several = names(what, known)
 
     def check(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-        if value is not None:
-            several(context, parameter, [value])
-        return value
+        if value is not None and value.lower() not in known:
+            raise click.BadParameter(unknown(what, value, known), context, parameter)
+        return value and value.lower()
 
     return check
 
@@ -120,8 +119,9 @@ def read(*paths: Path) -> Reading:
         reading = read_records(*paths)
     except OSError as error:
         raise click.UsageError(f"{error.filename}: {error.strerror}") from None
+    where = f"{paths[0]}: " if len(paths) == 1 else ""  # of several, the reason names the file
     for number, reason in reading.damaged:
-        click.echo(f"line {number} cannot be used: {reason}", err=True)
+        click.echo(f"{where}line {number} cannot be used: {reason}", err=True)
     return reading
 
 

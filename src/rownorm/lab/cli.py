@@ -42,12 +42,26 @@ def texts(short: str, *examples: str, more: str = "") -> dict[str, Any]:
     return {"short_help": short, "epilog": f"{more}\b\nExamples:\n{lines}"}
 
 
-def names(*flags: str, what: str, known: Sequence[str], help: str = "") -> Callable[..., Any]:
+def names(*flags: str, what: str, known: Sequence[str], help: str) -> Callable[..., Any]:
     """An option that takes known names, repeated or separated by commas."""
     check = choices.names(what, known)
-    return click.option(
-        *flags, multiple=True, metavar="NAME", callback=check, help=help or f"{', '.join(known)}."
-    )
+    return click.option(*flags, multiple=True, metavar="NAME", callback=check, help=help)
+
+
+def kinds_of_case(**defaults: str) -> Callable[..., Any]:
+    """The options --op, --pass and --dtype, with what each is where it is not given."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for flag, parameter, what, known in (
+            ("--dtype", "dtypes", "dtype", DTYPES),
+            ("--pass", "directions", "pass", DIRECTIONS),
+            ("--op", "operations", "operation", OPERATIONS),
+        ):
+            text = f"{', '.join(known)}. Default: {defaults[parameter]}."
+            command = names(flag, parameter, what=what, known=known, help=text)(command)
+        return command
+
+    return add
 
 
 def name(flag: str, *, what: str, known: Sequence[str], help: str) -> Callable[..., Any]:
@@ -56,13 +70,17 @@ def name(flag: str, *, what: str, known: Sequence[str], help: str) -> Callable[.
     return click.option(flag, metavar="NAME", callback=check, help=f"{help}: {', '.join(known)}.")
 
 
-providers_option = click.option(
-    "--provider",
-    "providers",
-    multiple=True,
-    metavar="NAME",
-    help="Who takes part; default: everyone, without a GPU not torch.compile. See rownorm info.",
-)
+def providers_option(default: str) -> Callable[..., Any]:
+    return click.option(
+        "--provider",
+        "providers",
+        multiple=True,
+        metavar="NAME",
+        help=f"Who takes part, see rownorm info. Default: {default}.",
+    )
+
+
+EVERYONE = "everyone; without a GPU not torch.compile"
 
 
 def show_version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
@@ -112,13 +130,15 @@ def info() -> None:
         "rownorm check --data offset,near_eps",
     )
 )
-@names("--op", "operations", what="operation", known=OPERATIONS)
-@names("--pass", "directions", what="pass", known=DIRECTIONS)
-@names("--dtype", "dtypes", what="dtype", known=DTYPES)
+@kinds_of_case(operations="all", directions="forward and backward", dtypes="all")
 @click.option(
-    "--data", "data_sets", multiple=True, metavar="NAME", help="Kinds of data; default: all."
+    "--data",
+    "data_sets",
+    multiple=True,
+    metavar="NAME",
+    help="normal, offset, near_eps, outliers, constant. Default: all.",
 )
-@providers_option
+@providers_option(EVERYONE)
 @click.option("--quick", is_flag=True, help="rownorm and torch, bf16 and fp32, the worst data.")
 @click.pass_context
 def check(
@@ -182,11 +202,9 @@ def check(
     callback=choices.shapes,
     help=f"Sizes, lists and ranges: {SHAPE_EXAMPLES}. A range doubles, or goes in steps.",
 )
-@names("--op", "operations", what="operation", known=OPERATIONS)
-@names("--pass", "directions", what="pass", known=DIRECTIONS)
-@names("--dtype", "dtypes", what="dtype", known=DTYPES)
-@providers_option
-@click.option("--bias/--no-bias", default=None, help="Where RMSNorm shall have one, LayerNorm not.")
+@kinds_of_case(operations="rms_norm", directions="forward", dtypes="bf16")
+@providers_option(EVERYONE)
+@click.option("--bias/--no-bias", default=None, help="After the norm. Default: LayerNorm has one.")
 @click.option("--pre-bias", is_flag=True, default=None, help="A bias before the norm.")
 @name("--activation", what="activation", known=ACTIVATIONS, help="After the norm")
 @name("--residual-dtype", what="dtype", known=DTYPES, help="Of the residual of add_ operations")
@@ -215,8 +233,8 @@ def bench(
 ) -> None:
     """Measure: one record for each provider and case, written as soon as it is there.
 
-    --op, --pass and --dtype say what is done to the shapes of --shape, and which cases of a --suite are taken. Ctrl-C
-    ends a run and keeps what was measured; --resume goes on.
+    --op, --pass and --dtype say what is done to the shapes of --shape; of a --suite they choose cases, by default all.
+    Ctrl-C ends a run and keeps what was measured; --resume goes on.
     """
     from . import runs
 
@@ -244,7 +262,7 @@ def bench(
             rounds=rounds or (QUICK_ROUNDS if quick else ROUNDS),
         )
         folder = out or runs.new_name()
-        choices.not_taken(folder)
+        choices.not_taken(folder, f", or go on with it: --resume {folder}")
     from .commands import measure
 
     context.exit(measure(folder, plan))
@@ -289,7 +307,7 @@ def report(records: Sequence[Path], out: Path | None, plots: bool, force: bool) 
 )
 @click.argument("base", type=RECORDS)
 @click.argument("new", type=RECORDS)
-@providers_option
+@providers_option("rownorm")
 @click.option(
     "--margin",
     type=click.FloatRange(min=0),
@@ -310,7 +328,7 @@ def report(records: Sequence[Path], out: Path | None, plots: bool, force: bool) 
 def compare(context: click.Context, /, base: Path, new: Path, **options: Any) -> None:
     """Is NEW faster, the same, slower than BASE, or is that unclear? Case by case, for CI.
 
-    By default for rownorm. Exit status 1 if a case is slower, or was measured before and now is wrong or fails; 2 if
+    Exit status 1 if a case is slower, or was measured before and now is wrong or fails; 2 if
     the two cannot be compared.
     """
     providers = choices.providers(options.pop("providers"), default=["rownorm"])
@@ -331,5 +349,9 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:  # somebody read enough: rownorm bench --list | head
         sys.stderr.close()
+        sys.exit(1)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"Error: {where}{error.strerror or error}", err=True)
         sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)

@@ -101,7 +101,8 @@ def measure(folder: Path, plan: runs.Plan) -> int:
         for case in plan.cases
     }
     click.echo(CPU_NOTE if here.kind == "cpu" else f"On {here.name}")
-    if left_out := set(all_providers()) - set(usual()) - set(plan.providers):
+    left_out = set(all_providers()) - set(usual())
+    if left_out and plan.providers == usual():
         click.echo(f"Without {', '.join(left_out)}, slow to start on a CPU; --provider adds it.")
     folder.mkdir(parents=True, exist_ok=True)
     runs.write_plan(folder, plan)

@@ -83,9 +83,10 @@ def differences(base: Sequence[Record], new: Sequence[Record]) -> list[str]:
             "inputs": _listed(
                 {"cold" if one.method.cold else "warm" for one in measured if one.method}
             ),
-            "interpreter": _listed(
-                {one.environment.settings.get("TRITON_INTERPRET", "0") for one in measured}
-            ),
+            **{
+                name: _listed({one.environment.settings.get(name, "") for one in measured})
+                for name in ("TRITON_INTERPRET", "threads", "OMP_WAIT_POLICY")
+            },
         }
 
     before, after = of(base), of(new)

@@ -12,9 +12,9 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 from .records import Record
 from .statistics import summarize
@@ -27,19 +27,22 @@ if TYPE_CHECKING:
 class Display:
     """Told of every step and of every record; ``total`` is the number of cases that are left to measure."""
 
-    def __init__(self, total: int) -> None:
-        self.console = Console(highlight=False)
+    def __init__(self, total: int, console: Console | None = None) -> None:
+        self.console = console or Console(highlight=False)
         self.total = total
         self.start = time.monotonic()
         self.done = 0
+        whole, rest = (
+            Column(no_wrap=True),
+            Column(ratio=1, no_wrap=True),
+        )  # who is cut off: the case
         self.bar = Progress(
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("cases,"),
-            TimeElapsedColumn(),
-            TextColumn("gone,"),
-            TimeRemainingColumn(),
-            TextColumn("left  {task.description}"),
+            BarColumn(bar_width=12, table_column=whole),
+            MofNCompleteColumn(table_column=whole),
+            TimeRemainingColumn(table_column=whole),
+            TextColumn("left", table_column=whole),
+            TextColumn("{task.description}", table_column=rest),
+            expand=True,
             console=self.console,
             disable=not self.console.is_terminal,
             transient=True,
