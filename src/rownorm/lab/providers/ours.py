@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import rownorm
 
 from ..cases import Case
@@ -13,5 +15,10 @@ from . import EVERY_OPTION, Call, by_autograd, provider
 def ours(case: Case, t: Tensors) -> Call:
     function = getattr(rownorm, case.operation)
     rows = (t.x,) if t.residual is None else (t.x, t.residual)
-    options = {"eps": case.eps, "pre_bias": t.pre_bias, "activation": case.activation}
-    return by_autograd(case, t, lambda: function(*rows, t.weight, t.bias, **options))
+    options: dict[str, Any] = {"eps": case.eps}
+    if case.pre_bias:
+        options["pre_bias"] = t.pre_bias
+    if case.activation is not None:
+        options["activation"] = case.activation
+    given = (*rows, t.weight, t.bias)
+    return by_autograd(case, t, lambda: function(*given, **options))
