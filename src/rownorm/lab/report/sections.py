@@ -81,11 +81,12 @@ def device(results: Results) -> str:
         for figure in headline.figures(results)
     )
     doubts = escape(headline.doubts(results))
+    verdict = escape(headline.sentence(results)).replace(" %", "&nbsp;%")
     warning = f'<p class="banner">{doubts}</p>' if doubts else ""
     return (
         f'<div class="device" data-device="{escape(results.device)}">'
         f"{CPU_BANNER if results.kind == 'cpu' else ''}{warning}"
-        f'<p class="verdict">{escape(headline.sentence(results))}</p>'
+        f'<p class="verdict">{verdict}</p>'
         f'<dl class="figures">{boxes}</dl></div>'
     )
 
