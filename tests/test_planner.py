@@ -13,7 +13,7 @@ from rownorm.launch import Device, Plan, Problem, force, planner
 from rownorm.launch.problem import INTERPRETER
 from rownorm.program import Program
 
-H200 = Device("NVIDIA H200", "sm_90", 132, 32)
+H200 = Device("NVIDIA H200", "sm_90", 132, 32, (66, 30, 15, 7))
 MI300X = Device("AMD MI300X", "gfx942", 304, 64)
 DEVICES = pytest.mark.parametrize("on", [H200, MI300X, INTERPRETER], ids=lambda on: on.arch)
 DIRECTIONS = pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -73,10 +73,11 @@ def test_any_width_has_a_plan():
     ("n_rows", "n_cols", "regimes"),
     [
         (4096, 64, ("tile",)),
-        (4096, 16384, ("resident", "looped")),
+        (4096, 16384, ("resident", "cluster")),
         (4096, 4096, ("tile", "resident")),
         (1, 4096, ("tile", "resident")),
-        (4096, 131072, ("looped", "split")),
+        (4096, 131072, ("cluster",)),
+        (2, 131072, ("split",)),
         (2, 1 << 20, ("split",)),
     ],
 )
@@ -222,3 +223,40 @@ def test_row_stride(shape, stride, expected):
     if expected is not None:
         rows = torch.arange(t[..., 0].numel()) * expected
         assert torch.equal(t.as_strided((len(rows),), (expected,)), torch.zeros(len(rows)))
+
+
+WIDE = {"n_rows": 4096, "n_cols": 65536, "dtype": torch.bfloat16}
+
+
+@DIRECTIONS
+def test_clusters_take_wide_rows_where_there_are_enough(direction):
+    plan = launch.plan(problem(direction, **WIDE))
+    assert plan.regime == "cluster"
+    assert (
+        plan.n_programs % H200.resident(plan.cluster) == 0
+    )  # every SM that can have one has as many
+    few = launch.plan(problem(direction, **(WIDE | {"n_rows": 2})))
+    assert few.regime == "split"
+    elsewhere = launch.plan(problem(direction, **WIDE, on=H200._replace(clusters=())))
+    assert elsewhere.regime == "looped"
+
+
+@DIRECTIONS
+def test_fp64_has_no_clusters(direction):
+    assert launch.plan(problem(direction, 4096, 65536, torch.float64)).regime == "looped"
+
+
+def test_a_residual_takes_more_programs_to_a_row():
+    plain = launch.plan(problem(**WIDE))
+    held = launch.plan(problem(**WIDE, residual_dtype=torch.float32))
+    assert held.regime == "cluster"
+    assert held.cluster == 4 * plain.cluster  # 6 bytes an element instead of 2
+    widest = problem(n_rows=4096, n_cols=262144, dtype=torch.bfloat16, residual_dtype=torch.float32)
+    assert launch.plan(widest).regime == "looped"
+
+
+def test_rows_lie_in_several_tiles_where_that_wastes_less():
+    plan = launch.plan(problem(n_cols=5120, dtype=torch.bfloat16))
+    assert (plan.block_cols, plan.chunks) == (1024, 5)
+    rules = launch.plan(problem(n_cols=5120, dtype=torch.bfloat16, on=H200._replace(arch="sm_89")))
+    assert (rules.block_cols, rules.chunks) == (1024, 5)

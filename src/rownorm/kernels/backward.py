@@ -66,12 +66,11 @@ def _store_partial(
     CHUNKS: tl.constexpr,
     EVEN_COLS: tl.constexpr,
 ):
-    """The sums over this program's rows, one row of ``ptr``; where there is one program, the gradient itself."""
+    """The sums over this program's rows, one row of ``ptr``."""
     for c in tl.static_range(CHUNKS):
         cols = c * BLOCK_COLS + lanes
         ok = in_range(cols, n_cols, EVEN_COLS)
-        total = tl.sum(sums[c], axis=0, keep_dims=True)
-        tl.store(ptr + partial + cols, total.to(ptr.dtype.element_ty), mask=ok)
+        tl.store(ptr + partial + cols, tl.sum(sums[c], axis=0, keep_dims=True), mask=ok)
 
 
 @triton.jit(

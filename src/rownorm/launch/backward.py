@@ -81,17 +81,12 @@ def calls(
                 constants,
             ),
         ]
-    if problem.n_column_sums and not sums_alone(plan):
+    if problem.n_column_sums:
         rows, cols = SUM_BLOCK
         grid = -(-n_cols // cols)
         sum_constants = {**constants, "BLOCK_ROWS": rows, "BLOCK_COLS": cols}
         steps.append(Call(kernels.column_sums, grid, 4, integers, sum_constants))
     return steps
-
-
-def sums_alone(plan: Plan) -> bool:
-    """Whether one program sees every row: its sums are the gradients of the parameters, and nothing is left to add."""
-    return plan.regime in ("tile", "resident") and plan.n_programs == 1
 
 
 def problem_of(
@@ -134,9 +129,7 @@ def prepare(given: Given, program: Program, has_residual: bool, wanted: tuple[bo
         new(dy.shape, dy.dtype) if x_wanted else None,
         new(h.shape, h.dtype) if residual_wanted else None,
     ]
-    alone = sums_alone(chosen)
-    if not alone:
-        makers += [new_partial if want else None for want in parameters_wanted]
+    makers += [new_partial if want else None for want in parameters_wanted]
     makers += [
         new(parameter.shape, parameter.dtype) if parameter is not None and want else None
         for parameter, want in zip((pre_bias, weight, bias), parameters_wanted, strict=True)
@@ -145,8 +138,7 @@ def prepare(given: Given, program: Program, has_residual: bool, wanted: tuple[bo
     def tensors_of(given: Given) -> tuple[Tensor | None, ...]:
         if has_residual:
             given = given._replace(pre_bias=None)  # h has it already
-        made = [make and make() for make in makers]
-        return (*given, *made, *made[-3:]) if alone else (*given, *made)
+        return (*given, *[make and make() for make in makers])
 
     starts = [bind(call, ROLES, tensors_of(given), h.get_device()) for call in steps]
 

@@ -40,9 +40,6 @@ PIPELINE_BYTES = {
 }  # of an SM's shared memory
 PIPELINE_BYTES_ELSEWHERE = 80 << 10  # NVIDIA GPUs that are not in data centres
 MOST_STAGES = 5
-FEW_TILES = (
-    4  # backward: one program takes that many sooner than a second kernel adds the sums of several
-)
 PARTIAL_SUM_BYTES = 64 << 20  # what backward may allocate for partial sums
 
 _forced: dict[str, Any] = {}
@@ -260,8 +257,6 @@ def _settled(plan: Plan, problem: Problem) -> Plan:
         affordable = PARTIAL_SUM_BYTES // (n_cols * itemsize * max(1, problem.n_column_sums))
         programs = -(-plan.programs_per_sm * n_sms // (chunks if wide else 1))
         tiles = -(-n_rows // plan.block_rows)
-        if not wide and tiles <= FEW_TILES:
-            tiles = 1
         plan = dataclasses.replace(plan, n_programs=max(1, min(programs, tiles, affordable)))
     return plan
 

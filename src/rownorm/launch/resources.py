@@ -128,10 +128,8 @@ def compile_backward(
         **_dtypes(dx=x, dresidual=residual if own_gradient else None),
     }
     for name, parameter in parameters.items():
-        dtype = None if parameter is None else parameter.dtype
-        partial = dtype if backward.sums_alone(chosen) else compute
-        dtypes[f"d{name}"] = dtype
-        dtypes[f"d{name}_partial"] = None if parameter is None else partial
+        dtypes[f"d{name}"] = None if parameter is None else parameter.dtype
+        dtypes[f"d{name}_partial"] = None if parameter is None else compute
     return Compiled(chosen, [_compile(call, dtypes, target) for call in steps])
 
 

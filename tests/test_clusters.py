@@ -1,0 +1,40 @@
+"""How many clusters a GPU runs at once."""
+
+import pytest
+import torch
+from helpers import HAS_CLUSTERS
+
+from rownorm.launch import Device, clusters
+
+
+def test_no_driver_no_clusters(monkeypatch):
+    def nothing(name):
+        raise OSError(f"no {name}")
+
+    monkeypatch.setattr(clusters.ctypes, "CDLL", nothing)
+    assert clusters.resident_clusters(0) == ()
+
+
+def test_a_driver_that_refuses_means_none(monkeypatch):
+    class Refusing:
+        def __getattr__(self, name):
+            return lambda *arguments: 801  # CUDA_ERROR_NOT_SUPPORTED
+
+    monkeypatch.setattr(clusters.ctypes, "CDLL", lambda name: Refusing())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: torch.Stream("cpu"), raising=False)
+    assert clusters.resident_clusters(0) == ()
+
+
+def test_a_device_knows_its_clusters():
+    device = Device("some GPU", "sm_90", 132, 32, (66, 30, 15, 7))
+    assert [device.resident(size) for size in (1, 2, 4, 8, 16, 32)] == [132, 66, 30, 15, 7, 0]
+    assert Device("another", "sm_80", 108, 32).resident(2) == 0
+
+
+@pytest.mark.skipif(not HAS_CLUSTERS, reason="needs a GPU with clusters")
+def test_the_driver_counts_whole_groups():
+    counts = clusters.resident_clusters(0)
+    n_sms = torch.cuda.get_device_properties(0).multi_processor_count
+    assert len(counts) == len(clusters.SIZES)
+    for size, count in zip(clusters.SIZES, counts, strict=True):
+        assert 0 < count * size <= n_sms
