@@ -92,7 +92,7 @@ def test_what_cannot_be_answered_names_the_command():
     case = Case(operation="rms_norm", rows=8, cols=4096)
     text = analysis(results_of([record(case, "rownorm")]))
     assert "These records cannot tell" in text
-    assert "`rownorm bench --suite flashinfer`" in text
+    assert "`rownorm bench --suite batch`" in text
     assert "with the provider `ceiling`" in text
 
 

@@ -28,6 +28,11 @@ def test_seed_sweep():
     assert kinds("seed") == {("layer_norm", "forward", "fp32")}
 
 
+def test_batch_doubles_its_rows():
+    assert shapes("batch") == [(1 << k, 4096) for k in range(16)]
+    assert kinds("batch") == kinds("flashinfer")
+
+
 def test_flashinfer_sweep():
     assert shapes("flashinfer") == [(rows, 4096) for rows in (1, 8, 32, 128, 512)]
     assert kinds("flashinfer") == {("rms_norm", "forward", "fp16")}

@@ -65,6 +65,10 @@ def _flashinfer() -> list[Case]:
     return grid(["rms_norm"], ["forward"], ["fp16"], parse_shapes("1,8,32,128,512x4096"), eps=1e-6)
 
 
+def _batch() -> list[Case]:
+    return grid(["rms_norm"], ["forward"], ["fp16"], parse_shapes("1..32768x4096"), eps=1e-6)
+
+
 def _speed(dtype: Dtype) -> list[Case]:
     return grid(NORMS, PASSES, [dtype], SPEED)
 
@@ -214,6 +218,7 @@ SUITES: dict[str, Suite] = {
         Suite("quick", "a few small cases, for a first look on any machine", _quick),
         Suite("seed", "LayerNorm fp32, 4096 rows of 256 to 32768 columns", _seed),
         Suite("flashinfer", "RMSNorm fp16, 1 to 512 rows of 4096 columns", _flashinfer),
+        Suite("batch", "the same with 1 to 32768 rows: where bandwidth saturates", _batch),
         Suite(
             "speed",
             "both norms, both passes, bf16, 256 to 262144 columns, beyond every cache",

@@ -210,7 +210,7 @@ def _scaling(measured: dict[Group, list[Row]]) -> list[str]:
     if not parts:
         parts = [
             "These records cannot tell: no case was measured with two row counts at one width. "
-            "`rownorm bench --suite flashinfer` measures 1 to 512 rows of 4096 columns."
+            "`rownorm bench --suite batch` measures 1 to 32768 rows of 4096 columns."
         ]
     return [heading, *parts]
 

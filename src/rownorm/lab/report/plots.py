@@ -63,13 +63,13 @@ def write_plots(
 
 def plots_of(results: Results) -> Iterator[Plot]:
     """Every plot that these results have data for."""
-    shown = [name for name in results.providers if results.of(name)]
-    charts = Charts(results.providers, legend=shown or results.providers)
     points = points_of(results)[::-1]  # what is drawn last lies on top: rownorm
     for group in results.groups:
-        yield from _plots_of_group(results, charts, group, _in_group(points, group))
+        of_group = _in_group(points, group)
+        yield from _plots_of_group(results, _charts(results, of_group), group, of_group)
     for direction in sorted({group.direction for group in results.groups}):
         of_pass = [point for point in points if point["pass"] == direction]
+        charts = _charts(results, of_pass)
         if called := [point for point in of_pass if "host_us" in point]:
             title = f"What a {direction} call costs the host"
             yield Plot(f"host-cost-{direction}", title, charts.host(), called)
@@ -78,7 +78,13 @@ def plots_of(results: Results) -> Iterator[Plot]:
             yield Plot(f"accuracy-{direction}", title, charts.accuracy(), judged)
     limits = roofs(results, peak_flops(results))
     if worked := [p for p in points if "gflops" in p and p["provider"] != CEILING]:
-        yield Plot("roofline", "Roofline", charts.roofline(), worked, limits)
+        yield Plot("roofline", "Roofline", _charts(results, worked).roofline(), worked, limits)
+
+
+def _charts(results: Results, points: list[Point]) -> Charts:
+    """The specifications for these points, whose legend names those who are in them."""
+    there = {point["provider"] for point in points}
+    return Charts(results.providers, legend=[name for name in results.providers if name in there])
 
 
 def _plots_of_group(

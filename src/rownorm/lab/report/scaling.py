@@ -62,7 +62,7 @@ def start_up(rows: Sequence[Row]) -> int | None:
 def start_up_words(rows: Sequence[Row]) -> str:
     tall = by_rows(rows)
     if len(tall) < 2:
-        return "not measured: `rownorm bench --suite flashinfer`"
+        return "not measured: `rownorm bench --suite batch`"
     flat = start_up(rows)
     if flat is None:
         return "time grows from the fewest rows on"
@@ -87,7 +87,7 @@ def saturation_words(tall: Sequence[Row]) -> str:
         )
         return (
             f"{grows} Bandwidth still rises at {last.record.case.rows} rows, the most that were measured, so where it "
-            f"saturates was not seen.{near}"
+            f"saturates was not seen.{near} `rownorm bench --suite batch` goes on to 32768 rows of 4096 columns."
         )
     share = texts.percent(SATURATED)
     return (
