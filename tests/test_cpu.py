@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import DTYPES, Case, assert_case, combinations, name_of, ours
+from helpers import DTYPES, Case, assert_case, assert_same_bits, combinations, name_of, ours
 
 import rownorm
 from rownorm.ops import cpu, execute
@@ -10,7 +10,11 @@ from rownorm.ops import cpu, execute
 
 @pytest.fixture(autouse=True)
 def without_interpreter(monkeypatch):
+    """What is remembered of calls on a CPU is not for tests that run the kernels there, nor the other way round."""
     monkeypatch.setattr(execute, "INTERPRETING", False)
+    execute._forward_runs.clear()
+    yield
+    execute._forward_runs.clear()
 
 
 @pytest.fixture
@@ -79,3 +83,31 @@ def test_second_derivatives():
     ]
     torch.autograd.gradcheck(rownorm.layer_norm, tensors)
     torch.autograd.gradgradcheck(rownorm.layer_norm, tensors)
+
+
+@pytest.mark.parametrize("n_cols", [1, 7, 32, 96, 250, 256, 768, 4096, 65536])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rms_norm_of_any_width_is_as_accurate_as_torch(n_cols, dtype):
+    case = Case(False, dtype, (3, n_cols), data="outliers")
+    assert_case(case, case.tensors("cpu"))
+
+
+@pytest.mark.parametrize("case", combinations(seed=4), ids=name_of)
+def test_what_was_given_is_not_overwritten(case):
+    tensors = case.tensors("cpu")
+    before = {name: None if t is None else t.clone() for name, t in tensors.items()}
+    ours(case, tensors)
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            assert_same_bits(tensor, before[name])
+
+
+def test_a_call_is_checked_once_and_remembered(monkeypatch):
+    x, weight = torch.randn(3, 7), torch.ones(7)
+    rownorm.rms_norm(x, weight)
+    checks = []
+    monkeypatch.setattr(execute, "check", lambda *a: checks.append(a))
+    rownorm.rms_norm(torch.randn(3, 7), weight)
+    assert not checks
+    rownorm.rms_norm(torch.randn(4, 7), weight)
+    assert len(checks) == 1

@@ -83,7 +83,10 @@ def prologue(x: Tensor, residual: Tensor | None, pre_bias: Tensor | None) -> Ten
 
 def scale(weight: Tensor | None, program: Program, dtype: torch.dtype) -> Tensor | None:
     """``weight + weight_shift``, or None."""
-    return None if weight is None else weight.to(dtype) + program.weight_shift
+    if weight is None:
+        return None
+    weight = weight.to(dtype)
+    return weight + program.weight_shift if program.weight_shift else weight
 
 
 def moments(h: Tensor, pre_bias: Tensor | None, program: Program) -> tuple[Tensor | None, Tensor]:
