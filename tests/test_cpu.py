@@ -10,11 +10,7 @@ from rownorm.ops import cpu, execute
 
 @pytest.fixture(autouse=True)
 def without_interpreter(monkeypatch):
-    """What is remembered of calls on a CPU is not for tests that run the kernels there, nor the other way round."""
     monkeypatch.setattr(execute, "INTERPRETING", False)
-    execute._forward_runs.clear()
-    yield
-    execute._forward_runs.clear()
 
 
 @pytest.fixture
@@ -111,3 +107,13 @@ def test_a_call_is_checked_once_and_remembered(monkeypatch):
     assert not checks
     rownorm.rms_norm(torch.randn(4, 7), weight)
     assert len(checks) == 1
+
+
+def test_what_is_remembered_is_not_for_the_interpreter(monkeypatch):
+    x = torch.randn(2, 5)
+    rownorm.rms_norm(x)
+    ways = []
+    monkeypatch.setattr(execute, "INTERPRETING", True)
+    monkeypatch.setattr(execute, "takes_kernels", lambda x: ways.append("asked") or False)
+    rownorm.rms_norm(x)
+    assert ways == ["asked"]

@@ -46,6 +46,7 @@ def forward(
         key = (
             options,
             want_statistics,
+            INTERPRETING,
             (x.shape, x.stride(), x.dtype, x.get_device(), x.data_ptr() & 15),  # _facts(x)
             None if residual is None else _facts(residual),
             None if pre_bias is None else _facts(pre_bias),
