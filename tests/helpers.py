@@ -30,7 +30,12 @@ HAS_CLUSTERS = ON_GPU and bool(device_of(0).clusters)
 FORCED = {
     "tile": {"regime": "tile", "block_rows": 4},
     "resident": {"regime": "resident", "block_cols": 32},
-    "cluster": {"regime": "cluster", "cluster": 2 if HAS_CLUSTERS else 1, "block_cols": 32},
+    "cluster": {
+        "regime": "cluster",
+        "cluster": 2 if HAS_CLUSTERS else 1,
+        "block_cols": 32,
+        "num_warps": 1,
+    },
     "looped": {"regime": "looped", "block_cols": 32},
     "split": {"regime": "split", "block_cols": 32, "part_cols": 64},
 }

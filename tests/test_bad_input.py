@@ -187,3 +187,9 @@ def test_options_are_keywords(device):
         rownorm.rms_norm(x, None, None, 1e-6)
     with pytest.raises(TypeError, match="epsilon"):
         rownorm.rms_norm(x, epsilon=1e-6)
+
+
+def test_more_columns_than_32_bits_can_count():
+    x = torch.empty(1, 1, dtype=torch.float16).expand(1, (1 << 30) + 1)
+    with pytest.raises(ValueError, match="at most 1073741824 columns"):
+        rownorm.rms_norm(x)

@@ -1,4 +1,4 @@
-"""Tensors on a CPU, without the interpreter: PyTorch's own kernel where it has one, the reference elsewhere."""
+"""Tensors on a CPU, without the interpreter: PyTorch's own LayerNorm where it can do the work."""
 
 import pytest
 import torch
@@ -56,7 +56,7 @@ def test_layer_norm_takes_torchs_kernel(residual, dtype, torchs_kernels):
     ],
     ids=["rms_norm", "llama", "activation"],
 )
-def test_what_torch_has_not_takes_the_reference(center, options, expected, torchs_kernels):
+def test_what_torch_has_not_does_not_go_there(center, options, expected, torchs_kernels):
     case = Case(center, torch.float32, **options)
     ours(case, case.tensors("cpu"))
     assert torchs_kernels == expected
@@ -117,3 +117,25 @@ def test_what_is_remembered_is_not_for_the_interpreter(monkeypatch):
     monkeypatch.setattr(execute, "takes_kernels", lambda x: ways.append("asked") or False)
     rownorm.rms_norm(x)
     assert ways == ["asked"]
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm"])
+def test_outputs_and_gradients_are_contiguous_whatever_x_is(name):
+    """The operators promise it to whoever compiles them."""
+    x = torch.randn(64, 8, 16).transpose(0, 1).requires_grad_()
+    rows = (x, torch.randn(64, 8, 16).transpose(0, 1)) if name.startswith("add") else (x,)
+    weight = torch.randn(16)
+    for options in ({}, {"rounding": "llama"}, {"activation": "silu"}):
+        made = getattr(rownorm, name)(*rows, weight, **options)
+        outputs = made if isinstance(made, tuple) else (made,)
+        assert all(each.is_contiguous() for each in outputs)
+        dy = [torch.randn(64, 8, 16).transpose(0, 1) for _ in outputs]
+        assert torch.autograd.grad(outputs, x, dy)[0].is_contiguous()
+
+
+def test_meta_tensors_are_not_taken_for_those_of_a_cpu():
+    x, weight = torch.randn(3, 9), torch.ones(9)
+    rownorm.layer_norm(x, weight)
+    with pytest.raises(ValueError, match="must be on the device of x"):
+        rownorm.layer_norm(x, weight.to("meta"))
+    assert rownorm.layer_norm(x.to("meta"), weight.to("meta")).is_meta

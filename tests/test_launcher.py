@@ -76,10 +76,11 @@ def test_a_known_triton_gets_pointers_in_the_order_of_the_kernel(version, start)
     assert not public
 
 
-def test_whoever_asked_to_be_told_of_launches_is_told(start, monkeypatch):
+@pytest.mark.parametrize("hook", ["launch_enter_hook", "launch_exit_hook"])
+def test_whoever_asked_to_be_told_of_launches_is_told(hook, start, monkeypatch):
     run, direct, public = start("3.6.0")
     hooks = SimpleNamespace(calls=[print])
-    monkeypatch.setattr(launcher.knobs.runtime, "launch_enter_hook", hooks)
+    monkeypatch.setattr(launcher.knobs.runtime, hook, hooks)
     tensors = (torch.empty(5), torch.empty(5), None)
     direct(tensors)
     assert public == [tensors]

@@ -151,3 +151,27 @@ def test_bf16_rounds_to_nearest_on_a_gpu(device):
     expected = torch.from_numpy(oracle(case, tensors)["y"].astype("float64")).to(device)
     agree = (y == expected.bfloat16()).float().mean()
     assert agree > 0.99  # the rest lie on a tie, as nearly as fp32 can tell
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+@EVERY_REGIME
+def test_lanes_beyond_the_row_do_not_touch_it(regime, activation, device):
+    """Rounded to fp16 they would be infinite, and the slope of an activation there is nan."""
+    case = Case(True, torch.float16, (2, 40), bias=True, activation=activation, rounding="llama")
+    tensors = case.tensors(device)
+    tensors["x"].fill_(1000.0)
+    with forced(regime):
+        made = ours(case, tensors)
+    assert all(torch.isfinite(each).all() for each in made.values())
+
+
+@EVERY_REGIME
+def test_a_huge_constant_row_gives_its_bias(regime, device):
+    """Its square is infinite; a program with no part in it must not say so."""
+    x, bias = torch.full((3, 33), 3e19, device=device), torch.randn(33, device=device)
+    with forced(regime):
+        y = call(
+            Case(True, bias=True, weight=False),
+            {"x": x, "bias": bias} | dict.fromkeys(("residual", "pre_bias", "weight")),
+        )[0]
+    torch.testing.assert_close(y, bias.expand(3, 33), rtol=0, atol=0)

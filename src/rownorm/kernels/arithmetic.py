@@ -205,7 +205,7 @@ def gradient_before_affine(
     ROUND_TO: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """(x_hat, x_hat as the weight saw it, dz, g). ``dy`` is 0 outside the row, so dz and g are too."""
+    """(x_hat, x_hat as the weight saw it, dz, g). ``dy`` and ``deviation`` are 0 outside the row, so all of it is."""
     x_hat = deviation * rstd
     seen = normalize(deviation, rstd, ROUND_TO, COMPUTE)
     if ACTIVATION is not None:

@@ -127,7 +127,9 @@ def backward_tile(
     if CLUSTER > 1:
         wait_for_cluster()
 
-    n_turns = tl.cdiv(tl.cdiv(n_rows, BLOCK_ROWS) - program, step)
+    # Not cdiv, which adds first: close below 2^31 rows that is too much for 32 bits.
+    n_tiles = n_rows // BLOCK_ROWS + (n_rows % BLOCK_ROWS > 0).to(tl.int32)
+    n_turns = tl.cdiv(n_tiles - program, step)
     for turn in tl.range(0, n_turns, num_stages=STAGES):
         tile = program + turn * step
         rows = tl.cast(tile, tl.int64) * BLOCK_ROWS + row_lanes
@@ -150,7 +152,7 @@ def backward_tile(
             dy = tl.load(dy_ptr + dy_row + cols, mask=ok, other=0.0).to(COMPUTE)
             own_x_hat, seen, dz, own_g = gradient_before_affine(
                 dy,
-                h - mu if CENTER else h,
+                tl.where(ok, h - mu, 0.0) if CENTER else h,
                 rstd,
                 own_weight,
                 own_bias,

@@ -65,7 +65,7 @@ def backward_sums(
         bias = load_columns(bias_ptr, cols, ok) if bias_ptr is not None else None
         h = load_h(h_ptr, None, pre_bias, h_row, h_row, cols, ok, COMPUTE, "")
         dy = tl.load(dy_ptr + dy_row + cols, mask=ok, other=0.0).to(COMPUTE)
-        deviation = h - mu if CENTER else h
+        deviation = tl.where(ok, h - mu, 0.0) if CENTER else h
         x_hat, _, _, g = gradient_before_affine(
             dy, deviation, rstd, weight, bias, WEIGHT_SHIFT, ACTIVATION, ROUND_TO, COMPUTE
         )
@@ -149,7 +149,7 @@ def backward_apply(
         slots = parts_ptr + row * n_parts + parts
         a = tl.sum(tl.load(slots, mask=part_ok, other=0.0), axis=1, keep_dims=True) / n
 
-        deviation = h - mu if CENTER else h
+        deviation = tl.where(ok, h - mu, 0.0) if CENTER else h
         x_hat, seen, dz, g = gradient_before_affine(
             dy, deviation, rstd, weight, bias, WEIGHT_SHIFT, ACTIVATION, ROUND_TO, COMPUTE
         )

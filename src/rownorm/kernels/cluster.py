@@ -10,6 +10,9 @@ program has a mailbox with two rooms, used in turn, so that a fast neighbour can
 
 A pair is sent to all members at once (``st.async``), and its arrival counts at the receiver's barrier. No fence, no
 flush of L1, no barrier of the whole cluster stands between two turns: those cost more than the numbers.
+
+Two rooms are enough only if no warp of a program lags two turns behind another. What is sent must therefore come from a
+reduction in which all its warps meet, as the sums over a tile do that is as wide as the program; or there is one warp.
 """
 
 import triton
@@ -163,13 +166,14 @@ def received_moments(mailbox, turn, n_cols, n, COLS: tl.constexpr, CLUSTER: tl.c
     drift = 0.0
     for rank in tl.static_range(1, CLUSTER):
         mean, _ = pair(room, rank)
-        drift += (mean - origin) * _count(n_cols, rank, COLS)
+        drift += _count(n_cols, rank, COLS) * (mean - origin)
     drift /= n
     square = 0.0
     for rank in tl.static_range(CLUSTER):
         mean, own_square = pair(room, rank)
         shift = mean - origin - drift
-        square += own_square + shift * shift * _count(n_cols, rank, COLS)
+        # The count first: it is 0 for a member beyond the row, whatever the square of its shift.
+        square += own_square + _count(n_cols, rank, COLS) * shift * shift
     return origin + drift, square
 
 

@@ -44,12 +44,11 @@ def resident_clusters(device: int) -> tuple[int, ...]:
     try:
         with torch.cuda.device(device):
             return _ask_driver(ctypes.CDLL("libcuda.so.1"))
-    except (OSError, RuntimeError):
+    except (OSError, AttributeError, RuntimeError):  # no driver, an older one, one that refuses
         return ()
 
 
 def _ask_driver(cuda: ctypes.CDLL) -> tuple[int, ...]:
-    torch.cuda.current_stream().synchronize()  # makes sure that there is a context
     module, probe = ctypes.c_void_p(), ctypes.c_void_p()
     _check(cuda.cuModuleLoadData(ctypes.byref(module), _PROBE))
     try:

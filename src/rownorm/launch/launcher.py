@@ -3,7 +3,8 @@
 ``bind`` compiles a kernel once and gives back a function that starts it. Triton's public ``kernel[grid](...)`` looks
 up its own cache of compiled kernels at every call, which costs more than the launch itself; where the version of
 Triton is one whose launcher is known, the compiled kernel is started directly. Anything else, the interpreter, and
-any profiler that has asked Triton to be told of launches, takes the public way.
+whatever runs while a profiler has asked Triton to be told of launches, takes the public way; except clusters, which
+have none, and tell the profiler themselves.
 """
 
 from __future__ import annotations
@@ -117,14 +118,14 @@ def _direct(
 
     def direct(tensors: Sequence[Tensor | None]) -> None:
         before = unheard
-        hooks = runtime.launch_enter_hook
-        if hooks is not None and hooks.calls:
+        enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
+        if (enter is not None and enter.calls) or (leave is not None and leave.calls):
             if not clustered:
                 return public(tensors)
             told = compiled.launch_metadata(
                 (grid, 1, 1), current_stream(device), *take(tensors), *arguments
             )
-            before = (*middle, told, hooks, runtime.launch_exit_hook)
+            before = (*middle, told, enter, leave)
         pointers: list[int | None] = absent.copy()
         for place, index in present:
             pointers[place] = tensors[index].data_ptr()  # type: ignore[union-attr]

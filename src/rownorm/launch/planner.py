@@ -20,25 +20,19 @@ from .problem import Plan, Problem, Regime
 
 # Columns up to which one program holds whole rows in registers without a spill, on every target: (forward, backward).
 RESIDENT_COLS = (16384, 8192)
-CLUSTER_BYTES = {
-    "forward": 32768,
-    "backward": 16384,
-}  # of one program's share of a row in a cluster
+# Bytes of one program's share of a row in a cluster.
+CLUSTER_BYTES = {"forward": 32768, "backward": 16384}
 CLUSTER_BLOCK = 4096  # columns of one tile there
 MOST_CHUNKS = 8  # tiles that hold a row whose width is no power of two
 CHUNK_COLS = {"forward": 4096, "backward": 2048}  # columns of one chunk of a wider row
 TILE_ELEMENTS = {"forward": 2048, "backward": 4096}  # elements of a tile of several short rows
-SPLIT_COLS = (
-    16384  # columns up to which a row is worth no second launch, however few rows there are
-)
+# Columns up to which a row is worth no second launch, however few rows there are.
+SPLIT_COLS = 16384
 MOST_PARTS = 512  # parts of one row
 PROGRAMS_PER_SM = 4  # what a wide row is split for
-PIPELINE_BYTES = {
-    "sm_80": 150 << 10,
-    "sm_90": 200 << 10,
-    "sm_100": 200 << 10,
-}  # of an SM's shared memory
-PIPELINE_BYTES_ELSEWHERE = 80 << 10  # NVIDIA GPUs that are not in data centres
+# Of an SM's shared memory; elsewhere: NVIDIA GPUs that are not in data centres.
+PIPELINE_BYTES = {"sm_80": 150 << 10, "sm_90": 200 << 10, "sm_100": 200 << 10}
+PIPELINE_BYTES_ELSEWHERE = 80 << 10
 MOST_STAGES = 5
 PARTIAL_SUM_BYTES = 64 << 20  # what backward may allocate for partial sums
 
@@ -92,8 +86,10 @@ def _from_table(problem: Problem) -> Plan | None:
     ]
     if not rows:
         return None
-    # Rows are in order of width; the last one, for rows taken in chunks, serves any width beyond it.
+    # Rows are in order of width. The last one serves any width beyond it if it takes rows in chunks.
     row = next((row for row in rows if problem.n_cols <= row["max_cols"]), rows[-1])
+    if problem.n_cols > row["max_cols"] and row["settings"]["regime"] != "looped":
+        return None
     settings = {"block_cols": next_power_of_2(row["max_cols"]), **row["settings"]}
     if settings["regime"] in ("tile", "resident"):
         settings["block_cols"] = min(settings["block_cols"], next_power_of_2(problem.n_cols))
@@ -239,7 +235,8 @@ def _settled(plan: Plan, problem: Problem) -> Plan:
         )
     if wide and not plan.part_cols:
         parts = 1
-        if n_cols > SPLIT_COLS if "regime" not in _forced else plan.regime == "split":
+        may_split = plan.regime == "split" if "regime" in _forced else n_cols > SPLIT_COLS
+        if may_split:
             parts = min(chunks, MOST_PARTS, max(1, PROGRAMS_PER_SM * n_sms // max(1, n_rows)))
         part_cols = -(-chunks // parts) * plan.block_cols
         plan = dataclasses.replace(
@@ -248,6 +245,10 @@ def _settled(plan: Plan, problem: Problem) -> Plan:
     if plan.part_cols % plan.block_cols:
         raise ValueError(
             f"part_cols must be a multiple of block_cols, {plan.block_cols}; got {plan.part_cols}"
+        )
+    if plan.part_cols and -(-n_cols // plan.part_cols) > MOST_PARTS:
+        raise ValueError(
+            f"part_cols must make at most {MOST_PARTS} parts of {n_cols} columns; got {plan.part_cols}"
         )
     if plan.regime == "cluster" and not plan.n_programs:
         clusters = plan.programs_per_sm * problem.device.resident(plan.cluster)

@@ -14,6 +14,8 @@ from ..program import ACTIVATIONS, ROUNDINGS, Program
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
+MOST_COLS = 1 << 30
+
 
 def check(
     x: Tensor,
@@ -98,6 +100,11 @@ def _check_rows(operation: str, name: str, value: object) -> None:
         raise ValueError(
             f"{operation}: {name} must have rows of at least one column, since the mean of nothing is "
             f"undefined; got shape {tuple(value.shape)}"
+        )
+    if value.shape[-1] > MOST_COLS:
+        raise ValueError(
+            f"{operation}: {name} must have rows of at most {MOST_COLS} columns, which the kernels count in 32 bits; "
+            f"got shape {tuple(value.shape)}"
         )
 
 

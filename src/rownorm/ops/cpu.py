@@ -1,5 +1,7 @@
 """The row program without a GPU: PyTorch's own LayerNorm where that can do the work, else one operator after the other.
 
+A new option of the row program needs a say in ``prepare``, ``forward`` and ``backward``: PyTorch will not have it.
+
 A large tensor that is made anew costs more than the arithmetic on it, so what belongs to nobody else is overwritten.
 Derivatives of derivatives, and any device that is neither a CPU nor has our kernels, take ``reference``.
 """
@@ -59,7 +61,9 @@ def forward(
     program: Program,
 ) -> Forward:
     """As ``reference.forward``."""
-    if x.device.type != "cpu" or (program.center and not _torch_has_it(x, program)):
+    x = x.contiguous()  # so is what is made of it, as everywhere
+    residual = None if residual is None else residual.contiguous()
+    if x.device.type != "cpu" or (program.center and program.rounding != "once"):
         return reference.forward(x, residual, pre_bias, weight, bias, program)
     h = reference.prologue(x, residual, pre_bias)
     factor = reference.scale(weight, program, h.dtype)
@@ -90,10 +94,11 @@ def backward(
     given: Given, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> Gradients:
     """As ``reference.backward``."""
+    rows = (each if each is None else each.contiguous() for each in given[:3])
+    given = Given(*rows, *given[3:])  # type: ignore[arg-type,call-arg]
     dy, dh, h, pre_bias, weight, bias, mu, rstd = given
-    if h.device.type != "cpu" or program.activation is not None:
-        return reference.backward(given, program, has_residual, wanted)
-    if program.center and not _torch_has_it(h, program):
+    unlike_torchs = program.center and program.rounding != "once"
+    if h.device.type != "cpu" or program.activation is not None or unlike_torchs:
         return reference.backward(given, program, has_residual, wanted)
     x_wanted, residual_wanted, pre_bias_wanted, weight_wanted, bias_wanted = wanted
     row = reference.prologue(h, None, None if has_residual else pre_bias).to(rstd.dtype)
@@ -130,11 +135,6 @@ def backward(
         weight=_rounded(dweight, weight) if weight_wanted else None,
         bias=_rounded(dbias, bias) if bias_wanted else None,
     )
-
-
-def _torch_has_it(t: Tensor, program: Program) -> bool:
-    """Whether PyTorch's LayerNorm does all that is asked. A new option of the row program needs a say here."""
-    return program.center and program.rounding == "once" and t.device.type == "cpu"
 
 
 def _mean_square(h: Tensor) -> Tensor:
