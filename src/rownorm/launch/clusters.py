@@ -10,9 +10,8 @@ import torch
 SIZES = (2, 4, 8, 16)  # programs in a cluster
 # From cuda.h: CUfunction_attribute and CUlaunchAttributeID.
 _MAX_DYNAMIC_SHARED, _NON_PORTABLE_CLUSTER, _CLUSTER_DIMENSION = 8, 14, 4
-_ALONE = (
-    160 << 10
-)  # bytes of shared memory that leave a multiprocessor no room for a second program
+# Bytes of shared memory that leave a multiprocessor no room for a second program.
+_ALONE = 160 << 10
 
 _PROBE = b""".version 8.0
 .target sm_90

@@ -159,22 +159,29 @@ def _in_chunks(problem: Problem) -> Plan:
 
 
 def _lightened(plan: Plan, problem: Problem) -> Plan:
-    """What was planned for a plain norm, made fit for what else has to be kept.
+    """What was planned for a plain norm, made fit for what else has to be kept."""
+    if plan.regime in ("looped", "split"):
+        return plan
+    forward = problem.direction == "forward"
+    return _with_residual(plan, problem) if forward else _with_options(plan, problem)
 
-    LayerNorm's backward with an activation or a third sum has room for 16 elements a thread, not 32, and with both for
-    fewer still. A cluster's forward holds the residual too: it takes more programs to a row.
-    """
-    if plan.regime == "cluster" and problem.direction == "forward" and problem.residual_dtype:
-        bytes_held = problem.dtype.itemsize + problem.residual_dtype.itemsize
-        cluster = plan.cluster * next_power_of_2(-(-bytes_held // problem.dtype.itemsize))
-        return dataclasses.replace(plan, cluster=cluster)
+
+def _with_residual(plan: Plan, problem: Problem) -> Plan:
+    """Forward: a cluster holds the residual too, so it takes more programs to a row."""
+    if plan.regime != "cluster" or problem.residual_dtype is None:
+        return plan
+    bytes_held = problem.dtype.itemsize + problem.residual_dtype.itemsize
+    more = next_power_of_2(-(-bytes_held // problem.dtype.itemsize))
+    return dataclasses.replace(plan, cluster=more * plan.cluster)
+
+
+def _with_options(plan: Plan, problem: Problem) -> Plan:
+    """Backward: LayerNorm with an activation or a third sum has room for 16 elements a thread, not 32; with both, 12."""
     options = (problem.activation is not None) + (problem.n_column_sums > 2)
-    if problem.direction == "forward" or not problem.center or not options:
+    if not problem.center or not options:
         return plan
     threads = plan.num_warps * problem.device.warp_size
     held_cols = plan.block_cols * -(-problem.n_cols // (plan.cluster * plan.block_cols))
-    if plan.regime in ("looped", "split"):
-        return plan
     room = (16 if options == 1 else 12) * threads
     if plan.block_rows * held_cols <= room:
         return plan

@@ -17,15 +17,16 @@ REGIMES: tuple[Regime, ...] = ("tile", "resident", "cluster", "looped", "split")
 
 
 class Device(NamedTuple):
-    """What a plan needs to know of a device. ``arch`` is "sm_90", "gfx942", ... or "interpreter"."""
+    """What a plan needs to know of a device. ``arch`` is "sm_90", "gfx942", ... or "interpreter".
+
+    clusters: how many of 2, 4, 8 and 16 programs run at once, with one program to an SM; empty where there are none.
+    """
 
     name: str
     arch: str
     n_sms: int
     warp_size: int
-    clusters: tuple[
-        int, ...
-    ] = ()  # clusters of 2, 4, 8 and 16 programs that run at once, one to an SM
+    clusters: tuple[int, ...] = ()
 
     def resident(self, cluster: int) -> int:
         """How many clusters of that many programs run at once, one program to an SM; 0 where none can."""
@@ -80,15 +81,11 @@ class Plan:
     block_cols: int  # columns of one tile
     num_warps: int
     cluster: int = 1  # programs that share a row; 1 except in the cluster regime
-    chunks: int = (
-        0  # tile, resident, cluster: tiles side by side that hold a program's columns of a row
-    )
+    chunks: int = 0  # tile, resident, cluster: tiles that hold a program's columns of a row
     programs_per_sm: int = 1  # backward, cluster: programs on each SM, together n_programs
     stages: int = 1  # backward tile, resident, cluster: tiles in flight
     part_cols: int = 0  # looped, split: columns of one program's part of a row
-    n_programs: int = (
-        0  # backward, cluster: programs, or clusters of them, that share the rows between them
-    )
+    n_programs: int = 0  # backward, cluster: programs, or clusters, that share the rows
     source: str = "rules"
 
     def __str__(self) -> str:
