@@ -176,7 +176,7 @@ def _with_residual(plan: Plan, problem: Problem) -> Plan:
 
 
 def _with_options(plan: Plan, problem: Problem) -> Plan:
-    """Backward: LayerNorm with an activation or a third sum has room for 16 elements a thread, not 32; with both, 12."""
+    """Backward: LayerNorm with an activation or a third sum leaves room for 16 elements a thread, not 32; both, 12."""
     options = (problem.activation is not None) + (problem.n_column_sums > 2)
     if not problem.center or not options:
         return plan
