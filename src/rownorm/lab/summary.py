@@ -11,7 +11,7 @@ from .compare import Comparison, Outcome
 from .devices import DeviceFacts
 from .records import CEILING, EAGER, Record
 from .results import Results, Row, cases_of
-from .texts import binary_size, duration, percent
+from .texts import binary_size, duration, if_known, percent
 
 if TYPE_CHECKING:
     from .check import Row as Checked
@@ -68,14 +68,16 @@ def bench_table(results: Results, peers: Sequence[str]) -> Iterator[str]:
 
 
 COLUMNS: dict[str, Callable[[Line], str]] = {  # the width of a heading is that of its column
-    "      time": lambda line: _if(line.row.time and line.row.time.median, duration),
-    "     GB/s": lambda line: _if(line.row.bandwidth, lambda speed: f"{speed / 1e9:,.1f}"),
-    "  of ceiling": lambda line: _if(line.row.of_ceiling, percent),
-    "  of peak": lambda line: _if(line.row.of_peak, percent),
-    "  over torch": lambda line: _if(line.over_eager, _times),
-    "  over the fastest peer": lambda line: f"{_if(line.over_fastest, _times)} {line.fastest:13}",
-    "      host": lambda line: _if(line.row.host and line.row.host.median, duration),
-    "  over torch's": lambda line: _if(line.host_over_eager, _times),
+    "      time": lambda line: if_known(line.row.time and line.row.time.median, duration),
+    "     GB/s": lambda line: if_known(line.row.bandwidth, lambda speed: f"{speed / 1e9:,.1f}"),
+    "  of ceiling": lambda line: if_known(line.row.of_ceiling, percent),
+    "  of peak": lambda line: if_known(line.row.of_peak, percent),
+    "  over torch": lambda line: if_known(line.over_eager, _times),
+    "  over the fastest peer": lambda line: (
+        f"{if_known(line.over_fastest, _times)} {line.fastest:13}"
+    ),
+    "      host": lambda line: if_known(line.row.host and line.row.host.median, duration),
+    "  over torch's": lambda line: if_known(line.host_over_eager, _times),
 }
 
 
@@ -86,10 +88,6 @@ def _shape(line: Line) -> str:
 
 def _times(ratio: float) -> str:
     return f"{ratio:.2f}x"
-
-
-def _if(value: float | None, written: Callable[[float], str]) -> str:
-    return "" if value is None else written(value)
 
 
 def _percent(part: float | None) -> str:

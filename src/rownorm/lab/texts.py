@@ -67,6 +67,11 @@ def listed(names: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1] if names else "")))
 
 
+def if_known(value: float | None, written: Writer) -> str:
+    """The value as ``written`` has it; nothing where there is none."""
+    return "" if value is None else written(value)
+
+
 def slug(text: str) -> str:
     """``text`` as part of a file name."""
     return re.sub(r"[^a-z0-9_.]+", "-", text.lower()).strip("-.") or "unnamed"

@@ -25,10 +25,15 @@ INTERPRETING = bool(knobs.runtime.interpret)
 DIRECT = os.environ.get("ROWNORM_DIRECT_LAUNCH", "1") != "0"
 VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 KNOWN_VERSIONS = ((3, 6), (3, 9))  # the first and the last whose launcher is known
+
+
+def is_known() -> bool:
+    """Whether this Triton's launcher is known."""
+    return KNOWN_VERSIONS[0] <= VERSION <= KNOWN_VERSIONS[1]
+
+
 # Triton's public way has no words for a cluster of programs that it did not make itself.
-CAN_START_CLUSTERS = (
-    DIRECT and not INTERPRETING and KNOWN_VERSIONS[0] <= VERSION <= KNOWN_VERSIONS[1]
-)
+CAN_START_CLUSTERS = DIRECT and not INTERPRETING and is_known()
 
 POINTER_TYPE = {
     torch.float16: "*fp16",
@@ -91,7 +96,7 @@ def _direct(
     public: Start,
 ) -> Start | None:
     """A start that skips Triton's own bookkeeping, or None where this Triton is not a known one."""
-    if not KNOWN_VERSIONS[0] <= VERSION <= KNOWN_VERSIONS[1]:
+    if not is_known():
         return None
     run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
     if call.cluster > 1:

@@ -181,7 +181,7 @@ def _with_options(plan: Plan, problem: Problem) -> Plan:
     if not problem.center or not options:
         return plan
     threads = plan.num_warps * problem.device.warp_size
-    held_cols = plan.block_cols * -(-problem.n_cols // (plan.cluster * plan.block_cols))
+    held_cols = plan.block_cols * _chunks(plan, problem)
     room = (16 if options == 1 else 12) * threads
     if plan.block_rows * held_cols <= room:
         return plan
@@ -232,10 +232,9 @@ def _settled(plan: Plan, problem: Problem) -> Plan:
     n_rows, n_cols, n_sms = problem.n_rows, problem.n_cols, problem.device.n_sms
     if plan.regime == "cluster" and not _clusters_fit(plan, problem):
         plan = _in_chunks(problem)
-    chunks = -(-n_cols // plan.block_cols)
+    chunks = _chunks(plan, problem)
     wide = plan.regime in ("looped", "split")
     if not wide:
-        chunks = -(-chunks // plan.cluster)
         plan = dataclasses.replace(plan, chunks=chunks)
         plan = dataclasses.replace(
             plan, stages=max(1, min(plan.stages, _most_stages(plan, problem)))
@@ -267,6 +266,11 @@ def _settled(plan: Plan, problem: Problem) -> Plan:
         tiles = -(-n_rows // plan.block_rows)
         plan = dataclasses.replace(plan, n_programs=max(1, min(programs, tiles, affordable)))
     return plan
+
+
+def _chunks(plan: Plan, problem: Problem) -> int:
+    """Tiles that a program's share of a row is taken in."""
+    return -(-problem.n_cols // (plan.cluster * plan.block_cols))
 
 
 def _clusters_fit(plan: Plan, problem: Problem) -> bool:

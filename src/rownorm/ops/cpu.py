@@ -32,9 +32,8 @@ def prepare(
     want_statistics: bool,
 ) -> Run:
     """What is left to do for tensors like these."""
-    parameters = [weight] if bias is None else [weight, bias]
     plain = residual is None and pre_bias is None and program == Program(True, program.eps)
-    one_dtype = all(each is None or each.dtype == x.dtype for each in parameters)
+    one_dtype = all(each is None or each.dtype == x.dtype for each in (weight, bias))
     if plain and one_dtype and not want_statistics and x.device.type == "cpu":
         shape, eps = x.shape[-1:], program.eps
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from ..cases import Case
 from ..data import Tensors
 from . import Call, Refusal, provider
+from .kernels import PLAIN
 
 LARGEST_BLOCK = 65536
 
@@ -15,14 +16,7 @@ LARGEST_BLOCK = 65536
 @provider(
     "plain_block",
     about="a plain Triton kernel: one power-of-two block per row, forward only",
-    kind="plain",
-    operations=("layer_norm", "rms_norm"),
-    directions=("forward",),
-    options=("bias", "no_bias"),
-    needs=("triton",),
-    install="pip install triton",
-    needs_gpu=True,
-    interpreted=True,
+    **PLAIN,  # type: ignore[arg-type]
 )
 def plain_block(case: Case, t: Tensors) -> Call:
     from .kernels import block

@@ -8,6 +8,7 @@ from torch import Tensor
 from ..cases import Case
 from ..data import Tensors
 from . import Call, provider
+from .kernels import PLAIN
 
 BLOCK = 1024
 
@@ -15,14 +16,7 @@ BLOCK = 1024
 @provider(
     "plain_loop",
     about="a plain Triton kernel: a loop over blocks of 1024 columns, forward only",
-    kind="plain",
-    operations=("layer_norm", "rms_norm"),
-    directions=("forward",),
-    options=("bias", "no_bias"),
-    needs=("triton",),
-    install="pip install triton",
-    needs_gpu=True,
-    interpreted=True,
+    **PLAIN,  # type: ignore[arg-type]
 )
 def plain_loop(case: Case, t: Tensors) -> Call:
     from .kernels import loop

@@ -151,11 +151,12 @@ def _line(i: int, row: Row, results: Results) -> str:
             points.speedup_text(speedup) if speedup else "", speedup and speedup.ratio, "speedup"
         ),
         _number(points.bandwidth_text(row).replace(" GB/s", ""), row.bandwidth),
-        _number(_or_dash(row.of_ceiling, texts.percent), row.of_ceiling),
-        _number(_or_dash(row.of_peak, texts.percent), row.of_peak),
-        _number(_or_dash(record.peak_bytes, texts.memory), record.peak_bytes),
+        _number(texts.if_known(row.of_ceiling, texts.percent), row.of_ceiling),
+        _number(texts.if_known(row.of_peak, texts.percent), row.of_peak),
+        _number(texts.if_known(record.peak_bytes, texts.memory), record.peak_bytes),
         _number(
-            _or_dash(row.host and row.host.median, texts.duration), row.host and row.host.median
+            texts.if_known(row.host and row.host.median, texts.duration),
+            row.host and row.host.median,
         ),
         _number(
             texts.significant(accuracy.max_ulp, 2) if accuracy else "",
@@ -174,10 +175,6 @@ def _number(text: str, value: float | None, name: str = "") -> str:
     return (
         f'<td class="number{" " + name if name else ""}" data-v="{sort}">{escape(main)}{small}</td>'
     )
-
-
-def _or_dash(value: float | None, written: texts.Writer) -> str:
-    return "" if value is None else written(value)
 
 
 def _class(number: bool) -> str:
