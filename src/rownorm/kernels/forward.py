@@ -143,6 +143,78 @@ def _add_pairs(a, b, c, d):
     return a + c, b + d
 
 
+@triton.jit
+def _own_moments(
+    x,
+    residual,
+    residual_ptr,
+    pre_bias_ptr,
+    h_ptr,
+    out_row,
+    lanes,
+    n_cols,
+    n_own,
+    CENTER: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    EVEN_COLS: tl.constexpr,
+    HOLD_X: tl.constexpr,
+    HOLD_RESIDUAL: tl.constexpr,
+):
+    """(mean, sum of squared deviations) of this program's columns; (0, sum of squares) uncentred. Stores h too."""
+    total = tl.zeros((1, BLOCK_COLS), COMPUTE)
+    square = tl.zeros((1, BLOCK_COLS), COMPUTE)
+    for c in tl.static_range(CHUNKS):
+        cols = c * BLOCK_COLS + lanes
+        ok = in_range(cols, n_cols, EVEN_COLS)
+        h = _held_h(
+            x[c],
+            residual[c],
+            residual_ptr,
+            pre_bias_ptr,
+            cols,
+            ok,
+            COMPUTE,
+            HOLD_X,
+            HOLD_RESIDUAL,
+        )
+        if h_ptr is not None:
+            tl.store(h_ptr + out_row + cols, h.to(h_ptr.dtype.element_ty), mask=ok)
+        if CENTER:
+            total += h * (1.0 / n_own)
+        else:
+            square += h * h
+    mu = tl.sum(total)
+    squares = tl.sum(square)
+    if CENTER:
+        total = tl.zeros((1, BLOCK_COLS), COMPUTE)
+        for c in tl.static_range(CHUNKS):
+            cols = c * BLOCK_COLS + lanes
+            ok = in_range(cols, n_cols, EVEN_COLS)
+            h = _held_h(
+                x[c],
+                residual[c],
+                residual_ptr,
+                pre_bias_ptr,
+                cols,
+                ok,
+                COMPUTE,
+                HOLD_X,
+                HOLD_RESIDUAL,
+            )
+            deviation = tl.where(ok, h - mu, 0.0)
+            total += deviation
+            square += deviation * deviation
+        # The deviations' own mean is what rounding did to the first mean: it corrects both moments.
+        shift, squares = tl.reduce((total, square), 1, _add_pairs)
+        shift = tl.sum(shift) / n_own
+        squares = tl.sum(squares) - n_own * shift * shift
+        squares = tl.where(squares < 0.0, 0.0, squares)
+        mu += shift
+    return mu, squares
+
+
 @triton.jit(do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols"])
 def forward_cluster(
     x_ptr,
@@ -213,56 +285,24 @@ def forward_cluster(
                 EVEN_COLS,
             )
 
-        # (mean, sum of squared deviations) of this program's columns; (0, sum of squares) uncentred.
-        total = tl.zeros((1, BLOCK_COLS), COMPUTE)
-        square = tl.zeros((1, BLOCK_COLS), COMPUTE)
-        for c in tl.static_range(CHUNKS):
-            cols = c * BLOCK_COLS + lanes
-            ok = in_range(cols, n_cols, EVEN_COLS)
-            h = _held_h(
-                x[c],
-                residual[c],
-                residual_ptr,
-                pre_bias_ptr,
-                cols,
-                ok,
-                COMPUTE,
-                HOLD_X,
-                HOLD_RESIDUAL,
-            )
-            if h_ptr is not None:
-                tl.store(h_ptr + row * n_cols + cols, h.to(h_ptr.dtype.element_ty), mask=ok)
-            if CENTER:
-                total += h * (1.0 / n_own)
-            else:
-                square += h * h
-        mu = tl.sum(total)
-        squares = tl.sum(square)
-        if CENTER:
-            total = tl.zeros((1, BLOCK_COLS), COMPUTE)
-            for c in tl.static_range(CHUNKS):
-                cols = c * BLOCK_COLS + lanes
-                ok = in_range(cols, n_cols, EVEN_COLS)
-                h = _held_h(
-                    x[c],
-                    residual[c],
-                    residual_ptr,
-                    pre_bias_ptr,
-                    cols,
-                    ok,
-                    COMPUTE,
-                    HOLD_X,
-                    HOLD_RESIDUAL,
-                )
-                deviation = tl.where(ok, h - mu, 0.0)
-                total += deviation
-                square += deviation * deviation
-            # The deviations' own mean is what rounding did to the first mean: it corrects both moments.
-            shift, squares = tl.reduce((total, square), 1, _add_pairs)
-            shift = tl.sum(shift) / n_own
-            squares = tl.sum(squares) - n_own * shift * shift
-            squares = tl.where(squares < 0.0, 0.0, squares)
-            mu += shift
+        mu, squares = _own_moments(
+            x,
+            residual,
+            residual_ptr,
+            pre_bias_ptr,
+            h_ptr,
+            row * n_cols,
+            lanes,
+            n_cols,
+            n_own,
+            CENTER,
+            COMPUTE,
+            BLOCK_COLS,
+            CHUNKS,
+            EVEN_COLS,
+            HOLD_X,
+            HOLD_RESIDUAL,
+        )
         if CLUSTER > 1:
             send(mailbox, mu, squares, turn)
             if CENTER:
