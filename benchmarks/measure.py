@@ -1,0 +1,190 @@
+"""Cases, each with who runs it, into a folder of records; what ``bars.py measure`` does.
+
+Compiling takes seconds for each case, so several processes may fill the caches on disk first. Then one process
+measures, nothing else running. A folder that holds records already is gone on with.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import itertools
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import msgspec
+import torch
+from first_call import FirstCall
+
+from rownorm.lab import data, runs
+from rownorm.lab.bench import bench, in_one_line
+from rownorm.lab.cases import Case
+from rownorm.lab.devices import describe
+from rownorm.lab.files import write_whole
+from rownorm.lab.progress import Display
+from rownorm.lab.providers import Refusal, all_providers, missing
+from rownorm.lab.records import CEILING, EAGER, FILE, OURS, Record, Writer
+
+Job = tuple[Case, tuple[str, ...]]  # who runs it
+FIRST_CALL_FILE = "first_call.json"
+
+# Of the processes that only compile. Their choices between kernels are no good: they were made on a busy device.
+COMPILING = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "FLA_CACHE_RESULTS": "0"}
+CHOICES = "*.best_config"  # torch.compile's
+
+
+def check_folder(folder: Path) -> None:
+    """ValueError where the folder is somebody else's, or of another device."""
+    if runs.is_taken(folder) and not any(
+        (folder / name).exists() for name in (FILE, FIRST_CALL_FILE)
+    ):
+        raise ValueError(f"{folder} is not empty and holds no measurements; name a new folder")
+    here = describe().name
+    for record in runs.measured(folder)[:1]:
+        if record.environment.device != here:
+            raise ValueError(
+                f"{folder} was measured on {record.environment.device}; this is {here}. "
+                "Name a new folder."
+            )
+
+
+def unfinished(jobs: Sequence[Job], records: Sequence[Record]) -> list[Job]:
+    """The jobs that are not measured yet, whole: all providers of a case take turns.
+
+    So are those in which rownorm could not be timed: a device that failed fails for everybody after it.
+    """
+    known = all_providers()
+    tried = {record.key for record in records if record.status != "missing"}
+    good = {record.case.key for record in records if record.provider == OURS and record.seconds}
+    return [
+        (case, names)
+        for case, names in jobs
+        if case.key not in good
+        or any((case.key, name) not in tried for name in names if missing(known[name]) is None)
+    ]
+
+
+def measure(folder: Path, jobs: Sequence[Job], rounds: int, workers: int) -> None:
+    """Measure what the folder does not hold yet. Every case is on the disk as soon as it is finished."""
+    left = unfinished(jobs, runs.measured(folder))
+    print(
+        f"{len(jobs)} cases, {len(left)} of them to be measured, on {describe().name}", flush=True
+    )
+    if not left:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    if workers:
+        fill_caches(left, workers)
+    with Writer(folder / FILE, append=True) as writer, Display(len(left)) as display:
+        run = runs.run_id()
+        for names, group in itertools.groupby(left, key=lambda job: job[1]):
+            cases = [case for case, _ in group]
+            made = bench(cases, names, rounds=rounds, run=run, told=display.told)
+            for _, of_case in itertools.groupby(made, key=lambda record: record.case.key):
+                kept = list(of_case)
+                for record in kept:
+                    writer.write(record)
+                display.finished(kept)
+
+
+def fill_caches(jobs: Sequence[Job], workers: int) -> None:
+    """Run every case once in several processes, for what is compiled on the way.
+
+    Each takes the next case when it is done with one. What goes wrong is told and left for the measurement.
+    """
+    began = time.time()
+    spawn = multiprocessing.get_context("spawn")
+    with (
+        environment(COMPILING),
+        concurrent.futures.ProcessPoolExecutor(workers, mp_context=spawn) as pool,
+    ):
+        pending = [pool.submit(compile_case, *job) for job in jobs]
+        try:
+            troubles = [
+                line for done in concurrent.futures.as_completed(pending) for line in done.result()
+            ]
+        except BrokenProcessPool:
+            troubles = ["a process died, and the rest is compiled later"]
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            raise
+    for line in dict.fromkeys(troubles):
+        print(f"while compiling: {line}")
+    forget_choices(since=began)
+    print(f"caches filled in {time.time() - began:.0f} s", flush=True)
+
+
+def compile_case(case: Case, names: Sequence[str]) -> list[str]:
+    """Every provider that compiles, once; what went wrong, a line each."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    troubles = []
+    for provider in (all_providers()[name] for name in names if name not in (EAGER, CEILING)):
+        if missing(provider, device) is not None:
+            continue
+        try:
+            provider.prepare(case, data.rotation(case, 1, device)[0])()
+        except Refusal:
+            pass
+        except Exception as error:
+            troubles.append(f"{provider.name}, {case.title}: {in_one_line(error)}")
+        if device == "cuda":
+            torch.cuda.empty_cache()  # the others need it
+    return troubles
+
+
+def forget_choices(since: float) -> None:
+    """Remove what torch.compile found fastest since then; it compares again when nothing else runs."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    for file in Path(cache_dir()).rglob(CHOICES):
+        with contextlib.suppress(FileNotFoundError):
+            if file.stat().st_mtime >= since - 1:
+                file.unlink()
+
+
+@contextlib.contextmanager
+def environment(settings: dict[str, str]) -> Iterator[None]:
+    """Variables for the processes that are started meanwhile."""
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def count_first_calls(folder: Path, calls: Sequence[tuple[str, int]]) -> None:
+    """Count for each (operation, columns), in a process with an empty cache, and write all of it or nothing."""
+    if (folder / FIRST_CALL_FILE).exists():
+        return
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:  # nothing is timed
+        counted = list(pool.map(lambda call: _count(*call), calls))
+    write_whole(
+        folder / FIRST_CALL_FILE, msgspec.json.format(msgspec.json.encode(counted), indent=1)
+    )
+    print(f"first calls of {len(counted)} widths counted", flush=True)
+
+
+def _count(operation: str, cols: int) -> FirstCall:
+    script = Path(__file__).with_name("first_call.py")
+    with tempfile.TemporaryDirectory() as cache:
+        done = subprocess.run(
+            [sys.executable, script, operation, str(cols)],
+            env=os.environ | {"TRITON_CACHE_DIR": cache, "TRITON_ALWAYS_COMPILE": "0"},
+            capture_output=True,
+            text=True,
+        )
+    if done.returncode:
+        raise RuntimeError(f"first call of {operation}, {cols} columns: {done.stderr.strip()}")
+    return msgspec.json.decode(done.stdout.splitlines()[-1], type=FirstCall)
