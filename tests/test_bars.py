@@ -1,0 +1,451 @@
+"""The bars: records of a pretend H200 that hold, fall short or are not there; and a small real run on this machine."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import bars  # noqa: E402
+import figures  # noqa: E402
+import judge  # noqa: E402
+import measure  # noqa: E402
+from first_call import FirstCall  # noqa: E402
+
+from rownorm.lab import providers  # noqa: E402
+from rownorm.lab.cases import Case  # noqa: E402
+from rownorm.lab.records import FILE, Environment, Method, Record, read  # noqa: E402
+from rownorm.lab.suites import SUITES  # noqa: E402
+from rownorm.ops import execute  # noqa: E402
+
+H200 = Environment(
+    device="NVIDIA H200",
+    kind="cuda",
+    torch="2.11.0",
+    triton="3.6.0",
+    driver="580",
+    versions={"torch": "2.11.0", "quack-kernels": "0.6.5"},
+)
+METHOD = Method(timer="cuda_graph", rotation=2, calls=2, rounds=3, cold=True)
+SPEED_OF_MEMORY = 4e12
+SHARES = {"rownorm": 0.95, "torch": 0.2, "torch.compile": 0.8, "quack": 0.9, "ceiling": 1.0}
+
+
+def record(case, provider, share=None, **changes):
+    """A provider that reaches a share of the speed of memory, and what ``changes`` make of it."""
+    seconds = case.compulsory_bytes / SPEED_OF_MEMORY / (share or SHARES.get(provider, 0.7))
+    good = {
+        "method": METHOD,
+        "seconds": [seconds * noise for noise in (1.01, 1.0, 0.99)],
+        "host_seconds": [1e-5] * 3,
+        "peak_bytes": figures.allowed_bytes(case),
+    }
+    if changes.get("status", "ok") != "ok":
+        good = {}
+    return Record(
+        **{"case": case, "provider": provider, "environment": H200, "run": "one"},
+        **{"time": "2026-11-15T12:00:00+00:00", **good, **changes},
+    )
+
+
+def good_records():
+    return [record(case, name) for case, names in bars.jobs_of(bars.PARTS) for name in names]
+
+
+def good_first_calls():
+    def compiled():
+        once = {"forward": ["f"], "training forward": ["f"], "backward": ["b", "s"]}
+        return {**once, "other rows": []}
+
+    return [
+        FirstCall(operation=operation, cols=cols, compiled=compiled())
+        for operation, cols in bars.FIRST_CALL.calls
+    ]
+
+
+def written(folder, records, first_calls=None):
+    folder.mkdir()
+    (folder / FILE).write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in records))
+    first_calls = good_first_calls() if first_calls is None else first_calls
+    (folder / measure.FIRST_CALL_FILE).write_bytes(msgspec.json.encode(first_calls))
+    return str(folder)
+
+
+def only(monkeypatch, part, **changes):
+    """Judge one part, without its first calls; the part."""
+    chosen = next(one for one in bars.PARTS if one.name == part)._replace(**changes)
+    monkeypatch.setattr(bars, "PARTS", (chosen,))
+    monkeypatch.setattr(bars, "FIRST_CALL", bars.FIRST_CALL._replace(operations=()))
+    return chosen
+
+
+def findings(folder):
+    """Those that do not hold: (what, figure, words)."""
+    found = judge.findings_of(judge.read_run(Path(folder)), bars.PARTS, bars.FIRST_CALL)
+    return [(one.what, one.figure, one.words) for one in found if not one.holds]
+
+
+def test_the_parts_are_the_whole_suite():
+    assert {case.key for part in bars.PARTS for case in part.cases} == {
+        case.key for case in SUITES["speed-all"].cases()
+    }
+    for part in bars.PARTS:
+        assert all(must.figure in figures.FIGURES for must in part.musts)
+        for case in part.cases:
+            assert any(must.applies(case) for must in part.musts), case.key
+
+
+def test_everything_holds(tmp_path, capsys):
+    folder = written(tmp_path / "a", good_records())
+    assert bars.main(["judge", folder, folder]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[-1] == "36 of 36 bars hold in every run"
+    assert "SHORT" not in out
+    assert "MISSING" not in out
+
+
+def test_short_in_one_run_of_two(tmp_path, capsys, monkeypatch):
+    part = only(monkeypatch, "speed-bf16")
+    good = [record(case, name) for case, names in bars.jobs_of([part]) for name in names]
+    slow = Case(operation="rms_norm", direction="backward", rows=1024, cols=262144)
+    bad = [record(one.case, "rownorm", 0.5) if _is(one, slow) else one for one in good]
+    assert sum(old != new for old, new in zip(good, bad, strict=True)) == 1
+    folders = [written(tmp_path / "a", good), written(tmp_path / "b", bad)]
+    assert bars.main(["judge", folders[0]]) == 0
+    capsys.readouterr()
+
+    assert bars.main(["judge", *folders]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    cells = [line.split("  ") for line in lines if line.endswith("0.950, 0.500")]
+    assert [[cell.strip() for cell in row if cell] for row in cells] == [
+        [
+            "speed-bf16",
+            "rms_norm backward bf16 1024x262144",
+            ">= 0.7 of the ceiling, backward, 16385 columns and more",
+            "0.950, 0.500",
+        ]
+    ]
+    assert any("1.056, 0.556" in line and ">= 1 of the fastest peer" in line for line in lines)
+    (in_table,) = (line for line in lines if "0.500 of the ceiling, not >= 0.7" in line)
+    for cell in ("1024x262144", "2000", "4000", "quack 3600", "0.556", "0.500", "SHORT"):
+        assert cell in in_table
+    assert lines[-1] == "4 of 6 bars hold in every run"
+
+
+def _is(one, case):
+    return one.provider == "rownorm" and one.case.key == case.key
+
+
+def test_a_bar_is_met_exactly_at_its_bound(tmp_path, monkeypatch):
+    part = only(monkeypatch, "speed-fp32", suites=("speed-fp32",))
+    for name, share, n_short in (("exact", 0.70, 0), ("below", 0.699, 8)):
+        records = [
+            record(case, provider, share if provider == "rownorm" else None)
+            for case, names in bars.jobs_of([part])
+            for provider in names
+            if case.direction == "backward" and case.cols > 16384
+        ]
+        short = [one for one in findings(written(tmp_path / name, records)) if one[1] is not None]
+        assert sum("of the ceiling" in words for *_, words in short) == n_short
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (None, "rownorm was not measured"),
+        ({"status": "wrong", "why": "y is off by 9 ulp"}, "rownorm wrong: y is off by 9 ulp"),
+    ],
+)
+def test_a_case_that_was_not_measured_is_missing(tmp_path, capsys, monkeypatch, change, words):
+    part = only(monkeypatch, "few-rows")
+    gone = part.cases[2]
+    records = [
+        record(case, name, **(change or {}))
+        if name == "rownorm" and case == gone
+        else record(case, name)
+        for case, names in bars.jobs_of([part])
+        for name in names
+        if change or case != gone
+    ]
+    folder = written(tmp_path / "a", records)
+    assert bars.main(["judge", folder]) == 1
+    assert words in capsys.readouterr().out
+    assert findings(folder) == [(gone.title, None, words)] * 2  # the peers, and the microseconds
+
+
+def test_a_peer_that_cannot_run_a_case_is_no_peer_but_one_that_is_not_here_is_missing(
+    tmp_path, monkeypatch
+):
+    part = only(monkeypatch, "few-rows")
+    for status, why_not in (
+        ("refused", []),
+        ("failed", []),
+        ("missing", ["quack was not measured"]),
+    ):
+        records = [
+            record(case, name, status=status if name == "quack" else "ok")
+            for case, names in bars.jobs_of([part])
+            for name in names
+        ]
+        found = findings(written(tmp_path / status, records))
+        assert [words for *_, words in found] == why_not * len(part.cases)
+
+
+def test_variants_are_held_against_the_plain_norm_of_the_same_run(tmp_path, monkeypatch):
+    part = only(monkeypatch, "variants")
+    jobs = bars.jobs_of([part])
+    plain = [case for case, _ in jobs if not case.pre_bias and not case.activation]
+    assert len(plain) == len(part.cases) // 3
+
+    def folder(name, share, kept):
+        return written(
+            tmp_path / name,
+            [
+                record(case, provider, share if case in plain and provider == "rownorm" else None)
+                for case, names in jobs
+                for provider in names
+                if case in kept or case not in plain
+            ],
+        )
+
+    assert findings(folder("same", 0.95 / 0.975, plain)) == []
+    short = findings(folder("faster", 0.95 / 0.965, plain))
+    assert len(short) == len(part.cases)
+    assert short[0][2] == "0.965 of the plain norm, not >= 0.97"
+    missing = findings(folder("gone", None, plain[1:]))
+    assert {words for *_, words in missing} == {"the plain norm was not measured"}
+    assert len(missing) == 3
+
+
+def test_memory(tmp_path, monkeypatch):
+    part = only(monkeypatch, "add")
+    records = [
+        record(case, name, peak_bytes=figures.allowed_bytes(case) + (name == "rownorm"))
+        for case, names in bars.jobs_of([part])
+        for name in names
+    ]
+    short = findings(written(tmp_path / "a", records))
+    assert len(short) == len(part.cases)
+    assert all("of the memory allowed" in words for *_, words in short)
+
+
+def test_what_memory_is_allowed():
+    mib = 1 << 20
+    forward = Case(operation="layer_norm", rows=1024, cols=1024)
+    assert figures.allowed_bytes(forward) == 2 * mib + mib + 2 * 4096
+    assert figures.allowed_bytes(Case(operation="rms_norm", rows=3, cols=100)) == 1024 + 512
+    backward = Case(operation="rms_norm", direction="backward", rows=1024, cols=1024)
+    assert figures.allowed_bytes(backward) == 2 * mib + mib + 2048 + 64 * mib + 2 * mib
+    add = msgspec.structs.replace(backward, operation="add_rms_norm", residual_dtype="fp32")
+    assert figures.allowed_bytes(add) == figures.allowed_bytes(backward) + 4 * mib + mib
+
+
+def test_host_cost(tmp_path, monkeypatch):
+    part = only(monkeypatch, "host")
+    records = [
+        record(case, name, host_seconds=[1.15e-5 if name == "rownorm" else 1e-5] * 3)
+        for case, names in bars.jobs_of([part])
+        for name in names
+    ]
+    short = findings(written(tmp_path / "a", records))
+    assert [what for what, *_ in short] == [c.title for c in part.cases if c.direction == "forward"]
+    assert short[0][2] == "1.150 of torch's host cost, not <= 1.1"
+
+
+def test_the_same_shape_in_two_parts_is_kept_apart(tmp_path, monkeypatch):
+    """Few rows and host both have 8x4096 in fp16; eps tells them apart."""
+    parts = [one for one in bars.PARTS if one.name in ("few-rows", "host")]
+    monkeypatch.setattr(bars, "PARTS", parts)
+    records = [
+        record(case, name, 0.1 if name == "rownorm" and case.eps == 1e-5 else None)
+        for case, names in bars.jobs_of(parts)
+        for name in names
+    ]
+    assert findings(written(tmp_path / "a", records)) == []
+
+
+def test_markdown(tmp_path, capsys, monkeypatch):
+    part = only(monkeypatch, "speed-bf16")
+    records = [
+        record(case, name, status="refused" if name == "fla" else "ok")
+        for case, names in bars.jobs_of([part])
+        for name in names
+        if case.cols in (256, 512)
+    ]
+    assert bars.main(["judge", "--markdown", written(tmp_path / "a", records)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    conditions = (
+        "NVIDIA H200, driver 580, torch 2.11.0, triton 3.6.0, quack-kernels 0.6.5, 2026-11-15"
+    )
+    assert lines[1] == f"# {tmp_path / 'a'}: {conditions}"
+    start = lines.index("### LayerNorm backward")
+    assert lines[start - 1 : start + 6] == [
+        "",
+        "### LayerNorm backward",
+        "",
+        "| rows x columns | ceiling | rownorm | of ceiling | torch | torch.compile | Liger | QuACK "
+        "| flash-linear-attention | over the fastest of them |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| 32768x256 | 4000 | 3800 | 0.95 | 800 | 3200 | 2800 | 3600 | - | 1.06 |",
+        "| 32768x512 | 4000 | 3800 | 0.95 | 800 | 3200 | 2800 | 3600 | - | 1.06 |",
+    ]
+    assert (
+        "| 1 | speed-bf16 | rownorm was not measured | 40 | rms_norm forward bf16 32768x1024 |"
+        in lines
+    )
+
+
+def test_first_calls(tmp_path, capsys):
+    calls = good_first_calls()
+    calls[0].compiled["backward"].append("one more")
+    calls[1].compiled["other rows"].append("f")
+    found = findings(written(tmp_path / "a", good_records(), calls[:-1]))
+    assert [(what, figure) for what, figure, _ in found] == [
+        ("rms_norm 1000 columns", 3),
+        ("rms_norm 4096 columns", 1),
+        *[("layer_norm 65536 columns", None)] * 4,
+    ]
+    assert bars.main(["judge", str(tmp_path / "a")]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    (row,) = (line.split() for line in lines if line.startswith("  RMSNorm 1000"))
+    assert row == ["RMSNorm", "1000", "1", "1", "3", "0", "SHORT"]
+    (tmp_path / "a" / measure.FIRST_CALL_FILE).write_text("[{")
+    with pytest.raises(ValueError, match="damaged"):
+        judge.read_run(tmp_path / "a")
+
+
+COMPILE_TWICE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import json, triton, triton.language as tl
+from first_call import compilations
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+@triton.jit
+def nothing(x_ptr, N: tl.constexpr):
+    tl.store(x_ptr, N)
+
+def compile(n):
+    source = ASTSource(nothing, {"x_ptr": "*i32", "N": "constexpr"}, {(1,): n})
+    triton.compile(source, target=GPUTarget("cuda", 90, 32))
+
+counted = []
+for n in (1, 1, 2):
+    with compilations() as names:
+        compile(n)
+    counted.append(names)
+compile(3)  # nobody counts
+print(json.dumps(counted))
+"""
+
+
+def test_compilations_are_counted_by_triton(tmp_path):
+    script = tmp_path / "twice.py"
+    script.write_text(COMPILE_TWICE)
+    variables = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, script, BENCHMARKS], env=variables, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [["nothing"], [], ["nothing"]]
+
+
+SMALL = [
+    (Case(operation="layer_norm", dtype="fp32", rows=8, cols=cols), ("rownorm", "torch", "ceiling"))
+    for cols in (64, 96)
+]
+
+
+def test_measure_goes_on_where_it_ended(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(execute, "INTERPRETING", False)
+    monkeypatch.setattr("rownorm.lab.timing.CPU_ROUND", 2e-5)
+    folder = tmp_path / "a"
+    measure.measure(folder, SMALL, rounds=2, workers=0)
+    first = read(folder).records
+    assert [one.key for one in first] == [
+        (case.key, name) for case, names in SMALL for name in names
+    ]
+    assert all(one.status == "ok" and len(one.seconds) == 2 for one in first)
+    lines = (folder / FILE).read_bytes().splitlines(keepends=True)
+    (folder / FILE).write_bytes(b"".join(lines[:4]) + lines[4][:20])  # killed while it was writing
+
+    measure.measure(folder, SMALL, rounds=1, workers=0)
+    again = read(folder).records
+    assert again[:4] == first[:4]
+    assert [one.key for one in again[4:]] == [(SMALL[1][0].key, name) for name in SMALL[1][1]]
+    assert len({one.run for one in again[4:]}) == 1
+
+    measure.measure(folder, SMALL, rounds=1, workers=0)
+    assert read(folder).records == again
+    assert "2 cases, 0 of them to be measured" in capsys.readouterr().out
+
+
+def test_what_is_left_to_measure(monkeypatch):
+    providers.all_providers()
+    monkeypatch.setattr(providers, "_registry", dict(providers._registry))
+    needs = ("a_module_that_is_not_there",)
+    providers.provider("absent", about="planted", needs=needs)(lambda case, t: lambda: t.x)
+    (one, names), (other, _) = SMALL
+    done = [record(case, name) for case in (one, other) for name in names]
+    assert measure.unfinished(SMALL, done) == []
+    lost = [record(other, "rownorm", status="failed", why="device lost"), *done[:3], *done[4:]]
+    assert measure.unfinished(SMALL, lost) == [SMALL[1]]
+    assert measure.unfinished([(one, (*names, "absent"))], done) == []
+    assert measure.unfinished([(one, names)], done[1:]) == [SMALL[0]]
+    there_now = [*done[:2], record(one, "ceiling", status="missing")]
+    assert measure.unfinished([(one, names)], there_now) == [SMALL[0]]
+
+
+def test_caches_are_filled_by_other_processes(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    old, new = tmp_path / "old.best_config", tmp_path / "aa" / "new.best_config"
+    new.parent.mkdir()
+    for file in (old, new, tmp_path / "kernel.py"):
+        file.touch()
+    os.utime(old, (time.time() - 60,) * 2)
+    wide = Case(operation="rms_norm", dtype="fp32", rows=1 << 40, cols=1 << 20)
+    measure.fill_caches([SMALL[0], (wide, ("rownorm",))], workers=1)
+    out = capsys.readouterr().out
+    assert "while compiling: rownorm, rms_norm forward fp32" in out
+    # What was chosen while others ran is forgotten; what was there before is not.
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "aa",
+        "kernel.py",
+        "old.best_config",
+    ]
+    assert not list(new.parent.iterdir())
+    assert "FLA_CACHE_RESULTS" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["measure", "--out", "new", "--part", "speed"], "invalid choice: 'speed'"),
+        (["measure", "--out", "new", "--rounds", "0"], "must be at least 1; got 0"),
+        (["measure", "--out", "."], "is not empty and holds no measurements"),
+        (["judge", "nowhere"], "nowhere holds no measurements"),
+    ],
+)
+def test_errors_of_the_user(tmp_path, monkeypatch, capsys, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as ended:
+        bars.main(arguments)
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_of_another_device_is_not_gone_on_with(tmp_path, capsys):
+    folder = written(tmp_path / "a", [record(SMALL[0][0], "rownorm")])
+    with pytest.raises(SystemExit):
+        bars.main(["measure", "--out", folder, "--part", "seed"])
+    assert "was measured on NVIDIA H200; this is" in capsys.readouterr().err
