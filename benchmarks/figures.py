@@ -103,9 +103,9 @@ class Seen(NamedTuple):
 
 def of_fastest_peer(seen: Seen) -> float:
     """Who refuses a case, fails or is wrong cannot run it. Who is not installed was not compared."""
-    for name in seen.part.peers:
-        if name not in seen.rows or seen.rows[name].record.status == "missing":
-            raise Missing(f"{name} was not measured")
+    here = {name for name, row in seen.rows.items() if row.record.status != "missing"}
+    if absent := [name for name in seen.part.peers if name not in here]:
+        raise Missing(f"not measured: {', '.join(absent)}")
     ratio, _ = seen.over_peers
     return known(ratio, "no peer was timed")
 

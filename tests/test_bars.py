@@ -187,7 +187,7 @@ def test_a_peer_that_cannot_run_a_case_is_no_peer_but_one_that_is_not_here_is_mi
     for status, why_not in (
         ("refused", []),
         ("failed", []),
-        ("missing", ["quack was not measured"]),
+        ("missing", ["not measured: quack"]),
     ):
         records = [
             record(case, name, status=status if name == "quack" else "ok")
