@@ -12,6 +12,10 @@ Everything here is computed in COMPUTE: fp32, or fp64 where a row is fp64.
 
 import triton
 import triton.language as tl
+from triton import knobs
+
+# The interpreter sums with numpy, whose rounding errors grow much faster along any axis but the last.
+INTERPRETED = tl.constexpr(bool(knobs.runtime.interpret))
 
 
 @triton.jit
@@ -21,6 +25,15 @@ def in_range(index, limit, ALWAYS: tl.constexpr):
         return tl.full(index.shape, True, tl.int1)
     else:
         return index < limit
+
+
+@triton.jit
+def widened(x, COMPUTE: tl.constexpr):
+    """``x`` in COMPUTE. A bf16 is the upper half of an fp32: a shift or a mask, where a conversion takes both."""
+    if x.dtype == tl.bfloat16 and COMPUTE == tl.float32:
+        return (x.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
+    else:
+        return x.to(COMPUTE)
 
 
 @triton.jit
@@ -42,14 +55,15 @@ def load_h(
     CACHE: tl.constexpr,
 ):
     """``x [+ pre_bias] [+ residual]``. Lanes outside the row are 0, so they add nothing to a sum."""
-    h = tl.load(x_ptr + x_row + cols, mask=ok, other=0.0, eviction_policy=CACHE).to(COMPUTE)
+    x = tl.load(x_ptr + x_row + cols, mask=ok, other=0.0, eviction_policy=CACHE)
+    h = widened(x, COMPUTE)
     if pre_bias is not None:
-        h += pre_bias.to(COMPUTE)
+        h += widened(pre_bias, COMPUTE)
     if residual_ptr is not None:
         residual = tl.load(
             residual_ptr + residual_row + cols, mask=ok, other=0.0, eviction_policy=CACHE
         )
-        h += residual.to(COMPUTE)
+        h += widened(residual, COMPUTE)
     return h
 
 
@@ -64,55 +78,107 @@ def inverse_sqrt(variance, EPS: tl.constexpr, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def row_sums(chunks, CHUNKS: tl.constexpr):
-    """The sum of each row, (rows, 1), of rows that lie in CHUNKS tiles side by side."""
+def added(chunks, CHUNKS: tl.constexpr):
+    """The sum of CHUNKS tiles, one tile."""
     total = chunks[0]
     for c in tl.static_range(1, CHUNKS):
         total += chunks[c]
-    return tl.sum(total, axis=1, keep_dims=True)
+    return total
 
 
 @triton.jit
-def refined_mean(h, ok, n, CHUNKS: tl.constexpr):
-    """The mean of each row, rounded once. Lanes where ``ok`` is false are 0 in ``h`` and do not count.
+def sum_both(a, b):
+    """The sums of the rows of two tiles: in one go, so that the warps of a program meet once and not twice."""
+    if INTERPRETED:
+        return tl.sum(a, axis=1, keep_dims=True), tl.sum(b, axis=1, keep_dims=True)
+    else:
+        first, second = tl.split(tl.sum(tl.join(a, b), axis=1))
+        return first[:, None], second[:, None]
 
-    A sum rounds at every step. But ``h - mean`` is nearly exact even where the mean is 1e4 times the
-    spread, so the mean of these deviations is what rounding did to the first one. A constant row gets
-    its own value back, and a variance of 0. The first sum is of ``h / n``: it cannot overflow.
+
+@triton.jit
+def mean_of(h, n):
+    """The mean of a tile's rows, of ``n`` lanes each; the others are 0. A sum of shares: it cannot overflow."""
+    return tl.sum(h * (1.0 / n), axis=1, keep_dims=True)
+
+
+@triton.jit
+def refined_mean(h, inside, n):
+    """The mean of a tile's rows, rounded once.
+
+    A sum rounds at every step. But ``h - mean`` is nearly exact even where the mean is 1e4 times the spread, so the
+    mean of these deviations is what rounding did to the first one. A constant row gets its own value back.
     """
-    shares = ()
-    for c in tl.static_range(CHUNKS):
-        shares = shares + (h[c] * (1.0 / n),)
-    mean = row_sums(shares, CHUNKS)
-    deviations = ()
-    for c in tl.static_range(CHUNKS):
-        deviations = deviations + (tl.where(ok[c], h[c] - mean, 0.0),)
-    return mean + row_sums(deviations, CHUNKS) / n
+    mean = mean_of(h, n)
+    return mean + tl.sum(tl.where(inside, h - mean, 0.0), axis=1, keep_dims=True) / n
+
+
+@triton.jit
+def moments_about(origin, total, squares, n):
+    """(mean, sum of squared deviations from it) of rows, from the sums of ``h - origin`` and of its squares."""
+    shift = total / n
+    # Squares that overflow stay infinite, as in a second pass; rounding makes no negative variance.
+    squares = tl.where(squares < float("inf"), squares - total * shift, squares)
+    return origin + shift, tl.where(squares < 0.0, 0.0, squares)
+
+
+@triton.jit
+def is_far(total, squares, n):
+    """Whether the origin of these sums is so far from the mean of its row that the difference costs accuracy.
+
+    If it is the mean of a part of the row, that is rare: in a row of noise it is nearly the mean. In a constant row
+    it is off by rounding alone, yet that is all there is, and the answer is yes.
+    """
+    return tl.sum((total * (total / n) < 0.125 * squares).to(tl.int32)) == 0
+
+
+@triton.jit
+def _sums_about(origin, h, inside, CHUNKS: tl.constexpr):
+    """The sums of ``h - origin`` and of its squares, for each row."""
+    total = tl.where(inside[0], h[0] - origin, 0.0)
+    squares = total * total
+    for c in tl.static_range(1, CHUNKS):
+        deviation = tl.where(inside[c], h[c] - origin, 0.0)
+        total += deviation
+        squares += deviation * deviation
+    return sum_both(total, squares)
 
 
 @triton.jit
 def moments(
     h,
-    ok,
+    inside,
     n_cols,
     CENTER: tl.constexpr,
     EPS: tl.constexpr,
     COMPUTE: tl.constexpr,
     CHUNKS: tl.constexpr,
 ):
-    """(mu, rstd) of whole rows; lanes where ``ok`` is false do not count."""
+    """(mu, rstd) of whole rows. Lanes where ``inside`` is false, (1, columns), are 0 in ``h`` and do not count."""
     n = tl.cast(n_cols, COMPUTE)
-    squares = ()
-    if CENTER:
-        mu = refined_mean(h, ok, n, CHUNKS)
+    SEVERAL: tl.constexpr = h[0].shape[0] > 1  # rows, of which all would have to be near
+    if CENTER and SEVERAL:
+        shares = ()
         for c in tl.static_range(CHUNKS):
-            deviation = tl.where(ok[c], h[c] - mu, 0.0)
-            squares = squares + (deviation * deviation,)
-        return mu, inverse_sqrt(row_sums(squares, CHUNKS) / n, EPS, COMPUTE)
+            shares = shares + (h[c] * (1.0 / n),)
+        mean = tl.sum(added(shares, CHUNKS), axis=1, keep_dims=True)
+        total, squares = _sums_about(mean, h, inside, CHUNKS)
+        mu = mean + total / n
+        _, squares = _sums_about(mu, h, inside, CHUNKS)
+        return mu, inverse_sqrt(squares / n, EPS, COMPUTE)
+    elif CENTER:
+        origin = mean_of(h[0], n if CHUNKS == 1 else tl.full((), h[0].shape[1], COMPUTE))
+        total, squares = _sums_about(origin, h, inside, CHUNKS)
+        mu, variation = moments_about(origin, total, squares, n)
+        if is_far(total, squares, n):
+            total, squares = _sums_about(mu, h, inside, CHUNKS)
+            mu, variation = moments_about(mu, total, squares, n)
+        return mu, inverse_sqrt(variation / n, EPS, COMPUTE)
     else:
+        squares = ()
         for c in tl.static_range(CHUNKS):
             squares = squares + (h[c] * h[c],)
-        variance = row_sums(squares, CHUNKS) / n
+        variance = tl.sum(added(squares, CHUNKS), axis=1, keep_dims=True) / n
         return tl.zeros_like(variance), inverse_sqrt(variance, EPS, COMPUTE)
 
 
@@ -176,7 +242,7 @@ def normalize(deviation, rstd, ROUND_TO: tl.constexpr, COMPUTE: tl.constexpr):
 def scale(x_hat, weight, WEIGHT_SHIFT: tl.constexpr, COMPUTE: tl.constexpr):
     """``x_hat * (weight + WEIGHT_SHIFT)``."""
     if weight is not None:
-        factor = weight.to(COMPUTE)
+        factor = widened(weight, COMPUTE)
         if WEIGHT_SHIFT != 0.0:
             factor += tl.full((), WEIGHT_SHIFT, COMPUTE)
         return x_hat * factor
@@ -189,7 +255,7 @@ def affine(x_hat, weight, bias, WEIGHT_SHIFT: tl.constexpr, COMPUTE: tl.constexp
     """``x_hat * (weight + WEIGHT_SHIFT) + bias``, the argument of the activation."""
     z = scale(x_hat, weight, WEIGHT_SHIFT, COMPUTE)
     if bias is not None:
-        z += bias.to(COMPUTE)
+        z += widened(bias, COMPUTE)
     return z
 
 

@@ -16,8 +16,16 @@ as the identity, as it does in autograd. Strides and sizes arrive divided by ALI
 import triton
 import triton.language as tl
 
-from .arithmetic import gradient_before_affine, in_range, load_columns, load_h, row_sums
-from .cluster import leave_cluster, open_mailbox, received_sums, send, wait_for_cluster
+from .arithmetic import (
+    added,
+    gradient_before_affine,
+    in_range,
+    load_columns,
+    load_h,
+    sum_both,
+    widened,
+)
+from .cluster import open_mailbox, received_sums, send, wait_for_cluster
 
 
 @triton.jit
@@ -142,17 +150,18 @@ def backward_tile(
         more_dbias = ()
         for c in tl.static_range(CHUNKS):
             cols = c * BLOCK_COLS + lanes
-            ok = row_ok & in_range(cols, n_cols, EVEN_COLS)
+            col_ok = in_range(cols, n_cols, EVEN_COLS)
+            ok = row_ok & col_ok
             h_row = rows * h_row_stride * ALIGN
             own_pre_bias = pre_bias[c] if pre_bias_ptr is not None else None
             own_weight = weight[c] if weight_ptr is not None else None
             own_bias = bias[c] if bias_ptr is not None else None
             h = load_h(h_ptr, None, own_pre_bias, h_row, h_row, cols, ok, COMPUTE, "")
             dy_row = rows * dy_row_stride * ALIGN
-            dy = tl.load(dy_ptr + dy_row + cols, mask=ok, other=0.0).to(COMPUTE)
+            dy = widened(tl.load(dy_ptr + dy_row + cols, mask=ok, other=0.0), COMPUTE)
             own_x_hat, seen, dz, own_g = gradient_before_affine(
                 dy,
-                tl.where(ok, h - mu, 0.0) if CENTER else h,
+                tl.where(col_ok, h - mu, 0.0) if CENTER else h,
                 rstd,
                 own_weight,
                 own_bias,
@@ -166,8 +175,11 @@ def backward_tile(
             products = products + (own_g * own_x_hat,)
             more_dweight = more_dweight + (dweight[c] + dz * seen,)
             more_dbias = more_dbias + (dbias[c] + dz,)
-        a = row_sums(products, CHUNKS)
-        b = row_sums(g, CHUNKS) if CENTER else tl.zeros_like(a)
+        if CENTER:
+            a, b = sum_both(added(products, CHUNKS), added(g, CHUNKS))
+        else:
+            a = tl.sum(added(products, CHUNKS), axis=1, keep_dims=True)
+            b = tl.zeros_like(a)
         if CLUSTER > 1:
             send(mailbox, tl.sum(a), tl.sum(b), turn)
         if dweight_partial_ptr is not None:
@@ -189,7 +201,8 @@ def backward_tile(
             dx *= rstd
             if dh_ptr is not None:
                 dh_row = rows * dh_row_stride * ALIGN
-                dx += tl.load(dh_ptr + dh_row + cols, mask=ok, other=0.0).to(COMPUTE)
+                dh = tl.load(dh_ptr + dh_row + cols, mask=ok, other=0.0)
+                dx += widened(dh, COMPUTE)
             out = rows * n_cols + cols
             if dx_ptr is not None:
                 tl.store(dx_ptr + out, dx.to(dx_ptr.dtype.element_ty), mask=ok)
@@ -212,8 +225,6 @@ def backward_tile(
         _store_partial(
             dbias_partial_ptr, dbias, partial, lanes, n_cols, BLOCK_COLS, CHUNKS, EVEN_COLS
         )
-    if CLUSTER > 1:
-        leave_cluster()
 
 
 @triton.jit(do_not_specialize=["n_partials", "n_cols"])

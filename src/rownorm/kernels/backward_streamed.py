@@ -9,7 +9,7 @@ Equations and conventions as in ``backward``.
 import triton
 import triton.language as tl
 
-from .arithmetic import gradient_before_affine, load_columns, load_h
+from .arithmetic import gradient_before_affine, load_columns, load_h, widened
 
 
 @triton.jit(
@@ -64,7 +64,7 @@ def backward_sums(
         weight = load_columns(weight_ptr, cols, ok) if weight_ptr is not None else None
         bias = load_columns(bias_ptr, cols, ok) if bias_ptr is not None else None
         h = load_h(h_ptr, None, pre_bias, h_row, h_row, cols, ok, COMPUTE, "")
-        dy = tl.load(dy_ptr + dy_row + cols, mask=ok, other=0.0).to(COMPUTE)
+        dy = widened(tl.load(dy_ptr + dy_row + cols, mask=ok, other=0.0), COMPUTE)
         deviation = tl.where(ok, h - mu, 0.0) if CENTER else h
         x_hat, _, _, g = gradient_before_affine(
             dy, deviation, rstd, weight, bias, WEIGHT_SHIFT, ACTIVATION, ROUND_TO, COMPUTE
@@ -143,7 +143,7 @@ def backward_apply(
         h_row = row * h_row_stride * ALIGN
         h = load_h(h_ptr, None, pre_bias, h_row, h_row, cols, ok, COMPUTE, "")
         dy_row = row * dy_row_stride * ALIGN
-        dy = tl.load(dy_ptr + dy_row + cols, mask=ok, other=0.0).to(COMPUTE)
+        dy = widened(tl.load(dy_ptr + dy_row + cols, mask=ok, other=0.0), COMPUTE)
         rstd = tl.load(rstd_ptr + row)
         mu = tl.load(mu_ptr + row) if CENTER else tl.zeros_like(rstd)
         slots = parts_ptr + row * n_parts + parts
@@ -160,7 +160,8 @@ def backward_apply(
         dx *= rstd
         if dh_ptr is not None:
             dh_row = row * dh_row_stride * ALIGN
-            dx += tl.load(dh_ptr + dh_row + cols, mask=ok, other=0.0).to(COMPUTE)
+            dh = tl.load(dh_ptr + dh_row + cols, mask=ok, other=0.0)
+            dx += widened(dh, COMPUTE)
 
         out = row * n_cols + cols
         if dx_ptr is not None:

@@ -9,7 +9,8 @@ program has a mailbox with two rooms, used in turn, so that a fast neighbour can
     two barriers, one a room: open when all pairs have come               byte 256
 
 A pair is sent to all members at once (``st.async``), and its arrival counts at the receiver's barrier. No fence, no
-flush of L1, no barrier of the whole cluster stands between two turns: those cost more than the numbers.
+flush of L1, no barrier of the whole cluster stands between two turns: those cost more than the numbers. Nor at the end:
+who has all pairs of the last turn is sent nothing more, and what it sent itself is on its way without it.
 
 Two rooms are enough only if no warp of a program lags two turns behind another. What is sent must therefore come from a
 reduction in which all its warps meet, as the sums over a tile do that is as wide as the program; or there is one warp.
@@ -51,19 +52,6 @@ def wait_for_cluster():
     """Until every member has opened its mailbox."""
     tl.inline_asm_elementwise(
         "barrier.cluster.wait.aligned; mov.u32 $0, 0;",
-        "=r",
-        [],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
-
-
-@triton.jit
-def leave_cluster():
-    """Until every member is done: nobody may write to a program that is gone."""
-    tl.inline_asm_elementwise(
-        "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned; mov.u32 $0, 0;",
         "=r",
         [],
         dtype=tl.int32,
@@ -134,12 +122,12 @@ def receive(mailbox, turn):
 
 
 @triton.jit
-def pair(room, rank):
-    """What member ``rank`` sent."""
+def _pairs(room, CLUSTER: tl.constexpr):
+    """What the members sent, two tensors in the order of ranks. A lane has one of each, so sums take few steps."""
     return tl.inline_asm_elementwise(
         "ld.shared.v2.f32 {$0, $1}, [$2];",
         "=f,=f,r",
-        [room + 8 * rank],
+        [room + 8 * tl.arange(0, CLUSTER)],
         dtype=(tl.float32, tl.float32),
         is_pure=False,
         pack=1,
@@ -148,48 +136,19 @@ def pair(room, rank):
 
 @triton.jit
 def received_sums(mailbox, turn, CLUSTER: tl.constexpr):
-    """The sums of both numbers over the cluster, in the order of ranks: the same bits in every member."""
-    room = receive(mailbox, turn)
-    first, second = pair(room, 0)
-    for rank in tl.static_range(1, CLUSTER):
-        more_first, more_second = pair(room, rank)
-        first += more_first
-        second += more_second
-    return first, second
+    """The sums of both numbers over the cluster, in a fixed order: the same bits in every member."""
+    first, second = _pairs(receive(mailbox, turn), CLUSTER)
+    return tl.sum(first), tl.sum(second)
 
 
 @triton.jit
 def received_moments(mailbox, turn, n_cols, n, COLS: tl.constexpr, CLUSTER: tl.constexpr):
     """(mean, sum of squared deviations) of a row whose members sent those of their COLS columns."""
-    room = receive(mailbox, turn)
-    origin, _ = pair(room, 0)
-    drift = 0.0
-    for rank in tl.static_range(1, CLUSTER):
-        mean, _ = pair(room, rank)
-        drift += _count(n_cols, rank, COLS) * (mean - origin)
-    drift /= n
-    square = 0.0
-    for rank in tl.static_range(CLUSTER):
-        mean, own_square = pair(room, rank)
-        shift = mean - origin - drift
-        # The count first: it is 0 for a member beyond the row, whatever the square of its shift.
-        square += own_square + _count(n_cols, rank, COLS) * shift * shift
-    return origin + drift, square
-
-
-@triton.jit
-def _count(n_cols, rank, COLS: tl.constexpr):
-    """How many columns of a row of ``n_cols`` member ``rank`` has."""
-    return tl.cast(tl.maximum(tl.minimum(n_cols - rank * COLS, COLS), 0), tl.float32)
-
-
-@triton.jit
-def held(x, HOLD: tl.constexpr):
-    """``x``, of a 16-bit dtype, for one more use. The compiler, which would otherwise keep it as fp32 between uses, in
-    twice the registers, is not told that it is the same."""
-    if HOLD:
-        return tl.inline_asm_elementwise(
-            "mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2
-        )
-    else:
-        return x
+    means, squares = _pairs(receive(mailbox, turn), CLUSTER)
+    counts = tl.minimum(n_cols - tl.arange(0, CLUSTER) * COLS, COLS)
+    counts = tl.maximum(counts, 0).to(tl.float32)
+    # Twice, as in ``arithmetic``. The count first: it is 0 for a member beyond the row.
+    mean = tl.sum(counts / n * means)
+    mean += tl.sum(counts / n * (means - mean))
+    shift = means - mean
+    return mean, tl.sum(squares + counts * shift * shift)

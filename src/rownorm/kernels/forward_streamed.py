@@ -16,8 +16,10 @@ from .arithmetic import (
     inverse_sqrt,
     load_columns,
     load_h,
+    moments_about,
     normalize,
     refined_mean,
+    sum_both,
 )
 
 
@@ -66,7 +68,7 @@ def _scan_moments(
             x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row, cols, ok, COMPUTE, "evict_last"
         )
         n_first = tl.cast(tl.minimum(end_col - first_col, BLOCK_COLS), COMPUTE)
-        origin = refined_mean((h,), (ok,), n_first, 1)
+        origin = refined_mean(h, ok, n_first)
     total = tl.zeros((1, BLOCK_COLS), COMPUTE)
     square = tl.zeros((1, BLOCK_COLS), COMPUTE)
     for start in range(first_col, end_col, BLOCK_COLS):
@@ -81,15 +83,11 @@ def _scan_moments(
             square += deviation * deviation
         else:
             square += h * h
-    squares = tl.sum(square, axis=1, keep_dims=True)
     if CENTER:
-        n = tl.cast(end_col - first_col, COMPUTE)
-        drift = tl.sum(total, axis=1, keep_dims=True) / n
-        # Squares that overflow stay infinite, as in a second pass; rounding makes no negative variance.
-        shifted = tl.where(squares < float("inf"), squares - n * drift * drift, squares)
-        return origin + drift, tl.where(shifted < 0.0, 0.0, shifted)
+        total, square = sum_both(total, square)
+        return moments_about(origin, total, square, tl.cast(end_col - first_col, COMPUTE))
     else:
-        return origin, squares
+        return origin, tl.sum(square, axis=1, keep_dims=True)
 
 
 @triton.jit

@@ -42,6 +42,7 @@ def resident_clusters(device: int) -> tuple[int, ...]:
     """
     try:
         with torch.cuda.device(device):
+            torch.empty(1, device="cuda")  # makes a context, without which the driver has no answer
             return _ask_driver(ctypes.CDLL("libcuda.so.1"))
     except (OSError, AttributeError, RuntimeError):  # no driver, an older one, one that refuses
         return ()

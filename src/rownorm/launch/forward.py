@@ -8,13 +8,14 @@ from collections.abc import Callable
 from torch import Tensor
 
 from ..kernels import forward as kernels
+from ..kernels import forward_cluster as clustered
 from ..kernels import forward_streamed as streamed
 from ..program import Program
 from ..reference import compute_dtype
 from .launcher import Call, bind
 from .planner import MOST_PARTS, plan
 from .problem import Plan, Problem, device_of
-from .rows import alignment, allocator, compute_type, holds, required_row_stride, rounding_type
+from .rows import alignment, allocator, compute_type, packs, required_row_stride, rounding_type
 
 ROLES = ("x", "residual", "pre_bias", "weight", "bias", "y", "h", "mu", "rstd", "parts")
 
@@ -54,8 +55,10 @@ def calls(
         "EVEN_COLS": plan.cluster * plan.chunks * plan.block_cols == n_cols,
         "BLOCK_PARTS": 1 if n_parts == 1 else MOST_PARTS,
         "CLUSTER": plan.cluster,
-        "HOLD_X": holds(problem.dtype, problem, plan),
-        "HOLD_RESIDUAL": holds(problem.residual_dtype, problem, plan),
+        "AHEAD": plan.stages > 1,
+        "EARLY": plan.early,
+        "PACK_X": packs(problem.dtype, problem, plan),
+        "PACK_RESIDUAL": packs(problem.residual_dtype, problem, plan),
     }
     if plan.regime == "split":
         steps = [
@@ -65,11 +68,11 @@ def calls(
     elif plan.regime == "looped":
         steps = [(streamed.forward_looped, n_rows)]
     elif plan.regime == "cluster":
-        steps = [(kernels.forward_cluster, plan.n_programs if n_rows else 0)]
+        steps = [(clustered.forward_cluster, plan.n_programs if n_rows else 0)]
     else:
         steps = [(kernels.forward_tile, -(-n_rows // plan.block_rows))]
     return [
-        Call(kernel, grid, plan.num_warps, integers, constants, plan.cluster)
+        Call(kernel, grid, plan.num_warps, integers, constants, plan.cluster, plan.registers)
         for kernel, grid in steps
     ]
 

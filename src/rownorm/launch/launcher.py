@@ -52,6 +52,13 @@ class Call(NamedTuple):
     integers: dict[str, int]
     constants: dict[str, Any]
     cluster: int = 1  # programs to a cluster; the grid then counts clusters
+    registers: int = 0  # at most, for each thread; 0: as the compiler likes
+
+    @property
+    def options(self) -> dict[str, int]:
+        return {"num_warps": self.num_warps} | (
+            {"maxnreg": self.registers} if self.registers else {}
+        )
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -83,7 +90,7 @@ def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], dev
         if call.cluster > 1:
             raise RuntimeError(f"{kernel.__name__}: only a direct launch can start clusters")
         return public
-    compiled = kernel.warmup(*take(tensors), *arguments, num_warps=num_warps, grid=(1,))
+    compiled = kernel.warmup(*take(tensors), *arguments, **call.options, grid=(1,))
     return _direct(call, compiled, roles, tensors, device, public) or public
 
 
@@ -155,4 +162,4 @@ def compile_for(call: Call, dtypes: Mapping[str, torch.dtype | None], target: GP
             signature[name] = "constexpr"
             constants[place,] = call.constants.get(name)
     source = ASTSource(call.kernel, signature, constants, attributes)
-    return triton.compile(source, target=target, options={"num_warps": call.num_warps})
+    return triton.compile(source, target=target, options=call.options)

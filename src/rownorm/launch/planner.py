@@ -23,6 +23,10 @@ RESIDENT_COLS = (16384, 8192)
 # Bytes of one program's share of a row in a cluster.
 CLUSTER_BYTES = {"forward": 32768, "backward": 16384}
 CLUSTER_BLOCK = 4096  # columns of one tile there
+MOST_PROGRAMS = 16  # of one cluster
+HELD_BYTES = (
+    256  # of a row and its residual that one thread of a cluster holds, at most: 64 registers
+)
 MOST_CHUNKS = 8  # tiles that hold a row whose width is no power of two
 CHUNK_COLS = {"forward": 4096, "backward": 2048}  # columns of one chunk of a wider row
 TILE_ELEMENTS = {"forward": 2048, "backward": 4096}  # elements of a tile of several short rows
@@ -144,7 +148,7 @@ def _blocks(problem: Problem) -> tuple[int, int]:
 def _in_clusters(problem: Problem) -> Plan:
     """Rows too wide for one program, shared by as few as hold them: each program's share fits its registers."""
     share = CLUSTER_BYTES[problem.direction] // problem.dtype.itemsize
-    cluster = min(16, next_power_of_2(-(-problem.n_cols // share)))
+    cluster = min(MOST_PROGRAMS, next_power_of_2(-(-problem.n_cols // share)))
     num_warps = 16 if problem.direction == "forward" else 8
     block_cols = min(CLUSTER_BLOCK, share)
     return Plan("cluster", 1, block_cols, num_warps, cluster=cluster, stages=MOST_STAGES)
@@ -167,12 +171,16 @@ def _lightened(plan: Plan, problem: Problem) -> Plan:
 
 
 def _with_residual(plan: Plan, problem: Problem) -> Plan:
-    """Forward: a cluster holds the residual too, so it takes more programs to a row."""
+    """Forward: a cluster holds the residual too, so it takes more programs to a row, and does not load ahead."""
     if plan.regime != "cluster" or problem.residual_dtype is None:
         return plan
     bytes_held = problem.dtype.itemsize + problem.residual_dtype.itemsize
     more = next_power_of_2(-(-bytes_held // problem.dtype.itemsize))
-    return dataclasses.replace(plan, cluster=more * plan.cluster)
+    cluster = min(MOST_PROGRAMS, more * plan.cluster)
+    plan = dataclasses.replace(plan, cluster=cluster, stages=1, registers=0)
+    threads = plan.num_warps * problem.device.warp_size
+    held_by_thread = plan.block_cols * _chunks(plan, problem) * bytes_held // threads
+    return plan if held_by_thread <= HELD_BYTES else _in_chunks(problem)
 
 
 def _with_options(plan: Plan, problem: Problem) -> Plan:
@@ -216,7 +224,9 @@ def _warps(elements: int, tile: int, problem: Problem) -> int:
 def _most_stages(plan: Plan, problem: Problem) -> int:
     """Backward: tiles in flight that fit the shared memory of an NVIDIA SM. Other GPUs prefetch into registers: 1."""
     arch = problem.device.arch
-    if problem.direction == "forward" or not arch.startswith("sm_"):
+    if problem.direction == "forward":
+        return 2 if plan.regime == "cluster" else 1
+    if not arch.startswith("sm_"):
         return 1
     h, dh = problem.residual_dtype or problem.dtype, problem.residual_dtype
     per_element = problem.dtype.itemsize + h.itemsize + (dh.itemsize if dh else 0)
@@ -258,6 +268,8 @@ def _settled(plan: Plan, problem: Problem) -> Plan:
         )
     if plan.regime == "cluster" and not plan.n_programs:
         clusters = plan.programs_per_sm * problem.device.resident(plan.cluster)
+        if problem.direction == "forward" and plan.stages == 1:
+            clusters = n_rows  # what a cluster does not load ahead, the next one does
         plan = dataclasses.replace(plan, n_programs=max(1, min(clusters, n_rows)))
     elif problem.direction == "backward" and not plan.n_programs:
         itemsize = 8 if problem.computes_in_fp64 else 4

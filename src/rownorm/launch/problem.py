@@ -83,9 +83,11 @@ class Plan:
     cluster: int = 1  # programs that share a row; 1 except in the cluster regime
     chunks: int = 0  # tile, resident, cluster: tiles that hold a program's columns of a row
     programs_per_sm: int = 1  # backward, cluster: programs on each SM, together n_programs
-    stages: int = 1  # backward tile, resident, cluster: tiles in flight
+    stages: int = 1  # tiles in flight: backward tile, resident, cluster; forward cluster, 1 or 2
     part_cols: int = 0  # looped, split: columns of one program's part of a row
     n_programs: int = 0  # backward, cluster: programs, or clusters, that share the rows
+    early: bool = False  # forward tile, resident: weight and bias are loaded along with the rows
+    registers: int = 0  # of a thread, at most; 0: what the compiler finds best
     source: str = "rules"
 
     def __str__(self) -> str:

@@ -77,8 +77,8 @@ def rounding_type(program: Program, problem: Problem) -> tl.dtype | None:
     return dtype if program.rounding == "llama" and dtype != compute_type(problem) else None
 
 
-def holds(dtype: torch.dtype | None, problem: Problem, plan: Plan) -> bool:
-    """Whether a cluster's program keeps its columns in their own dtype: 16 bits take half the registers of fp32."""
+def packs(dtype: torch.dtype | None, problem: Problem, plan: Plan) -> bool:
+    """Whether a cluster's program keeps numbers of this dtype in words of two."""
     pairs = plan.block_cols >= 2 * plan.num_warps * problem.device.warp_size
     is_16_bit = dtype is not None and dtype.itemsize == 2
     return is_16_bit and pairs and problem.device.arch.startswith("sm_")

@@ -1,0 +1,346 @@
+"""The forward kernel for rows that several programs hold together: one load, one store (regime cluster).
+
+CLUSTER programs share a row, each with its part of the columns, and go from row to row. With AHEAD the next row is on
+its way while this one is worked on; without, there are as many clusters as rows, and other programs on the same SM fill
+the pauses. Not memory alone limits this kernel but instructions too, so: 16-bit numbers wait in words of two
+(``packed``), and the mean that deviations are taken from is that of the program's first tile.
+
+Conventions as in ``forward``.
+"""
+
+import triton
+import triton.language as tl
+
+from .arithmetic import (
+    activate,
+    affine,
+    in_range,
+    inverse_sqrt,
+    is_far,
+    load_columns,
+    mean_of,
+    moments_about,
+    normalize,
+    sum_both,
+    widened,
+)
+from .cluster import open_mailbox, received_moments, received_sums, send, wait_for_cluster
+
+
+@triton.jit
+def packed(x, PACK: tl.constexpr):
+    """With PACK, a tile of 16-bit numbers as half as many words of two: so they take half the registers."""
+    if PACK:
+        low, high = tl.split(tl.reshape(x, (x.shape[0], x.shape[1] // 2, 2)))
+        low = low.to(tl.uint16, bitcast=True).to(tl.uint32)
+        high = high.to(tl.uint16, bitcast=True).to(tl.uint32)
+        return low | (high << 16)
+    else:
+        return x
+
+
+@triton.jit
+def unpacked(x, DTYPE: tl.constexpr, PACK: tl.constexpr):
+    """What was packed, of dtype DTYPE, in fp32.
+
+    For one use of several: the compiler, which would otherwise unpack once and keep the result, in twice the registers,
+    is not told that it is the same.
+    """
+    if PACK:
+        words = tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=r,r", [x], dtype=tl.uint32, is_pure=False, pack=1
+        )
+        if DTYPE == tl.bfloat16:
+            low = (words << 16).to(tl.float32, bitcast=True)
+            high = (words & 0xFFFF0000).to(tl.float32, bitcast=True)
+        else:
+            low = (words & 0xFFFF).to(tl.uint16).to(DTYPE, bitcast=True).to(tl.float32)
+            high = (words >> 16).to(tl.uint16).to(DTYPE, bitcast=True).to(tl.float32)
+        return tl.reshape(tl.join(low, high), (x.shape[0], 2 * x.shape[1]))
+    else:
+        return widened(x, tl.float32)
+
+
+@triton.jit
+def _load_row(
+    ptr,
+    row,
+    there,
+    lanes,
+    n_cols,
+    BLOCK_COLS: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    EVEN_COLS: tl.constexpr,
+    PACK: tl.constexpr,
+):
+    """This program's columns of a row, as they lie in memory; zeros where the row is not ``there``."""
+    chunks = ()
+    if ptr is not None:
+        for c in tl.static_range(CHUNKS):
+            cols = c * BLOCK_COLS + lanes
+            ok = in_range(cols, n_cols, EVEN_COLS) & there
+            chunks = chunks + (packed(tl.load(ptr + row + cols, mask=ok, other=0.0), PACK),)
+    return chunks
+
+
+@triton.jit
+def _h(
+    x,
+    residual,
+    c,
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    cols,
+    ok,
+    PACK_X: tl.constexpr,
+    PACK_RESIDUAL: tl.constexpr,
+):
+    """``x [+ pre_bias] [+ residual]`` of chunk ``c``, from what is held of it."""
+    h = unpacked(x[c], x_ptr.dtype.element_ty, PACK_X)
+    if pre_bias_ptr is not None:
+        h += widened(load_columns(pre_bias_ptr, cols, ok), tl.float32)
+    if residual_ptr is not None:
+        h += unpacked(residual[c], residual_ptr.dtype.element_ty, PACK_RESIDUAL)
+    return h
+
+
+@triton.jit
+def _sums(
+    origin,
+    x,
+    residual,
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    h_ptr,
+    out_row,
+    lanes,
+    n_cols,
+    CENTER: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    EVEN_COLS: tl.constexpr,
+    PACK_X: tl.constexpr,
+    PACK_RESIDUAL: tl.constexpr,
+):
+    """The sums of ``h - origin`` and of its squares, over this program's columns. Stores h if there is a pointer."""
+    total = tl.zeros((1, BLOCK_COLS), tl.float32)
+    squares = tl.zeros((1, BLOCK_COLS), tl.float32)
+    for c in tl.static_range(CHUNKS):
+        cols = c * BLOCK_COLS + lanes
+        ok = in_range(cols, n_cols, EVEN_COLS)
+        h = _h(x, residual, c, x_ptr, residual_ptr, pre_bias_ptr, cols, ok, PACK_X, PACK_RESIDUAL)
+        if h_ptr is not None:
+            tl.store(h_ptr + out_row + cols, h.to(h_ptr.dtype.element_ty), mask=ok)
+        if CENTER:
+            deviation = tl.where(ok, h - origin, 0.0)
+            total += deviation
+            squares += deviation * deviation
+        else:
+            squares += h * h
+    if CENTER:
+        return sum_both(total, squares)
+    else:
+        return origin, tl.sum(squares, axis=1, keep_dims=True)
+
+
+@triton.jit
+def _own_moments(
+    x,
+    residual,
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    h_ptr,
+    out_row,
+    lanes,
+    n_cols,
+    n_own,
+    CENTER: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    EVEN_COLS: tl.constexpr,
+    PACK_X: tl.constexpr,
+    PACK_RESIDUAL: tl.constexpr,
+):
+    """(mean, sum of squared deviations) of this program's columns; (0, sum of squares) uncentred. Stores h too."""
+    mean = tl.zeros((1, 1), tl.float32)
+    if CENTER:
+        ok = in_range(lanes, n_cols, EVEN_COLS)
+        h = _h(x, residual, 0, x_ptr, residual_ptr, pre_bias_ptr, lanes, ok, PACK_X, PACK_RESIDUAL)
+        mean = mean_of(h, tl.minimum(n_own, BLOCK_COLS))
+    total, squares = _sums(
+        mean,
+        x,
+        residual,
+        x_ptr,
+        residual_ptr,
+        pre_bias_ptr,
+        h_ptr,
+        out_row,
+        lanes,
+        n_cols,
+        CENTER,
+        BLOCK_COLS,
+        CHUNKS,
+        EVEN_COLS,
+        PACK_X,
+        PACK_RESIDUAL,
+    )
+    if CENTER:
+        far = is_far(total, squares, n_own)
+        mean, squares = moments_about(mean, total, squares, n_own)
+        if far:
+            total, squares = _sums(
+                mean,
+                x,
+                residual,
+                x_ptr,
+                residual_ptr,
+                pre_bias_ptr,
+                None,
+                out_row,
+                lanes,
+                n_cols,
+                CENTER,
+                BLOCK_COLS,
+                CHUNKS,
+                EVEN_COLS,
+                PACK_X,
+                PACK_RESIDUAL,
+            )
+            mean, squares = moments_about(mean, total, squares, n_own)
+    return tl.sum(mean), tl.sum(squares)
+
+
+@triton.jit(do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols"])
+def forward_cluster(
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    weight_ptr,
+    bias_ptr,
+    y_ptr,
+    h_ptr,
+    mu_ptr,
+    rstd_ptr,
+    x_row_stride,
+    residual_row_stride,
+    n_rows,
+    n_cols,
+    ALIGN: tl.constexpr,
+    CENTER: tl.constexpr,
+    EPS: tl.constexpr,
+    WEIGHT_SHIFT: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    ROUND_TO: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    EVEN_COLS: tl.constexpr,
+    CLUSTER: tl.constexpr,
+    AHEAD: tl.constexpr,
+    PACK_X: tl.constexpr,
+    PACK_RESIDUAL: tl.constexpr,
+):
+    COLS: tl.constexpr = CHUNKS * BLOCK_COLS
+    n_cols = n_cols * ALIGN
+    n = tl.cast(n_cols, tl.float32)
+    mailbox = open_mailbox() if CLUSTER > 1 else 0
+    rank = tl.program_id(0) % CLUSTER
+    step = tl.num_programs(0) // CLUSTER
+    row = tl.cast(tl.program_id(0) // CLUSTER, tl.int64)
+    lanes = rank * COLS + tl.arange(0, BLOCK_COLS)[None, :]
+    n_own = tl.cast(tl.maximum(tl.minimum(n_cols - rank * COLS, COLS), 1), tl.float32)
+    x_stride = tl.cast(x_row_stride, tl.int64) * ALIGN
+    residual_stride = tl.cast(residual_row_stride, tl.int64) * ALIGN
+    n_turns = tl.cast(tl.cdiv(n_rows - row, step), tl.int32)  # in 64 bits, since cdiv adds first
+
+    next_x = ()
+    next_residual = ()
+    if AHEAD:
+        there = row < n_rows
+        next_x = _load_row(
+            x_ptr, row * x_stride, there, lanes, n_cols, BLOCK_COLS, CHUNKS, EVEN_COLS, PACK_X
+        )
+        next_residual = _load_row(
+            residual_ptr,
+            row * residual_stride,
+            there,
+            lanes,
+            n_cols,
+            BLOCK_COLS,
+            CHUNKS,
+            EVEN_COLS,
+            PACK_RESIDUAL,
+        )
+    if CLUSTER > 1:
+        wait_for_cluster()
+    for turn in range(0, n_turns):
+        x = next_x
+        residual = next_residual
+        load_row = row + step if AHEAD else row
+        there = load_row < n_rows
+        loaded_x = _load_row(
+            x_ptr, load_row * x_stride, there, lanes, n_cols, BLOCK_COLS, CHUNKS, EVEN_COLS, PACK_X
+        )
+        loaded_residual = _load_row(
+            residual_ptr,
+            load_row * residual_stride,
+            there,
+            lanes,
+            n_cols,
+            BLOCK_COLS,
+            CHUNKS,
+            EVEN_COLS,
+            PACK_RESIDUAL,
+        )
+        if AHEAD:
+            next_x = loaded_x
+            next_residual = loaded_residual
+        else:
+            x = loaded_x
+            residual = loaded_residual
+
+        mu, squares = _own_moments(
+            x,
+            residual,
+            x_ptr,
+            residual_ptr,
+            pre_bias_ptr,
+            h_ptr,
+            row * n_cols,
+            lanes,
+            n_cols,
+            n_own,
+            CENTER,
+            BLOCK_COLS,
+            CHUNKS,
+            EVEN_COLS,
+            PACK_X,
+            PACK_RESIDUAL,
+        )
+        if CLUSTER > 1:
+            send(mailbox, mu, squares, turn)
+            if CENTER:
+                mu, squares = received_moments(mailbox, turn, n_cols, n, COLS, CLUSTER)
+            else:
+                mu, squares = received_sums(mailbox, turn, CLUSTER)
+        rstd = inverse_sqrt(squares / n, EPS, tl.float32)
+
+        for c in tl.static_range(CHUNKS):
+            cols = c * BLOCK_COLS + lanes
+            ok = in_range(cols, n_cols, EVEN_COLS)
+            h = _h(
+                x, residual, c, x_ptr, residual_ptr, pre_bias_ptr, cols, ok, PACK_X, PACK_RESIDUAL
+            )
+            x_hat = normalize(h - mu if CENTER else h, rstd, ROUND_TO, tl.float32)
+            weight = load_columns(weight_ptr, cols, ok) if weight_ptr is not None else None
+            bias = load_columns(bias_ptr, cols, ok) if bias_ptr is not None else None
+            y = activate(affine(x_hat, weight, bias, WEIGHT_SHIFT, tl.float32), ACTIVATION)
+            tl.store(y_ptr + row * n_cols + cols, y.to(y_ptr.dtype.element_ty), mask=ok)
+        if mu_ptr is not None:
+            tl.store(mu_ptr + row, mu, mask=rank == 0)
+        if rstd_ptr is not None:
+            tl.store(rstd_ptr + row, rstd, mask=rank == 0)
+        row += step
