@@ -31,7 +31,7 @@ from rownorm.reference import Given
 
 WIDTHS = (128, 256, 512, 1024, 1536, 2048, 3072, 4096, 5120, 6144, 8192)
 WIDTHS += (12288, 16384, 32768, 65536, 131072, 262144)
-ELEMENTS = 1 << 27  # of one tensor
+ELEMENTS = 1 << 28  # of one tensor
 MOST_ROWS = 32768
 FEW_ROWS = 8  # settings that are equal with many rows are told apart with these
 FEW_COPIES = 64

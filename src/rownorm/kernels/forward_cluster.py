@@ -170,47 +170,33 @@ def _own_moments(
         ok = in_range(lanes, n_cols, EVEN_COLS)
         h = _h(x, residual, 0, x_ptr, residual_ptr, pre_bias_ptr, lanes, ok, PACK_X, PACK_RESIDUAL)
         mean = mean_of(h, tl.minimum(n_own, BLOCK_COLS))
-    total, squares = _sums(
-        mean,
-        x,
-        residual,
-        x_ptr,
-        residual_ptr,
-        pre_bias_ptr,
-        h_ptr,
-        out_row,
-        lanes,
-        n_cols,
-        CENTER,
-        BLOCK_COLS,
-        CHUNKS,
-        EVEN_COLS,
-        PACK_X,
-        PACK_RESIDUAL,
-    )
-    if CENTER:
-        far = is_far(total, squares, n_own)
-        mean, squares = moments_about(mean, total, squares, n_own)
-        if far:
-            total, squares = _sums(
-                mean,
-                x,
-                residual,
-                x_ptr,
-                residual_ptr,
-                pre_bias_ptr,
-                None,
-                out_row,
-                lanes,
-                n_cols,
-                CENTER,
-                BLOCK_COLS,
-                CHUNKS,
-                EVEN_COLS,
-                PACK_X,
-                PACK_RESIDUAL,
-            )
+    squares = tl.zeros((1, 1), tl.float32)
+    passes = 0
+    while passes < 2:  # the second one is rare
+        total, squares = _sums(
+            mean,
+            x,
+            residual,
+            x_ptr,
+            residual_ptr,
+            pre_bias_ptr,
+            h_ptr,
+            out_row,
+            lanes,
+            n_cols,
+            CENTER,
+            BLOCK_COLS,
+            CHUNKS,
+            EVEN_COLS,
+            PACK_X,
+            PACK_RESIDUAL,
+        )
+        passes += 1
+        if CENTER:
+            passes += 1 - is_far(total, squares, n_own).to(tl.int32)
             mean, squares = moments_about(mean, total, squares, n_own)
+        else:
+            passes += 1
     return tl.sum(mean), tl.sum(squares)
 
 

@@ -103,6 +103,10 @@ def differentiable_forward(
     return _Norm.apply(run, run_backward, *arguments, statistics)  # type: ignore[attr-defined]
 
 
+# The same where no transform is active, and with ``statistics`` as its last argument: a call less.
+eager_forward = _Norm.apply  # type: ignore[attr-defined]
+
+
 def differentiable_backward(run: Backward, given: Given, *options: Any) -> Gradients:
     """``run(given, program, has_residual, wanted)``, with a gradient of its own."""
     if torch._C._are_functorch_transforms_active():

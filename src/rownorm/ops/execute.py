@@ -87,11 +87,19 @@ def backward(
     """Gradients of (x, residual, pre_bias, weight, bias), those that are wanted."""
     if not takes_kernels(given.h):
         return cpu.backward(given, program, has_residual, wanted)
+    dy, dh, h, pre_bias, weight, bias, mu, rstd = given
     key = (
         program,
         has_residual,
         wanted,
-        *[None if t is None else _facts(t) for t in given],
+        _facts(dy),
+        None if dh is None else _facts(dh),
+        _facts(h),
+        None if pre_bias is None else _facts(pre_bias),
+        None if weight is None else _facts(weight),
+        None if bias is None else _facts(bias),
+        None if mu is None else _facts(mu),
+        _facts(rstd),
     )
     run = _backward_runs.get(key)
     if run is None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..program import Program
 from ..reference import Given, Gradients
 from . import execute, library
-from .autograd import differentiable_forward, needs_gradient
+from .autograd import eager_forward, needs_gradient
 from .checks import check
 from .listeners import nothing_listens
 
@@ -114,8 +114,16 @@ def _norm(
     """
     if nothing_listens(x, residual, pre_bias, weight, bias):
         if torch.is_grad_enabled() and needs_gradient(x, residual, pre_bias, weight, bias):
-            return differentiable_forward(
-                execute.forward, _backward, x, residual, pre_bias, weight, bias, Program(*options)
+            return eager_forward(
+                execute.forward,
+                _backward,
+                x,
+                residual,
+                pre_bias,
+                weight,
+                bias,
+                Program(*options),
+                False,
             )
         y, h, _, _ = execute.forward(x, residual, pre_bias, weight, bias, options, False)
         return y if residual is None else (y, h)
