@@ -123,6 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one.add_argument(
         *("--part", "--parts"),
         nargs="+",
+        action="extend",
         choices=NAMES,
         metavar="NAME",
         help=f"{', '.join(NAMES)}; default: all",

@@ -21,6 +21,16 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+@pytest.fixture
+def without_interpreter(monkeypatch) -> None:
+    """Tensors on a CPU take PyTorch, as they do for a user; nothing is remembered from before."""
+    from rownorm.ops import execute
+
+    monkeypatch.setattr(execute, "INTERPRETING", False)
+    monkeypatch.setattr(execute, "_forward_runs", {})
+    monkeypatch.setattr(execute, "_backward_runs", {})
+
+
 @pytest.fixture(autouse=True)
 def fixed_seed() -> None:
     torch.manual_seed(20)

@@ -23,7 +23,6 @@ from rownorm.lab import providers  # noqa: E402
 from rownorm.lab.cases import Case  # noqa: E402
 from rownorm.lab.records import FILE, Environment, Method, Record, read  # noqa: E402
 from rownorm.lab.suites import SUITES  # noqa: E402
-from rownorm.ops import execute  # noqa: E402
 
 H200 = Environment(
     device="NVIDIA H200",
@@ -364,8 +363,7 @@ SMALL = [
 ]
 
 
-def test_measure_goes_on_where_it_ended(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(execute, "INTERPRETING", False)
+def test_measure_goes_on_where_it_ended(tmp_path, capsys, monkeypatch, without_interpreter):
     monkeypatch.setattr("rownorm.lab.timing.CPU_ROUND", 2e-5)
     folder = tmp_path / "a"
     measure.measure(folder, SMALL, rounds=2, workers=0)

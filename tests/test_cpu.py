@@ -7,10 +7,7 @@ from helpers import DTYPES, Case, assert_case, assert_same_bits, combinations, n
 import rownorm
 from rownorm.ops import cpu, execute
 
-
-@pytest.fixture(autouse=True)
-def without_interpreter(monkeypatch):
-    monkeypatch.setattr(execute, "INTERPRETING", False)
+pytestmark = pytest.mark.usefixtures("without_interpreter")
 
 
 @pytest.fixture
@@ -107,16 +104,6 @@ def test_a_call_is_checked_once_and_remembered(monkeypatch):
     assert not checks
     rownorm.rms_norm(torch.randn(4, 7), weight)
     assert len(checks) == 1
-
-
-def test_what_is_remembered_is_not_for_the_interpreter(monkeypatch):
-    x = torch.randn(2, 5)
-    rownorm.rms_norm(x)
-    ways = []
-    monkeypatch.setattr(execute, "INTERPRETING", True)
-    monkeypatch.setattr(execute, "takes_kernels", lambda x: ways.append("asked") or False)
-    rownorm.rms_norm(x)
-    assert ways == ["asked"]
 
 
 @pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm"])

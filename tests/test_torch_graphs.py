@@ -8,7 +8,6 @@ import torch
 from norm_cases import every_case, full_cases, gradients, same_bits
 
 from rownorm.launch import force
-from rownorm.ops import execute
 
 needs_gpu = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="CUDA graphs and streams need a GPU"
@@ -90,13 +89,10 @@ def test_streams(case, device):
 
 
 @full_cases
-def test_threads(case, device, monkeypatch):
+def test_threads(case, device, without_interpreter):
     """Threads that start together, with nothing remembered yet."""
     # Triton's interpreter keeps its place in the grid in a global: without a GPU, threads take
     # the reference.
-    monkeypatch.setattr(execute, "INTERPRETING", False)
-    monkeypatch.setattr(execute, "_forward_runs", {})
-    monkeypatch.setattr(execute, "_backward_runs", {})
     shapes = [(2, 8), (3, 16), (5, 24), (2, 8)]
     many = [
         case.tensors(device, rows=(rows,), cols=cols, requires_grad=True) for rows, cols in shapes

@@ -11,16 +11,14 @@ from rownorm.lab.bench import bench
 from rownorm.lab.cases import Case
 from rownorm.lab.providers import Refusal, by_autograd, provider
 from rownorm.lab.records import Record
-from rownorm.ops import execute
 
 CASE = Case(operation="rms_norm", rows=8, cols=64, dtype="fp32")
 TRAINING = Case(operation="add_layer_norm", direction="both", rows=8, cols=64, dtype="bf16")
 
 
 @pytest.fixture(autouse=True)
-def cpu_path(monkeypatch):
+def cpu_path(monkeypatch, without_interpreter):
     """Without the interpreter, and without thousands of calls in a round."""
-    monkeypatch.setattr(execute, "INTERPRETING", False)
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     monkeypatch.setattr("rownorm.lab.timing.CPU_ROUND", 2e-5)
     providers.all_providers()

@@ -10,14 +10,12 @@ from rownorm.lab import check as check_module
 from rownorm.lab import providers
 from rownorm.lab.check import check
 from rownorm.lab.providers import Refusal, provider
-from rownorm.ops import execute
 
 SMALL = {"shapes": ((4, 64), (3, 33)), "device": "cpu", "kernels": False}
 
 
 @pytest.fixture(autouse=True)
-def cpu_path(monkeypatch):
-    monkeypatch.setattr(execute, "INTERPRETING", False)
+def cpu_path(monkeypatch, without_interpreter):
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     providers.all_providers()
     monkeypatch.setattr(providers, "_registry", dict(providers._registry))

@@ -16,7 +16,6 @@ from rownorm.lab import commands, runs
 from rownorm.lab.cases import Case
 from rownorm.lab.cli import cli, main
 from rownorm.lab.records import Environment, Method, Record, Writer, read
-from rownorm.ops import execute
 
 COMMANDS = ("info", "check", "bench", "report", "compare")
 TINY = ("--op", "rms_norm", "--dtype", "fp32", "--shape", "2x8,16", "--rounds", "3")
@@ -30,9 +29,8 @@ def in_an_empty_folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def cpu_path(monkeypatch):
+def cpu_path(monkeypatch, without_interpreter):
     """Without the interpreter, and without thousands of calls in a round."""
-    monkeypatch.setattr(execute, "INTERPRETING", False)
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     monkeypatch.setattr("rownorm.lab.timing.CPU_ROUND", 2e-4)
 

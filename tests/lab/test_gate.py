@@ -23,9 +23,8 @@ OPTIONS = (
 
 
 @pytest.fixture
-def rounding(monkeypatch):
+def rounding(without_interpreter):
     """bf16 is rounded, as on a GPU, and rownorm takes its CPU path."""
-    monkeypatch.setattr(execute, "INTERPRETING", False)
 
 
 def torch_in_fp64(case, t):

@@ -126,4 +126,8 @@ def plain_backward(
 
 def needs_gradient(*tensors: Tensor | None) -> bool:
     """Whether autograd has to know of a call on these tensors."""
-    return torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors)
+    if torch.is_grad_enabled():
+        for t in tensors:
+            if t is not None and t.requires_grad:
+                return True
+    return False

@@ -113,7 +113,7 @@ def _norm(
     options: the fields of a Program, which is made only where it is needed: the shortest way has no time for it.
     """
     if nothing_listens(x, residual, pre_bias, weight, bias):
-        if torch.is_grad_enabled() and needs_gradient(x, residual, pre_bias, weight, bias):
+        if needs_gradient(x, residual, pre_bias, weight, bias):
             return eager_forward(
                 execute.forward,
                 _backward,
