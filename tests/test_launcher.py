@@ -96,6 +96,36 @@ def test_a_cluster_is_named_where_the_launcher_reads_it(version, start):
     assert METADATA not in arguments
 
 
+@pytest.mark.parametrize("cooperative", [False, True])
+def test_a_cooperative_launch_is_asked_for(cooperative, start):
+    """Triton 3.6 is told at the launch, by the first flag; later ones when the kernel is compiled."""
+    call = CALL._replace(cooperative=cooperative)
+    run, direct, _ = start("3.6.0", call)
+    direct((torch.empty(5), torch.empty(5), None))
+    assert run.launched[0][5:7] == (cooperative, False)
+    assert call.options.get("launch_cooperative_grid", False) == cooperative
+
+
+def test_the_public_way_has_every_option(monkeypatch):
+    """What was compiled and what is launched are one kernel: registers and a cooperative launch are part of it."""
+    asked = []
+
+    class Kernel:
+        arg_names = kernel.arg_names
+
+        def __getitem__(self, grid):
+            return lambda *arguments, **options: asked.append((grid, arguments, options))
+
+    monkeypatch.setattr(launcher, "INTERPRETING", False)
+    monkeypatch.setattr(launcher, "DIRECT", False)
+    call = CALL._replace(kernel=Kernel(), registers=128, cooperative=True)
+    example = (torch.empty(5), torch.empty(5), None)
+    launcher.bind(call, ROLES, example, 0)(example)
+    ((grid, arguments, options),) = asked
+    assert (grid, arguments[3:]) == ((7,), (5, 3, 8, 1))
+    assert options == {"num_warps": 4, "maxnreg": 128, "launch_cooperative_grid": True}
+
+
 def test_clusters_tell_who_asked_and_are_started_all_the_same(start, monkeypatch):
     run, direct, public = start("3.6.0", CALL._replace(cluster=2))
     hooks = SimpleNamespace(calls=[print])

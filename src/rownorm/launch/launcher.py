@@ -40,6 +40,7 @@ POINTER_TYPE = {
     torch.bfloat16: "*bf16",
     torch.float32: "*fp32",
     torch.float64: "*fp64",
+    torch.int64: "*i64",
 }
 
 
@@ -53,12 +54,16 @@ class Call(NamedTuple):
     constants: dict[str, Any]
     cluster: int = 1  # programs to a cluster; the grid then counts clusters
     registers: int = 0  # at most, for each thread; 0: as the compiler likes
+    cooperative: bool = False  # all programs at once, or none
 
     @property
     def options(self) -> dict[str, int]:
-        return {"num_warps": self.num_warps} | (
-            {"maxnreg": self.registers} if self.registers else {}
-        )
+        options = {"num_warps": self.num_warps}
+        if self.registers:
+            options["maxnreg"] = self.registers
+        if self.cooperative:
+            options["launch_cooperative_grid"] = True
+        return options
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -81,10 +86,11 @@ def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], dev
         return lambda tensors: None
     take = itemgetter(*(roles.index(role) for role in call.roles))
     arguments = (*call.ordered(call.integers), *call.ordered(call.constants))
-    kernel, grid, num_warps = call.kernel, call.grid, call.num_warps
+    kernel, grid = call.kernel, call.grid
+    options = {} if INTERPRETING else call.options
 
     def public(tensors: Sequence[Tensor | None]) -> None:
-        kernel[(grid,)](*take(tensors), *arguments, num_warps=num_warps)
+        kernel[(grid,)](*take(tensors), *arguments, **options)
 
     if INTERPRETING or not DIRECT:
         if call.cluster > 1:
@@ -113,7 +119,7 @@ def _direct(
     if VERSION == (3, 6) and type(run).__name__ == "CudaLauncher" and not run.global_scratch_size:
         # The extension function under the launcher. After the function come: cooperative, programmatic,
         # two scratch buffers, metadata, launch metadata, two hooks, then the kernel's arguments.
-        launch, middle = run.launch, (False, False, None, None, metadata)
+        launch, middle = run.launch, (call.cooperative, False, None, None, metadata)
     else:
         launch, middle = run, (metadata,)
     unheard = (*middle, None, None, None)  # launch metadata, enter hook, exit hook
