@@ -30,6 +30,7 @@ EVERY_PARAMETER = ("pre_bias", "weight", "bias")
 def cases(arch: str) -> Iterator[tuple]:
     """(columns, dtype, options, parameters, residual dtype, rows): the common ones, and for two targets the rest."""
     main_target = arch in ("sm_90", "gfx942")
+    everything = {"center": True, "activation": "gelu_tanh", "weight_shift": 1.0}
     for dtype, widths in (
         ("bfloat16", WIDTHS),
         ("float32", WIDTHS if main_target else (1000, 8192, 16384)),
@@ -37,6 +38,8 @@ def cases(arch: str) -> Iterator[tuple]:
         for n_cols in widths:
             yield n_cols, dtype, {"center": False}, ("weight",), None, N_ROWS
             yield n_cols, dtype, {"center": True}, ("weight", "bias"), None, N_ROWS
+    if arch in ("sm_80", "sm_100"):
+        yield 200_000, "bfloat16", everything, EVERY_PARAMETER, "float32", 1024
     if not main_target:
         return
     yield 1048576, "bfloat16", {"center": True}, ("weight", "bias"), None, 1
@@ -44,10 +47,15 @@ def cases(arch: str) -> Iterator[tuple]:
     yield 4096, "bfloat16", {"center": False}, ("weight",), "bfloat16", N_ROWS
     for n_cols in (1000, 4096, 8192, 65536):
         yield n_cols, "bfloat16", {"center": False}, ("weight",), "float32", N_ROWS
-        everything = {"center": True, "activation": "gelu_tanh", "weight_shift": 1.0}
         yield n_cols, "bfloat16", everything, EVERY_PARAMETER, "float32", N_ROWS
     for n_cols in (1000, 4096, 8192):
         yield n_cols, "float64", {"center": True}, ("weight", "bias"), None, N_ROWS
+    if arch == "sm_90":  # rows that a grid shares, with one program to an SM and with two
+        for n_cols in (131072, 262144, 524288):
+            yield n_cols, "bfloat16", {"center": False}, ("weight",), None, 1024
+            yield n_cols, "bfloat16", {"center": True}, ("weight", "bias"), "bfloat16", 1024
+            yield n_cols, "bfloat16", everything, EVERY_PARAMETER, "float32", 1024
+            yield n_cols, "float32", everything, EVERY_PARAMETER, None, 1024
 
 
 def failures(arch: str) -> list[str]:

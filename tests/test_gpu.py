@@ -110,13 +110,14 @@ def test_every_regime_is_met_by_real_shapes():
         for center in (True, False)
     }
     clusters = {"cluster"} if on.clusters else set()
-    assert met == {"tile", "resident", "looped", "split"} | clusters
+    grid = {"grid"} if on.arch.startswith("sm_") else set()
+    assert met == {"tile", "resident", "looped", "split"} | clusters | grid
 
 
 @pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
-@pytest.mark.parametrize("n_cols", [12288, 20000, 65536])
+@pytest.mark.parametrize("n_cols", [12288, 20000, 65536, 131072, 262144])
 def test_parameter_gradients_of_many_wide_rows(n_cols, center, device):
-    """Every row counts once, whichever cluster it went to."""
+    """Every row counts once, whichever cluster or group it went to."""
     case = Case(center, BF16, (500, n_cols), bias=center)
     tensors = case.tensors(device)
     made = ours(case, tensors)
@@ -145,6 +146,130 @@ def test_every_option_in_a_cluster(center, device):
     assert_case(case, tensors, batches=1)
 
 
+def needs_a_grid() -> None:
+    if not launch.device_of(0).arch.startswith("sm_"):
+        pytest.skip("needs an NVIDIA GPU: rows are shared by a grid there alone")
+
+
+def backward_plan(case: Case, tensors: dict) -> launch.Plan:
+    h = tensors["x"] if tensors["residual"] is None else tensors["residual"]
+    wanted = (True, tensors["residual"] is not None)
+    wanted += tuple(tensors[name] is not None for name in ("pre_bias", "weight", "bias"))
+    has_residual = tensors["residual"] is not None
+    asked = launch.backward.problem_of(h, tensors["x"], has_residual, case.program, wanted)
+    return launch.plan(asked)
+
+
+GRID_SETTINGS = {"regime": "grid", "block_cols": 2048, "block_rows": 2, "num_warps": 8}
+GRID_SETTINGS |= {"lag": 3, "stages": 3}
+EVERYTHING = {"residual_dtype": torch.float32, "pre_bias": True, "bias": True, "activation": "silu"}
+
+
+@pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
+@pytest.mark.parametrize("n_cols", [40000, 99999, 131072, 262144])
+def test_every_option_in_a_grid(n_cols, center, device):
+    needs_a_grid()
+    case = Case(center, BF16, (21, n_cols), **EVERYTHING)
+    tensors = case.tensors(device)
+    with launch.force(**GRID_SETTINGS):
+        assert backward_plan(case, tensors).regime == "grid"
+        assert_case(case, tensors, batches=1)
+
+
+@pytest.mark.parametrize("n_cols", [200_000, 262144, 300_000, 524288])
+def test_every_option_in_the_grid_that_is_planned(n_cols, device):
+    """One program to an SM, or two; the last part of a row full, or not."""
+    needs_a_grid()
+    case = Case(True, BF16, (17, n_cols), **EVERYTHING)
+    tensors = case.tensors(device)
+    assert backward_plan(case, tensors).regime == "grid"
+    assert_case(case, tensors, batches=1)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"lag": 1, "stages": 1}, {"lag": 8}, {"block_rows": 8, "block_cols": 1024}],
+    ids=str,
+)
+def test_a_grid_however_far_behind(settings, device):
+    """Sums of this very turn's predecessor, of one long ago; a warp to a row; more groups than one."""
+    needs_a_grid()
+    case = Case(True, BF16, (100, 40000), bias=True)
+    tensors = case.tensors(device)
+    with launch.force(**GRID_SETTINGS | settings):
+        assert backward_plan(case, tensors).n_programs > 1
+        assert_case(case, tensors, batches=1)
+
+
+@pytest.mark.parametrize("value", [0.0, float("nan"), float("inf")])
+def test_a_grid_ends_whatever_is_sent(value, device):
+    """Sums that are 0 in every bit would look as if they had not come; what is no number is sent all the same."""
+    needs_a_grid()
+    case = Case(True, BF16, (40, 262144), bias=True)
+    tensors = case.tensors(device)
+    clean = ours(case, tensors)
+    tensors["dy"][3] = value
+    made = ours(case, tensors)
+    assert_same_bits(made["dx"][4:], clean["dx"][4:])
+    if value == 0.0:
+        assert torch.equal(made["dx"][3], torch.zeros_like(made["dx"][3]))
+    else:
+        assert made["dx"][3].isnan().all()
+
+
+def test_a_grid_gives_the_same_bits_every_time(device):
+    needs_a_grid()
+    for shape in ((100, 262144), (300, 131072)):
+        case = Case(True, BF16, shape, bias=True, pre_bias=True, residual_dtype=torch.float32)
+        tensors = case.tensors(device)
+        assert backward_plan(case, tensors).regime == "grid"
+        first = ours(case, tensors)
+        for _ in range(20):
+            for name, value in ours(case, tensors).items():
+                assert_same_bits(value, first[name])
+
+
+def test_grids_on_several_streams_at_once(device):
+    """Each of them wants nearly every multiprocessor for itself: they come one after another, and all end."""
+    needs_a_grid()
+    case = Case(True, BF16, (200, 262144), bias=True)
+    batches = [case.tensors(device) for _ in range(2)]
+    expected = [ours(case, batch) for batch in batches]
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    torch.cuda.synchronize()
+    made = []
+    for _ in range(5):
+        for turn, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                made.append((turn % 2, ours(case, batches[turn % 2])))
+    torch.cuda.synchronize()
+    for which, one in made:
+        for name, value in one.items():
+            assert_same_bits(value, expected[which][name])
+
+
+@pytest.mark.parametrize("n_cols", [131072, 262144])
+def test_a_grid_in_a_cuda_graph(n_cols, device):
+    """Its mail is emptied at every replay: what came in the last one is not taken for what comes in this."""
+    needs_a_grid()
+    case = Case(True, BF16, (40, n_cols), bias=True)
+    tensors = case.tensors(device)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        ours(case, tensors)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = ours(case, tensors)
+    for _ in range(3):
+        for name in ("x", "dy"):
+            tensors[name].normal_()
+        graph.replay()
+        for name, value in ours(case, tensors).items():
+            assert_same_bits(captured[name], value)
+
+
 @pytest.mark.parametrize("n_rows", [1, 3])
 def test_a_million_columns(n_rows, device):
     case = Case(True, torch.float32, (n_rows, 1 << 20), "offset", bias=True)
@@ -164,6 +289,22 @@ def test_both_ways_to_start_a_kernel(n_cols, device, monkeypatch):
         made.append(ours(case, tensors))
     execute._forward_runs.clear()
     execute._backward_runs.clear()
+    for name, value in made[0].items():
+        assert_same_bits(value, made[1][name])
+
+
+def test_both_ways_to_start_a_grid(device, monkeypatch):
+    needs_a_grid()
+    case = Case(True, BF16, (50, 262144), bias=True)
+    tensors = case.tensors(device)
+    made = []
+    for direct in (True, False):
+        monkeypatch.setattr(launcher, "DIRECT", direct)
+        with launch.force(
+            **GRID_SETTINGS, programs_per_sm=2
+        ):  # forward is looped: clusters have one way
+            assert backward_plan(case, tensors).regime == "grid"
+            made.append(ours(case, tensors))
     for name, value in made[0].items():
         assert_same_bits(value, made[1][name])
 

@@ -48,10 +48,25 @@ def assert_sound(asked: Problem, plan: Plan) -> None:
         assert asked.n_cols <= held < 2 * max(asked.n_cols, plan.cluster * plan.block_cols)
         assert (plan.cluster > 1) <= (plan.regime == "cluster")
         assert (plan.block_rows > 1) == (plan.regime == "tile")
+    elif plan.regime == "grid":
+        assert_grid(asked, plan)
     else:
         assert plan.block_rows == 1
     if plan.regime == "split":
         assert plan.part_cols >= plan.block_cols
+
+
+def assert_grid(asked: Problem, plan: Plan) -> None:
+    """All programs run at once, and every row of a tile has a warp."""
+    n_parts = -(-asked.n_cols // plan.part_cols)
+    assert 16 <= plan.part_cols <= max(16, plan.block_cols)
+    assert plan.part_cols % 16 == 0
+    assert (n_parts - 1) * plan.part_cols < asked.n_cols
+    assert plan.n_programs * n_parts <= asked.device.n_sms * plan.programs_per_sm
+    assert plan.lag >= 1
+    assert plan.num_warps % plan.block_rows == 0
+    threads = plan.num_warps * asked.device.warp_size * plan.programs_per_sm
+    assert (plan.registers or 255) * threads <= 65536
 
 
 @DEVICES
@@ -79,7 +94,8 @@ def test_any_width_has_a_plan():
         (4096, 16384, ("resident", "cluster")),
         (4096, 4096, ("tile", "resident")),
         (1, 4096, ("tile", "resident")),
-        (4096, 131072, ("cluster",)),
+        (4096, 65536, ("cluster",)),
+        (4096, 131072, ("cluster", "grid")),
         (2, 131072, ("split",)),
         (2, 1 << 20, ("split",)),
     ],
@@ -268,8 +284,90 @@ def test_rows_lie_in_several_tiles_where_that_wastes_less():
 @DIRECTIONS
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_rows_wider_than_any_cluster_holds_are_taken_in_chunks(dtype, direction):
-    for n_cols in (1 << 19, 1 << 20, 1 << 24):
+    for n_cols in (1 << 20, 1 << 24):
         assert launch.plan(problem(direction, 4096, n_cols, dtype)).regime in ("looped", "split")
+    assert launch.plan(problem("forward", 4096, 1 << 19, dtype)).regime == "looped"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("n_cols", "programs_per_sm"), [(262144, 1), (132 * 2048, 1), (1 << 19, 2)]
+)
+def test_a_grid_takes_backward_of_rows_wider_than_a_cluster(n_cols, programs_per_sm, dtype):
+    plan = launch.plan(problem("backward", 1024, n_cols, dtype))
+    assert (plan.regime, plan.programs_per_sm, plan.n_programs) == ("grid", programs_per_sm, 1)
+    assert launch.plan(problem("backward", 17, n_cols, dtype)).regime == "grid"
+    assert launch.plan(problem("backward", 16, n_cols, dtype)).regime == "split"
+    assert launch.plan(problem("backward", 1024, n_cols, dtype, on=MI300X)).regime == "looped"
+
+
+def test_a_grid_of_another_gpu_goes_by_its_multiprocessors():
+    ampere = Device("NVIDIA A100", "sm_80", 108, 32)
+    widest = ampere.n_sms * 2048
+    for n_cols, programs_per_sm in ((widest, 1), (widest + 1, 2), (2 * widest, 2)):
+        plan = launch.plan(problem("backward", 1024, n_cols, on=ampere))
+        assert (plan.regime, plan.programs_per_sm) == ("grid", programs_per_sm)
+        assert_grid(problem("backward", 1024, n_cols, on=ampere), plan)
+    assert launch.plan(problem("backward", 1024, 2 * widest + 1, on=ampere)).regime == "looped"
+
+
+def test_a_grid_is_not_for_fp64_nor_for_forward():
+    assert launch.plan(problem("backward", 1024, 262144, torch.float64)).regime == "looped"
+    with force(regime="grid"):
+        assert launch.plan(problem("forward", 1024, 262144)).regime == "looped"
+        assert launch.plan(problem("backward", 1024, 262144, torch.float64)).regime == "looped"
+        assert launch.plan(problem("backward", 4, 4096)).regime == "grid"
+
+
+def test_the_mail_of_a_grid_stays_within_the_budget_of_partial_sums():
+    """128 words of 8 bytes a row, and 2 MiB of sums of the one group: 63488 rows fill 64 MiB."""
+    assert launch.plan(problem("backward", 63488, 262144)).regime == "grid"
+    assert launch.plan(problem("backward", 63489, 262144)).regime == "looped"
+
+
+def test_number_of_rows_compiles_nothing_new_in_a_grid():
+    for n_cols in (131072, 200_000, 262144):
+        compiled = set()
+        for n_rows in (17, 18, 100, 1000, 60000):
+            one = calls(problem("backward", n_rows, n_cols, torch.bfloat16))[0]
+            compiled.add((one.kernel.__name__, str(one.constants), str(one.options)))
+        assert len(compiled) == 1
+
+
+@pytest.mark.parametrize(("n_cols", "groups"), [(131072, 2), (262144, 1)])
+def test_one_group_writes_the_sums_itself(n_cols, groups):
+    steps = calls(problem("backward", 1000, n_cols, torch.bfloat16))
+    assert [one.kernel.__name__ for one in steps] == ["backward_grid", "column_sums"][:groups]
+    assert steps[0].cooperative
+    assert steps[0].grid == 128
+
+
+@pytest.mark.parametrize("changes", [{"activation": "gelu"}, {"n_column_sums": 3}], ids=str)
+def test_options_leave_a_grid_fewer_rows_to_a_tile(changes):
+    wide = {"n_rows": 1024, "n_cols": 262144, "dtype": torch.bfloat16}
+    plain = launch.plan(problem("backward", **wide))
+    assert launch.plan(problem("backward", **wide, **changes)).block_rows == plain.block_rows // 2
+
+
+def test_a_residual_leaves_a_grid_room_to_load_ahead():
+    wide = {"n_rows": 1024, "n_cols": 262144, "dtype": torch.bfloat16}
+    plan = launch.plan(problem("backward", **wide, residual_dtype=torch.float32))
+    assert (plan.block_rows, plan.stages) == (2, 3)
+
+
+def test_offsets_within_a_tile_are_as_wide_as_strides_are_far():
+    asked = problem("backward", 1024, 262144, torch.bfloat16)
+    plan, program = launch.plan(asked), Program(True, 1e-5)
+    assert plan.block_rows == 4
+    for stride, offset in ((1 << 29, "int32"), (1 << 30, "int64")):
+        call = launch.backward.calls(asked, plan, program, 262144, 262144, stride)[0]
+        assert str(call.constants["OFFSET"]) == offset
+
+
+def test_a_plan_of_a_grid_says_how_it_works():
+    text = str(launch.plan(problem("backward", 1024, 131072, torch.bfloat16)))
+    for words in ("grid: 4 x 2048 tile", "2048 columns per part", "2 groups", "sums 3 tiles ahead"):
+        assert words in text
 
 
 def test_too_many_parts_are_refused():

@@ -5,21 +5,25 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+import torch
+import triton.language as tl
 from torch import Tensor
 
 from ..kernels import backward as kernels
 from ..kernels import backward_streamed as streamed
+from ..kernels.backward_grid import backward_grid
 from ..program import Program
 from ..reference import Given, Gradients
 from .launcher import Call, bind
-from .planner import MOST_PARTS, plan
+from .planner import MOST_PARTS, next_power_of_2, plan
 from .problem import Plan, Problem, device_of
 from .rows import alignment, allocator, compute_type, required_row_stride, rounding_type
 
 PARAMETERS = ("pre_bias", "weight", "bias")
 ROLES = (
-    *("dy", "dh", "h", "pre_bias", "weight", "bias", "mu", "rstd", "parts", "dx", "dresidual"),
+    *("dy", "dh", "h", "pre_bias", "weight", "bias", "mu", "rstd", "parts", "mail"),
     *(f"d{name}_partial" for name in PARAMETERS),
+    *("dx", "dresidual"),
     *(f"d{name}" for name in PARAMETERS),
 )
 SUM_BLOCK = (128, 32)  # rows and columns of one tile of the last kernel
@@ -48,6 +52,7 @@ def calls(
         "n_cols": n_cols // align,
         "n_parts": n_parts,
         "part_blocks": plan.part_cols // plan.block_cols,
+        "part_cols": plan.part_cols // align,
         "n_col_blocks": n_col_blocks,
         "rows_per_program": max(1, -(-n_rows // plan.n_programs)),
         "n_partials": plan.n_programs,
@@ -67,9 +72,31 @@ def calls(
         "STAGES": plan.stages,
         "CLUSTER": plan.cluster,
     }
+    finished = False
     if plan.regime in ("tile", "resident", "cluster"):
         tile, grid = kernels.backward_tile, plan.n_programs
         steps = [Call(tile, grid, plan.num_warps, integers, constants, plan.cluster)]
+    elif plan.regime == "grid":
+        finished = plan.n_programs == 1  # one group writes the sums itself
+        farthest = (plan.block_rows - 1) * max(dy_stride, dh_stride, h_stride) + n_cols
+        constants |= {
+            "EVEN_COLS": n_parts * plan.block_cols == n_cols,
+            "BLOCK_PARTS": next_power_of_2(n_parts),
+            "LAG": plan.lag,
+            "NUM_WARPS": plan.num_warps,
+            "OFFSET": tl.int32 if farthest < 1 << 31 else tl.int64,
+        }
+        steps = [
+            Call(
+                backward_grid,
+                plan.n_programs * n_parts,
+                plan.num_warps,
+                integers,
+                constants,
+                registers=plan.registers,
+                cooperative=True,
+            )
+        ]
     else:
         steps = [
             Call(streamed.backward_sums, n_rows * n_parts, plan.num_warps, integers, constants),
@@ -81,7 +108,7 @@ def calls(
                 constants,
             ),
         ]
-    if problem.n_column_sums:
+    if problem.n_column_sums and not finished:
         rows, cols = SUM_BLOCK
         grid = -(-n_cols // cols)
         sum_constants = {**constants, "BLOCK_ROWS": rows, "BLOCK_COLS": cols}
@@ -122,14 +149,21 @@ def prepare(given: Given, program: Program, has_residual: bool, wanted: tuple[bo
     )
     x_wanted, residual_wanted, *parameters_wanted = wanted
     new = functools.partial(allocator, device=h.device)
-    new_parts = new((2, problem.n_rows, steps[0].integers["n_parts"]), rstd.dtype)
+    n_parts = steps[0].integers["n_parts"]
+    new_parts = new((2, problem.n_rows, n_parts), rstd.dtype)
+    new_mail = functools.partial(
+        torch.zeros, (problem.n_rows, n_parts), dtype=torch.int64, device=h.device
+    )
     new_partial = new((chosen.n_programs, n_cols), rstd.dtype)
     makers: list[Callable[[], Tensor] | None] = [
         new_parts if chosen.regime in ("looped", "split") else None,
+        new_mail if chosen.regime == "grid" else None,
+    ]
+    makers += [new_partial if want else None for want in parameters_wanted]
+    makers += [
         new(dy.shape, dy.dtype) if x_wanted else None,
         new(h.shape, h.dtype) if residual_wanted else None,
     ]
-    makers += [new_partial if want else None for want in parameters_wanted]
     makers += [
         new(parameter.shape, parameter.dtype) if parameter is not None and want else None
         for parameter, want in zip((pre_bias, weight, bias), parameters_wanted, strict=True)
@@ -146,6 +180,6 @@ def prepare(given: Given, program: Program, has_residual: bool, wanted: tuple[bo
         tensors = tensors_of(given)
         for start in starts:
             start(tensors)
-        return Gradients(tensors[9], tensors[10], *tensors[14:])
+        return Gradients(*tensors[-len(Gradients._fields) :])
 
     return run

@@ -1,9 +1,10 @@
 """Problem -> Plan: a tuned table for the architecture where there is one, else rules that follow the same pattern.
 
 Rows that fit one program are planned by their width alone, so a new number of rows compiles nothing. Wider rows are
-shared by the programs of a ``cluster`` where the GPU has clusters and there are rows enough for all of them. Else they
-are ``looped`` where there are enough of them to fill the device and ``split`` where there are not; into how many parts,
-and among how many programs backward shares the rows, are numbers that no kernel is compiled for.
+shared by the programs of a ``cluster`` where the GPU has clusters and there are rows enough for all of them; in
+backward the widest are shared by a whole ``grid``. Else they are ``looped`` where there are enough of them to fill the
+device and ``split`` where there are not; into how many parts, and among how many programs backward shares the rows,
+are numbers that no kernel is compiled for.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ RESIDENT_COLS = (16384, 8192)
 CLUSTER_BYTES = {"forward": 32768, "backward": 16384}
 CLUSTER_BLOCK = 4096  # columns of one tile there
 MOST_PROGRAMS = 16  # of one cluster
+# A grid: bytes of one tile of one tensor, and rows that are too few for it.
+GRID_TILE_BYTES = 16384
+GRID_BLOCK = 2048  # columns of one tile there
+FEW_ROWS = 16
+REGISTERS = 65536  # of an NVIDIA SM
 HELD_BYTES = (
     256  # of a row and its residual that one thread of a cluster holds, at most: 64 registers
 )
@@ -38,7 +44,7 @@ PROGRAMS_PER_SM = 4  # what a wide row is split for
 PIPELINE_BYTES = {"sm_80": 150 << 10, "sm_90": 200 << 10, "sm_100": 200 << 10}
 PIPELINE_BYTES_ELSEWHERE = 80 << 10
 MOST_STAGES = 5
-PARTIAL_SUM_BYTES = 64 << 20  # what backward may allocate for partial sums
+PARTIAL_SUM_BYTES = 64 << 20  # what backward may allocate for partial sums, and a grid's mail
 
 _forced: dict[str, Any] = {}
 _forgetters: list[Callable[[], None]] = []
@@ -127,6 +133,8 @@ def _from_rules(problem: Problem) -> Plan:
             programs_per_sm=max(1, 8 // num_warps),
             stages=MOST_STAGES,
         )
+    if regime == "grid" or (regime is None and _too_wide_for_clusters(problem)):
+        return _in_a_grid(problem)
     if regime == "cluster" or (regime is None and problem.device.clusters):
         return _in_clusters(problem)
     return _in_chunks(problem)
@@ -154,6 +162,21 @@ def _in_clusters(problem: Problem) -> Plan:
     return Plan("cluster", 1, block_cols, num_warps, cluster=cluster, stages=MOST_STAGES)
 
 
+def _too_wide_for_clusters(problem: Problem) -> bool:
+    share = CLUSTER_BYTES[problem.direction] // problem.dtype.itemsize
+    return problem.direction == "backward" and problem.n_cols > MOST_PROGRAMS * share
+
+
+def _in_a_grid(problem: Problem) -> Plan:
+    """Backward of rows too wide for a cluster: shared by programs all over the GPU."""
+    block_cols = min(GRID_BLOCK, next_power_of_2(problem.n_cols))
+    programs_per_sm = 1 if problem.n_cols <= GRID_BLOCK * problem.device.n_sms else 2
+    block_rows = GRID_TILE_BYTES // (GRID_BLOCK * problem.dtype.itemsize * programs_per_sm)
+    return Plan(
+        "grid", max(1, block_rows), block_cols, 8, programs_per_sm=programs_per_sm, stages=3, lag=3
+    )
+
+
 def _in_chunks(problem: Problem) -> Plan:
     """Rows too wide for one program's registers."""
     block_cols = CHUNK_COLS[problem.direction] // (2 if problem.computes_in_fp64 else 1)
@@ -166,6 +189,8 @@ def _lightened(plan: Plan, problem: Problem) -> Plan:
     """What was planned for a plain norm, made fit for what else has to be kept."""
     if plan.regime in ("looped", "split"):
         return plan
+    if plan.regime == "grid":
+        return _with_fewer_rows(plan, problem)
     forward = problem.direction == "forward"
     return _with_residual(plan, problem) if forward else _with_options(plan, problem)
 
@@ -209,6 +234,18 @@ def _with_options(plan: Plan, problem: Problem) -> Plan:
     return _in_chunks(problem) if options > 1 else plan
 
 
+def _with_fewer_rows(plan: Plan, problem: Problem) -> Plan:
+    """A grid: tiles that can be loaded ahead, of 32 elements a thread; of 16 with options that take registers."""
+    light = problem.activation is None and problem.n_column_sums <= 2
+    threads = plan.num_warps * problem.device.warp_size
+    room = (32 if light else 16) * threads // plan.programs_per_sm
+    while plan.block_rows > 1 and (
+        plan.block_rows * plan.block_cols > room or _most_stages(plan, problem) < plan.stages
+    ):
+        plan = dataclasses.replace(plan, block_rows=plan.block_rows // 2)
+    return plan
+
+
 def _warps(elements: int, tile: int, problem: Problem) -> int:
     """16 elements a thread; backward has at most 256 threads, which leaves each its 255 registers, so up to 32.
 
@@ -229,8 +266,9 @@ def _most_stages(plan: Plan, problem: Problem) -> int:
     if not arch.startswith("sm_"):
         return 1
     h, dh = problem.residual_dtype or problem.dtype, problem.residual_dtype
-    per_element = problem.dtype.itemsize + h.itemsize + (dh.itemsize if dh else 0)
-    tile_bytes = plan.block_rows * plan.chunks * plan.block_cols
+    reads = 2 if plan.regime == "grid" else 1
+    per_element = reads * (problem.dtype.itemsize + h.itemsize) + (dh.itemsize if dh else 0)
+    tile_bytes = plan.block_rows * max(1, plan.chunks) * plan.block_cols
     tile_bytes *= per_element * plan.programs_per_sm
     fitting = 1 + PIPELINE_BYTES.get(arch, PIPELINE_BYTES_ELSEWHERE) // tile_bytes
     # dh is wanted late in a tile, and with more than 3 in flight the compiler keeps one more copy of everything.
@@ -241,6 +279,10 @@ def _settled(plan: Plan, problem: Problem) -> Plan:
     """What is left to settle: parts of a row, programs that share the rows, tiles in flight."""
     n_rows, n_cols, n_sms = problem.n_rows, problem.n_cols, problem.device.n_sms
     if plan.regime == "cluster" and not _clusters_fit(plan, problem):
+        plan = _in_chunks(problem)
+    if plan.regime == "grid":
+        if _grid_fits(plan, problem):
+            return _settled_grid(plan, problem)
         plan = _in_chunks(problem)
     chunks = _chunks(plan, problem)
     wide = plan.regime in ("looped", "split")
@@ -294,6 +336,46 @@ def _clusters_fit(plan: Plan, problem: Problem) -> bool:
     resident = problem.device.resident(plan.cluster)
     share = CLUSTER_BYTES[problem.direction] // problem.dtype.itemsize * plan.cluster
     return 0 < resident <= problem.n_rows and (plan.source != "rules" or problem.n_cols <= share)
+
+
+def _grid_fits(plan: Plan, problem: Problem) -> bool:
+    """Whether all programs of a grid run at once, and their mail is within the budget."""
+    groups, arch = most_groups(plan, problem), problem.device.arch
+    if problem.direction == "forward" or problem.computes_in_fp64 or groups == 0:
+        return False
+    n_parts = -(-problem.n_cols // _part_cols(plan, problem))
+    if arch == "interpreter":  # programs run one after another: none can wait for the next
+        return n_parts == 1
+    spent = 8 * problem.n_rows * n_parts + 4 * groups * problem.n_cols * problem.n_column_sums
+    if not arch.startswith("sm_") or spent > PARTIAL_SUM_BYTES:
+        return False
+    return "regime" in _forced or (n_parts > 1 and problem.n_rows > FEW_ROWS)
+
+
+def _settled_grid(plan: Plan, problem: Problem) -> Plan:
+    """Parts of nearly one width, groups that share the rows, and registers for all programs at once."""
+    groups = plan.n_programs or most_groups(plan, problem)
+    tiles = -(-problem.n_rows // plan.block_rows)
+    threads = plan.num_warps * problem.device.warp_size * plan.programs_per_sm
+    return dataclasses.replace(
+        plan,
+        part_cols=_part_cols(plan, problem),
+        stages=max(1, min(plan.stages, _most_stages(plan, problem))),
+        n_programs=max(1, min(groups, tiles)),
+        registers=REGISTERS // threads // 8 * 8 if plan.programs_per_sm > 1 else 0,
+    )
+
+
+def most_groups(plan: Plan, problem: Problem) -> int:
+    """A grid: how many groups of programs, each of which has a whole row, run at once."""
+    n_parts = -(-problem.n_cols // _part_cols(plan, problem))
+    return problem.device.n_sms * plan.programs_per_sm // n_parts
+
+
+def _part_cols(plan: Plan, problem: Problem) -> int:
+    """A grid: columns of one part. It begins at a multiple of 16 columns, so that accesses are of 16 bytes."""
+    n_parts = -(-problem.n_cols // plan.block_cols)
+    return min(plan.block_cols, -(-problem.n_cols // (16 * n_parts)) * 16)
 
 
 def next_power_of_2(n: int) -> int:

@@ -12,8 +12,8 @@ from .clusters import SIZES, resident_clusters
 from .launcher import CAN_START_CLUSTERS
 
 Direction = Literal["forward", "backward"]
-Regime = Literal["tile", "resident", "cluster", "looped", "split"]
-REGIMES: tuple[Regime, ...] = ("tile", "resident", "cluster", "looped", "split")
+Regime = Literal["tile", "resident", "cluster", "grid", "looped", "split"]
+REGIMES: tuple[Regime, ...] = ("tile", "resident", "cluster", "grid", "looped", "split")
 
 
 class Device(NamedTuple):
@@ -77,15 +77,16 @@ class Plan:
     """How a problem is run. Printing it shows the regime, the settings, and where they come from."""
 
     regime: Regime
-    block_rows: int  # rows of one tile; 1 except in the tile regime
+    block_rows: int  # rows of one tile; 1 except in the tile and grid regimes
     block_cols: int  # columns of one tile
     num_warps: int
     cluster: int = 1  # programs that share a row; 1 except in the cluster regime
     chunks: int = 0  # tile, resident, cluster: tiles that hold a program's columns of a row
     programs_per_sm: int = 1  # backward, cluster: programs on each SM, together n_programs
-    stages: int = 1  # tiles in flight: backward tile, resident, cluster; forward cluster, 1 or 2
-    part_cols: int = 0  # looped, split: columns of one program's part of a row
-    n_programs: int = 0  # backward, cluster: programs, or clusters, that share the rows
+    stages: int = 1  # tiles in flight: backward but looped and split; forward cluster, 1 or 2
+    lag: int = 0  # grid: tiles from one whose sums are sent to the one that is finished then
+    part_cols: int = 0  # looped, split, grid: columns of one program's part of a row
+    n_programs: int = 0  # backward, cluster: programs, clusters or groups that share the rows
     early: bool = False  # forward tile, resident: weight and bias are loaded along with the rows
     registers: int = 0  # of a thread, at most; 0: what the compiler finds best
     source: str = "rules"
@@ -101,8 +102,10 @@ class Plan:
         if self.part_cols:
             words.append(f"{self.part_cols} columns per part")
         if self.n_programs:
-            noun = "cluster" if self.cluster > 1 else "program"
+            noun = "cluster" if self.cluster > 1 else "group" if self.lag else "program"
             words.append(f"{self.n_programs} {noun}{'s' if self.n_programs > 1 else ''}")
         if self.stages > 1:
             words.append(f"{self.stages} stages")
+        if self.lag:
+            words.append(f"sums {self.lag} tile{'s' if self.lag > 1 else ''} ahead")
         return ", ".join(words) + f" ({self.source})"

@@ -125,6 +125,7 @@ def compile_backward(
         "mu": compute if program.center else None,
         "rstd": compute,
         "parts": compute,
+        "mail": torch.int64,
         **_dtypes(dx=x, dresidual=residual if own_gradient else None),
     }
     for name, parameter in parameters.items():
