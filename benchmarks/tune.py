@@ -58,6 +58,8 @@ def candidates(study: Study) -> Iterator[dict[str, Any]]:
             yield from _tiles(study, block_cols, chunks)
     if study.n_cols > 8192 and device_of(0).clusters:
         yield from _clusters(study)
+    if study.n_cols >= 65536 and not forward:
+        yield from _grids(study)
     if study.n_cols > (4096 if forward else 8192):
         sizes = (
             ((2048, 8), (4096, 16), (8192, 32)) if forward else ((1024, 4), (2048, 8), (2048, 16))
@@ -118,6 +120,30 @@ def _clusters(study: Study) -> Iterator[dict[str, Any]]:
                     yield from _passages(one)
                 elif cluster > 1:
                     yield from _pipelines(one, share, study.dtype.itemsize)
+
+
+def _grids(study: Study) -> Iterator[dict[str, Any]]:
+    """Rows shared by programs all over the GPU: around 16 KiB of each tensor in a tile, three tiles in flight."""
+    rows = 8 // study.dtype.itemsize
+    n_sms = device_of(0).n_sms
+    for block_cols, num_warps, block_rows, lag, stages, programs_per_sm in (
+        (2048, 8, rows, 3, 3, 1),
+        (2048, 8, rows, 2, 3, 1),
+        (2048, 8, rows, 4, 3, 1),
+        (2048, 8, rows, 3, 4, 1),
+        (2048, 16, rows, 3, 3, 1),
+        (2048, 8, rows // 2, 5, 4, 1),
+        (4096, 16, rows // 2, 3, 3, 1),
+        (2048, 8, rows // 2, 3, 3, 2),
+        (2048, 8, rows // 2, 2, 3, 2),
+        (2048, 8, rows // 2, 4, 3, 2),
+        (2048, 8, rows // 2, 3, 4, 2),
+        (1024, 4, rows, 3, 3, 2),
+    ):
+        if -(-study.n_cols // block_cols) <= n_sms * programs_per_sm:
+            one = {"regime": "grid", "block_rows": block_rows, "block_cols": block_cols}
+            one |= {"num_warps": num_warps, "programs_per_sm": programs_per_sm}
+            yield {**one, "stages": stages, "lag": lag}
 
 
 def _passages(one: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -287,9 +313,12 @@ def main() -> None:
         for n_cols in sorted(options.widths)
     ]
     jobs = [(study, settings) for study in studies for settings in candidates(study)]
-    # What is compiled does not depend on how many programs there are.
+    # What is compiled does not depend on how many programs there are, but for a grid, of which all must be resident.
     kinds = {
-        str((study, {**settings, "programs_per_sm": 0})): (study, settings)
+        str((study, settings if "lag" in settings else {**settings, "programs_per_sm": 0})): (
+            study,
+            settings,
+        )
         for study, settings in jobs
     }
     print(f"{len(jobs)} settings for {len(studies)} rows of the table", flush=True)
