@@ -7,7 +7,8 @@ import torch
 
 from rownorm.launch import launcher
 
-ROLES = ("x", "y", "absent")
+ROLES = ("x", "y", "")
+PLACES = (1, -1, 0)  # of y, absent and x among the tensors
 
 
 class CudaLauncher:
@@ -46,7 +47,7 @@ def start(monkeypatch):
         compiled = SimpleNamespace(run=run, function="function", packed_metadata=METADATA)
         compiled.launch_metadata = lambda *arguments: ("launch metadata", *arguments)
         example = (torch.empty(5), torch.empty(5), None)
-        direct = launcher._direct(call, compiled, ROLES, example, 0, public.append)
+        direct = launcher._direct(call, compiled, PLACES, example, 0, public.append)
         return run, direct, public
 
     return bind

@@ -7,7 +7,7 @@
 
     backward_tile   a persistent grid: reads h and dy once, writes dx once, and keeps the sums over its rows in
                     registers (regimes tile and resident; with CLUSTER > 1, where a row is shared, cluster)
-    column_sums     adds the sums of all programs, in a fixed order, and rounds them once
+    column_sums     adds the sums of all programs, in a fixed order, and rounds them once; one program needs no adding
 
 Where ROUND_TO names a dtype, the weight saw a rounded ``x_hat``: dweight uses that one, and rounding counts
 as the identity, as it does in autograd. Strides and sizes arrive divided by ALIGN, as in ``forward``.
@@ -64,21 +64,27 @@ def _zeros(
 
 
 @triton.jit
-def _store_partial(
-    ptr,
+def _store_sums(
+    partial_ptr,
+    final_ptr,
     sums,
-    partial,
+    program,
+    n_programs,
     lanes,
     n_cols,
     BLOCK_COLS: tl.constexpr,
     CHUNKS: tl.constexpr,
     EVEN_COLS: tl.constexpr,
 ):
-    """The sums over this program's rows, one row of ``ptr``."""
+    """The sums over this program's rows: one row of the partial sums; or all there is, if nobody else has rows."""
     for c in tl.static_range(CHUNKS):
         cols = c * BLOCK_COLS + lanes
         ok = in_range(cols, n_cols, EVEN_COLS)
-        tl.store(ptr + partial + cols, tl.sum(sums[c], axis=0, keep_dims=True), mask=ok)
+        total = tl.sum(sums[c], axis=0, keep_dims=True)
+        if n_programs == 1:
+            tl.store(final_ptr + cols, total.to(final_ptr.dtype.element_ty), mask=ok)
+        else:
+            tl.store(partial_ptr + tl.cast(program, tl.int64) * n_cols + cols, total, mask=ok)
 
 
 @triton.jit(
@@ -95,9 +101,12 @@ def backward_tile(
     rstd_ptr,
     dx_ptr,
     dresidual_ptr,
-    dpre_bias_partial_ptr,  # the last three: (programs or clusters, n_cols) partial sums
+    dpre_bias_partial_ptr,  # (programs or clusters, n_cols) partial sums
     dweight_partial_ptr,
     dbias_partial_ptr,
+    dpre_bias_ptr,  # the sums themselves, written if there is one program, or one cluster
+    dweight_ptr,
+    dbias_ptr,
     dy_row_stride,
     dh_row_stride,
     h_row_stride,
@@ -212,18 +221,44 @@ def backward_tile(
         if dpre_bias_partial_ptr is not None:
             dpre_bias = more_dpre_bias
 
-    partial = tl.cast(program, tl.int64) * n_cols
     if dpre_bias_partial_ptr is not None:
-        _store_partial(
-            dpre_bias_partial_ptr, dpre_bias, partial, lanes, n_cols, BLOCK_COLS, CHUNKS, EVEN_COLS
+        _store_sums(
+            dpre_bias_partial_ptr,
+            dpre_bias_ptr,
+            dpre_bias,
+            program,
+            step,
+            lanes,
+            n_cols,
+            BLOCK_COLS,
+            CHUNKS,
+            EVEN_COLS,
         )
     if dweight_partial_ptr is not None:
-        _store_partial(
-            dweight_partial_ptr, dweight, partial, lanes, n_cols, BLOCK_COLS, CHUNKS, EVEN_COLS
+        _store_sums(
+            dweight_partial_ptr,
+            dweight_ptr,
+            dweight,
+            program,
+            step,
+            lanes,
+            n_cols,
+            BLOCK_COLS,
+            CHUNKS,
+            EVEN_COLS,
         )
     if dbias_partial_ptr is not None:
-        _store_partial(
-            dbias_partial_ptr, dbias, partial, lanes, n_cols, BLOCK_COLS, CHUNKS, EVEN_COLS
+        _store_sums(
+            dbias_partial_ptr,
+            dbias_ptr,
+            dbias,
+            program,
+            step,
+            lanes,
+            n_cols,
+            BLOCK_COLS,
+            CHUNKS,
+            EVEN_COLS,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from operator import itemgetter
 
 import torch
 import triton.language as tl
@@ -19,13 +20,8 @@ from .planner import MOST_PARTS, next_power_of_2, plan
 from .problem import Plan, Problem, device_of
 from .rows import alignment, allocator, compute_type, required_row_stride, rounding_type
 
-PARAMETERS = ("pre_bias", "weight", "bias")
-ROLES = (
-    *("dy", "dh", "h", "pre_bias", "weight", "bias", "mu", "rstd", "parts", "mail"),
-    *(f"d{name}_partial" for name in PARAMETERS),
-    *("dx", "dresidual"),
-    *(f"d{name}" for name in PARAMETERS),
-)
+GRADIENTS = tuple(f"d{name}" for name in Gradients._fields)
+SUMS = GRADIENTS[2:]
 SUM_BLOCK = (128, 32)  # rows and columns of one tile of the last kernel
 
 Run = Callable[[Given], Gradients]
@@ -74,6 +70,7 @@ def calls(
     }
     finished = False
     if plan.regime in ("tile", "resident", "cluster"):
+        finished = plan.n_programs == 1
         tile, grid = kernels.backward_tile, plan.n_programs
         steps = [Call(tile, grid, plan.num_warps, integers, constants, plan.cluster)]
     elif plan.regime == "grid":
@@ -147,39 +144,41 @@ def prepare(given: Given, program: Program, has_residual: bool, wanted: tuple[bo
         n_cols if dh is None else required_row_stride(dh),
         required_row_stride(h),
     )
-    x_wanted, residual_wanted, *parameters_wanted = wanted
     new = functools.partial(allocator, device=h.device)
     n_parts = steps[0].integers["n_parts"]
-    new_parts = new((2, problem.n_rows, n_parts), rstd.dtype)
-    new_mail = functools.partial(
-        torch.zeros, (problem.n_rows, n_parts), dtype=torch.int64, device=h.device
-    )
+    makers: dict[str, Callable[[], Tensor]] = {}
+    if chosen.regime in ("looped", "split"):
+        makers["parts"] = new((2, problem.n_rows, n_parts), rstd.dtype)
+    if chosen.regime == "grid":
+        mail = (problem.n_rows, n_parts)
+        makers["mail"] = functools.partial(torch.zeros, mail, dtype=torch.int64, device=h.device)
     new_partial = new((chosen.n_programs, n_cols), rstd.dtype)
-    makers: list[Callable[[], Tensor] | None] = [
-        new_parts if chosen.regime in ("looped", "split") else None,
-        new_mail if chosen.regime == "grid" else None,
-    ]
-    makers += [new_partial if want else None for want in parameters_wanted]
-    makers += [
-        new(dy.shape, dy.dtype) if x_wanted else None,
-        new(h.shape, h.dtype) if residual_wanted else None,
-    ]
-    makers += [
-        new(parameter.shape, parameter.dtype) if parameter is not None and want else None
-        for parameter, want in zip((pre_bias, weight, bias), parameters_wanted, strict=True)
-    ]
+    if steps[-1].kernel is not kernels.column_sums:
+        # Not written; but a kernel is compiled for its dtype, and for any number of rows that is the same kernel.
+        unused = torch.empty(1, dtype=rstd.dtype, device=h.device)
+        new_partial = lambda: unused  # noqa: E731
+    for name, like, want in zip(GRADIENTS, (dy, h, pre_bias, weight, bias), wanted, strict=True):
+        if want and like is not None:
+            makers[name] = new(like.shape, like.dtype)
+            if name in SUMS:
+                makers[f"{name}_partial"] = new_partial
+
+    # Tensors in the order in which ``run`` has them. The last one stands for all that are not there.
+    roles = [*Given._fields, *makers, ""]
+    if has_residual:
+        roles[roles.index("pre_bias")] = ""  # h has it already
+    make = tuple(makers.values())
+    outputs = itemgetter(*(roles.index(name) if name in makers else -1 for name in GRADIENTS))
 
     def tensors_of(given: Given) -> tuple[Tensor | None, ...]:
-        if has_residual:
-            given = given._replace(pre_bias=None)  # h has it already
-        return (*given, *[make and make() for make in makers])
+        return (*given, *[new() for new in make], None)
 
-    starts = [bind(call, ROLES, tensors_of(given), h.get_device()) for call in steps]
+    starts = [bind(call, roles, tensors_of(given), h.get_device()) for call in steps]
 
     def run(given: Given) -> Gradients:
         tensors = tensors_of(given)
         for start in starts:
             start(tensors)
-        return Gradients(*tensors[-len(Gradients._fields) :])
+        return Gradients._make(outputs(tensors))
 
     return run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from operator import itemgetter
 
 from torch import Tensor
 
@@ -17,7 +18,8 @@ from .planner import MOST_PARTS, plan
 from .problem import Plan, Problem, device_of
 from .rows import alignment, allocator, compute_type, packs, required_row_stride, rounding_type
 
-ROLES = ("x", "residual", "pre_bias", "weight", "bias", "y", "h", "mu", "rstd", "parts")
+GIVEN = ("x", "residual", "pre_bias", "weight", "bias")
+MADE = ("y", "h", "mu", "rstd")
 
 # (x, residual, pre_bias, weight, bias) -> (y, h, mu, rstd)
 Run = Callable[
@@ -109,40 +111,37 @@ def prepare(
     steps = calls(problem, chosen, program, x_stride, residual_stride)
     compute = compute_dtype(x, residual)
     new = functools.partial(allocator, device=x.device)
-    new_y = new(x.shape, x.dtype)
-    new_h = None if residual is None else new(x.shape, residual.dtype)
-    new_rstd = new(x.shape[:-1], compute) if want_statistics else None
-    new_mu = new_rstd if program.center else None
-    parts_shape = (2, problem.n_rows, steps[0].integers["n_parts"])
-    new_parts = new(parts_shape, compute) if chosen.regime == "split" else None
+    makers = {"y": new(x.shape, x.dtype)}
+    if residual is not None:
+        makers["h"] = new(x.shape, residual.dtype)
+    if want_statistics:
+        makers["rstd"] = new(x.shape[:-1], compute)
+        if program.center:
+            makers["mu"] = makers["rstd"]
+    if chosen.regime == "split":
+        makers["parts"] = new((2, problem.n_rows, steps[0].integers["n_parts"]), compute)
 
-    def allocate() -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
-        return (
-            new_y(),
-            new_h and new_h(),
-            new_mu and new_mu(),
-            new_rstd and new_rstd(),
-            new_parts and new_parts(),
-        )
-
-    example = (x, residual, pre_bias, weight, bias, *allocate())
-    starts = [bind(call, ROLES, example, x.get_device()) for call in steps]
+    # Tensors in the order in which ``run`` has them. The last one stands for all that are not there.
+    roles = [*GIVEN, *makers, ""]
+    make = tuple(makers.values())
+    outputs = itemgetter(*(roles.index(name) if name in makers else -1 for name in MADE))
+    example = (x, residual, pre_bias, weight, bias, *[new() for new in make], None)
+    starts = [bind(call, roles, example, x.get_device()) for call in steps]
 
     def run(x, residual, pre_bias, weight, bias):  # type: ignore[no-untyped-def]
-        made = allocate()
-        tensors = (x, residual, pre_bias, weight, bias, *made)
+        tensors = (x, residual, pre_bias, weight, bias, *[new() for new in make], None)
         for start in starts:
             start(tensors)
-        return made[:4]
+        return outputs(tensors)
 
     if len(starts) > 1 or want_statistics or residual is not None:
         return run
-    start = starts[0]
+    start, new_y = starts[0], makers["y"]
 
     def run_one(x, residual, pre_bias, weight, bias):  # type: ignore[no-untyped-def]
         """Inference in one kernel: the same, with nothing in the way of a small tensor."""
         y = new_y()
-        start((x, None, pre_bias, weight, bias, y, None, None, None, None))
+        start((x, None, pre_bias, weight, bias, y, None))
         return y, None, None, None
 
     return run_one

@@ -81,10 +81,14 @@ Start = Callable[[Sequence[Tensor | None]], None]
 
 
 def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], device: int) -> Start:
-    """Compile ``call`` for tensors like these: same dtypes, same alignment. An empty grid does nothing."""
+    """Compile ``call`` for tensors like these: same dtypes, same alignment. An empty grid does nothing.
+
+    roles: what the tensors are. The last tensor is None, and stands for every role that is not among them.
+    """
     if call.grid == 0:
         return lambda tensors: None
-    take = itemgetter(*(roles.index(role) for role in call.roles))
+    places = [roles.index(role) if role in roles else -1 for role in call.roles]
+    take = itemgetter(*places)
     arguments = (*call.ordered(call.integers), *call.ordered(call.constants))
     kernel, grid = call.kernel, call.grid
     options = {} if INTERPRETING else call.options
@@ -97,13 +101,13 @@ def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], dev
             raise RuntimeError(f"{kernel.__name__}: only a direct launch can start clusters")
         return public
     compiled = kernel.warmup(*take(tensors), *arguments, **call.options, grid=(1,))
-    return _direct(call, compiled, roles, tensors, device, public) or public
+    return _direct(call, compiled, places, tensors, device, public) or public
 
 
 def _direct(
     call: Call,
     compiled: Any,
-    roles: Sequence[str],
+    places: Sequence[int],
     tensors: Sequence[Tensor | None],
     device: int,
     public: Start,
@@ -125,14 +129,10 @@ def _direct(
     unheard = (*middle, None, None, None)  # launch metadata, enter hook, exit hook
     current_stream = torch._C._cuda_getCurrentRawStream
     runtime, grid, clustered = knobs.runtime, call.grid, call.cluster > 1
-    take = itemgetter(*(roles.index(role) for role in call.roles))
+    take = itemgetter(*places)
     arguments = (*call.ordered(call.integers), *call.ordered(call.constants))
-    absent: list[int | None] = [None] * len(call.roles)
-    present = [
-        (place, roles.index(role))
-        for place, role in enumerate(call.roles)
-        if tensors[roles.index(role)] is not None
-    ]
+    absent: list[int | None] = [None] * len(places)
+    present = [(i, place) for i, place in enumerate(places) if tensors[place] is not None]
 
     def direct(tensors: Sequence[Tensor | None]) -> None:
         before = unheard
@@ -145,8 +145,8 @@ def _direct(
             )
             before = (*middle, told, enter, leave)
         pointers: list[int | None] = absent.copy()
-        for place, index in present:
-            pointers[place] = tensors[index].data_ptr()  # type: ignore[union-attr]
+        for i, place in present:
+            pointers[i] = tensors[place].data_ptr()  # type: ignore[union-attr]
         return launch(grid, 1, 1, current_stream(device), function, *before, *pointers, *arguments)
 
     return direct

@@ -1,10 +1,10 @@
 """Problem -> Plan: a tuned table for the architecture where there is one, else rules that follow the same pattern.
 
-Rows that fit one program are planned by their width alone, so a new number of rows compiles nothing. Wider rows are
-shared by the programs of a ``cluster`` where the GPU has clusters and there are rows enough for all of them; in
-backward the widest are shared by a whole ``grid``. Else they are ``looped`` where there are enough of them to fill the
-device and ``split`` where there are not; into how many parts, and among how many programs backward shares the rows,
-are numbers that no kernel is compiled for.
+Rows that fit one program are planned by their width alone, so a new number of rows compiles nothing. So are wider
+rows, where the GPU has clusters: they are shared by the programs of a ``cluster``, and the widest, in backward, by a
+whole ``grid``. Else they are ``looped`` where there are enough of them to fill the device and ``split`` where there are
+not; into how many parts, and among how many programs backward shares the rows, are numbers that no kernel is compiled
+for.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from importlib import resources
 from typing import Any
 
+from .launcher import VERSION
 from .problem import Plan, Problem, Regime
 
 # Columns up to which one program holds whole rows in registers without a spill, on every target: (forward, backward).
@@ -25,14 +26,10 @@ RESIDENT_COLS = (16384, 8192)
 CLUSTER_BYTES = {"forward": 32768, "backward": 16384}
 CLUSTER_BLOCK = 4096  # columns of one tile there
 MOST_PROGRAMS = 16  # of one cluster
-# A grid: bytes of one tile of one tensor, and rows that are too few for it.
-GRID_TILE_BYTES = 16384
+GRID_TILE_BYTES = 16384  # of one tensor
 GRID_BLOCK = 2048  # columns of one tile there
-FEW_ROWS = 16
 REGISTERS = 65536  # of an NVIDIA SM
-HELD_BYTES = (
-    256  # of a row and its residual that one thread of a cluster holds, at most: 64 registers
-)
+HELD_BYTES = 256  # of a row and its residual, that a thread of a cluster holds: 64 registers
 MOST_CHUNKS = 8  # tiles that hold a row whose width is no power of two
 CHUNK_COLS = {"forward": 4096, "backward": 2048}  # columns of one chunk of a wider row
 TILE_ELEMENTS = {"forward": 2048, "backward": 4096}  # elements of a tile of several short rows
@@ -44,6 +41,7 @@ PROGRAMS_PER_SM = 4  # what a wide row is split for
 PIPELINE_BYTES = {"sm_80": 150 << 10, "sm_90": 200 << 10, "sm_100": 200 << 10}
 PIPELINE_BYTES_ELSEWHERE = 80 << 10
 MOST_STAGES = 5
+FEW_TILES = 8  # up to so many are backward of one program, which needs no kernel to add up its sums
 PARTIAL_SUM_BYTES = 64 << 20  # what backward may allocate for partial sums, and a grid's mail
 
 _forced: dict[str, Any] = {}
@@ -101,6 +99,8 @@ def _from_table(problem: Problem) -> Plan | None:
     if problem.n_cols > row["max_cols"] and row["settings"]["regime"] != "looped":
         return None
     settings = {"block_cols": next_power_of_2(row["max_cols"]), **row["settings"]}
+    if not table["triton"].startswith("{}.{}.".format(*VERSION)):
+        settings["registers"] = 0  # a limit is good for the compiler it was found with
     if settings["regime"] in ("tile", "resident"):
         settings["block_cols"] = min(settings["block_cols"], next_power_of_2(problem.n_cols))
     return Plan(**settings, source=f"table for {table['device']}")
@@ -318,6 +318,8 @@ def _settled(plan: Plan, problem: Problem) -> Plan:
         affordable = PARTIAL_SUM_BYTES // (n_cols * itemsize * max(1, problem.n_column_sums))
         programs = -(-plan.programs_per_sm * n_sms // (chunks if wide else 1))
         tiles = -(-n_rows // plan.block_rows)
+        if tiles <= FEW_TILES and not wide:
+            programs = 1
         plan = dataclasses.replace(plan, n_programs=max(1, min(programs, tiles, affordable)))
     return plan
 
@@ -328,14 +330,14 @@ def _chunks(plan: Plan, problem: Problem) -> int:
 
 
 def _clusters_fit(plan: Plan, problem: Problem) -> bool:
-    """Whether this GPU has such clusters, rows enough for all of them, and registers for a program's share of a row."""
+    """Whether this GPU has such clusters, and their programs registers for a share of a row."""
     if problem.computes_in_fp64:
         return False
     if "regime" in _forced:
         return True
-    resident = problem.device.resident(plan.cluster)
     share = CLUSTER_BYTES[problem.direction] // problem.dtype.itemsize * plan.cluster
-    return 0 < resident <= problem.n_rows and (plan.source != "rules" or problem.n_cols <= share)
+    fits = plan.source != "rules" or problem.n_cols <= share
+    return fits and problem.device.resident(plan.cluster) > 0
 
 
 def _grid_fits(plan: Plan, problem: Problem) -> bool:
@@ -349,7 +351,7 @@ def _grid_fits(plan: Plan, problem: Problem) -> bool:
     spent = 8 * problem.n_rows * n_parts + 4 * groups * problem.n_cols * problem.n_column_sums
     if not arch.startswith("sm_") or spent > PARTIAL_SUM_BYTES:
         return False
-    return "regime" in _forced or (n_parts > 1 and problem.n_rows > FEW_ROWS)
+    return "regime" in _forced or n_parts > 1
 
 
 def _settled_grid(plan: Plan, problem: Problem) -> Plan:
