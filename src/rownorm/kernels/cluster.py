@@ -122,12 +122,12 @@ def receive(mailbox, turn):
 
 
 @triton.jit
-def _pairs(room, CLUSTER: tl.constexpr):
-    """What the members sent, two tensors in the order of ranks. A lane has one of each, so sums take few steps."""
+def _pairs(room, ranks):
+    """What these members sent: two numbers, or two tensors with a lane for each member, so that sums take few steps."""
     return tl.inline_asm_elementwise(
         "ld.shared.v2.f32 {$0, $1}, [$2];",
         "=f,=f,r",
-        [room + 8 * tl.arange(0, CLUSTER)],
+        [room + 8 * ranks],
         dtype=(tl.float32, tl.float32),
         is_pure=False,
         pack=1,
@@ -137,18 +137,20 @@ def _pairs(room, CLUSTER: tl.constexpr):
 @triton.jit
 def received_sums(mailbox, turn, CLUSTER: tl.constexpr):
     """The sums of both numbers over the cluster, in a fixed order: the same bits in every member."""
-    first, second = _pairs(receive(mailbox, turn), CLUSTER)
+    first, second = _pairs(receive(mailbox, turn), tl.arange(0, CLUSTER))
     return tl.sum(first), tl.sum(second)
 
 
 @triton.jit
 def received_moments(mailbox, turn, n_cols, n, COLS: tl.constexpr, CLUSTER: tl.constexpr):
     """(mean, sum of squared deviations) of a row whose members sent those of their COLS columns."""
-    means, squares = _pairs(receive(mailbox, turn), CLUSTER)
-    counts = tl.minimum(n_cols - tl.arange(0, CLUSTER) * COLS, COLS)
-    counts = tl.maximum(counts, 0).to(tl.float32)
-    # Twice, as in ``arithmetic``. The count first: it is 0 for a member beyond the row.
-    mean = tl.sum(counts / n * means)
-    mean += tl.sum(counts / n * (means - mean))
-    shift = means - mean
-    return mean, tl.sum(squares + counts * shift * shift)
+    room = receive(mailbox, turn)
+    ranks = tl.arange(0, CLUSTER)
+    means, squares = _pairs(room, ranks)
+    counts = tl.maximum(tl.minimum(n_cols - ranks * COLS, COLS), 0).to(tl.float32)
+    # From the first member's mean: where all are the same, nothing is lost, however large they are.
+    origin, _ = _pairs(room, 0)
+    drift = tl.sum(counts * (means - origin)) / n
+    shift = means - origin - drift
+    # The count first: it is 0 for a member beyond the row, whatever the square of its shift.
+    return origin + drift, tl.sum(squares + counts * shift * shift)

@@ -31,8 +31,9 @@ def send(slots, a, b, ok):
     second = b.to(tl.uint32, bitcast=True).to(tl.uint64)
     word = first | (second << 32)
     word = tl.where(word == 0, 0x80000000, word).to(tl.int64, bitcast=True)
-    # 8 bytes at once, past L1: whoever asks finds all of it or nothing. An exchange would say so, but costs more.
-    tl.store(slots, word, mask=ok, cache_modifier=".cg")
+    # A store that others may read while it is made, in Triton's words: an exchange whose answer nobody wants. A plain
+    # store stays behind for so long that others wait for it.
+    tl.atomic_xchg(slots, word, mask=ok, sem="relaxed", scope="gpu")
 
 
 @triton.jit

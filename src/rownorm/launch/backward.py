@@ -155,7 +155,7 @@ def prepare(given: Given, program: Program, has_residual: bool, wanted: tuple[bo
     new_partial = new((chosen.n_programs, n_cols), rstd.dtype)
     if steps[-1].kernel is not kernels.column_sums:
         # Not written; but a kernel is compiled for its dtype, and for any number of rows that is the same kernel.
-        unused = torch.empty(1, dtype=rstd.dtype, device=h.device)
+        unused = new((1,), rstd.dtype)()
         new_partial = lambda: unused  # noqa: E731
     for name, like, want in zip(GRADIENTS, (dy, h, pre_bias, weight, bias), wanted, strict=True):
         if want and like is not None:
