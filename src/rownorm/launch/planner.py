@@ -359,12 +359,13 @@ def _settled_grid(plan: Plan, problem: Problem) -> Plan:
     groups = plan.n_programs or most_groups(plan, problem)
     tiles = -(-problem.n_rows // plan.block_rows)
     threads = plan.num_warps * problem.device.warp_size * plan.programs_per_sm
+    registers = REGISTERS // threads // 8 * 8
     return dataclasses.replace(
         plan,
         part_cols=_part_cols(plan, problem),
         stages=max(1, min(plan.stages, _most_stages(plan, problem))),
         n_programs=max(1, min(groups, tiles)),
-        registers=REGISTERS // threads // 8 * 8 if plan.programs_per_sm > 1 else 0,
+        registers=registers if registers < 255 else 0,
     )
 
 
