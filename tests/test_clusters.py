@@ -1,5 +1,8 @@
 """How many clusters a GPU runs at once."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from helpers import HAS_CLUSTERS
@@ -37,3 +40,11 @@ def test_the_driver_counts_whole_groups():
     assert len(counts) == len(clusters.SIZES)
     for size, count in zip(clusters.SIZES, counts, strict=True):
         assert 0 < count * size <= n_sms
+
+
+@pytest.mark.skipif(not HAS_CLUSTERS, reason="needs a GPU with clusters")
+def test_the_driver_answers_before_anything_else_was_done():
+    """Before the first tensor there is no context, without which it has no answer."""
+    code = "from rownorm.launch import device_of; print(len(device_of(0).clusters))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(ran.stdout) == len(clusters.SIZES)

@@ -375,6 +375,22 @@ def test_a_plan_of_a_grid_says_how_it_works():
         assert words in text
 
 
+def test_limits_of_registers_are_for_the_compiler_they_were_found_with(monkeypatch):
+    table = planner._table("sm_90")
+    row = next(row for row in table["plans"] if row["settings"].get("registers"))
+    dtype = {2: torch.bfloat16, 4: torch.float32}[row["itemsize"]]
+    asked = problem(row["direction"], 4096, row["max_cols"], dtype, center=row["center"])
+    found_with = tuple(int(part) for part in table["triton"].split(".")[:2])
+    for version, limit in ((found_with, row["settings"]["registers"]), ((9, 9), 0)):
+        monkeypatch.setattr(planner, "VERSION", version)
+        assert launch.plan(asked).registers == limit
+
+
+def test_a_plan_says_what_else_was_chosen():
+    plan = Plan("resident", 1, 4096, 4, early=True, registers=64)
+    assert "weights loaded early, at most 64 registers" in str(plan)
+
+
 def test_too_many_parts_are_refused():
     with (
         force(regime="split", block_cols=16, part_cols=16),

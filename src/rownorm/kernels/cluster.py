@@ -96,7 +96,7 @@ def send(mailbox, first, second, turn):
 
 @triton.jit
 def receive(mailbox, turn):
-    """Wait for the numbers of this turn; gives the room that holds them, for ``pair``."""
+    """Wait for the numbers of this turn; gives the room that holds them."""
     return tl.inline_asm_elementwise(
         """
         {

@@ -108,4 +108,8 @@ class Plan:
             words.append(f"{self.stages} stages")
         if self.lag:
             words.append(f"sums {self.lag} tile{'s' if self.lag > 1 else ''} ahead")
+        if self.early:
+            words.append("weights loaded early")
+        if self.registers:
+            words.append(f"at most {self.registers} registers")
         return ", ".join(words) + f" ({self.source})"
