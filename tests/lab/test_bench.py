@@ -1,5 +1,9 @@
 """Benchmarks on the CPU: the gate, the turns, and what becomes of those who fail."""
 
+import gc
+import random
+import weakref
+
 import msgspec
 import pytest
 import torch
@@ -281,6 +285,47 @@ def test_cold_only_where_the_inputs_exceed_the_cache():
     assert here.cold(CASE, plan)
     large = here._replace(cache=1 << 30)
     assert not large.cold(CASE, large.plan(CASE))
+
+
+def test_what_only_a_cycle_holds_is_freed_after_each_case():
+    """Nobody else collects here: what a call left in a cycle would be gigabytes on a GPU."""
+    left = []
+
+    def cyclic(case, t):
+        holder = {"x": t.x}
+        holder["self"] = holder
+        left.append(weakref.ref(t.x))
+        return lambda: (holder, right(case, t)())[1]
+
+    plant("cyclic", cyclic)
+    other = Case(operation="rms_norm", rows=4, cols=32, dtype="fp32")
+    records = bench([CASE, other], ["cyclic"], run="test", device="cpu", rounds=1)
+    gc.disable()
+    try:
+        for _ in (CASE, other):
+            next(records)
+            assert left
+            assert not any(x() is not None for x in left)
+            assert gc.get_freeze_count()  # so that the next search is short
+        records.close()
+    finally:
+        gc.enable()
+    assert not gc.get_freeze_count()
+
+
+def test_everyone_makes_as_many_calls_for_host_time(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)  # there is nothing to wait for
+    counted = {"quick": 0, "slow": 0}
+    contestants = []
+    for name, seconds in (("quick", [1e-5] * 3), ("slow", [9.0, 1e-3, 1e-3])):
+        plant(name, None)
+        one = bench_module.Contestant(providers.all_providers()[name])
+        one.seconds = seconds
+        one.calls = [lambda name=name: counted.update({name: counted[name] + 1})]
+        contestants.append(one)
+    bench_module._host_rounds(contestants, random.Random(0))
+    assert counted == {"quick": 5 * bench_module.HOST_ROUNDS, "slow": 5 * bench_module.HOST_ROUNDS}
+    assert [len(one.host_seconds) for one in contestants] == [bench_module.HOST_ROUNDS] * 2
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="measures a GPU")

@@ -89,6 +89,13 @@ def test_what_cannot_be_captured_is_timed_by_events():
         assert rounds_of([lambda: torch.neg(x)], Plan(1, 1), flush).timer == "cuda_graph"
 
 
+@pytest.mark.parametrize(
+    ("slowest", "calls"), [(0.0, 64), (5e-6, 64), (1e-4, 50), (1e-3, 5), (2e-3, 4), (1.0, 4)]
+)
+def test_host_calls_are_few_where_the_device_is_busy_for_long(slowest, calls):
+    assert timing.host_calls(slowest) == calls
+
+
 @needs_gpu
 def test_host_time_does_not_wait_for_the_device():
     x = torch.randn(1 << 28, device="cuda")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import functools
+import gc
 import random
+import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -100,24 +102,29 @@ def bench(
     machine = machine_of(device, [known[name] for name in providers])
     todo = [(case, [name for name in providers if (case.key, name) not in done]) for case in cases]
     total, finished = sum(len(names) for _, names in todo), 0
-    for case, names in todo:
-        if not names:
-            continue
-        say = functools.partial(_say, told, finished, total, case)
-        contestants = [Contestant(known[name]) for name in names]
-        clocks: list[Clocks] = []
-        try:
-            with machine.stage():
-                _compete(case, contestants, machine, rounds, budget_s, seed, clocks, say)
-        except Exception as error:  # not of one provider: inputs too large, a device that went away
-            for one in contestants:
-                if one.status == "ok":
-                    one.out("failed", in_one_line(error))
-        made = [_record(one, case, machine, clocks, run) for one in contestants]
-        contestants.clear()
-        machine.free()
-        yield from made
-        finished += len(names)
+    try:
+        for case, names in todo:
+            if not names:
+                continue
+            say = functools.partial(_say, told, finished, total, case)
+            contestants = [Contestant(known[name]) for name in names]
+            clocks: list[Clocks] = []
+            try:
+                with machine.stage():
+                    _compete(case, contestants, machine, rounds, budget_s, seed, clocks, say)
+            except (
+                Exception
+            ) as error:  # not of one provider: inputs too large, a device that went away
+                for one in contestants:
+                    if one.status == "ok":
+                        one.out("failed", in_one_line(error))
+            made = [_record(one, case, machine, clocks, run) for one in contestants]
+            contestants.clear()
+            machine.free()
+            yield from made
+            finished += len(names)
+    finally:
+        gc.unfreeze()  # what ``machine.free`` put aside
 
 
 def in_one_line(error: BaseException) -> str:
@@ -162,9 +169,7 @@ def _compete(
             break
         _round(draw.sample(contestants, len(contestants)), machine, clocks)
     if machine.on_gpu:
-        for _ in range(HOST_ROUNDS):
-            for one in draw.sample(contestants, len(contestants)):
-                one.attempt(_host_round)
+        _host_rounds(contestants, draw)
 
 
 def _gate(case: Case, contestants: list[Contestant], t: data.Tensors, say: Say) -> None:
@@ -233,8 +238,19 @@ def _round(contestants: list[Contestant], machine: Machine, clocks: list[Clocks]
         one.attempt(lambda one, seconds: one.seconds.append(seconds()), seconds)
 
 
-def _host_round(one: Contestant) -> None:
-    one.host_seconds.append(timing.host_seconds(one.calls[0]))
+def _host_rounds(contestants: list[Contestant], draw: random.Random) -> None:
+    """What a call costs the host, in turns again, and with as many calls for everyone."""
+    timed = [statistics.median(one.seconds) for one in contestants if one.seconds]
+    if not timed:
+        return
+    calls = timing.host_calls(max(timed))
+    for _ in range(HOST_ROUNDS):
+        for one in draw.sample(contestants, len(contestants)):
+            one.attempt(_host_round, calls)
+
+
+def _host_round(one: Contestant, calls: int) -> None:
+    one.host_seconds.append(timing.host_seconds(one.calls[0], calls))
 
 
 def _record(

@@ -25,6 +25,10 @@ CPU_ROUND = 5e-3
 SHORTEST_CALL = 2e-6  # seconds: what a kernel takes that has nothing to do
 DEFAULT_CACHE = 64 << 20
 HOST_CALLS = 64  # in a round; few enough that the device's queue does not fill up and hold the host
+FEWEST_HOST_CALLS = 4
+HOST_ROUND = (
+    5e-3  # seconds of work that a round of host time leaves to the device, which is then waited for
+)
 
 
 class Plan(NamedTuple):
@@ -168,7 +172,16 @@ def rounds_of(calls: Calls, plan: Plan, flush: Flush | None) -> Rounds:
         return EventRounds(calls, flush)
 
 
-def host_seconds(call: Callable[[], Any], calls: int = HOST_CALLS) -> float:
+def host_calls(slowest: float) -> int:
+    """The calls of a round of host time, where the slowest provider keeps the device busy for so many seconds a call.
+
+    With 64 of a millisecond each, nearly all of the time would be spent waiting for the device.
+    """
+    affordable = int(HOST_ROUND / max(slowest, SHORTEST_CALL))
+    return max(FEWEST_HOST_CALLS, min(HOST_CALLS, affordable))
+
+
+def host_seconds(call: Callable[[], Any], calls: int) -> float:
     """What the caller waits for one call on a GPU, the device not being waited for."""
     start = time.perf_counter()
     for _ in range(calls):
