@@ -1,18 +1,20 @@
 """Every figure that must hold on an H200: measure what it takes, then judge it.
 
-    python benchmarks/bars.py measure --out results/first --workers 12
+    python benchmarks/bars.py measure --out results/first --workers 16
     python benchmarks/bars.py measure --out results/second
     python benchmarks/bars.py judge results/first results/second
 
-``measure`` goes on where it ended when it is given the same folder again. ``judge`` exits with 0 only where every bar
-holds in every folder and nothing is missing.
+``measure`` goes on where it ended when it is given the same folder again; with ``--limit-s`` it exits with 3 where
+something is left. ``judge`` exits with 0 only where every bar holds in every folder and nothing is missing.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import torch
@@ -24,6 +26,7 @@ from rownorm.lab.records import CEILING, EAGER, OURS
 
 FORWARD, BACKWARD, STEP = ("forward",), ("backward",), ("both",)
 EVERYONE = (EAGER, "torch.compile", "liger", "quack", "fla", CEILING)
+PROVIDERS = (OURS, *EVERYONE)
 
 MEMORY = Must("of the memory allowed", "<=", 1)
 SPEED = (
@@ -54,16 +57,19 @@ HOST = (
     Must("of torch's host cost", "<=", 1.2, STEP),
 )
 COMPILED = (EAGER, "torch.compile", CEILING)
+# In the order of measurement: what takes longest comes last, where time may end. Two must come after others: few-rows
+# after speed-fp16, because fla settles its kernel for 4096 columns on the first case it meets, which has to be a large
+# one; variants after speed-bf16, which measures the plain norms with everyone.
 PARTS = (
-    Part("speed-bf16", "bf16", ("speed",), EVERYONE, "GB/s", SPEED),
-    Part("speed-fp16", "fp16", ("speed-fp16",), EVERYONE, "GB/s", SPEED),
-    Part("speed-fp32", "fp32", ("speed-fp32",), EVERYONE, "GB/s", SPEED),
-    Part("add", "Residual add and norm", ("speed-add",), EVERYONE, "GB/s", ADD),
-    Part("variants", "Variants", ("speed-variants",), COMPILED, "GB/s", VARIANTS),
-    Part("seed", "LayerNorm in fp32", ("seed", "fused-bias"), (EAGER, CEILING), "µs", SEED),
-    Part("few-rows", "A few rows", ("flashinfer",), EVERYONE, "µs", FEW_ROWS),
-    Part("wide", "A few wide rows", ("speed-wide",), (EAGER, CEILING), "µs", WIDE),
     Part("host", "The price of a call", ("host",), (EAGER,), "host µs", HOST),
+    Part("seed", "LayerNorm in fp32", ("seed", "fused-bias"), (EAGER, CEILING), "µs", SEED),
+    Part("wide", "A few wide rows", ("speed-wide",), (EAGER, CEILING), "µs", WIDE),
+    Part("speed-bf16", "bf16", ("speed",), EVERYONE, "GB/s", SPEED),
+    Part("add", "Residual add and norm", ("speed-add",), EVERYONE, "GB/s", ADD),
+    Part("speed-fp16", "fp16", ("speed-fp16",), EVERYONE, "GB/s", SPEED),
+    Part("few-rows", "A few rows", ("flashinfer",), EVERYONE, "µs", FEW_ROWS),
+    Part("variants", "Variants", ("speed-variants",), COMPILED, "GB/s", VARIANTS),
+    Part("speed-fp32", "fp32", ("speed-fp32",), EVERYONE, "GB/s", SPEED),
 )
 # A call, of either pass, compiles two kernels at most for a new width, and none for a new number of rows.
 FIRST_CALL = FirstCallBar(
@@ -75,21 +81,24 @@ FIRST_CALL = FirstCallBar(
 NAMES = (*(part.name for part in PARTS), FIRST_CALL.name)
 
 
-def jobs_of(parts: Sequence[Part]) -> list[Job]:
-    """Every case once, with who runs it; with variants go the plain norms that they are compared with."""
+def jobs_of(parts: Sequence[Part], chosen: Collection[str] = PROVIDERS) -> list[Job]:
+    """Every case once, with who of the chosen runs it; with variants go the plain norms that they are compared with."""
     jobs: dict[str, Job] = {}
     for part in parts:
         for case in part.cases:
             jobs.setdefault(case.key, (case, (OURS, *part.providers)))
         for case in map(plain_of, part.cases if part.musts is VARIANTS else ()):
             jobs.setdefault(case.key, (case, (OURS, CEILING)))
-    return list(jobs.values())
+    taking_part = (
+        (case, tuple(name for name in names if name in chosen)) for case, names in jobs.values()
+    )
+    return [(case, names) for case, names in taking_part if names]
 
 
 def run_measure(options: argparse.Namespace) -> int:
     chosen = options.part or NAMES
     check_folder(options.out)
-    status = 0
+    until, status = time.monotonic() + options.limit_s, 0
     if FIRST_CALL.name in chosen:
         try:
             if not torch.cuda.is_available():
@@ -98,8 +107,13 @@ def run_measure(options: argparse.Namespace) -> int:
         except RuntimeError as error:
             status = 1
             print(f"{FIRST_CALL.name} was not measured: {error}", file=sys.stderr)
-    jobs = jobs_of([part for part in PARTS if part.name in chosen])
-    measure(options.out, jobs, options.rounds, options.workers)
+    jobs = jobs_of([part for part in PARTS if part.name in chosen], options.provider or PROVIDERS)
+    left = measure(options.out, jobs, options.rounds, options.workers, until)
+    if left:
+        print(
+            f"Stopped after {options.limit_s} s, {left} cases are left; the same command goes on."
+        )
+        return 3
     print(f"Next: python benchmarks/bars.py judge {options.out}")
     return status
 
@@ -128,9 +142,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="NAME",
         help=f"{', '.join(NAMES)}; default: all",
     )
+    one.add_argument(
+        *("--provider", "--providers"),
+        nargs="+",
+        action="extend",
+        choices=PROVIDERS,
+        metavar="NAME",
+        help=f"{', '.join(PROVIDERS)}; default: all that a part names",
+    )
     one.add_argument("--rounds", type=at_least(1), default=10, help="default: %(default)s")
     one.add_argument(
         "--workers", type=at_least(0), default=0, help="processes that fill the caches first"
+    )
+    one.add_argument(
+        "--limit-s",
+        type=at_least(1),
+        default=math.inf,
+        metavar="SECONDS",
+        help="begin no further case after so long; exit status 3 where some are left",
     )
     one.set_defaults(command=run_measure)
     one = commands.add_parser("judge", help="hold one or more runs against the bars")

@@ -9,18 +9,22 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import itertools
+import math
 import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
+import torch._inductor.config
+import triton.testing
 from first_call import FirstCall
 
 from rownorm.lab import data, runs
@@ -58,7 +62,8 @@ def check_folder(folder: Path) -> None:
 def unfinished(jobs: Sequence[Job], records: Sequence[Record]) -> list[Job]:
     """The jobs that are not measured yet, whole: all providers of a case take turns.
 
-    So are those in which rownorm could not be timed: a device that failed fails for everybody after it.
+    So are those in which rownorm, if it takes part, could not be timed: a device that failed fails for everybody
+    after it.
     """
     known = all_providers()
     tried = {record.key for record in records if record.status != "missing"}
@@ -66,77 +71,110 @@ def unfinished(jobs: Sequence[Job], records: Sequence[Record]) -> list[Job]:
     return [
         (case, names)
         for case, names in jobs
-        if case.key not in good
+        if (OURS in names and case.key not in good)
         or any((case.key, name) not in tried for name in names if missing(known[name]) is None)
     ]
 
 
-def measure(folder: Path, jobs: Sequence[Job], rounds: int, workers: int) -> None:
-    """Measure what the folder does not hold yet. Every case is on the disk as soon as it is finished."""
+def measure(
+    folder: Path, jobs: Sequence[Job], rounds: int, workers: int, until: float = math.inf
+) -> int:
+    """Measure what the folder does not hold yet; how many cases are left when ``time.monotonic()`` reaches ``until``.
+
+    Every case is on the disk as soon as it is finished. None is cut short, nor is the filling of the caches.
+    """
     left = unfinished(jobs, runs.measured(folder))
     print(
         f"{len(jobs)} cases, {len(left)} of them to be measured, on {describe().name}", flush=True
     )
     if not left:
-        return
+        return 0
     folder.mkdir(parents=True, exist_ok=True)
     if workers:
         fill_caches(left, workers)
-    with Writer(folder / FILE, append=True) as writer, Display(len(left)) as display:
+    began = time.monotonic()
+    with (
+        # What is not in the caches is compiled here: idle or not, processes beside this one would disturb it.
+        torch._inductor.config.patch(compile_threads=1),
+        Writer(folder / FILE, append=True) as writer,
+        Display(len(left)) as display,
+    ):
         run = runs.run_id()
         for names, group in itertools.groupby(left, key=lambda job: job[1]):
             cases = [case for case, _ in group]
             made = bench(cases, names, rounds=rounds, run=run, told=display.told)
-            for _, of_case in itertools.groupby(made, key=lambda record: record.case.key):
-                kept = list(of_case)
+            # By number, not by case: to see that a case ends, the next one would have to be measured.
+            while time.monotonic() < until and (kept := list(itertools.islice(made, len(names)))):
                 for record in kept:
                     writer.write(record)
                 display.finished(kept)
+    print(f"{display.done} cases measured in {time.monotonic() - began:.0f} s", flush=True)
+    return len(left) - display.done
 
 
 def fill_caches(jobs: Sequence[Job], workers: int) -> None:
-    """Run every case once in several processes, for what is compiled on the way.
+    """Run every case once with everyone, in several processes, for what is compiled on the way.
 
-    Each takes the next case when it is done with one. What goes wrong is told and left for the measurement.
+    Each process takes the next pair when it is done with one. What goes wrong is told and left for the measurement.
     """
     began = time.time()
+    pairs = [(case, name) for case, names in jobs for name in names if name not in (EAGER, CEILING)]
+    pairs.sort(key=slowest_to_compile_first)
     spawn = multiprocessing.get_context("spawn")
     with (
         environment(COMPILING),
-        concurrent.futures.ProcessPoolExecutor(workers, mp_context=spawn) as pool,
+        concurrent.futures.ProcessPoolExecutor(
+            workers, mp_context=spawn, initializer=compare_nothing
+        ) as pool,
     ):
-        pending = [pool.submit(compile_case, *job) for job in jobs]
+        pending = [pool.submit(compile_pair, *pair) for pair in pairs]
         try:
-            troubles = [
-                line for done in concurrent.futures.as_completed(pending) for line in done.result()
-            ]
+            troubles = [done.result() for done in concurrent.futures.as_completed(pending)]
         except BrokenProcessPool:
             troubles = ["a process died, and the rest is compiled later"]
         except KeyboardInterrupt:
             pool.shutdown(cancel_futures=True)
             raise
-    for line in dict.fromkeys(troubles):
+    for line in filter(None, dict.fromkeys(troubles)):
         print(f"while compiling: {line}")
     forget_choices(since=began)
     print(f"caches filled in {time.time() - began:.0f} s", flush=True)
 
 
-def compile_case(case: Case, names: Sequence[str]) -> list[str]:
-    """Every provider that compiles, once; what went wrong, a line each."""
+def slowest_to_compile_first(pair: tuple[Case, str]) -> tuple[bool, int]:
+    """So that no process is left with the longest one: fla tries settings that take over a minute for wide rows."""
+    case, name = pair
+    return name != "fla", -case.cols
+
+
+def compare_nothing() -> None:
+    """In a process that only compiles, Triton's autotuner shall run every setting once; its choice is forgotten."""
+    triton.testing.do_bench = call_once
+
+
+def call_once(
+    call: Callable[[], Any], *, quantiles: Sequence[float] | None = None, **_: Any
+) -> float | list[float]:
+    """In the place of Triton's ``do_bench``."""
+    call()
+    return 0.0 if quantiles is None else [0.0] * len(quantiles)
+
+
+def compile_pair(case: Case, name: str) -> str:
+    """Let a provider run a case once; what went wrong, in a line."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    troubles = []
-    for provider in (all_providers()[name] for name in names if name not in (EAGER, CEILING)):
-        if missing(provider, device) is not None:
-            continue
-        try:
-            provider.prepare(case, data.rotation(case, 1, device)[0])()
-        except Refusal:
-            pass
-        except Exception as error:
-            troubles.append(f"{provider.name}, {case.title}: {in_one_line(error)}")
-        if device == "cuda":
-            torch.cuda.empty_cache()  # the others need it
-    return troubles
+    provider, trouble = all_providers()[name], ""
+    if missing(provider, device) is not None or provider.refusal(case) is not None:
+        return trouble
+    try:
+        provider.prepare(case, data.rotation(case, 1, device)[0])()
+    except Refusal:
+        pass
+    except Exception as error:
+        trouble = f"{name}, {case.title}: {in_one_line(error)}"
+    if device == "cuda":
+        torch.cuda.empty_cache()  # the others need it
+    return trouble
 
 
 def forget_choices(since: float) -> None:
@@ -168,7 +206,8 @@ def count_first_calls(folder: Path, calls: Sequence[tuple[str, int]]) -> None:
     """Count for each (operation, columns), in a process with an empty cache, and write all of it or nothing."""
     if (folder / FIRST_CALL_FILE).exists():
         return
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:  # nothing is timed
+    at_once = min(len(calls), os.cpu_count() or 1)  # nothing is timed
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         counted = list(pool.map(lambda call: _count(*call), calls))
     write_whole(
         folder / FIRST_CALL_FILE, msgspec.json.format(msgspec.json.encode(counted), indent=1)

@@ -9,6 +9,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch
+import triton
+import triton.language as tl
+import triton.testing
+
+import rownorm
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -386,11 +392,95 @@ def test_measure_goes_on_where_it_ended(tmp_path, capsys, monkeypatch, without_i
     assert "2 cases, 0 of them to be measured" in capsys.readouterr().out
 
 
-def test_what_is_left_to_measure(monkeypatch):
+@pytest.fixture
+def plant(monkeypatch, without_interpreter):
+    """Add a provider, or put one in the place of another, for this test."""
     providers.all_providers()
     monkeypatch.setattr(providers, "_registry", dict(providers._registry))
+
+    def planted(name, make, **options):
+        providers.provider(name, about="planted", **options)(make)
+
+    return planted
+
+
+def layer_norm(case, t):
+    return lambda: rownorm.layer_norm(t.x, t.weight, t.bias, eps=case.eps)
+
+
+def test_a_case_is_on_the_disk_before_the_next_one_begins(tmp_path, monkeypatch, plant):
+    monkeypatch.setattr("rownorm.lab.timing.CPU_ROUND", 2e-5)
+
+    def dies(case, t):
+        if case.cols == SMALL[1][0].cols:
+            raise KeyboardInterrupt
+        return layer_norm(case, t)
+
+    plant("dies", dies)
+    jobs = [(case, ("rownorm", "dies")) for case, _ in SMALL]
+    with pytest.raises(KeyboardInterrupt):
+        measure.measure(tmp_path / "a", jobs, rounds=1, workers=0)
+    kept = [one.key for one in read(tmp_path / "a").records]
+    assert kept == [(SMALL[0][0].key, name) for name in ("rownorm", "dies")]
+
+
+def test_no_case_begins_after_the_limit(tmp_path, capsys, monkeypatch, plant):
+    monkeypatch.setattr("rownorm.lab.timing.CPU_ROUND", 2e-5)
+    eager, clock, threads = providers.all_providers()["torch"].make, time.monotonic(), []
+
+    def lasts(case, t):
+        nonlocal clock
+        clock += 1
+        threads.append(torch._inductor.config.compile_threads)
+        return eager(case, t)
+
+    plant("torch", lasts, options=providers.EVERY_OPTION)
+    monkeypatch.setattr(time, "monotonic", lambda: clock)
+    command = ["measure", "--out", str(tmp_path / "a"), "--part", "host", "--rounds", "1"]
+    assert bars.main([*command, "--limit-s", "1"]) == 3
+    assert (
+        "Stopped after 1 s, 3 cases are left; the same command goes on." in capsys.readouterr().out
+    )
+    first = read(tmp_path / "a").records
+    assert [one.provider for one in first] == ["rownorm", "torch"]
+    assert bars.main(command) == 0
+    again = read(tmp_path / "a").records
+    assert again[:2] == first
+    assert len({one.case.key for one in again}) == 4
+    assert len(again) == 8
+    assert set(threads) == {1}  # nothing compiles beside what is measured
+
+
+def test_some_of_the_providers(tmp_path, capsys, monkeypatch, without_interpreter):
+    monkeypatch.setattr("rownorm.lab.timing.CPU_ROUND", 2e-5)
+    everything = bars.jobs_of(bars.PARTS)
+    quick = bars.jobs_of(bars.PARTS, ("rownorm", "ceiling"))
+    assert [case for case, _ in quick] == [case for case, _ in everything]
+    assert {names for _, names in quick} == {("rownorm", "ceiling"), ("rownorm",)}
+    assert bars.jobs_of(bars.PARTS, ("fla",)) == [
+        (case, ("fla",)) for case, names in everything if "fla" in names
+    ]
+    command = ["measure", "--out", str(tmp_path / "a"), "--part", "host", "--rounds", "1"]
+    assert bars.main([*command, "--provider", "rownorm"]) == 0
+    assert {one.provider for one in read(tmp_path / "a").records} == {"rownorm"}
+    capsys.readouterr()
+    only(monkeypatch, "host")
+    assert bars.main(["judge", str(tmp_path / "a")]) == 1
+    assert "torch was not measured" in capsys.readouterr().out
+
+
+def test_the_order_of_the_parts_is_fair_to_peers():
+    order = [part.name for part in bars.PARTS]
+    assert order.index("few-rows") > order.index("speed-fp16")  # fla chooses once for both
+    by_key = {case.key: names for case, names in bars.jobs_of(bars.PARTS)}
+    (variants,) = (part for part in bars.PARTS if part.name == "variants")
+    for case in variants.cases:
+        assert by_key[judge.plain_of(case).key] == ("rownorm", *bars.EVERYONE)
+
+
+def test_what_is_left_to_measure(plant):
     needs = ("a_module_that_is_not_there",)
-    providers.provider("absent", about="planted", needs=needs)(lambda case, t: lambda: t.x)
+    plant("absent", lambda case, t: lambda: t.x, needs=needs)
     (one, names), (other, _) = SMALL
     done = [record(case, name) for case in (one, other) for name in names]
     assert measure.unfinished(SMALL, done) == []
@@ -400,6 +490,7 @@ def test_what_is_left_to_measure(monkeypatch):
     assert measure.unfinished([(one, names)], done[1:]) == [SMALL[0]]
     there_now = [*done[:2], record(one, "ceiling", status="missing")]
     assert measure.unfinished([(one, names)], there_now) == [SMALL[0]]
+    assert measure.unfinished([(one, ("torch",))], done[1:2]) == []  # rownorm was not asked for
 
 
 def test_caches_are_filled_by_other_processes(tmp_path, capsys, monkeypatch):
@@ -423,9 +514,44 @@ def test_caches_are_filled_by_other_processes(tmp_path, capsys, monkeypatch):
     assert "FLA_CACHE_RESULTS" not in os.environ
 
 
+def test_the_slowest_to_compile_come_first():
+    narrow, wide = (Case(operation="rms_norm", rows=8, cols=cols) for cols in (64, 128))
+    pairs = [(narrow, "quack"), (narrow, "fla"), (wide, "quack"), (wide, "fla")]
+    assert sorted(pairs, key=measure.slowest_to_compile_first) == [
+        *[(wide, "fla"), (narrow, "fla"), (wide, "quack"), (narrow, "quack")]
+    ]
+
+
+def test_who_only_compiles_compares_nothing(monkeypatch):
+    monkeypatch.setattr("triton.testing.do_bench", None)  # restored afterwards
+    measure.compare_nothing()
+    calls = []
+    assert triton.testing.do_bench(lambda: calls.append(1), quantiles=(0.5, 0.2, 0.8)) == [0.0] * 3
+    assert triton.testing.do_bench(lambda: calls.append(1), warmup=25, rep=100) == 0.0
+    assert len(calls) == 2
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="Triton compares on a GPU only")
+def test_every_setting_is_compiled_though_nothing_is_compared(monkeypatch):
+    monkeypatch.setattr("triton.testing.do_bench", None)
+    measure.compare_nothing()
+    ran = []
+
+    @triton.autotune([triton.Config({"N": n}) for n in (1, 2, 4)], key=[])
+    @triton.jit
+    def store(x_ptr, N: tl.constexpr):
+        tl.store(x_ptr, N)
+
+    store.pre_hook = lambda arguments, **_: ran.append(arguments["N"])
+    store[(1,)](torch.zeros(1, dtype=torch.int32, device="cuda"))
+    assert sorted(set(ran)) == [1, 2, 4]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["measure", "--out", "new", "--provider", "nobody"], "invalid choice: 'nobody'"),
+        (["measure", "--out", "new", "--limit-s", "0"], "must be at least 1; got 0"),
         (["measure", "--out", "new", "--part", "speed"], "invalid choice: 'speed'"),
         (["measure", "--out", "new", "--rounds", "0"], "must be at least 1; got 0"),
         (["measure", "--out", "."], "is not empty and holds no measurements"),
