@@ -97,19 +97,13 @@ def sum_both(a, b):
 
 
 @triton.jit
-def mean_of(h, n):
-    """The mean of a tile's rows, of ``n`` lanes each; the others are 0. A sum of shares: it cannot overflow."""
-    return tl.sum(h * (1.0 / n), axis=1, keep_dims=True)
-
-
-@triton.jit
 def refined_mean(h, inside, n):
-    """The mean of a tile's rows, rounded once.
+    """The mean of a tile's rows, of ``n`` lanes each, rounded once.
 
     A sum rounds at every step. But ``h - mean`` is nearly exact even where the mean is 1e4 times the spread, so the
     mean of these deviations is what rounding did to the first one. A constant row gets its own value back.
     """
-    mean = mean_of(h, n)
+    mean = tl.sum(h * (1.0 / n), axis=1, keep_dims=True)  # of shares, which cannot overflow
     return mean + tl.sum(tl.where(inside, h - mean, 0.0), axis=1, keep_dims=True) / n
 
 
@@ -117,31 +111,42 @@ def refined_mean(h, inside, n):
 def moments_about(origin, total, squares, n):
     """(mean, sum of squared deviations from it) of rows, from the sums of ``h - origin`` and of its squares."""
     shift = total / n
-    # Squares that overflow stay infinite, as in a second pass; rounding makes no negative variance.
+    # Squares that overflow stay infinite; rounding makes no negative variance.
     squares = tl.where(squares < float("inf"), squares - total * shift, squares)
     return origin + shift, tl.where(squares < 0.0, 0.0, squares)
 
 
 @triton.jit
-def is_far(total, squares, n):
-    """Whether the origin of these sums is so far from the mean of its row that the difference costs accuracy.
+def is_centered(total, squares, n):
+    """Whether rows vary more than they are off from 0, so that sums of ``h`` itself and of its squares will do.
 
-    If it is the mean of a part of the row, that is rare: in a row of noise it is nearly the mean. In a constant row
-    it is off by rounding alone, yet that is all there is, and the answer is yes.
+    The variance is then more than half of the mean square, and the difference that gives it keeps all bits but one.
+    It is false where a sum overflows, which those of deviations from the mean may not do.
     """
-    return tl.sum((total * (total / n) < 0.125 * squares).to(tl.int32)) == 0
+    return total * (total / n) < 0.5 * squares
 
 
 @triton.jit
-def _sums_about(origin, h, inside, CHUNKS: tl.constexpr):
-    """The sums of ``h - origin`` and of its squares, for each row."""
-    total = tl.where(inside[0], h[0] - origin, 0.0)
-    squares = total * total
+def _sums(h, CHUNKS: tl.constexpr):
+    """The sums of ``h`` and of its squares, for each row."""
+    squares = h[0] * h[0]
     for c in tl.static_range(1, CHUNKS):
-        deviation = tl.where(inside[c], h[c] - origin, 0.0)
-        total += deviation
-        squares += deviation * deviation
-    return sum_both(total, squares)
+        squares += h[c] * h[c]
+    return sum_both(added(h, CHUNKS), squares)
+
+
+@triton.jit
+def _moments_about_mean(h, inside, n, CHUNKS: tl.constexpr):
+    """(mean, sum of squared deviations) with a pass for the mean, and one for deviations from it."""
+    shares = ()
+    for c in tl.static_range(CHUNKS):
+        shares = shares + (h[c] * (1.0 / n),)  # the sum of these cannot overflow
+    mean = tl.sum(added(shares, CHUNKS), axis=1, keep_dims=True)
+    deviations = ()
+    for c in tl.static_range(CHUNKS):
+        deviations = deviations + (tl.where(inside[c], h[c] - mean, 0.0),)
+    total, squares = _sums(deviations, CHUNKS)
+    return moments_about(mean, total, squares, n)
 
 
 @triton.jit
@@ -154,25 +159,19 @@ def moments(
     COMPUTE: tl.constexpr,
     CHUNKS: tl.constexpr,
 ):
-    """(mu, rstd) of whole rows. Lanes where ``inside`` is false, (1, columns), are 0 in ``h`` and do not count."""
+    """(mu, rstd) of whole rows. Lanes where ``inside`` is false, (1, columns), are 0 in ``h`` and do not count.
+
+    One pass, and two more for rows that need them. A row's result depends on itself alone, whoever shares its tile.
+    """
     n = tl.cast(n_cols, COMPUTE)
-    SEVERAL: tl.constexpr = h[0].shape[0] > 1  # rows, of which all would have to be near
-    if CENTER and SEVERAL:
-        shares = ()
-        for c in tl.static_range(CHUNKS):
-            shares = shares + (h[c] * (1.0 / n),)
-        mean = tl.sum(added(shares, CHUNKS), axis=1, keep_dims=True)
-        total, squares = _sums_about(mean, h, inside, CHUNKS)
-        mu = mean + total / n
-        _, squares = _sums_about(mu, h, inside, CHUNKS)
-        return mu, inverse_sqrt(squares / n, EPS, COMPUTE)
-    elif CENTER:
-        origin = mean_of(h[0], n if CHUNKS == 1 else tl.full((), h[0].shape[1], COMPUTE))
-        total, squares = _sums_about(origin, h, inside, CHUNKS)
-        mu, variation = moments_about(origin, total, squares, n)
-        if is_far(total, squares, n):
-            total, squares = _sums_about(mu, h, inside, CHUNKS)
-            mu, variation = moments_about(mu, total, squares, n)
+    if CENTER:
+        total, squares = _sums(h, CHUNKS)
+        mu, variation = moments_about(tl.zeros_like(total), total, squares, n)
+        centered = is_centered(total, squares, n)
+        if tl.sum(centered.to(tl.int32)) < h[0].shape[0]:
+            careful_mu, careful_variation = _moments_about_mean(h, inside, n, CHUNKS)
+            mu = tl.where(centered, mu, careful_mu)
+            variation = tl.where(centered, variation, careful_variation)
         return mu, inverse_sqrt(variation / n, EPS, COMPUTE)
     else:
         squares = ()

@@ -139,18 +139,3 @@ def received_sums(mailbox, turn, CLUSTER: tl.constexpr):
     """The sums of both numbers over the cluster, in a fixed order: the same bits in every member."""
     first, second = _pairs(receive(mailbox, turn), tl.arange(0, CLUSTER))
     return tl.sum(first), tl.sum(second)
-
-
-@triton.jit
-def received_moments(mailbox, turn, n_cols, n, COLS: tl.constexpr, CLUSTER: tl.constexpr):
-    """(mean, sum of squared deviations) of a row whose members sent those of their COLS columns."""
-    room = receive(mailbox, turn)
-    ranks = tl.arange(0, CLUSTER)
-    means, squares = _pairs(room, ranks)
-    counts = tl.maximum(tl.minimum(n_cols - ranks * COLS, COLS), 0).to(tl.float32)
-    # From the first member's mean: where all are the same, nothing is lost, however large they are.
-    origin, _ = _pairs(room, 0)
-    drift = tl.sum(counts * (means - origin)) / n
-    shift = means - origin - drift
-    # The count first: it is 0 for a member beyond the row, whatever the square of its shift.
-    return origin + drift, tl.sum(squares + counts * shift * shift)

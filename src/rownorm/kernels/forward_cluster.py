@@ -2,8 +2,8 @@
 
 CLUSTER programs share a row, each with its part of the columns, and go from row to row. With AHEAD the next row is on
 its way while this one is worked on; without, there are as many clusters as rows, and other programs on the same SM fill
-the pauses. Not memory alone limits this kernel but instructions too, so: 16-bit numbers wait in words of two
-(``packed``), and the mean that deviations are taken from is that of the program's first tile.
+the pauses. Not memory alone limits this kernel but instructions too, so 16-bit numbers wait in words of two
+(``packed``). Where one pass will not do for a centred row, two more read it again and have exchanges of their own.
 
 Conventions as in ``forward``.
 """
@@ -16,15 +16,15 @@ from .arithmetic import (
     affine,
     in_range,
     inverse_sqrt,
-    is_far,
+    is_centered,
     load_columns,
-    mean_of,
+    load_h,
     moments_about,
     normalize,
     sum_both,
     widened,
 )
-from .cluster import open_mailbox, received_moments, received_sums, send, wait_for_cluster
+from .cluster import open_mailbox, received_sums, send, wait_for_cluster
 
 
 @triton.jit
@@ -65,7 +65,6 @@ def unpacked(x, DTYPE: tl.constexpr, PACK: tl.constexpr):
 def _load_row(
     ptr,
     row,
-    there,
     lanes,
     n_cols,
     BLOCK_COLS: tl.constexpr,
@@ -73,12 +72,12 @@ def _load_row(
     EVEN_COLS: tl.constexpr,
     PACK: tl.constexpr,
 ):
-    """This program's columns of a row, as they lie in memory; zeros where the row is not ``there``."""
+    """This program's columns of a row, as they lie in memory."""
     chunks = ()
     if ptr is not None:
         for c in tl.static_range(CHUNKS):
             cols = c * BLOCK_COLS + lanes
-            ok = in_range(cols, n_cols, EVEN_COLS) & there
+            ok = in_range(cols, n_cols, EVEN_COLS)
             chunks = chunks + (packed(tl.load(ptr + row + cols, mask=ok, other=0.0), PACK),)
     return chunks
 
@@ -107,7 +106,6 @@ def _h(
 
 @triton.jit
 def _sums(
-    origin,
     x,
     residual,
     x_ptr,
@@ -124,7 +122,7 @@ def _sums(
     PACK_X: tl.constexpr,
     PACK_RESIDUAL: tl.constexpr,
 ):
-    """The sums of ``h - origin`` and of its squares, over this program's columns. Stores h if there is a pointer."""
+    """The sums of h, if centred, and of its squares over this program's columns. Stores h if there is a pointer."""
     total = tl.zeros((1, BLOCK_COLS), tl.float32)
     squares = tl.zeros((1, BLOCK_COLS), tl.float32)
     for c in tl.static_range(CHUNKS):
@@ -133,71 +131,55 @@ def _sums(
         h = _h(x, residual, c, x_ptr, residual_ptr, pre_bias_ptr, cols, ok, PACK_X, PACK_RESIDUAL)
         if h_ptr is not None:
             tl.store(h_ptr + out_row + cols, h.to(h_ptr.dtype.element_ty), mask=ok)
+        squares += h * h
         if CENTER:
-            deviation = tl.where(ok, h - origin, 0.0)
-            total += deviation
-            squares += deviation * deviation
-        else:
-            squares += h * h
+            total += h
     if CENTER:
-        return sum_both(total, squares)
+        total, squares = sum_both(total, squares)
+        return tl.sum(total), tl.sum(squares)
     else:
-        return origin, tl.sum(squares, axis=1, keep_dims=True)
+        return 0.0, tl.sum(squares)
 
 
 @triton.jit
-def _own_moments(
-    x,
-    residual,
+def _sums_about(
+    origin,
+    factor,
     x_ptr,
     residual_ptr,
     pre_bias_ptr,
-    h_ptr,
-    out_row,
-    lanes,
-    n_cols,
-    n_own,
-    CENTER: tl.constexpr,
+    x_row,
+    residual_row,
+    first_col,
+    end_col,
     BLOCK_COLS: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    EVEN_COLS: tl.constexpr,
-    PACK_X: tl.constexpr,
-    PACK_RESIDUAL: tl.constexpr,
 ):
-    """(mean, sum of squared deviations) of this program's columns; (0, sum of squares) uncentred. Stores h too."""
-    mean = tl.zeros((1, 1), tl.float32)
-    if CENTER:
-        ok = in_range(lanes, n_cols, EVEN_COLS)
-        h = _h(x, residual, 0, x_ptr, residual_ptr, pre_bias_ptr, lanes, ok, PACK_X, PACK_RESIDUAL)
-        mean = mean_of(h, tl.minimum(n_own, BLOCK_COLS))
-    squares = tl.zeros((1, 1), tl.float32)
-    passes = 0
-    while passes < 2:  # the second one is rare
-        total, squares = _sums(
-            mean,
-            x,
-            residual,
-            x_ptr,
-            residual_ptr,
-            pre_bias_ptr,
-            h_ptr,
-            out_row,
-            lanes,
-            n_cols,
-            CENTER,
-            BLOCK_COLS,
-            CHUNKS,
-            EVEN_COLS,
-            PACK_X,
-            PACK_RESIDUAL,
-        )
-        passes += 1
-        if CENTER:
-            passes += 1 - is_far(total, squares, n_own).to(tl.int32)
-            mean, squares = moments_about(mean, total, squares, n_own)
-        else:
-            passes += 1
-    return tl.sum(mean), tl.sum(squares)
+    """The sums of ``(h - origin) * factor`` and of the squares of ``h - origin``, over columns that are read again.
+
+    Read again, because what is needed rarely must not take registers from what always is.
+    """
+    total = tl.zeros((1, BLOCK_COLS), tl.float32)
+    squares = tl.zeros((1, BLOCK_COLS), tl.float32)
+    for start in range(first_col, end_col, BLOCK_COLS):
+        cols = start + tl.arange(0, BLOCK_COLS)[None, :]
+        ok = cols < end_col
+        pre_bias = load_columns(pre_bias_ptr, cols, ok) if pre_bias_ptr is not None else None
+        h = load_h(x_ptr, residual_ptr, pre_bias, x_row, residual_row, cols, ok, tl.float32, "")
+        deviation = tl.where(ok, h - origin, 0.0)
+        total += deviation * factor
+        squares += deviation * deviation
+    total, squares = sum_both(total, squares)
+    return tl.sum(total), tl.sum(squares)
+
+
+@triton.jit
+def _row_sums(mailbox, exchange, total, squares, CLUSTER: tl.constexpr):
+    """The sums over a row, from those of its programs."""
+    if CLUSTER > 1:
+        send(mailbox, total, squares, exchange)
+        return received_sums(mailbox, exchange, CLUSTER)
+    else:
+        return total, squares
 
 
 @triton.jit(do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols"])
@@ -237,7 +219,6 @@ def forward_cluster(
     step = tl.num_programs(0) // CLUSTER
     row = tl.cast(tl.program_id(0) // CLUSTER, tl.int64)
     lanes = rank * COLS + tl.arange(0, BLOCK_COLS)[None, :]
-    n_own = tl.cast(tl.maximum(tl.minimum(n_cols - rank * COLS, COLS), 1), tl.float32)
     x_stride = tl.cast(x_row_stride, tl.int64) * ALIGN
     residual_stride = tl.cast(residual_row_stride, tl.int64) * ALIGN
     n_turns = tl.cast(tl.cdiv(n_rows - row, step), tl.int32)  # in 64 bits, since cdiv adds first
@@ -245,14 +226,13 @@ def forward_cluster(
     next_x = ()
     next_residual = ()
     if AHEAD:
-        there = row < n_rows
+        load_row = tl.minimum(row, n_rows - 1)  # beyond the last one, any row will do
         next_x = _load_row(
-            x_ptr, row * x_stride, there, lanes, n_cols, BLOCK_COLS, CHUNKS, EVEN_COLS, PACK_X
+            x_ptr, load_row * x_stride, lanes, n_cols, BLOCK_COLS, CHUNKS, EVEN_COLS, PACK_X
         )
         next_residual = _load_row(
             residual_ptr,
-            row * residual_stride,
-            there,
+            load_row * residual_stride,
             lanes,
             n_cols,
             BLOCK_COLS,
@@ -262,18 +242,17 @@ def forward_cluster(
         )
     if CLUSTER > 1:
         wait_for_cluster()
-    for turn in range(0, n_turns):
+    exchange = 0  # counted for the mailbox
+    for _ in range(0, n_turns):
         x = next_x
         residual = next_residual
-        load_row = row + step if AHEAD else row
-        there = load_row < n_rows
+        load_row = tl.minimum(row + step, n_rows - 1) if AHEAD else row
         loaded_x = _load_row(
-            x_ptr, load_row * x_stride, there, lanes, n_cols, BLOCK_COLS, CHUNKS, EVEN_COLS, PACK_X
+            x_ptr, load_row * x_stride, lanes, n_cols, BLOCK_COLS, CHUNKS, EVEN_COLS, PACK_X
         )
         loaded_residual = _load_row(
             residual_ptr,
             load_row * residual_stride,
-            there,
             lanes,
             n_cols,
             BLOCK_COLS,
@@ -288,7 +267,7 @@ def forward_cluster(
             x = loaded_x
             residual = loaded_residual
 
-        mu, squares = _own_moments(
+        total, squares = _sums(
             x,
             residual,
             x_ptr,
@@ -298,7 +277,6 @@ def forward_cluster(
             row * n_cols,
             lanes,
             n_cols,
-            n_own,
             CENTER,
             BLOCK_COLS,
             CHUNKS,
@@ -306,12 +284,30 @@ def forward_cluster(
             PACK_X,
             PACK_RESIDUAL,
         )
-        if CLUSTER > 1:
-            send(mailbox, mu, squares, turn)
-            if CENTER:
-                mu, squares = received_moments(mailbox, turn, n_cols, n, COLS, CLUSTER)
-            else:
-                mu, squares = received_sums(mailbox, turn, CLUSTER)
+        total, squares = _row_sums(mailbox, exchange, total, squares, CLUSTER)
+        exchange += 1
+        mu = 0.0
+        if CENTER:
+            passes = tl.where(is_centered(total, squares, n), 2, 0)
+            mu, squares = moments_about(0.0, total, squares, n)
+            while passes < 2:  # the mean, as a sum of shares, which cannot overflow; then deviations from it
+                origin = tl.where(passes == 0, 0.0, mu)
+                total, squares = _sums_about(
+                    origin,
+                    tl.where(passes == 0, 1.0 / n, 1.0),
+                    x_ptr,
+                    residual_ptr,
+                    pre_bias_ptr,
+                    row * x_stride,
+                    row * residual_stride,
+                    rank * COLS,
+                    tl.minimum((rank + 1) * COLS, n_cols),
+                    BLOCK_COLS,
+                )
+                total, squares = _row_sums(mailbox, exchange, total, squares, CLUSTER)
+                exchange += 1
+                mu, squares = moments_about(origin, total, squares, tl.where(passes == 0, 1.0, n))
+                passes += 1
         rstd = inverse_sqrt(squares / n, EPS, tl.float32)
 
         for c in tl.static_range(CHUNKS):
