@@ -6,9 +6,12 @@ import pytest
 import torch
 
 from rownorm.launch import launcher
+from rownorm.launch.rows import allocator
 
 ROLES = ("x", "y", "")
 PLACES = (1, -1, 0)  # of y, absent and x among the tensors
+TENSORS = (torch.empty(5), torch.empty(5), None)
+ADDRESSES = [32, 64, None]
 
 
 class CudaLauncher:
@@ -46,8 +49,7 @@ def start(monkeypatch):
         run, public = CudaLauncher(), []
         compiled = SimpleNamespace(run=run, function="function", packed_metadata=METADATA)
         compiled.launch_metadata = lambda *arguments: ("launch metadata", *arguments)
-        example = (torch.empty(5), torch.empty(5), None)
-        direct = launcher._direct(call, compiled, PLACES, example, 0, public.append)
+        direct = launcher._direct(call, compiled, PLACES, 0, lambda *given: public.append(given))
         return run, direct, public
 
     return bind
@@ -67,12 +69,11 @@ def test_an_unknown_triton_is_not_started_directly(version, start):
 @pytest.mark.parametrize("version", ["3.6.0", "3.7.1", "3.9.0"])
 def test_a_known_triton_gets_pointers_in_the_order_of_the_kernel(version, start):
     run, direct, public = start(version)
-    x, y = torch.empty(5), torch.empty(5)
-    direct((x, y, None))
+    direct(TENSORS, ADDRESSES)
     (arguments,) = run.launched or run.called
     assert bool(run.launched) == (version == "3.6.0")
     assert arguments[:5] == (7, 1, 1, 99, "function")
-    assert arguments[-7:] == (y.data_ptr(), None, x.data_ptr(), 5, 3, 8, 1)
+    assert arguments[-7:] == (64, None, 32, 5, 3, 8, 1)
     assert METADATA in arguments
     assert not public
 
@@ -82,16 +83,15 @@ def test_whoever_asked_to_be_told_of_launches_is_told(hook, start, monkeypatch):
     run, direct, public = start("3.6.0")
     hooks = SimpleNamespace(calls=[print])
     monkeypatch.setattr(launcher.knobs.runtime, hook, hooks)
-    tensors = (torch.empty(5), torch.empty(5), None)
-    direct(tensors)
-    assert public == [tensors]
+    direct(TENSORS, ADDRESSES)
+    assert public == [(TENSORS, ADDRESSES)]
     assert not run.launched
 
 
 @pytest.mark.parametrize("version", ["3.6.0", "3.7.1"])
 def test_a_cluster_is_named_where_the_launcher_reads_it(version, start):
     run, direct, _ = start(version, CALL._replace(cluster=8))
-    direct((torch.empty(5), torch.empty(5), None))
+    direct(TENSORS, ADDRESSES)
     (arguments,) = run.launched or run.called
     assert (4, 8, 1024) in arguments
     assert METADATA not in arguments
@@ -102,7 +102,7 @@ def test_a_cooperative_launch_is_asked_for(cooperative, start):
     """Triton 3.6 is told at the launch, by the first flag; later ones when the kernel is compiled."""
     call = CALL._replace(cooperative=cooperative)
     run, direct, _ = start("3.6.0", call)
-    direct((torch.empty(5), torch.empty(5), None))
+    direct(TENSORS, ADDRESSES)
     assert run.launched[0][5:7] == (cooperative, False)
     assert call.options.get("launch_cooperative_grid", False) == cooperative
 
@@ -120,8 +120,7 @@ def test_the_public_way_has_every_option(monkeypatch):
     monkeypatch.setattr(launcher, "INTERPRETING", False)
     monkeypatch.setattr(launcher, "DIRECT", False)
     call = CALL._replace(kernel=Kernel(), registers=128, cooperative=True)
-    example = (torch.empty(5), torch.empty(5), None)
-    launcher.bind(call, ROLES, example, 0)(example)
+    launcher.bind(call, ROLES, TENSORS, 0)(TENSORS, ADDRESSES)
     ((grid, arguments, options),) = asked
     assert (grid, arguments[3:]) == ((7,), (5, 3, 8, 1))
     assert options == {"num_warps": 4, "maxnreg": 128, "launch_cooperative_grid": True}
@@ -131,7 +130,7 @@ def test_clusters_tell_who_asked_and_are_started_all_the_same(start, monkeypatch
     run, direct, public = start("3.6.0", CALL._replace(cluster=2))
     hooks = SimpleNamespace(calls=[print])
     monkeypatch.setattr(launcher.knobs.runtime, "launch_enter_hook", hooks)
-    direct((torch.empty(5), torch.empty(5), None))
+    direct(TENSORS, ADDRESSES)
     (arguments,) = run.launched
     assert hooks in arguments
     assert any(isinstance(each, tuple) and each[0] == "launch metadata" for each in arguments)
@@ -140,6 +139,49 @@ def test_clusters_tell_who_asked_and_are_started_all_the_same(start, monkeypatch
 
 def test_clusters_have_no_public_way(monkeypatch):
     monkeypatch.setattr(launcher, "DIRECT", False)
-    example = (torch.empty(5), torch.empty(5), None)
     with pytest.raises(RuntimeError, match="only a direct launch"):
-        launcher.bind(CALL._replace(cluster=2), ROLES, example, 0)
+        launcher.bind(CALL._replace(cluster=2), ROLES, TENSORS, 0)
+
+
+def test_tensors_in_the_order_of_their_roles(monkeypatch):
+    """Those given, those made, those that are always the same, and None for all that are not there."""
+    started = []
+    bound = launcher.Call(kernel, 1, 4, {}, {})
+    monkeypatch.setattr(launcher, "bind", lambda *_: lambda *given: started.append(given))
+    x, fixed = torch.empty(5), torch.empty(5)
+    run = launcher.bind_all(
+        [bound, bound],
+        {"x": x, "residual": None},
+        {"y": lambda: torch.zeros(5)},
+        {"partial": fixed},
+        ("h", "y"),
+        0,
+    )
+    nothing, y = run((x, None), [x.data_ptr(), None])
+    assert nothing is None
+    assert len(started) == 2
+    for tensors, addresses in started:
+        assert all(
+            one is other for one, other in zip(tensors, (x, None, y, fixed, None), strict=True)
+        )
+        assert addresses == [x.data_ptr(), None, y.data_ptr(), fixed.data_ptr(), None]
+
+
+@pytest.mark.parametrize("fill", [False, True])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3, 5), (0, 4)])
+def test_what_is_allocated(shape, fill, device):
+    torch.utils.deterministic.fill_uninitialized_memory = fill
+    on = torch.empty(0, device=device).device
+    new = allocator(torch.Size(shape), torch.float16, on)
+    first, second = new(), new()
+    like = torch.empty(shape, dtype=torch.float16, device=device)
+    for t in (first, second):
+        assert (t.shape, t.stride(), t.dtype, t.device) == (
+            like.shape,
+            like.stride(),
+            like.dtype,
+            on,
+        )
+        assert not t.requires_grad
+        assert not fill or t.isnan().all()
+    assert not t.numel() or first.data_ptr() != second.data_ptr()

@@ -1,5 +1,6 @@
 """Autograd: gradients of both orders, what is saved for them, and every way to ask for them."""
 
+import contextlib
 import itertools
 
 import pytest
@@ -87,13 +88,14 @@ def test_any_combination_of_inputs_requires_grad(case, device):
 @full_cases
 def test_nothing_is_computed_that_is_not_asked_for(case, device, monkeypatch):
     asked = []
-    run = execute.backward
+    find = execute.find_backward
 
     def spy(*arguments):
         asked.append(arguments[-1])
-        return run(*arguments)
+        return find(*arguments)
 
-    monkeypatch.setattr(execute, "backward", spy)
+    monkeypatch.setattr(execute, "find_backward", spy)
+    monkeypatch.setattr(execute, "_backward_runs", {})
     for name in case.tensor_names:
         tensors = {n: t.requires_grad_(n == name) for n, t in case.tensors(device).items()}
         gradients(case(**tensors), tensors)
@@ -231,6 +233,96 @@ def test_what_is_saved(case, device):
     assert [t.shape for t in statistics] == [(ROWS,)] * n_statistics
 
 
+@pytest.fixture
+def found(monkeypatch):
+    """How often backward was looked for the long way; nothing is remembered from before."""
+    looked = []
+    find = execute.find_backward
+
+    def spy(*arguments):
+        looked.append(arguments)
+        return find(*arguments)
+
+    monkeypatch.setattr(execute, "find_backward", spy)
+    execute._backward_runs.clear()
+    return looked
+
+
+@full_cases
+def test_backward_is_looked_for_once(case, device, found):
+    """Again where dy lies otherwise, or other gradients are wanted."""
+    tensors = case.tensors(device, requires_grad=True)
+    outputs = case(**tensors)
+    dense = [torch.randn_like(output) for output in outputs]
+    strided = [torch.cat([dy, dy], -1)[..., :COLS] for dy in dense]
+    for incoming, times in ((dense, 1), (dense, 1), (strided, 2), (strided, 2), (dense, 2)):
+        torch.autograd.grad(outputs, tuple(tensors.values()), incoming, retain_graph=True)
+        assert len(found) == times
+    gradients(case(**tensors | {"x": tensors["x"].detach()}), tensors | {"x": tensors["weight"]})
+    assert len(found) == 3
+
+
+def elsewhere(t):
+    """The same numbers at an address of which nothing is known, further apart."""
+    room = t.new_empty(2 * t.numel() + 1)[1:].view(*t.shape[:-1], 2 * t.shape[-1])
+    return room[..., ::2].copy_(t) if t.dim() == 1 else room[..., : t.shape[-1]].copy_(t)
+
+
+@full_cases
+def test_saved_tensors_that_come_back_elsewhere(case, device):
+    """Whoever has them unpacked: hooks around forward, hooks on what was saved, or a new home for a parameter."""
+    tensors = case.tensors(device, requires_grad=True)
+    expected = gradients(case(**tensors), tensors)  # and is remembered
+    with saved_tensors_hooks(lambda t: t, elsewhere):
+        outputs = case(**tensors)
+    same_bits(gradients(outputs, tensors), expected)
+
+    outputs = case(**tensors)
+    for saved in outputs[0].grad_fn._raw_saved_tensors:
+        if saved is not None:
+            with contextlib.suppress(RuntimeError):  # nothing was saved here
+                saved.register_hooks(lambda t: t.detach(), elsewhere)
+    same_bits(gradients(outputs, tensors), expected)
+
+    outputs = case(**tensors)
+    weight = tensors["weight"]
+    weight.data = elsewhere(weight.detach())
+    same_bits(gradients(outputs, tensors), expected)
+
+
+def test_saved_rows_that_come_back_at_the_same_address(device):
+    """What was cut from wider rows comes back from a hook without the gaps, just where it was."""
+    room = torch.randn(ROWS, 2 * COLS, device=device)
+    weight = torch.randn(COLS, device=device, requires_grad=True)
+    x = room[:, :COLS].requires_grad_()
+    (expected,) = torch.autograd.grad(rownorm.rms_norm(x, weight).sin().sum(), weight)
+
+    def pack(t):
+        return t.clone() if t.shape == x.shape else t
+
+    def unpack(t):
+        if t.shape != x.shape:
+            return t
+        with torch.no_grad():
+            return room.flatten()[: t.numel()].view(t.shape).copy_(t)
+
+    with saved_tensors_hooks(pack, unpack):
+        y = rownorm.rms_norm(x, weight)
+    dy = y.detach().cos()
+    (dweight,) = torch.autograd.grad(y, weight, dy)
+    same_bits((dweight,), (expected,))
+
+
+def test_a_new_plan_between_forward_and_backward(device, found):
+    x = torch.randn(ROWS, COLS, device=device, dtype=torch.float64, requires_grad=True)
+    y, dy = rownorm.rms_norm(x), torch.randn_like(x)
+    (expected,) = torch.autograd.grad(y, x, dy, retain_graph=True)
+    with force(**REGIMES["looped"]):
+        (dx,) = torch.autograd.grad(y, x, dy)
+    torch.testing.assert_close(dx, expected)
+    assert len(found) == 2
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU's memory is counted")
 @full_cases
 def test_memory_held_for_backward(case, device):
@@ -250,13 +342,13 @@ def test_memory_held_for_backward(case, device):
 @pytest.mark.parametrize("through", ["function", "operator"])
 def test_nothing_is_saved_without_gradients(case, mode, through, device, monkeypatch):
     statistics = []
-    run = execute.forward
+    find = execute.find_forward
 
     def spy(*arguments):
         statistics.append(arguments[-1])
-        return run(*arguments)
+        return find(*arguments)
 
-    monkeypatch.setattr(execute, "forward", spy)
+    monkeypatch.setattr(execute, "find_forward", spy)
     tensors = case.tensors(device, requires_grad=True)
     namespace = rownorm if through == "function" else torch.ops.rownorm
     with mode():

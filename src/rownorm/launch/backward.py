@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from operator import itemgetter
 
 import torch
 import triton.language as tl
@@ -15,7 +14,7 @@ from ..kernels import backward_streamed as streamed
 from ..kernels.backward_grid import backward_grid
 from ..program import Program
 from ..reference import Given, Gradients
-from .launcher import Call, bind
+from .launcher import Call, Run, bind_all
 from .planner import MOST_PARTS, next_power_of_2, plan
 from .problem import Plan, Problem, device_of
 from .rows import alignment, allocator, compute_type, required_row_stride, rounding_type
@@ -23,8 +22,6 @@ from .rows import alignment, allocator, compute_type, required_row_stride, round
 GRADIENTS = tuple(f"d{name}" for name in Gradients._fields)
 SUMS = GRADIENTS[2:]
 SUM_BLOCK = (128, 32)  # rows and columns of one tile of the last kernel
-
-Run = Callable[[Given], Gradients]
 
 
 def calls(
@@ -131,7 +128,9 @@ def problem_of(
 
 
 def prepare(given: Given, program: Program, has_residual: bool, wanted: tuple[bool, ...]) -> Run:
-    """Plan and compile; the result runs on tensors with the same shapes, strides, dtypes and alignment."""
+    """Plan and compile: the tensors of ``given`` -> their ``Gradients``, for tensors with the same shapes, strides,
+    dtypes and alignment.
+    """
     dy, dh, h, pre_bias, weight, bias, _, rstd = given
     problem = problem_of(h, dy, has_residual, program, wanted)
     chosen = plan(problem)
@@ -152,33 +151,19 @@ def prepare(given: Given, program: Program, has_residual: bool, wanted: tuple[bo
     if chosen.regime == "grid":
         mail = (problem.n_rows, n_parts)
         makers["mail"] = functools.partial(torch.zeros, mail, dtype=torch.int64, device=h.device)
-    new_partial = new((chosen.n_programs, n_cols), rstd.dtype)
-    if steps[-1].kernel is not kernels.column_sums:
-        # Not written; but a kernel is compiled for its dtype, and for any number of rows that is the same kernel.
-        unused = new((1,), rstd.dtype)()
-        new_partial = lambda: unused  # noqa: E731
+    fixed: dict[str, Tensor] = {}
     for name, like, want in zip(GRADIENTS, (dy, h, pre_bias, weight, bias), wanted, strict=True):
-        if want and like is not None:
-            makers[name] = new(like.shape, like.dtype)
-            if name in SUMS:
-                makers[f"{name}_partial"] = new_partial
+        if not want or like is None:
+            continue
+        makers[name] = new(like.shape, like.dtype)
+        if name in SUMS and steps[-1].kernel is kernels.column_sums:
+            makers[f"{name}_partial"] = new((chosen.n_programs, n_cols), rstd.dtype)
+        elif name in SUMS:
+            # Not written; but a kernel is compiled for its dtype, and for any number of rows that is the same kernel.
+            fixed[f"{name}_partial"] = new((1,), rstd.dtype)()
 
-    # Tensors in the order in which ``run`` has them. The last one stands for all that are not there.
-    roles = [*Given._fields, *makers, ""]
+    roles = list(Given._fields)
     if has_residual:
         roles[roles.index("pre_bias")] = ""  # h has it already
-    make = tuple(makers.values())
-    outputs = itemgetter(*(roles.index(name) if name in makers else -1 for name in GRADIENTS))
-
-    def tensors_of(given: Given) -> tuple[Tensor | None, ...]:
-        return (*given, *[new() for new in make], None)
-
-    starts = [bind(call, roles, tensors_of(given), h.get_device()) for call in steps]
-
-    def run(given: Given) -> Gradients:
-        tensors = tensors_of(given)
-        for start in starts:
-            start(tensors)
-        return Gradients._make(outputs(tensors))
-
-    return run
+    tensors = dict(zip(roles, given, strict=True))
+    return bind_all(steps, tensors, makers, fixed, GRADIENTS, h.get_device())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from operator import itemgetter
 
 from torch import Tensor
 
@@ -13,19 +11,13 @@ from ..kernels import forward_cluster as clustered
 from ..kernels import forward_streamed as streamed
 from ..program import Program
 from ..reference import compute_dtype
-from .launcher import Call, bind
+from .launcher import Call, Run, bind_all
 from .planner import MOST_PARTS, plan
 from .problem import Plan, Problem, device_of
 from .rows import alignment, allocator, compute_type, packs, required_row_stride, rounding_type
 
 GIVEN = ("x", "residual", "pre_bias", "weight", "bias")
 MADE = ("y", "h", "mu", "rstd")
-
-# (x, residual, pre_bias, weight, bias) -> (y, h, mu, rstd)
-Run = Callable[
-    [Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None],
-    tuple[Tensor, Tensor | None, Tensor | None, Tensor | None],
-]
 
 
 def calls(
@@ -103,7 +95,9 @@ def prepare(
     program: Program,
     want_statistics: bool,
 ) -> Run:
-    """Plan and compile; the result runs on tensors with the same shapes, strides, dtypes and alignment."""
+    """Plan and compile: (x, residual, pre_bias, weight, bias) -> (y, h, mu, rstd), for tensors with the same
+    shapes, strides, dtypes and alignment.
+    """
     problem = problem_of(x, residual, program)
     chosen = plan(problem)
     x_stride = required_row_stride(x)
@@ -121,27 +115,5 @@ def prepare(
     if chosen.regime == "split":
         makers["parts"] = new((2, problem.n_rows, steps[0].integers["n_parts"]), compute)
 
-    # Tensors in the order in which ``run`` has them. The last one stands for all that are not there.
-    roles = [*GIVEN, *makers, ""]
-    make = tuple(makers.values())
-    outputs = itemgetter(*(roles.index(name) if name in makers else -1 for name in MADE))
-    example = (x, residual, pre_bias, weight, bias, *[new() for new in make], None)
-    starts = [bind(call, roles, example, x.get_device()) for call in steps]
-
-    def run(x, residual, pre_bias, weight, bias):  # type: ignore[no-untyped-def]
-        tensors = (x, residual, pre_bias, weight, bias, *[new() for new in make], None)
-        for start in starts:
-            start(tensors)
-        return outputs(tensors)
-
-    if len(starts) > 1 or want_statistics or residual is not None:
-        return run
-    start, new_y = starts[0], makers["y"]
-
-    def run_one(x, residual, pre_bias, weight, bias):  # type: ignore[no-untyped-def]
-        """Inference in one kernel: the same, with nothing in the way of a small tensor."""
-        y = new_y()
-        start((x, None, pre_bias, weight, bias, y, None))
-        return y, None, None, None
-
-    return run_one
+    given = dict(zip(GIVEN, (x, residual, pre_bias, weight, bias), strict=True))
+    return bind_all(steps, given, makers, {}, MADE, x.get_device())

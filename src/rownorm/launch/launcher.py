@@ -76,24 +76,64 @@ class Call(NamedTuple):
         return tuple(values[name] for name in self.kernel.arg_names if name in values)
 
 
-# Starts a bound kernel on tensors given in the order of the roles it was bound with.
-Start = Callable[[Sequence[Tensor | None]], None]
+# Starts a bound kernel on tensors, and their addresses, in the order of the roles it was bound with.
+Start = Callable[[Sequence[Tensor | None], Sequence[int | None]], None]
+# (given tensors, their addresses, which it may add to) -> tensors that are returned.
+Run = Callable[[Sequence[Tensor | None], list[int | None]], tuple[Tensor | None, ...]]
+
+
+def bind_all(
+    calls: Sequence[Call],
+    given: Mapping[str, Tensor | None],
+    makers: Mapping[str, Callable[[], Tensor]],
+    fixed: Mapping[str, Tensor],
+    returned: Sequence[str],
+    device: int,
+) -> Run:
+    """Compile ``calls``; the result makes what ``makers`` make, starts the kernels, and returns what is asked for.
+
+    It takes tensors like those in ``given``, in that order: same dtypes, same alignment. ``fixed`` are the same tensors
+    every time. What is asked for and not made is None.
+    """
+    # The last tensor is None, and stands for every role that is not here.
+    roles = [*given, *makers, *fixed, ""]
+    make, last = tuple(makers.values()), (*fixed.values(), None)
+    last_addresses = [None if t is None else t.data_ptr() for t in last]
+    take_returned = itemgetter(*(roles.index(name) if name in makers else -1 for name in returned))
+    example = (*given.values(), *[new() for new in make], *last)
+    starts = [bind(call, roles, example, device) for call in calls]
+
+    def run(
+        given: Sequence[Tensor | None], addresses: list[int | None]
+    ) -> tuple[Tensor | None, ...]:
+        tensors = [*given]
+        for new in make:
+            made = new()
+            tensors.append(made)
+            addresses.append(made.data_ptr())
+        tensors += last
+        addresses += last_addresses
+        for start in starts:
+            start(tensors, addresses)
+        return take_returned(tensors)
+
+    return run
 
 
 def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], device: int) -> Start:
-    """Compile ``call`` for tensors like these: same dtypes, same alignment. An empty grid does nothing.
+    """Compile ``call`` for tensors like these. An empty grid does nothing.
 
     roles: what the tensors are. The last tensor is None, and stands for every role that is not among them.
     """
     if call.grid == 0:
-        return lambda tensors: None
+        return lambda tensors, addresses: None
     places = [roles.index(role) if role in roles else -1 for role in call.roles]
     take = itemgetter(*places)
     arguments = (*call.ordered(call.integers), *call.ordered(call.constants))
     kernel, grid = call.kernel, call.grid
     options = {} if INTERPRETING else call.options
 
-    def public(tensors: Sequence[Tensor | None]) -> None:
+    def public(tensors: Sequence[Tensor | None], _addresses: Sequence[int | None]) -> None:
         kernel[(grid,)](*take(tensors), *arguments, **options)
 
     if INTERPRETING or not DIRECT:
@@ -101,14 +141,13 @@ def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], dev
             raise RuntimeError(f"{kernel.__name__}: only a direct launch can start clusters")
         return public
     compiled = kernel.warmup(*take(tensors), *arguments, **call.options, grid=(1,))
-    return _direct(call, compiled, places, tensors, device, public) or public
+    return _direct(call, compiled, places, device, public) or public
 
 
 def _direct(
     call: Call,
     compiled: Any,
     places: Sequence[int],
-    tensors: Sequence[Tensor | None],
     device: int,
     public: Start,
 ) -> Start | None:
@@ -131,23 +170,19 @@ def _direct(
     runtime, grid, clustered = knobs.runtime, call.grid, call.cluster > 1
     take = itemgetter(*places)
     arguments = (*call.ordered(call.integers), *call.ordered(call.constants))
-    absent: list[int | None] = [None] * len(places)
-    present = [(i, place) for i, place in enumerate(places) if tensors[place] is not None]
 
-    def direct(tensors: Sequence[Tensor | None]) -> None:
+    def direct(tensors: Sequence[Tensor | None], addresses: Sequence[int | None]) -> None:
         before = unheard
         enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
         if (enter is not None and enter.calls) or (leave is not None and leave.calls):
             if not clustered:
-                return public(tensors)
+                return public(tensors, addresses)
             told = compiled.launch_metadata(
                 (grid, 1, 1), current_stream(device), *take(tensors), *arguments
             )
             before = (*middle, told, enter, leave)
-        pointers: list[int | None] = absent.copy()
-        for i, place in present:
-            pointers[i] = tensors[place].data_ptr()  # type: ignore[union-attr]
-        return launch(grid, 1, 1, current_stream(device), function, *before, *pointers, *arguments)
+        stream = current_stream(device)
+        return launch(grid, 1, 1, stream, function, *before, *take(addresses), *arguments)
 
     return direct
 

@@ -10,7 +10,7 @@ signature at every call.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,8 @@ from .execute import Statistics
 
 Forward = Callable[..., Statistics]
 Backward = Callable[..., Gradients]
+
+_is_grad_enabled = torch.is_grad_enabled
 
 
 class _Norm(_SingleLevelFunction):
@@ -41,23 +43,46 @@ class _Norm(_SingleLevelFunction):
 
     @staticmethod
     def backward(ctx, dy, dh=None, *_):  # type: ignore[no-untyped-def,override]
-        h, pre_bias, weight, bias, mu, rstd = ctx.saved_tensors
-        run_backward, program, x_dtype, residual_dtype = ctx.how
-        if dy is None:
-            if dh is None:
-                return (None,) * 9
-            dy = torch.zeros(h.shape, dtype=x_dtype, device=h.device)
-        given = Given(dy, dh, h, pre_bias, weight, bias, mu, rstd)
-        wanted = needs = ctx.needs_input_grad[2:7]
-        # Where x and the residual have one dtype, one tensor is the gradient of both.
-        shared = residual_dtype == x_dtype
-        if shared:
-            wanted = (needs[0] or needs[1], False, *needs[2:])
-        made = run_backward(given, program, residual_dtype is not None, wanted)
-        if shared:
-            dx = made.x
-            made = (dx if needs[0] else None, dx if needs[1] else None, *made[2:])
+        needs = ctx.needs_input_grad[2:7]
+        made = gradients(*ctx.how, needs, (dy, dh, *ctx.saved_tensors))  # type: ignore[call-arg]
         return None, None, *made, None, None
+
+
+def gradients(
+    run_backward: Backward,
+    program: Program,
+    x_dtype: torch.dtype,
+    residual_dtype: torch.dtype | None,
+    needs: tuple[bool, ...],
+    given: tuple[Any, ...],
+) -> Sequence[Tensor | None]:
+    """Gradients of (x, residual, pre_bias, weight, bias), those that are needed.
+
+    given: what a ``Given`` has, but that dy, dh or both may be None.
+    """
+    dy, dh, h = given[:3]
+    if dy is None:
+        if dh is None:
+            return (None,) * 5
+        dy = torch.zeros(h.shape, dtype=x_dtype, device=h.device)
+    tensors = Given(dy, *given[1:])
+    if residual_dtype != x_dtype:
+        return run_backward(tensors, program, residual_dtype is not None, needs)
+    return shared(run_backward(tensors, program, True, once(needs)), needs)
+
+
+# Where x and the residual have one dtype, one tensor is the gradient of both.
+
+
+def once(needs: tuple[bool, ...]) -> tuple[bool, ...]:
+    """The gradients to be made: that of x, if either is needed."""
+    return (needs[0] or needs[1], False, *needs[2:])
+
+
+def shared(made: Sequence[Tensor | None], needs: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
+    """The gradients, each where it is needed."""
+    dx = made[0]
+    return dx if needs[0] else None, dx if needs[1] else None, *made[2:]
 
 
 class _NormBackward(_SingleLevelFunction):
@@ -103,10 +128,6 @@ def differentiable_forward(
     return _Norm.apply(run, run_backward, *arguments, statistics)  # type: ignore[attr-defined]
 
 
-# The same where no transform is active, and with ``statistics`` as its last argument: a call less.
-eager_forward = _Norm.apply  # type: ignore[attr-defined]
-
-
 def differentiable_backward(run: Backward, given: Given, *options: Any) -> Gradients:
     """``run(given, program, has_residual, wanted)``, with a gradient of its own."""
     if torch._C._are_functorch_transforms_active():
@@ -126,7 +147,7 @@ def plain_backward(
 
 def needs_gradient(*tensors: Tensor | None) -> bool:
     """Whether autograd has to know of a call on these tensors."""
-    if torch.is_grad_enabled():
+    if _is_grad_enabled():
         for t in tensors:
             if t is not None and t.requires_grad:
                 return True

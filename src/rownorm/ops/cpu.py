@@ -19,7 +19,8 @@ from .. import reference
 from ..program import Program
 from ..reference import Forward, Given, Gradients
 
-Run = Callable[..., tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]]
+# (x, residual, pre_bias, weight, bias), their addresses -> (y, h, mu, rstd)
+Run = Callable[[tuple[Any, ...], Any], tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]]
 
 
 def prepare(
@@ -37,15 +38,14 @@ def prepare(
     if plain and one_dtype and not want_statistics and x.device.type == "cpu":
         shape, eps = x.shape[-1:], program.eps
 
-        def run_layer_norm(
-            x: Tensor, _residual: Any, _pre_bias: Any, weight: Any, bias: Any
-        ) -> Any:
+        def run_layer_norm(given: tuple[Any, ...], _addresses: Any) -> Any:
+            x, _, _, weight, bias = given
             return torch.layer_norm(x, shape, weight, bias, eps), None, None, None
 
         return run_layer_norm
 
-    def run(*tensors: Any) -> Any:
-        made = forward(*tensors, program)  # type: ignore[call-arg]
+    def run(given: tuple[Any, ...], _addresses: Any) -> Any:
+        made = forward(*given, program)  # type: ignore[call-arg]
         return made if want_statistics else (made.y, made.h, None, None)
 
     return run

@@ -24,9 +24,11 @@ INTERPRETING = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", 
 MOST_RUNS = 4096  # kinds of call remembered; past that, all are forgotten and found again
 
 Statistics = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]  # y, h, mu, rstd
+Run = Callable[[tuple[Any, ...], list[Any]], Any]  # of tensors and their addresses
 
-_forward_runs: dict[Any, Any] = {}
-_backward_runs: dict[Any, Any] = {}
+# What is left to do, by what a call is recognised by.
+_forward_runs: dict[Any, Run] = {}
+_backward_runs: dict[Any, Run] = {}
 
 
 def forward(
@@ -38,11 +40,23 @@ def forward(
     options: tuple[Any, ...],
     want_statistics: bool,
 ) -> Statistics:
-    """(y, h, mu, rstd): ``h`` with a residual; the statistics only where they are wanted.
+    """(y, h, mu, rstd): ``h`` with a residual; the statistics only where they are wanted."""
+    given = (x, residual, pre_bias, weight, bias)
+    run, addresses = find_forward(given, options, want_statistics)
+    return run(given, addresses)
 
-    options: a Program, or its fields in a plain tuple; as a key they are equal.
+
+def find_forward(
+    given: tuple[Any, ...], options: tuple[Any, ...], want_statistics: bool
+) -> tuple[Run, list[Any]]:
+    """What is left of ``forward`` for tensors like these, and where they lie.
+
+    given: x, residual, pre_bias, weight, bias. options: a Program, or its fields in a plain tuple; as a key they are
+    equal.
     """
+    x, residual, pre_bias, weight, bias = given
     try:
+        addresses: list[Any] = [None if t is None else t.data_ptr() for t in given]
         key = (
             options,
             want_statistics,
@@ -52,62 +66,64 @@ def forward(
             x.dtype,
             x.get_device(),
             x.is_cpu,
-            x.data_ptr() & 15,
-            None if residual is None else _facts(residual),
-            None if pre_bias is None else _facts(pre_bias),
-            None if weight is None else _facts(weight),
-            None if bias is None else _facts(bias),
+            addresses[0] & 15,
+            None if residual is None else _facts(residual, addresses[1]),
+            None if pre_bias is None else _facts(pre_bias, addresses[2]),
+            None if weight is None else _facts(weight, addresses[3]),
+            None if bias is None else _facts(bias, addresses[4]),
         )
         run = _forward_runs.get(key)
     except (RuntimeError, TypeError):
         # A tensor without storage, an option that cannot be hashed: the checks have words for these.
-        check(x, residual, pre_bias, weight, bias, Program(*options))
+        check(*given, Program(*options))  # type: ignore[call-arg]
         raise
     if run is None:
         program = Program(*options)
-        check(x, residual, pre_bias, weight, bias, program)
-        given = (x, residual, pre_bias, weight, bias)
-        if not takes_kernels(x):
-            run = _remember(_forward_runs, key, cpu.prepare(*given, program, want_statistics))
-            return run(*given)
-        launch = _launch()
-        taken = (*map(launch.with_row_stride, given[:2]), *map(launch.contiguous, given[2:]))
-        if any(new is not old for new, old in zip(taken, given, strict=True)):
-            return forward(*taken, program, want_statistics)  # type: ignore[call-arg]
-        prepare = functools.partial(launch.forward.prepare, *given, program, want_statistics)
-        run = _remember(_forward_runs, key, _on_device(x, prepare))
-    return run(x, residual, pre_bias, weight, bias)
+        check(*given, program)  # type: ignore[call-arg]
+        run = _remember(_forward_runs, key, _prepare_forward(given, program, want_statistics))
+    return run, addresses
+
+
+def _prepare_forward(given: tuple[Any, ...], program: Program, want_statistics: bool) -> Run:
+    x = given[0]
+    if not takes_kernels(x):
+        return cpu.prepare(*given, program, want_statistics)  # type: ignore[call-arg]
+    if not _are_readable(given, n_rows=2):
+        return lambda given, _: forward(*_readable(given, 2), program, want_statistics)  # type: ignore[call-arg]
+    prepare = _launch().forward.prepare
+    return _on_device(x, functools.partial(prepare, *given, program, want_statistics))
 
 
 def backward(
     given: Given, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> Gradients:
     """Gradients of (x, residual, pre_bias, weight, bias), those that are wanted."""
+    run = find_backward(given, program, has_residual, wanted)
+    return Gradients._make(run(given, [None if t is None else t.data_ptr() for t in given]))
+
+
+def find_backward(
+    given: Given, program: Program, has_residual: bool, wanted: tuple[bool, ...]
+) -> Run:
+    """What is left of ``backward`` for tensors like these."""
     if not takes_kernels(given.h):
-        return cpu.backward(given, program, has_residual, wanted)
-    dy, dh, h, pre_bias, weight, bias, mu, rstd = given
-    key = (
-        program,
-        has_residual,
-        wanted,
-        _facts(dy),
-        None if dh is None else _facts(dh),
-        _facts(h),
-        None if pre_bias is None else _facts(pre_bias),
-        None if weight is None else _facts(weight),
-        None if bias is None else _facts(bias),
-        None if mu is None else _facts(mu),
-        _facts(rstd),
-    )
+        return lambda given, _: cpu.backward(Given(*given), program, has_residual, wanted)
+    facts = [None if t is None else _facts(t, t.data_ptr()) for t in given]
+    key = (program, has_residual, wanted, *facts)
     run = _backward_runs.get(key)
     if run is None:
-        launch = _launch()
-        taken = Given(*map(launch.with_row_stride, given[:3]), *map(launch.contiguous, given[3:]))
-        if any(new is not old for new, old in zip(taken, given, strict=True)):
-            return backward(taken, program, has_residual, wanted)
-        prepare = functools.partial(launch.backward.prepare, given, program, has_residual, wanted)
-        run = _remember(_backward_runs, key, _on_device(given.h, prepare))
-    return run(given)
+        prepared = _prepare_backward(given, program, has_residual, wanted)
+        run = _remember(_backward_runs, key, prepared)
+    return run
+
+
+def _prepare_backward(
+    given: Given, program: Program, has_residual: bool, wanted: tuple[bool, ...]
+) -> Run:
+    if not _are_readable(given, n_rows=3):
+        return lambda given, _: backward(Given(*_readable(given, 3)), program, has_residual, wanted)
+    prepare = _launch().backward.prepare
+    return _on_device(given.h, functools.partial(prepare, given, program, has_residual, wanted))
 
 
 def takes_kernels(x: Tensor) -> bool:
@@ -115,10 +131,26 @@ def takes_kernels(x: Tensor) -> bool:
     return x.is_cuda or (INTERPRETING and x.device.type == "cpu")
 
 
-def _facts(t: Tensor) -> tuple[Any, ...]:
+def _facts(t: Tensor, address: int) -> tuple[Any, ...]:
     """Everything about a tensor that a plan, a compiled kernel or a check depends on."""
     contiguous = t.is_contiguous() or t.stride()
-    return t.shape, contiguous, t.dtype, t.get_device(), t.is_cpu, t.data_ptr() & 15
+    return t.shape, contiguous, t.dtype, t.get_device(), t.is_cpu, address & 15
+
+
+def _are_readable(given: tuple[Any, ...], n_rows: int) -> bool:
+    """Whether the kernels can read these tensors where they lie, the first ``n_rows`` of them as rows."""
+    row_stride = _launch().rows.row_stride
+    rows, parameters = given[:n_rows], given[n_rows:]
+    return all(t is None or row_stride(t) is not None for t in rows) and all(
+        t is None or t.is_contiguous() for t in parameters
+    )
+
+
+def _readable(given: tuple[Any, ...], n_rows: int) -> tuple[Any, ...]:
+    """The same tensors, copied where that is needed."""
+    launch = _launch()
+    rows, parameters = given[:n_rows], given[n_rows:]
+    return (*map(launch.with_row_stride, rows), *map(launch.contiguous, parameters))
 
 
 def _remember(runs: dict[Any, Any], key: Any, run: Any) -> Any:
@@ -133,9 +165,13 @@ def _launch() -> Any:
     """The launch floor, imported with Triton when a kernel is first wanted."""
     from .. import launch
 
-    launch.on_change(_forward_runs.clear)
-    launch.on_change(_backward_runs.clear)
+    launch.on_change(_forget)
     return launch
+
+
+def _forget() -> None:
+    _forward_runs.clear()
+    _backward_runs.clear()
 
 
 def _on_device(t: Tensor, prepare: Callable[[], Any]) -> Any:
@@ -146,10 +182,10 @@ def _on_device(t: Tensor, prepare: Callable[[], Any]) -> Any:
     if device < 0 or torch.cuda.device_count() == 1:
         return run
 
-    def run_there(*tensors: Tensor | None) -> Any:
+    def run_there(given: tuple[Any, ...], addresses: list[Any]) -> Any:
         if torch._C._cuda_getDevice() == device:
-            return run(*tensors)
+            return run(given, addresses)
         with torch.cuda.device(device):
-            return run(*tensors)
+            return run(given, addresses)
 
     return run_there

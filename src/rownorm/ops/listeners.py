@@ -12,18 +12,25 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 
-def _someone() -> bool:
+def _someone(*_: object) -> bool:
     """What is answered for a question that this version of PyTorch does not know."""
     return True
 
 
 _PLAIN = frozenset((Tensor, Parameter))
-_is_compiling = torch.compiler.is_compiling
+_is_traced = (
+    torch.compiler.is_dynamo_compiling
+)  # whatever else traces shows as a mode or a subclass
+_is_grad_enabled = torch.is_grad_enabled
 _dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", _someone)
 _function_modes = getattr(torch._C, "_len_torch_function_stack", _someone)
 _transforms = getattr(torch._C, "_are_functorch_transforms_active", _someone)
 _autocast = getattr(torch._C, "_is_any_autocast_enabled", _someone)
 _profiler = getattr(torch.autograd, "_profiler_enabled", _someone)
+saved_tensors_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", _someone)
+
+# Every call pays for these questions: no loop, no *args, no further function; what is not there costs a comparison. A
+# tensor is special if it is a subclass, or a view whose sign only the dispatcher knows.
 
 
 def nothing_listens(
@@ -34,26 +41,36 @@ def nothing_listens(
     fifth: Tensor | None = None,
 ) -> bool:
     """Whether these are plain tensors and nothing stands between a caller and a kernel."""
-    # Every call pays for this: no loop, no *args, and the tensors that are not there cost a comparison.
     return not (
-        _is_compiling()
+        _is_traced()
         or _dispatch_modes()
         or _function_modes()
         or _transforms()
         or _autocast()
         or _profiler()
         or forward_ad._current_level >= 0
-        or _is_special(x)
-        or (second is not None and _is_special(second))
-        or (third is not None and _is_special(third))
-        or (fourth is not None and _is_special(fourth))
-        or (fifth is not None and _is_special(fifth))
+        or type(x) not in _PLAIN
+        or x.is_neg()
+        or (second is not None and (type(second) not in _PLAIN or second.is_neg()))
+        or (third is not None and (type(third) not in _PLAIN or third.is_neg()))
+        or (fourth is not None and (type(fourth) not in _PLAIN or fourth.is_neg()))
+        or (fifth is not None and (type(fifth) not in _PLAIN or fifth.is_neg()))
     )
 
 
-def _is_special(t: Tensor) -> bool:
-    """A subclass, or a view whose sign only the dispatcher knows."""
-    return type(t) not in _PLAIN or t.is_neg()
+def nothing_listens_to_backward(dy: Tensor, dh: Tensor | None) -> bool:
+    """The same for gradients that come in, of which no gradient is wanted; autocast and Dynamo leave them alone."""
+    return not (
+        _is_grad_enabled()
+        or _dispatch_modes()
+        or _function_modes()
+        or _transforms()
+        or _profiler()
+        or forward_ad._current_level >= 0
+        or type(dy) is not Tensor
+        or dy.is_neg()
+        or (dh is not None and (type(dh) is not Tensor or dh.is_neg()))
+    )
 
 
 def forward_mode() -> bool:

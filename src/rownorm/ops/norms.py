@@ -8,13 +8,11 @@ import torch
 from torch import Tensor
 
 from ..program import Program
-from ..reference import Given, Gradients
 from . import execute, library
-from .autograd import eager_forward, needs_gradient
+from .autograd import needs_gradient
 from .checks import check
+from .eager import eager_norm
 from .listeners import nothing_listens
-
-_has_storage = torch._C._has_storage
 
 
 def layer_norm(
@@ -114,18 +112,10 @@ def _norm(
     """
     if nothing_listens(x, residual, pre_bias, weight, bias):
         if needs_gradient(x, residual, pre_bias, weight, bias):
-            return eager_forward(
-                execute.forward,
-                _backward,
-                x,
-                residual,
-                pre_bias,
-                weight,
-                bias,
-                Program(*options),
-                False,
-            )
-        y, h, _, _ = execute.forward(x, residual, pre_bias, weight, bias, options, False)
+            return eager_norm(x, residual, pre_bias, weight, bias, options)
+        given = (x, residual, pre_bias, weight, bias)
+        run, addresses = execute.find_forward(given, options, False)
+        y, h, _, _ = run(given, addresses)
         return y if residual is None else (y, h)
     program = Program(*options)
     if not torch.compiler.is_compiling():
@@ -137,16 +127,6 @@ def _norm(
         return operator(x, weight, bias, pre_bias, **keywords)
     operator = getattr(library.operators, f"add_{program.name}")
     return operator(x, residual, weight, bias, pre_bias, **keywords)
-
-
-def _backward(given: Given, *rest: Any) -> Gradients:
-    """Gradients: straight to ``execute`` unless something listens or wants their gradient in turn."""
-    # Gradients that autograd batches (is_grads_batched) have no storage; the dispatcher takes them apart.
-    dy, dh, h = given[:3]
-    batched = not (_has_storage(dy) and (dh is None or _has_storage(dh)))
-    if batched or torch.is_grad_enabled() or not nothing_listens(dy, dh, h):
-        return library.backward(given, *rest)
-    return execute.backward(given, *rest)
 
 
 def _required(residual: Tensor, norm: str) -> Tensor:
