@@ -88,10 +88,12 @@ def judge_all(
     }
     with torch.no_grad():
         for rows, exact in exact_values(case, t) if fitting else ():
-            for tallies in fitting.values():
-                for name in exact.keys() & tallies.keys():
+            for name in exact.keys() & set(names):
+                limits = None  # the same for everyone: all outputs of a name have one dtype
+                for tallies in fitting.values():
                     output, tally = tallies[name]
-                    tally.add(output[rows], exact[name])
+                    limits = limits or _limits(exact[name], output.dtype)
+                    tally.add(output[rows], exact[name].values, limits)
     for who, tallies in fitting.items():
         judged[who] = _judgement({name: tally.figures() for name, (_, tally) in tallies.items()})
     return judged
@@ -250,6 +252,33 @@ class _Figures(NamedTuple):
     complaint: str
 
 
+class _Limits(NamedTuple):
+    """What errors are held against."""
+
+    representable: Tensor
+    ulp: Tensor
+    budget: Tensor
+    of_peers: Tensor
+    rounding_sum: Tensor
+    noise_sum: Tensor
+
+
+def _limits(exact: Exact, dtype: torch.dtype) -> _Limits:
+    truth = exact.values
+    rounding = one_rounding(truth, dtype)
+    # Near a zero the step is tiny and says nothing: it is taken at the size of the row, unless that is zero too.
+    size = truth.square().mean(-1, keepdim=True).sqrt()
+    size = torch.where(size > 1e-6, size, 1.0)
+    return _Limits(
+        representable=truth.abs() <= torch.finfo(dtype).max,
+        ulp=spacing(torch.maximum(truth.abs(), size), dtype),
+        budget=rounding + exact.noise,
+        of_peers=rounding + exact.peer_noise,
+        rounding_sum=rounding.sum(),
+        noise_sum=exact.noise.sum(),
+    )
+
+
 class _Tally:
     """Errors of one output, gathered piece by piece on its device."""
 
@@ -262,22 +291,14 @@ class _Tally:
         ] = []  # of error, ulp, error over budget, error over a peer's limit
         self.sums: list[Tensor] = []  # of error, what a peer's mean is measured by
 
-    def add(self, got: Tensor, exact: Exact) -> None:
-        truth, dtype = exact.values, got.dtype
+    def add(self, got: Tensor, truth: Tensor, limits: _Limits) -> None:
         wide = got.double()
         error = torch.where(wide.isfinite(), (wide - truth).abs(), torch.inf)
-        error = torch.where(
-            truth.abs() <= torch.finfo(dtype).max, error, 0.0
-        )  # else it is to overflow
-        rounding = one_rounding(truth, dtype)
-        budget, limit = rounding + exact.noise, rounding + exact.peer_noise
-        # Near a zero the step is tiny and says nothing: it is taken at the size of the row, unless that is zero too.
-        size = truth.square().mean(-1, keepdim=True).sqrt()
-        size = torch.where(size > 1e-6, size, 1.0)
-        ulp = spacing(torch.maximum(truth.abs(), size), dtype)
-        ratios = (error, error / ulp, error / budget, error / limit)
+        error = torch.where(limits.representable, error, 0.0)  # else it is to overflow
+        ratios = (error, error / limits.ulp, error / limits.budget, error / limits.of_peers)
         self.maxima.append(torch.stack([each.amax() for each in ratios]))
-        self.sums.append(torch.stack([error.sum(), (self.kept * rounding + exact.noise).sum()]))
+        allowed = self.kept * limits.rounding_sum + limits.noise_sum
+        self.sums.append(torch.stack([error.sum(), allowed]))
         self.count += error.numel()
 
     def figures(self) -> _Figures:
