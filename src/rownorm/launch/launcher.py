@@ -172,17 +172,16 @@ def _direct(
     arguments = (*call.ordered(call.integers), *call.ordered(call.constants))
 
     def direct(tensors: Sequence[Tensor | None], addresses: Sequence[int | None]) -> None:
-        before = unheard
-        enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
-        if (enter is not None and enter.calls) or (leave is not None and leave.calls):
-            if not clustered:
-                return public(tensors, addresses)
-            told = compiled.launch_metadata(
-                (grid, 1, 1), current_stream(device), *take(tensors), *arguments
-            )
-            before = (*middle, told, enter, leave)
         stream = current_stream(device)
-        return launch(grid, 1, 1, stream, function, *before, *take(addresses), *arguments)
+        enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
+        if (enter is None or not enter.calls) and (leave is None or not leave.calls):
+            launch(grid, 1, 1, stream, function, *unheard, *take(addresses), *arguments)
+        elif clustered:
+            told = compiled.launch_metadata((grid, 1, 1), stream, *take(tensors), *arguments)
+            heard = (*middle, told, enter, leave)
+            launch(grid, 1, 1, stream, function, *heard, *take(addresses), *arguments)
+        else:
+            public(tensors, addresses)
 
     return direct
 

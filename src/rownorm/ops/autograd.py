@@ -145,10 +145,20 @@ def plain_backward(
     return reference.backward(given._replace(mu=mu, rstd=rstd), program, has_residual, wanted)
 
 
-def needs_gradient(*tensors: Tensor | None) -> bool:
-    """Whether autograd has to know of a call on these tensors."""
-    if _is_grad_enabled():
-        for t in tensors:
-            if t is not None and t.requires_grad:
-                return True
-    return False
+def needs_gradient(
+    x: Tensor,
+    second: Tensor | None = None,
+    third: Tensor | None = None,
+    fourth: Tensor | None = None,
+    fifth: Tensor | None = None,
+    *more: Tensor | None,
+) -> bool:
+    """Whether autograd has to know of a call on these tensors. Every call asks: five of them cost no loop."""
+    return _is_grad_enabled() and (
+        x.requires_grad
+        or (second is not None and second.requires_grad)
+        or (third is not None and third.requires_grad)
+        or (fourth is not None and fourth.requires_grad)
+        or (fifth is not None and fifth.requires_grad)
+        or (len(more) > 0 and any(t is not None and t.requires_grad for t in more))
+    )

@@ -56,7 +56,13 @@ def find_forward(
     """
     x, residual, pre_bias, weight, bias = given
     try:
-        addresses: list[Any] = [None if t is None else t.data_ptr() for t in given]
+        addresses: list[Any] = [
+            x.data_ptr(),
+            None if residual is None else residual.data_ptr(),
+            None if pre_bias is None else pre_bias.data_ptr(),
+            None if weight is None else weight.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+        ]
         key = (
             options,
             want_statistics,
