@@ -20,6 +20,7 @@ from .arithmetic import (
     added,
     gradient_before_affine,
     in_range,
+    is_precise,
     load_columns,
     load_h,
     sum_both,
@@ -125,6 +126,7 @@ def backward_tile(
     STAGES: tl.constexpr,
     CLUSTER: tl.constexpr,
 ):
+    PRECISE: tl.constexpr = is_precise(dx_ptr, dresidual_ptr, dpre_bias_ptr, dweight_ptr, dbias_ptr)
     n_cols = n_cols * ALIGN
     n = tl.cast(n_cols, COMPUTE)
     mailbox = open_mailbox() if CLUSTER > 1 else 0
@@ -176,6 +178,7 @@ def backward_tile(
                 own_bias,
                 WEIGHT_SHIFT,
                 ACTIVATION,
+                PRECISE,
                 ROUND_TO,
                 COMPUTE,
             )

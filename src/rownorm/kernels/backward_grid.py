@@ -13,7 +13,15 @@ so that what the others sent is there when it is wanted. Equations and conventio
 import triton
 import triton.language as tl
 
-from .arithmetic import gradient_before_affine, in_range, load_columns, load_h, sum_both, widened
+from .arithmetic import (
+    gradient_before_affine,
+    in_range,
+    is_precise,
+    load_columns,
+    load_h,
+    sum_both,
+    widened,
+)
 from .grid import ask, open_box, received_sums, send
 
 
@@ -106,6 +114,7 @@ def backward_grid(
     OFFSET: tl.constexpr,  # the integers that hold offsets within a tile
 ):
     COMPUTE: tl.constexpr = tl.float32
+    PRECISE: tl.constexpr = is_precise(dx_ptr, dresidual_ptr, dpre_bias_ptr, dweight_ptr, dbias_ptr)
     n_cols = n_cols * ALIGN
     part_cols = part_cols * ALIGN
     n = tl.cast(n_cols, COMPUTE)
@@ -165,7 +174,7 @@ def backward_grid(
             CENTER,
         )
         x_hat, seen, dz, g = gradient_before_affine(
-            dy, deviation, rstd, weight, bias, WEIGHT_SHIFT, ACTIVATION, ROUND_TO, COMPUTE
+            dy, deviation, rstd, weight, bias, WEIGHT_SHIFT, ACTIVATION, PRECISE, ROUND_TO, COMPUTE
         )
         if CENTER:
             a, b = sum_both(g * x_hat, g)
@@ -210,7 +219,7 @@ def backward_grid(
             CENTER,
         )
         _, _, _, g = gradient_before_affine(
-            dy, deviation, rstd, weight, bias, WEIGHT_SHIFT, ACTIVATION, ROUND_TO, COMPUTE
+            dy, deviation, rstd, weight, bias, WEIGHT_SHIFT, ACTIVATION, PRECISE, ROUND_TO, COMPUTE
         )
         # rstd * (g - b - a * x_hat), with as little as possible left to do for every element.
         dx = deviation * (-(a / n) * rstd * rstd)

@@ -9,7 +9,7 @@ Equations and conventions as in ``backward``.
 import triton
 import triton.language as tl
 
-from .arithmetic import gradient_before_affine, load_columns, load_h, widened
+from .arithmetic import gradient_before_affine, is_precise, load_columns, load_h, widened
 
 
 @triton.jit(
@@ -45,6 +45,8 @@ def backward_sums(
     COMPUTE: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
 ):
+    # A gradient has the dtype of what it is the gradient of.
+    PRECISE: tl.constexpr = is_precise(dy_ptr, h_ptr, pre_bias_ptr, weight_ptr, bias_ptr)
     pid = tl.program_id(0).to(tl.int64)
     row = pid // n_parts
     first_col = (pid % n_parts).to(tl.int32) * part_blocks * BLOCK_COLS
@@ -67,7 +69,7 @@ def backward_sums(
         dy = widened(tl.load(dy_ptr + dy_row + cols, mask=ok, other=0.0), COMPUTE)
         deviation = tl.where(ok, h - mu, 0.0) if CENTER else h
         x_hat, _, _, g = gradient_before_affine(
-            dy, deviation, rstd, weight, bias, WEIGHT_SHIFT, ACTIVATION, ROUND_TO, COMPUTE
+            dy, deviation, rstd, weight, bias, WEIGHT_SHIFT, ACTIVATION, PRECISE, ROUND_TO, COMPUTE
         )
         sum_gx += g * x_hat
         sum_g += g
@@ -122,6 +124,8 @@ def backward_apply(
     BLOCK_COLS: tl.constexpr,
     BLOCK_PARTS: tl.constexpr,
 ):
+    # A gradient has the dtype of what it is the gradient of.
+    PRECISE: tl.constexpr = is_precise(dy_ptr, h_ptr, pre_bias_ptr, weight_ptr, bias_ptr)
     n_cols = n_cols * ALIGN
     n = tl.cast(n_cols, COMPUTE)
     pid = tl.program_id(0)
@@ -151,7 +155,7 @@ def backward_apply(
 
         deviation = tl.where(ok, h - mu, 0.0) if CENTER else h
         x_hat, seen, dz, g = gradient_before_affine(
-            dy, deviation, rstd, weight, bias, WEIGHT_SHIFT, ACTIVATION, ROUND_TO, COMPUTE
+            dy, deviation, rstd, weight, bias, WEIGHT_SHIFT, ACTIVATION, PRECISE, ROUND_TO, COMPUTE
         )
         dx = g - x_hat * a
         if CENTER:

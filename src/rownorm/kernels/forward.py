@@ -9,7 +9,16 @@ Values are rounded at their stores and nowhere else, except ``x_hat`` where ROUN
 import triton
 import triton.language as tl
 
-from .arithmetic import activate, affine, in_range, load_columns, load_h, moments, normalize
+from .arithmetic import (
+    activate,
+    affine,
+    in_range,
+    is_precise,
+    load_columns,
+    load_h,
+    moments,
+    normalize,
+)
 
 
 @triton.jit(do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols"])
@@ -85,7 +94,8 @@ def forward_tile(
         else:
             weight = load_columns(weight_ptr, cols, col_ok) if weight_ptr is not None else None
             bias = load_columns(bias_ptr, cols, col_ok) if bias_ptr is not None else None
-        y = activate(affine(x_hat, weight, bias, WEIGHT_SHIFT, COMPUTE), ACTIVATION)
+        z = affine(x_hat, weight, bias, WEIGHT_SHIFT, COMPUTE)
+        y = activate(z, ACTIVATION, is_precise(y_ptr))
         tl.store(y_ptr + out_row + cols, y.to(y_ptr.dtype.element_ty), mask=ok[c])
     if mu_ptr is not None:
         tl.store(mu_ptr + rows, mu, mask=row_ok)

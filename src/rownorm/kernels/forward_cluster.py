@@ -17,6 +17,7 @@ from .arithmetic import (
     in_range,
     inverse_sqrt,
     is_centered,
+    is_precise,
     load_columns,
     load_h,
     moments_about,
@@ -319,7 +320,8 @@ def forward_cluster(
             x_hat = normalize(h - mu if CENTER else h, rstd, ROUND_TO, tl.float32)
             weight = load_columns(weight_ptr, cols, ok) if weight_ptr is not None else None
             bias = load_columns(bias_ptr, cols, ok) if bias_ptr is not None else None
-            y = activate(affine(x_hat, weight, bias, WEIGHT_SHIFT, tl.float32), ACTIVATION)
+            z = affine(x_hat, weight, bias, WEIGHT_SHIFT, tl.float32)
+            y = activate(z, ACTIVATION, is_precise(y_ptr))
             tl.store(y_ptr + row * n_cols + cols, y.to(y_ptr.dtype.element_ty), mask=ok)
         if mu_ptr is not None:
             tl.store(mu_ptr + row, mu, mask=rank == 0)

@@ -14,6 +14,7 @@ from .arithmetic import (
     activate,
     affine,
     inverse_sqrt,
+    is_precise,
     load_columns,
     load_h,
     moments_about,
@@ -129,7 +130,7 @@ def _apply_range(
         weight = load_columns(weight_ptr, cols, ok) if weight_ptr is not None else None
         bias = load_columns(bias_ptr, cols, ok) if bias_ptr is not None else None
         z = affine(x_hat, weight, bias, WEIGHT_SHIFT, COMPUTE)
-        y = activate(z, ACTIVATION)
+        y = activate(z, ACTIVATION, is_precise(y_ptr))
         tl.store(y_ptr + out_row + cols, y.to(y_ptr.dtype.element_ty), mask=ok)
 
 
