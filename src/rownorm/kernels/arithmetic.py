@@ -295,11 +295,11 @@ def _normal_cdf(z, PRECISE: tl.constexpr):
         return 0.5 * (1.0 + tl.erf(z * 0.7071067811865476))
     else:
         x = tl.abs(z)
-        log_tail = 5.82213651e-3 - 3.19727699e-4 * x
-        log_tail = log_tail * x - 4.82270627e-2
-        log_tail = log_tail * x - 4.64126584e-1
-        log_tail = log_tail * x - 1.14917642
-        log_tail = log_tail * x - 1.00012045
+        log_tail = 0.00591753882 - 0.000327729489 * x
+        log_tail = log_tail * x - 0.0486389969
+        log_tail = log_tail * x - 0.463352944
+        log_tail = log_tail * x - 1.14976292
+        log_tail = log_tail * x - 1.0
         tail = tl.exp2(log_tail)
         return tl.where(z < 0.0, tail, 1.0 - tail)
 

@@ -1,0 +1,144 @@
+"""Activations and their slopes as the kernels compute them, number by number: errors in ulp of what is stored, and the
+numbers at the edge."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+from helpers import _torch_activation
+
+from rownorm.kernels.arithmetic import activate, activation_gradient
+from rownorm.program import ACTIVATIONS
+
+SMOOTH = ("silu", "gelu", "gelu_tanh")
+EVERY_ACTIVATION = pytest.mark.parametrize("activation", ACTIVATIONS)
+PRECISION = pytest.mark.parametrize("precise", [False, True], ids=["short", "precise"])
+
+
+@triton.jit
+def _evaluate(
+    z_ptr, y_ptr, slope_ptr, ACTIVATION: tl.constexpr, PRECISE: tl.constexpr, N: tl.constexpr
+):
+    lanes = tl.program_id(0) * N + tl.arange(0, N)
+    z = tl.load(z_ptr + lanes)
+    tl.store(y_ptr + lanes, activate(z, ACTIVATION, PRECISE))
+    one = tl.full(z.shape, 1.0, z.dtype)
+    tl.store(slope_ptr + lanes, activation_gradient(one, z, ACTIVATION, PRECISE))
+
+
+def evaluated(z: torch.Tensor, activation: str, precise: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """(activation(z), its derivative) in the dtype of z, before anything is rounded to be stored."""
+    block = 1 << 14
+    padded = torch.zeros(-(-len(z) // block) * block, dtype=z.dtype, device=z.device)
+    padded[: len(z)] = z
+    y, slope = torch.empty_like(padded), torch.empty_like(padded)
+    _evaluate[(len(padded) // block,)](padded, y, slope, activation, precise, block)
+    return y[: len(z)].cpu(), slope[: len(z)].cpu()
+
+
+def exactly(z: torch.Tensor, activation: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(activation(z), its derivative, activation(z) / z) in fp64, with a tail that keeps its digits."""
+    z = z.double().cpu().numpy()
+    if activation == "gelu":
+        share = np.array([0.5 * math.erfc(-value / math.sqrt(2)) for value in z])
+        return z * share, share + z * np.exp(-z * z / 2) / math.sqrt(2 * math.pi), share
+    factor, cubic = (math.sqrt(8 / math.pi), 0.044715) if activation == "gelu_tanh" else (1.0, 0.0)
+    u = factor * (z + cubic * z**3)
+    share, rest = 1 / (1 + np.exp(-u)), 1 / (1 + np.exp(u))
+    return z * share, share + z * share * rest * factor * (1 + 3 * cubic * z * z), share
+
+
+def ulps(made: torch.Tensor, truth: np.ndarray, dtype: torch.dtype, beside=0.0) -> float:
+    """The largest error, in ulp of ``dtype`` at the true value, or at what is ``beside`` it if that is larger."""
+    limits = torch.finfo(dtype)
+    size = np.maximum(np.abs(truth), np.maximum(beside, limits.tiny))
+    error = np.abs(made.double().numpy() - truth)
+    return float((error / np.ldexp(limits.eps, np.frexp(size)[1] - 1)).max())
+
+
+def numbers(device: str) -> torch.Tensor:
+    """Many fp32 numbers of both signs: evenly up to 20, and down to the smallest."""
+    even = torch.linspace(-20, 20, 100_001)
+    small = torch.logspace(-37, 0, 10_000, dtype=torch.float64).float()
+    return torch.cat([even, small, -small]).to(device)
+
+
+@pytest.mark.parametrize(
+    ("activation", "dtype", "most"),
+    [
+        ("silu", torch.float16, 0.01),
+        ("silu", torch.bfloat16, 0.001),
+        ("gelu", torch.float16, 0.25),
+        ("gelu", torch.bfloat16, 0.1),
+        ("gelu_tanh", torch.float16, 0.02),
+        ("gelu_tanh", torch.bfloat16, 0.002),
+    ],
+    ids=str,
+)
+def test_short_forms_are_good_for_16_bits(activation, dtype, most, device):
+    """What a store adds is half an ulp. A slope is a sum, of which the share is one part, and can be no better."""
+    z = numbers(device)
+    y, slope = evaluated(z, activation, precise=False)
+    true_y, true_slope, share = exactly(z, activation)
+    # Beyond -4.5 PyTorch's gelu, from 1 + erf in fp32, has no digit left that is right.
+    assert ulps(y, true_y, dtype, beside=1e-5) <= most
+    assert ulps(slope, true_slope, dtype, beside=np.maximum(share, 1e-5)) <= most
+
+
+@pytest.mark.parametrize("activation", SMOOTH)
+def test_precise_forms_are_good_for_fp32(activation, device):
+    z = numbers(device)
+    y, slope = evaluated(z, activation, precise=True)
+    true_y, true_slope, _ = exactly(z, activation)
+    assert ulps(y, true_y, torch.float32, beside=0.25) <= 6
+    assert ulps(slope, true_slope, torch.float32, beside=0.25) <= 6
+
+
+@pytest.mark.parametrize("activation", SMOOTH)
+def test_fp64_has_all_its_digits(activation, device):
+    z = numbers(device).double()
+    y, slope = evaluated(z, activation, precise=True)
+    true_y, true_slope, _ = exactly(z, activation)
+    assert ulps(y, true_y, torch.float64, beside=0.25) <= 8
+    assert ulps(slope, true_slope, torch.float64, beside=0.25) <= 8
+
+
+EDGES = [
+    math.inf,
+    math.nan,
+    3e38,
+    1e20,
+    1e10,
+    1e5,
+    300.0,
+    100.0,
+    89.0,
+    30.0,
+    14.0,
+    1e-30,
+    1e-40,
+    0.0,
+]
+
+
+@PRECISION
+@EVERY_ACTIVATION
+def test_edges_are_as_in_torch(activation, precise, device):
+    """Infinities, nan, both zeros, subnormal and great numbers; zeros of ``y`` with their sign.
+
+    In fp64, since PyTorch's own gelu in fp32 makes nan of inf on a CPU. Where z^2 overflows, the slope of gelu_tanh is
+    nan, here as there.
+    """
+    z = torch.tensor([*EDGES, *(-value for value in EDGES)])
+    y, slope = evaluated(z.to(device), activation, precise)
+    wide = z.double().requires_grad_()
+    torch_y = _torch_activation(activation, wide)
+    (torch_slope,) = torch.autograd.grad(torch_y.sum(), wide)
+    close = {"rtol": 1e-5 if precise else 2**-13, "atol": 1e-30, "equal_nan": True}
+    torch.testing.assert_close(y, torch_y.detach().float(), **close)
+    squares = (z.abs() < 1e19) | ~z.isfinite()
+    torch.testing.assert_close(slope[squares], torch_slope[squares].float(), **close)
+    assert torch.equal(y[z == 0].signbit(), torch_y[z == 0].signbit())
