@@ -65,6 +65,15 @@ def _zeros(
 
 
 @triton.jit
+def _rows(tile, SUM_ROWS: tl.constexpr):
+    """The rows of a tile, or their sum."""
+    if SUM_ROWS:
+        return tl.sum(tile, axis=0, keep_dims=True)
+    else:
+        return tile
+
+
+@triton.jit
 def _store_sums(
     partial_ptr,
     final_ptr,
@@ -125,6 +134,7 @@ def backward_tile(
     EVEN_COLS: tl.constexpr,
     STAGES: tl.constexpr,
     CLUSTER: tl.constexpr,
+    SUM_ROWS: tl.constexpr,  # of each tile, at once: where a thread has a column of all of them, that is free
 ):
     PRECISE: tl.constexpr = is_precise(dx_ptr, dresidual_ptr, dpre_bias_ptr, dweight_ptr, dbias_ptr)
     n_cols = n_cols * ALIGN
@@ -140,9 +150,10 @@ def backward_tile(
     pre_bias = _load_parameter(pre_bias_ptr, lanes, n_cols, BLOCK_COLS, CHUNKS, EVEN_COLS)
     weight = _load_parameter(weight_ptr, lanes, n_cols, BLOCK_COLS, CHUNKS, EVEN_COLS)
     bias = _load_parameter(bias_ptr, lanes, n_cols, BLOCK_COLS, CHUNKS, EVEN_COLS)
-    dpre_bias = _zeros(BLOCK_ROWS, BLOCK_COLS, CHUNKS, COMPUTE)
-    dweight = _zeros(BLOCK_ROWS, BLOCK_COLS, CHUNKS, COMPUTE)
-    dbias = _zeros(BLOCK_ROWS, BLOCK_COLS, CHUNKS, COMPUTE)
+    SUMS: tl.constexpr = 1 if SUM_ROWS else BLOCK_ROWS
+    dpre_bias = _zeros(SUMS, BLOCK_COLS, CHUNKS, COMPUTE)
+    dweight = _zeros(SUMS, BLOCK_COLS, CHUNKS, COMPUTE)
+    dbias = _zeros(SUMS, BLOCK_COLS, CHUNKS, COMPUTE)
     if CLUSTER > 1:
         wait_for_cluster()
 
@@ -185,8 +196,8 @@ def backward_tile(
             x_hat = x_hat + (own_x_hat,)
             g = g + (own_g,)
             products = products + (own_g * own_x_hat,)
-            more_dweight = more_dweight + (dweight[c] + dz * seen,)
-            more_dbias = more_dbias + (dbias[c] + dz,)
+            more_dweight = more_dweight + (dweight[c] + _rows(dz * seen, SUM_ROWS),)
+            more_dbias = more_dbias + (dbias[c] + _rows(dz, SUM_ROWS),)
         if CENTER:
             a, b = sum_both(added(products, CHUNKS), added(g, CHUNKS))
         else:
@@ -220,7 +231,7 @@ def backward_tile(
                 tl.store(dx_ptr + out, dx.to(dx_ptr.dtype.element_ty), mask=ok)
             if dresidual_ptr is not None:
                 tl.store(dresidual_ptr + out, dx.to(dresidual_ptr.dtype.element_ty), mask=ok)
-            more_dpre_bias = more_dpre_bias + (dpre_bias[c] + dx,)
+            more_dpre_bias = more_dpre_bias + (dpre_bias[c] + _rows(dx, SUM_ROWS),)
         if dpre_bias_partial_ptr is not None:
             dpre_bias = more_dpre_bias
 
@@ -280,16 +291,26 @@ def column_sums(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
 ):
+    """A program has a few columns of one parameter: there is little to do, and it is done sooner by many."""
     n_cols = n_cols * ALIGN
-    cols = tl.program_id(0) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
+    n_blocks = tl.cdiv(n_cols, BLOCK_COLS)
+    parameter = tl.program_id(0) // n_blocks
+    cols = (tl.program_id(0) % n_blocks) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
     if dpre_bias_ptr is not None:
-        _sum_rows(
-            dpre_bias_partial_ptr, dpre_bias_ptr, cols, n_partials, n_cols, COMPUTE, BLOCK_ROWS
-        )
+        if parameter == 0:
+            _sum_rows(
+                dpre_bias_partial_ptr, dpre_bias_ptr, cols, n_partials, n_cols, COMPUTE, BLOCK_ROWS
+            )
+        parameter -= 1
     if dweight_ptr is not None:
-        _sum_rows(dweight_partial_ptr, dweight_ptr, cols, n_partials, n_cols, COMPUTE, BLOCK_ROWS)
+        if parameter == 0:
+            _sum_rows(
+                dweight_partial_ptr, dweight_ptr, cols, n_partials, n_cols, COMPUTE, BLOCK_ROWS
+            )
+        parameter -= 1
     if dbias_ptr is not None:
-        _sum_rows(dbias_partial_ptr, dbias_ptr, cols, n_partials, n_cols, COMPUTE, BLOCK_ROWS)
+        if parameter == 0:
+            _sum_rows(dbias_partial_ptr, dbias_ptr, cols, n_partials, n_cols, COMPUTE, BLOCK_ROWS)
 
 
 @triton.jit

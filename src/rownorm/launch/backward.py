@@ -15,13 +15,14 @@ from ..kernels.backward_grid import backward_grid
 from ..program import Program
 from ..reference import Given, Gradients
 from .launcher import Call, Run, bind_all
-from .planner import MOST_PARTS, next_power_of_2, plan
+from .planner import MOST_PARTS, next_power_of_2, plan, sums_rows
 from .problem import Plan, Problem, device_of
 from .rows import alignment, allocator, compute_type, required_row_stride, rounding_type
 
 GRADIENTS = tuple(f"d{name}" for name in Gradients._fields)
 SUMS = GRADIENTS[2:]
-SUM_BLOCK = (128, 32)  # rows and columns of one tile of the last kernel
+# Rows and columns of one tile of the last kernel, and its warps. What an NVIDIA GPU fetches at least is 8 columns.
+SUM_BLOCK = {"sm": (512, 8, 8), "elsewhere": (128, 32, 4)}
 
 
 def calls(
@@ -64,6 +65,7 @@ def calls(
         "BLOCK_PARTS": 1 if n_parts == 1 else MOST_PARTS,
         "STAGES": plan.stages,
         "CLUSTER": plan.cluster,
+        "SUM_ROWS": sums_rows(plan, problem),
     }
     finished = False
     if plan.regime in ("tile", "resident", "cluster"):
@@ -103,10 +105,11 @@ def calls(
             ),
         ]
     if problem.n_column_sums and not finished:
-        rows, cols = SUM_BLOCK
-        grid = -(-n_cols // cols)
+        nvidia = problem.device.arch.startswith("sm_")
+        rows, cols, num_warps = SUM_BLOCK["sm" if nvidia else "elsewhere"]
+        grid = -(-n_cols // cols) * problem.n_column_sums
         sum_constants = {**constants, "BLOCK_ROWS": rows, "BLOCK_COLS": cols}
-        steps.append(Call(kernels.column_sums, grid, 4, integers, sum_constants))
+        steps.append(Call(kernels.column_sums, grid, num_warps, integers, sum_constants))
     return steps
 
 

@@ -211,7 +211,7 @@ def _with_residual(plan: Plan, problem: Problem) -> Plan:
 def _with_options(plan: Plan, problem: Problem) -> Plan:
     """Backward: LayerNorm with an activation or a third sum leaves room for 16 elements a thread, not 32; both, 12."""
     options = (problem.activation is not None) + (problem.n_column_sums > 2)
-    if not problem.center or not options:
+    if not problem.center or not options or sums_rows(plan, problem):
         return plan
     threads = plan.num_warps * problem.device.warp_size
     held_cols = plan.block_cols * _chunks(plan, problem)
@@ -219,7 +219,8 @@ def _with_options(plan: Plan, problem: Problem) -> Plan:
     if plan.block_rows * held_cols <= room:
         return plan
     if plan.regime == "cluster":
-        return _in_chunks(problem)
+        wider = _with_more_programs(plan, problem, room)
+        return wider or _with_fewer_rows(_in_a_grid(problem), problem)
     if plan.block_rows > 1:
         block_rows = plan.block_rows
         while block_rows > 1 and block_rows * held_cols > room:
@@ -234,6 +235,27 @@ def _with_options(plan: Plan, problem: Problem) -> Plan:
     return _in_chunks(problem) if options > 1 else plan
 
 
+def _with_more_programs(plan: Plan, problem: Problem, room: int) -> Plan | None:
+    """A cluster so large that a program's share of a row is at most ``room`` columns, if there are such clusters."""
+    threads = plan.num_warps * problem.device.warp_size
+    narrowest = 16 // problem.dtype.itemsize * threads  # with fewer columns, accesses are narrow
+    block_cols = plan.block_cols
+    while block_cols > room and block_cols > narrowest:
+        block_cols //= 2
+    plan = dataclasses.replace(plan, block_cols=block_cols)
+    while plan.block_cols * _chunks(plan, problem) > room:
+        plan = dataclasses.replace(plan, cluster=2 * plan.cluster)
+        if block_cols > room or problem.device.resident(plan.cluster) == 0:
+            return None
+    return plan
+
+
+def sums_rows(plan: Plan, problem: Problem) -> bool:
+    """Backward: whether a thread has its columns of all rows of a tile, so that it keeps one sum for all of them."""
+    threads = plan.num_warps * problem.device.warp_size
+    return plan.block_rows > 1 and plan.block_cols * problem.dtype.itemsize >= 16 * threads
+
+
 def _with_fewer_rows(plan: Plan, problem: Problem) -> Plan:
     """A grid: tiles that can be loaded ahead, of 32 elements a thread; of 16 with options that take registers."""
     light = problem.activation is None and problem.n_column_sums <= 2
@@ -243,7 +265,7 @@ def _with_fewer_rows(plan: Plan, problem: Problem) -> Plan:
         plan.block_rows * plan.block_cols > room or _most_stages(plan, problem) < plan.stages
     ):
         plan = dataclasses.replace(plan, block_rows=plan.block_rows // 2)
-    return plan
+    return dataclasses.replace(plan, block_cols=min(plan.block_cols, room))
 
 
 def _warps(elements: int, tile: int, problem: Problem) -> int:
@@ -310,8 +332,8 @@ def _settled(plan: Plan, problem: Problem) -> Plan:
         )
     if plan.regime == "cluster" and not plan.n_programs:
         clusters = plan.programs_per_sm * problem.device.resident(plan.cluster)
-        if problem.direction == "forward" and plan.stages == 1:
-            clusters = n_rows  # what a cluster does not load ahead, the next one does
+        if problem.direction == "forward":  # what a cluster does not load ahead, the next one does
+            clusters = _even(clusters, n_rows) if plan.stages > 1 else n_rows
         plan = dataclasses.replace(plan, n_programs=max(1, min(clusters, n_rows)))
     elif problem.direction == "backward" and not plan.n_programs:
         itemsize = 8 if problem.computes_in_fp64 else 4
@@ -322,6 +344,11 @@ def _settled(plan: Plan, problem: Problem) -> Plan:
             programs = 1
         plan = dataclasses.replace(plan, n_programs=max(1, min(programs, tiles, affordable)))
     return plan
+
+
+def _even(most: int, n_rows: int) -> int:
+    """How many clusters share the rows: as many as run at once, or slightly fewer if then all have as many rows."""
+    return next((n for n in range(most, most * 19 // 20, -1) if n_rows % n == 0), most)
 
 
 def _chunks(plan: Plan, problem: Problem) -> int:
