@@ -264,8 +264,8 @@ def test_fp64_has_no_clusters(direction):
 
 
 @pytest.mark.parametrize("n_cols", [16384, 65536])
-@pytest.mark.parametrize("changes", [{"activation": "gelu"}, {"n_column_sums": 3}], ids=str)
-def test_options_take_more_programs_to_a_row(n_cols, changes):
+def test_options_take_more_programs_to_a_row(n_cols):
+    changes = {"activation": "gelu", "n_column_sums": 3}
     plain = launch.plan(problem("backward", 4096, n_cols, torch.bfloat16))
     plan = launch.plan(problem("backward", 4096, n_cols, torch.bfloat16, **changes))
     assert (plain.regime, plan.regime) == ("cluster", "cluster")
@@ -284,14 +284,29 @@ def test_rows_of_a_tile_are_summed_where_they_lie_in_one_thread():
         assert not planner.sums_rows(other, problem("backward", 100, 512, torch.bfloat16))
 
 
-def test_a_residual_takes_more_programs_to_a_row():
-    plain = launch.plan(problem(**WIDE))
-    held = launch.plan(problem(**WIDE, residual_dtype=torch.float32))
+@pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
+def test_a_residual_takes_more_programs_to_a_row(center):
+    plain = launch.plan(problem(**WIDE, center=True))
+    held = launch.plan(problem(**WIDE, center=center, residual_dtype=torch.float32))
     assert held.regime == "cluster"
-    assert held.cluster == min(16, 4 * plain.cluster)  # 6 bytes an element instead of 2
-    assert held.stages == 1
-    widest = problem(n_rows=4096, n_cols=524288, dtype=torch.bfloat16, residual_dtype=torch.float32)
-    assert launch.plan(widest).regime == "looped"
+    assert (
+        held.cluster == 4 * plain.cluster
+    )  # 6 bytes an element instead of 2, and the next row as well
+    assert held.stages == 2
+    half = launch.plan(problem(**WIDE, center=center, residual_dtype=torch.bfloat16))
+    assert half.cluster == held.cluster // 2
+    for n_cols, regime in ((262144, "cluster"), (524288, "looped")):
+        for dtype in (torch.bfloat16, torch.float32):
+            wide = problem("forward", 4096, n_cols, dtype, center=center)
+            wide = dataclasses.replace(wide, residual_dtype=torch.float32)
+            plan = launch.plan(wide)
+            assert (plan.regime, plan.stages) == (regime, 1)
+
+
+def test_weights_are_not_loaded_early_beside_a_residual():
+    asked = problem(n_rows=32768, n_cols=5120, dtype=torch.bfloat16, center=False)
+    assert launch.plan(asked).early
+    assert not launch.plan(dataclasses.replace(asked, residual_dtype=torch.float32)).early
 
 
 def test_rows_lie_in_several_tiles_where_that_wastes_less():

@@ -311,6 +311,7 @@ def column_sums(
     if dbias_ptr is not None:
         if parameter == 0:
             _sum_rows(dbias_partial_ptr, dbias_ptr, cols, n_partials, n_cols, COMPUTE, BLOCK_ROWS)
+        parameter -= 1
 
 
 @triton.jit

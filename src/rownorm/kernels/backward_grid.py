@@ -222,10 +222,11 @@ def backward_grid(
             dy, deviation, rstd, weight, bias, WEIGHT_SHIFT, ACTIVATION, PRECISE, ROUND_TO, COMPUTE
         )
         # rstd * (g - b - a * x_hat), with as little as possible left to do for every element.
+        # Of two products in a sum, it is said which one is not rounded: the same whatever else is asked for.
         dx = deviation * (-(a / n) * rstd * rstd)
         if CENTER:
             dx -= b / n * rstd
-        dx += g * rstd
+        dx = tl.fma(g, tl.broadcast_to(rstd, g.shape), dx)
         ok = row_ok & col_ok
         if dh_ptr is not None:
             dh_start = row * dh_row_stride * ALIGN

@@ -29,7 +29,9 @@ MOST_PROGRAMS = 16  # of one cluster
 GRID_TILE_BYTES = 16384  # of one tensor
 GRID_BLOCK = 2048  # columns of one tile there
 REGISTERS = 65536  # of an NVIDIA SM
-HELD_BYTES = 256  # of a row and its residual, that a thread of a cluster holds: 64 registers
+# Bytes of a row and its residual that a thread of a cluster holds, by the warps there are; and if it loads ahead.
+HELD_BYTES = {8: 384, 16: 256}
+HELD_AHEAD = 128
 MOST_CHUNKS = 8  # tiles that hold a row whose width is no power of two
 CHUNK_COLS = {"forward": 4096, "backward": 2048}  # columns of one chunk of a wider row
 TILE_ELEMENTS = {"forward": 2048, "backward": 4096}  # elements of a tile of several short rows
@@ -42,6 +44,8 @@ PIPELINE_BYTES = {"sm_80": 150 << 10, "sm_90": 200 << 10, "sm_100": 200 << 10}
 PIPELINE_BYTES_ELSEWHERE = 80 << 10
 MOST_STAGES = 5
 FEW_TILES = 8  # up to so many are backward of one program, which needs no kernel to add up its sums
+# Backward: elements a thread has room for with an activation, with a third sum, with both; in 32 bits and in 16.
+ROOM = ((24, 24, 12), (40, 32, 16))
 PARTIAL_SUM_BYTES = 64 << 20  # what backward may allocate for partial sums, and a grid's mail
 
 _forced: dict[str, Any] = {}
@@ -196,26 +200,56 @@ def _lightened(plan: Plan, problem: Problem) -> Plan:
 
 
 def _with_residual(plan: Plan, problem: Problem) -> Plan:
-    """Forward: a cluster holds the residual too, so it takes more programs to a row, and does not load ahead."""
-    if plan.regime != "cluster" or problem.residual_dtype is None:
+    """Forward: what is held of the residual leaves no registers for weights, and takes a cluster more programs."""
+    if problem.residual_dtype is None:
+        return plan
+    plan = dataclasses.replace(plan, early=False)
+    if plan.regime != "cluster":
         return plan
     bytes_held = problem.dtype.itemsize + problem.residual_dtype.itemsize
-    more = next_power_of_2(-(-bytes_held // problem.dtype.itemsize))
-    cluster = min(MOST_PROGRAMS, more * plan.cluster)
-    plan = dataclasses.replace(plan, cluster=cluster, stages=1, registers=0)
-    threads = plan.num_warps * problem.device.warp_size
-    held_by_thread = plan.block_cols * _chunks(plan, problem) * bytes_held // threads
-    return plan if held_by_thread <= HELD_BYTES else _in_chunks(problem)
+    # Of this row and, as much again, of the next.
+    held_by_thread = 1 << (HELD_AHEAD // bytes_held).bit_length() - 1
+    threads = 16 * problem.device.warp_size
+    cluster = next_power_of_2(-(-problem.n_cols // (held_by_thread * threads)))
+    block_cols = 16 // problem.dtype.itemsize * threads
+    if problem.device.resident(cluster):
+        return dataclasses.replace(
+            plan, block_cols=block_cols, num_warps=16, cluster=cluster, stages=2, registers=0
+        )
+    # Wider rows are not loaded ahead. Uncentred, they are best held by few threads with many registers.
+    for num_warps, registers in ((16, 0),) if problem.center else ((8, 128), (16, 0)):
+        wide = dataclasses.replace(
+            plan,
+            block_cols=block_cols * num_warps // 16,
+            num_warps=num_warps,
+            cluster=MOST_PROGRAMS,
+            stages=1,
+            registers=registers,
+        )
+        held_cols = wide.block_cols * _chunks(wide, problem)
+        if held_cols * bytes_held <= HELD_BYTES[num_warps] * 32 * num_warps:
+            return wide
+    return _in_chunks(problem)
 
 
 def _with_options(plan: Plan, problem: Problem) -> Plan:
-    """Backward: LayerNorm with an activation or a third sum leaves room for 16 elements a thread, not 32; both, 12."""
-    options = (problem.activation is not None) + (problem.n_column_sums > 2)
-    if not problem.center or not options or sums_rows(plan, problem):
+    """Backward: an activation takes time in every lane, and with it or a third sum a thread holds fewer elements."""
+    activates, sums = problem.activation is not None, problem.n_column_sums > 2
+    if not (activates or sums):
         return plan
+    if activates and plan.regime == "resident":
+        plan = _without_spare_lanes(plan, problem)
     threads = plan.num_warps * problem.device.warp_size
+    if plan.regime == "resident" and plan.programs_per_sm * threads > 384:
+        # Too many threads for what each has to keep: one program with two rows instead of two with one.
+        half = plan.programs_per_sm // 2
+        plan = dataclasses.replace(plan, regime="tile", block_rows=2, programs_per_sm=half)
+    if sums_rows(plan, problem):
+        return plan
+    room = ROOM[problem.dtype.itemsize <= 2][activates + 2 * sums - 1] * threads
+    if not problem.center:
+        room = min(2 * room, 40 * threads)
     held_cols = plan.block_cols * _chunks(plan, problem)
-    room = (16 if options == 1 else 12) * threads
     if plan.block_rows * held_cols <= room:
         return plan
     if plan.regime == "cluster":
@@ -232,7 +266,20 @@ def _with_options(plan: Plan, problem: Problem) -> Plan:
         return dataclasses.replace(
             plan, num_warps=2 * plan.num_warps, programs_per_sm=programs_per_sm
         )
-    return _in_chunks(problem) if options > 1 else plan
+    alone = dataclasses.replace(plan, regime="cluster")
+    return _with_more_programs(alone, problem, room) or _in_chunks(problem)
+
+
+def _without_spare_lanes(plan: Plan, problem: Problem) -> Plan:
+    """Tiles that a row fills, where many lanes of those planned would lie beyond it."""
+    if 4 * plan.block_cols * _chunks(plan, problem) < 5 * problem.n_cols:
+        return plan
+    block_cols, chunks = _blocks(problem)
+    num_warps = _warps(block_cols * chunks, block_cols, problem)
+    programs_per_sm = max(1, 8 // num_warps)
+    return dataclasses.replace(
+        plan, block_cols=block_cols, num_warps=num_warps, programs_per_sm=programs_per_sm
+    )
 
 
 def _with_more_programs(plan: Plan, problem: Problem, room: int) -> Plan | None:

@@ -24,20 +24,27 @@ class _EagerNorm(_SingleLevelFunction):
     def forward(ctx, x, residual, pre_bias, weight, bias, options):  # type: ignore[no-untyped-def,override]
         given = (x, residual, pre_bias, weight, bias)
         run, addresses = execute.find_forward(given, options, True)
-        y, h, mu, rstd = run(given, addresses)
-        saved = (x if residual is None else h, pre_bias, weight, bias, mu, rstd)
-        ctx.save_for_backward(*saved)
+        kept, place = x, addresses[0]
+        y, h, *statistics = run(given, addresses)
+        residual_dtype = None
+        if residual is not None:
+            kept, place, residual_dtype = h, h.data_ptr(), residual.dtype
+        if saved_tensors_hooks(True):
+            # They may give back other tensors, even at the same addresses.
+            ctx.save_for_backward(kept, pre_bias, weight, bias, *statistics)
+            places, statistics = None, ()
+        else:
+            # Nobody else has the statistics: they need no guard.
+            ctx.save_for_backward(kept, pre_bias, weight, bias)
+            places = [place, *addresses[2:5]]
         ctx.set_materialize_grads(False)
-        # Hooks may give back other tensors, even at the same addresses.
-        hooked = saved_tensors_hooks(True)
-        places = None if hooked else [None if t is None else t.data_ptr() for t in saved]
-        ctx.known = (run, places, options, x.dtype, None if residual is None else residual.dtype)
+        ctx.known = (run, places, statistics, options, x.dtype, residual_dtype)
         return y if residual is None else (y, h)
 
     @staticmethod
     def backward(ctx, dy, dh=None):  # type: ignore[no-untyped-def,override]
-        given = (dy, dh, *ctx.saved_tensors)
-        forward_run, places, _, _, _ = ctx.known
+        forward_run, places, statistics, _, _, _ = ctx.known
+        given = (dy, dh, *ctx.saved_tensors, *statistics)
         if not nothing_listens_to_backward(dy, dh):
             return _through(library.backward, ctx, given)
         try:
@@ -45,7 +52,7 @@ class _EagerNorm(_SingleLevelFunction):
         except RuntimeError:
             # Gradients that autograd batches (is_grads_batched) have no storage; the dispatcher takes them apart.
             return _through(library.backward, ctx, given)
-        if addresses[2:] != places:
+        if addresses[2:6] != places:
             plain = nothing_listens(*given[2:6])
             return _through(execute.backward if plain else library.backward, ctx, given)
         key = (
@@ -70,7 +77,7 @@ eager_norm = _EagerNorm.apply  # type: ignore[attr-defined]
 
 def _through(run_backward: Backward, ctx: Any, given: tuple[Any, ...]) -> Any:
     """The gradients by the long way."""
-    _, _, options, x_dtype, residual_dtype = ctx.known
+    *_, options, x_dtype, residual_dtype = ctx.known
     needs = ctx.needs_input_grad[:5]
     program = Program(*options)
     return (*gradients(run_backward, program, x_dtype, residual_dtype, needs, given), None)
@@ -78,7 +85,7 @@ def _through(run_backward: Backward, ctx: Any, given: tuple[Any, ...]) -> Any:
 
 def _find(ctx: Any, given: tuple[Any, ...]) -> execute.Run:
     """What is left to do for tensors like these."""
-    _, _, options, x_dtype, residual_dtype = ctx.known
+    *_, options, x_dtype, residual_dtype = ctx.known
     tensors, program, needs = Given(*given), Program(*options), ctx.needs_input_grad[:5]
     if residual_dtype != x_dtype:
         return execute.find_backward(tensors, program, residual_dtype is not None, needs)
