@@ -172,6 +172,8 @@ def tables(run: Run, parts: Sequence[Part], first: FirstCallBar, markdown: bool)
     if run.first_calls:
         yield from heading("Kernels that the first calls compile", 2, markdown)
         yield from first_call_table(run, first, markdown)
+    if markdown:
+        yield ""
     for line in remarks(run.records):
         yield f"- {line}" if markdown else line
 

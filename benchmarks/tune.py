@@ -60,7 +60,7 @@ def candidates(study: Study) -> Iterator[dict[str, Any]]:
         yield from _clusters(study)
     if study.n_cols >= 65536 and not forward:
         yield from _grids(study)
-    if study.n_cols > (4096 if forward else 8192):
+    if study.n_cols > 8192:  # narrower rows are read again quickly too, but not with options
         sizes = (
             ((2048, 8), (4096, 16), (8192, 32)) if forward else ((1024, 4), (2048, 8), (2048, 16))
         )
@@ -74,6 +74,10 @@ def _tilings(study: Study) -> Iterator[tuple[int, int]]:
     whole = next_power_of_2(study.n_cols)
     if whole <= (32768 if study.direction == "forward" else 8192):
         yield whole, 1
+    # What a warp loads at once: with it no two warps share a row.
+    narrow = 32 * 16 // study.dtype.itemsize
+    if study.n_cols in (2 * narrow, 4 * narrow):
+        yield narrow, study.n_cols // narrow
     for chunks in (2, 3, 4, 5, 6, 7, 8):
         block_cols = next_power_of_2(-(-study.n_cols // chunks))
         if chunks * block_cols == study.n_cols and block_cols >= 512:
@@ -127,6 +131,8 @@ def _grids(study: Study) -> Iterator[dict[str, Any]]:
     rows = 8 // study.dtype.itemsize
     n_sms = device_of(0).n_sms
     for block_cols, num_warps, block_rows, lag, stages, programs_per_sm in (
+        (8192, 8, max(1, rows // 4), 2, 3, 1),
+        (8192, 8, max(1, rows // 4), 3, 3, 1),
         (2048, 8, rows, 3, 3, 1),
         (2048, 8, rows, 2, 3, 1),
         (2048, 8, rows, 4, 3, 1),
@@ -160,7 +166,7 @@ def _passages(one: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _pipelines(tile: dict[str, Any], width: int, itemsize: int) -> Iterator[dict[str, Any]]:
     """Backward of a tile: how many programs on an SM, and how many tiles in flight in each."""
     clustered = "cluster" in tile
-    for num_warps, programs_per_sm in ((4, 2), (4, 4), (8, 1), (8, 2), (16, 1)):
+    for num_warps, programs_per_sm in ((4, 2), (4, 3), (4, 4), (8, 1), (8, 2), (16, 1)):
         if num_warps != tile["num_warps"]:
             continue
         # 128 registers a thread are too few for two fp32 rows and their sums.

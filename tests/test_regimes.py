@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import triton.language as tl
 from helpers import (
     REGIMES,
     Case,
@@ -18,7 +19,10 @@ from helpers import (
     truncates,
 )
 
-from rownorm.launch import force
+from rownorm.kernels.backward import column_sums
+from rownorm.launch import Device, Problem, force, plan
+from rownorm.launch.backward import calls
+from rownorm.program import Program
 
 NORMS = pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
 EVERY_REGIME = pytest.mark.parametrize("regime", REGIMES)
@@ -175,3 +179,37 @@ def test_a_huge_constant_row_gives_its_bias(regime, device):
             {"x": x, "bias": bias} | dict.fromkeys(("residual", "pre_bias", "weight")),
         )[0]
     torch.testing.assert_close(y, bias.expand(3, 33), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("present", [(0,), (1, 2), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("n_partials", [1, 33, 600])
+@pytest.mark.parametrize("block", [(512, 8), (128, 32), (32, 128)], ids=str)
+def test_partial_sums_are_added_in_any_tile(block, n_partials, present, device):
+    """Whatever tiles the widths get: every column of every parameter that is there, once."""
+    n_cols, align = 70, 2
+    partial = torch.randn(3, n_partials, n_cols).to(device)
+    sums = torch.full((3, n_cols), torch.nan, device=device)
+    given = [partial[i] if i in present else None for i in range(3)]
+    made = [sums[i] if i in present else None for i in range(3)]
+    rows, cols = block
+    grid = (len(present) * -(-n_cols // cols),)
+    column_sums[grid](*given, *made, n_partials, n_cols // align, align, tl.float32, rows, cols)
+    expected = partial.double().sum(1)
+    for i in range(3):
+        if i in present:
+            torch.testing.assert_close(sums[i].double(), expected[i], atol=1e-5, rtol=1e-5)
+        else:
+            assert sums[i].isnan().all()
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
+def test_tiles_of_partial_sums_go_by_the_width_alone(arch):
+    on = Device("a GPU", arch, 132, 32)
+    for n_cols in (256, 4096, 8192, 65536):
+        blocks = set()
+        for n_rows in (100, 5000):
+            asked = Problem("backward", n_rows, n_cols, torch.bfloat16, None, False, 1, on)
+            last = calls(asked, plan(asked), Program(False, 1e-6), n_cols, n_cols, n_cols)[-1]
+            if last.kernel is column_sums:
+                blocks.add((last.constants["BLOCK_ROWS"], last.constants["BLOCK_COLS"]))
+        assert len(blocks) == 1

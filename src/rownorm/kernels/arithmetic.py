@@ -193,8 +193,9 @@ def is_precise(*pointers):
 
 @tl.core.builtin
 def _on_nvidia(_semantic=None):
-    """Whether the code that is compiled is for an NVIDIA GPU, which need not be here."""
-    return tl.constexpr(_semantic.builder.options.backend_name == "cuda")
+    """Whether the code that is compiled is for an NVIDIA GPU, which need not be here. If Triton does not say, no."""
+    options = getattr(_semantic.builder, "options", None)
+    return tl.constexpr(getattr(options, "backend_name", "") == "cuda")
 
 
 @triton.jit

@@ -21,8 +21,6 @@ from .rows import alignment, allocator, compute_type, required_row_stride, round
 
 GRADIENTS = tuple(f"d{name}" for name in Gradients._fields)
 SUMS = GRADIENTS[2:]
-# Rows and columns of one tile of the last kernel, and its warps. What an NVIDIA GPU fetches at least is 8 columns.
-SUM_BLOCK = {"sm": (512, 8, 8), "elsewhere": (128, 32, 4)}
 
 
 def calls(
@@ -105,12 +103,22 @@ def calls(
             ),
         ]
     if problem.n_column_sums and not finished:
-        nvidia = problem.device.arch.startswith("sm_")
-        rows, cols, num_warps = SUM_BLOCK["sm" if nvidia else "elsewhere"]
+        rows, cols, num_warps = _sum_block(problem)
         grid = -(-n_cols // cols) * problem.n_column_sums
         sum_constants = {**constants, "BLOCK_ROWS": rows, "BLOCK_COLS": cols}
         steps.append(Call(kernels.column_sums, grid, num_warps, integers, sum_constants))
     return steps
+
+
+def _sum_block(problem: Problem) -> tuple[int, int, int]:
+    """Rows and columns of one tile of the last kernel, and its warps: enough programs, but none for little.
+
+    Short rows leave many partial sums of few columns; wide rows few sums of many. An NVIDIA GPU fetches 8 columns at
+    least. It goes by the width alone: nothing is compiled for another number of rows.
+    """
+    if problem.n_cols <= 4096 and problem.device.arch.startswith("sm_"):
+        return 512, 8, 8
+    return (128, 32, 4) if problem.n_cols <= 16384 else (32, 128, 4)
 
 
 def problem_of(

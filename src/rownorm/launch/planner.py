@@ -32,6 +32,7 @@ REGISTERS = 65536  # of an NVIDIA SM
 # Bytes of a row and its residual that a thread of a cluster holds, by the warps there are; and if it loads ahead.
 HELD_BYTES = {8: 384, 16: 256}
 HELD_AHEAD = 128
+EARLY_COLS = 4096  # up to which weights are loaded early beside a residual
 MOST_CHUNKS = 8  # tiles that hold a row whose width is no power of two
 CHUNK_COLS = {"forward": 4096, "backward": 2048}  # columns of one chunk of a wider row
 TILE_ELEMENTS = {"forward": 2048, "backward": 4096}  # elements of a tile of several short rows
@@ -200,12 +201,11 @@ def _lightened(plan: Plan, problem: Problem) -> Plan:
 
 
 def _with_residual(plan: Plan, problem: Problem) -> Plan:
-    """Forward: what is held of the residual leaves no registers for weights, and takes a cluster more programs."""
+    """Forward: beside a residual, wide rows leave no registers for weights, and take a cluster more programs."""
     if problem.residual_dtype is None:
         return plan
-    plan = dataclasses.replace(plan, early=False)
     if plan.regime != "cluster":
-        return plan
+        return dataclasses.replace(plan, early=plan.early and problem.n_cols <= EARLY_COLS)
     bytes_held = problem.dtype.itemsize + problem.residual_dtype.itemsize
     # Of this row and, as much again, of the next.
     held_by_thread = 1 << (HELD_AHEAD // bytes_held).bit_length() - 1
