@@ -206,6 +206,7 @@ def _with_residual(plan: Plan, problem: Problem) -> Plan:
         return plan
     if plan.regime != "cluster":
         return dataclasses.replace(plan, early=plan.early and problem.n_cols <= EARLY_COLS)
+    plan = dataclasses.replace(plan, programs_per_sm=1, registers=0)
     bytes_held = problem.dtype.itemsize + problem.residual_dtype.itemsize
     # Of this row and, as much again, of the next.
     held_by_thread = 1 << (HELD_AHEAD // bytes_held).bit_length() - 1
@@ -214,7 +215,7 @@ def _with_residual(plan: Plan, problem: Problem) -> Plan:
     block_cols = 16 // problem.dtype.itemsize * threads
     if problem.device.resident(cluster):
         return dataclasses.replace(
-            plan, block_cols=block_cols, num_warps=16, cluster=cluster, stages=2, registers=0
+            plan, block_cols=block_cols, num_warps=16, cluster=cluster, stages=2
         )
     # Wider rows are not loaded ahead. Uncentred, they are best held by few threads with many registers.
     for num_warps, registers in ((16, 0),) if problem.center else ((8, 128), (16, 0)):
@@ -227,7 +228,7 @@ def _with_residual(plan: Plan, problem: Problem) -> Plan:
             registers=registers,
         )
         held_cols = wide.block_cols * _chunks(wide, problem)
-        if held_cols * bytes_held <= HELD_BYTES[num_warps] * 32 * num_warps:
+        if held_cols * bytes_held <= HELD_BYTES[num_warps] * num_warps * problem.device.warp_size:
             return wide
     return _in_chunks(problem)
 
