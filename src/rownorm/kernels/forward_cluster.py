@@ -177,8 +177,6 @@ def _sums_about(
 def _row_sums(mailbox, exchange, total, squares, CLUSTER: tl.constexpr):
     """The sums over a row, from those of its programs."""
     if CLUSTER > 1:
-        if exchange == 0:  # by now the others have started, and this program's row is on its way
-            wait_for_cluster()
         send(mailbox, total, squares, exchange)
         return received_sums(mailbox, exchange, CLUSTER)
     else:
@@ -243,6 +241,8 @@ def forward_cluster(
             EVEN_COLS,
             PACK_RESIDUAL,
         )
+    if CLUSTER > 1:
+        wait_for_cluster()
     exchange = 0  # counted for the mailbox
     for _ in range(0, n_turns):
         x = next_x
