@@ -60,7 +60,7 @@ def candidates(study: Study) -> Iterator[dict[str, Any]]:
         yield from _clusters(study)
     if study.n_cols >= 65536 and not forward:
         yield from _grids(study)
-    if study.n_cols > 8192:  # narrower rows are read again quickly too, but not with options
+    if study.n_cols > (4096 if forward else 8192):
         sizes = (
             ((2048, 8), (4096, 16), (8192, 32)) if forward else ((1024, 4), (2048, 8), (2048, 16))
         )

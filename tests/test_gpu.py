@@ -110,11 +110,9 @@ def test_every_regime_is_met_by_real_shapes():
         for direction in ("forward", "backward")
         for center in (True, False)
     }
-    wide = (
-        {"cluster"} if on.clusters else {"looped"}
-    )  # with clusters, only more columns than are tested here
+    clusters = {"cluster"} if on.clusters else set()
     grid = {"grid"} if on.arch.startswith("sm_") else set()
-    assert met == {"tile", "resident", "split"} | wide | grid
+    assert met == {"tile", "resident", "looped", "split"} | clusters | grid
 
 
 @pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
@@ -143,7 +141,9 @@ def test_every_option_in_a_cluster(center, device):
         activation="silu",
     )
     tensors = case.tensors(device)
-    problem = launch.forward.problem_of(tensors["x"], tensors["residual"], case.program)
+    problem = launch.forward.problem_of(
+        tensors["x"], tensors["residual"], tensors["pre_bias"], case.program
+    )
     if launch.device_of(0).clusters:
         assert launch.plan(problem).regime == "cluster"
     assert_case(case, tensors, batches=1)

@@ -303,6 +303,19 @@ def test_a_residual_takes_more_programs_to_a_row(center):
             assert (plan.regime, plan.stages) == (regime, 1)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"pre_bias": True}, {"activation": "silu"}, {"residual_dtype": torch.float32}],
+    ids=str,
+)
+def test_a_row_is_read_again_only_if_there_is_nothing_else_to_do_again(changes):
+    plain = problem(n_rows=32768, n_cols=8192, dtype=torch.bfloat16, center=False)
+    assert launch.plan(plain).regime == "looped"
+    assert launch.plan(dataclasses.replace(plain, **changes)).regime == "resident"
+    wide = dataclasses.replace(plain, n_cols=1 << 20, **changes)
+    assert launch.plan(wide).regime == "looped"
+
+
 def test_weights_are_not_loaded_early_beside_a_residual():
     asked = problem(n_rows=32768, n_cols=5120, dtype=torch.bfloat16, center=False)
     assert launch.plan(asked).early

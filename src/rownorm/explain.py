@@ -74,7 +74,7 @@ def explain(
     wanted = (True, residual is not None, *(parameter is not None for parameter in parameters))
     h = x if residual is None else residual
     problems = [
-        forward.problem_of(x, residual, program),
+        forward.problem_of(x, residual, pre_bias, program),
         backward.problem_of(h, x, residual is not None, program, wanted),
     ]
     if device is not None:

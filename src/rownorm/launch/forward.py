@@ -71,7 +71,9 @@ def calls(
     ]
 
 
-def problem_of(x: Tensor, residual: Tensor | None, program: Program) -> Problem:
+def problem_of(
+    x: Tensor, residual: Tensor | None, pre_bias: Tensor | None, program: Program
+) -> Problem:
     n_cols = x.shape[-1]
     return Problem(
         direction="forward",
@@ -83,6 +85,7 @@ def problem_of(x: Tensor, residual: Tensor | None, program: Program) -> Problem:
         n_column_sums=0,
         device=device_of(x.get_device()),
         activation=program.activation,
+        pre_bias=pre_bias is not None,
     )
 
 
@@ -98,7 +101,7 @@ def prepare(
     """Plan and compile: (x, residual, pre_bias, weight, bias) -> (y, h, mu, rstd), for tensors with the same
     shapes, strides, dtypes and alignment.
     """
-    problem = problem_of(x, residual, program)
+    problem = problem_of(x, residual, pre_bias, program)
     chosen = plan(problem)
     x_stride = required_row_stride(x)
     residual_stride = problem.n_cols if residual is None else required_row_stride(residual)

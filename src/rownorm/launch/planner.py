@@ -192,11 +192,14 @@ def _in_chunks(problem: Problem) -> Plan:
 
 def _lightened(plan: Plan, problem: Problem) -> Plan:
     """What was planned for a plain norm, made fit for what else has to be kept."""
+    forward = problem.direction == "forward"
     if plan.regime in ("looped", "split"):
-        return plan
+        has_more = problem.pre_bias or problem.activation or problem.residual_dtype is not None
+        # A row that one program could hold is read again only where that is all there is to do again.
+        held = forward and has_more and problem.n_cols <= RESIDENT_COLS[0]
+        return _from_rules(problem) if held else plan
     if plan.regime == "grid":
         return _with_fewer_rows(plan, problem)
-    forward = problem.direction == "forward"
     return _with_residual(plan, problem) if forward else _with_options(plan, problem)
 
 

@@ -66,6 +66,7 @@ class Problem:
     n_column_sums: int  # backward: how many of dweight, dbias and dpre_bias are wanted
     device: Device
     activation: str | None = None
+    pre_bias: bool = False  # forward: whether there is one
 
     @property
     def computes_in_fp64(self) -> bool:

@@ -82,7 +82,8 @@ def compile_forward(
     target: Target,
 ) -> Compiled:
     """Plan and compile the forward pass of a training step: statistics are kept."""
-    problem = dataclasses.replace(forward.problem_of(x, residual, program), device=target.device)
+    problem = forward.problem_of(x, residual, pre_bias, program)
+    problem = dataclasses.replace(problem, device=target.device)
     chosen = plan(problem)
     residual_stride = problem.n_cols if residual is None else required_row_stride(residual)
     steps = forward.calls(problem, chosen, program, required_row_stride(x), residual_stride)
