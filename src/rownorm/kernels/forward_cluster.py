@@ -291,9 +291,8 @@ def forward_cluster(
         if CENTER:
             passes = tl.where(is_centered(total, squares, n), 2, 0)
             mu, squares = moments_about(0.0, total, squares, n)
-            while (
-                passes < 2
-            ):  # the mean, as a sum of shares, which cannot overflow; then deviations from it
+            # The mean, as a sum of shares, which cannot overflow; then deviations from it.
+            while passes < 2:
                 origin = tl.where(passes == 0, 0.0, mu)
                 total, squares = _sums_about(
                     origin,

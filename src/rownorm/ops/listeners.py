@@ -18,9 +18,8 @@ def _someone(*_: object) -> bool:
 
 
 _PLAIN = frozenset((Tensor, Parameter))
-_is_traced = (
-    torch.compiler.is_dynamo_compiling
-)  # whatever else traces shows as a mode or a subclass
+# Whatever else traces shows as a mode or a subclass.
+_is_traced = torch.compiler.is_dynamo_compiling
 _is_grad_enabled = torch.is_grad_enabled
 _dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", _someone)
 _function_modes = getattr(torch._C, "_len_torch_function_stack", _someone)
