@@ -1,6 +1,7 @@
 """Measure launch settings on this GPU and write the table that plans are taken from.
 
     python benchmarks/tune.py --out sm_90.json
+    python benchmarks/tune.py --out new.json --update sm_90.json --dtypes bfloat16 --residual float32
 
 Every candidate is compiled first, in parallel; then each is timed as ``rownorm bench`` does it: device time from a CUDA
 graph over inputs larger than L2. The fastest settings for each width become a row of the table.
@@ -24,7 +25,7 @@ import triton
 
 from rownorm.lab.timing import CACHE_MULTIPLE, Flush, GraphRounds
 from rownorm.launch import device_of, force
-from rownorm.launch.planner import next_power_of_2
+from rownorm.launch.rules import next_power_of_2
 from rownorm.ops import execute
 from rownorm.program import Program
 from rownorm.reference import Given
@@ -44,10 +45,16 @@ class Study(NamedTuple):
     center: bool
     dtype: torch.dtype
     n_cols: int
+    residual: torch.dtype | None = None
 
     @property
     def n_rows(self) -> int:
         return min(MOST_ROWS, ELEMENTS // self.n_cols)
+
+    @property
+    def vector(self) -> int:
+        """Columns of which a thread has 16 bytes; of the wider rows, if there are two kinds."""
+        return 16 // max(dtype.itemsize for dtype in (self.dtype, self.residual) if dtype)
 
 
 def candidates(study: Study) -> Iterator[dict[str, Any]]:
@@ -56,9 +63,9 @@ def candidates(study: Study) -> Iterator[dict[str, Any]]:
     if study.n_cols <= (32768 if forward else 8192):
         for block_cols, chunks in _tilings(study):
             yield from _tiles(study, block_cols, chunks)
-    if study.n_cols > 8192 and device_of(0).clusters:
+    if study.n_cols > (8192 if forward else 4096) and device_of(0).clusters:
         yield from _clusters(study)
-    if study.n_cols >= 65536 and not forward:
+    if study.n_cols >= 16384 and not forward:
         yield from _grids(study)
     if study.n_cols > (4096 if forward else 8192):
         sizes = (
@@ -75,12 +82,20 @@ def _tilings(study: Study) -> Iterator[tuple[int, int]]:
     if whole <= (32768 if study.direction == "forward" else 8192):
         yield whole, 1
     # What a warp loads at once: with it no two warps share a row.
-    narrow = 32 * 16 // study.dtype.itemsize
-    if study.n_cols in (2 * narrow, 4 * narrow):
-        yield narrow, study.n_cols // narrow
-    for chunks in (2, 3, 4, 5, 6, 7, 8):
-        block_cols = next_power_of_2(-(-study.n_cols // chunks))
-        if chunks * block_cols == study.n_cols and block_cols >= 512:
+    narrow = 32 * study.vector
+    few = [narrow] if study.n_cols in (2 * narrow, 4 * narrow) else []
+    halves = [-(-study.n_cols // chunks) for chunks in (2, 3, 4, 5, 6, 7, 8)]
+    # Tiles with 16 bytes of the wider rows for every thread of 2, 4 or 8 warps.
+    mixed = [narrow * num_warps for num_warps in (2, 4, 8)] if study.residual else []
+    for block_cols in dict.fromkeys((*few, *halves, *mixed)):
+        chunks, rest = divmod(study.n_cols, block_cols)
+        is_power = block_cols == next_power_of_2(block_cols)
+        if (
+            is_power
+            and not rest
+            and chunks > 1
+            and (block_cols >= 512 or block_cols in few + mixed)
+        ):
             yield block_cols, chunks
 
 
@@ -89,8 +104,7 @@ def _tiles(study: Study, block_cols: int, chunks: int) -> Iterator[dict[str, Any
     for block_rows in (1, 2, 4, 8, 16, 32):
         for num_warps in (1, 2, 4, 8, 16, 32):
             per_thread = block_rows * chunks * block_cols // (32 * num_warps)
-            vector = 16 // study.dtype.itemsize
-            if not 8 <= per_thread <= 64 or block_rows * block_cols < 32 * num_warps * vector:
+            if not 8 <= per_thread <= 64 or block_rows * block_cols < 32 * num_warps * study.vector:
                 continue
             if block_rows > 1 and block_rows * chunks * block_cols > 8192:
                 continue
@@ -100,12 +114,12 @@ def _tiles(study: Study, block_cols: int, chunks: int) -> Iterator[dict[str, Any
             if study.direction == "forward":
                 yield tile
                 yield {**tile, "early": True}
-            elif 16 <= per_thread <= 40:
-                yield from _pipelines(tile, chunks * block_cols, study.dtype.itemsize)
+            elif 8 <= per_thread <= 40:
+                yield from _pipelines(tile, chunks * block_cols, study)
 
 
 def _clusters(study: Study) -> Iterator[dict[str, Any]]:
-    """Rows shared by the programs of a cluster."""
+    """Rows shared by the programs of a cluster: tiles of 16 bytes for a thread, of twice as many, and of half."""
     forward = study.direction == "forward"
     most_bytes = 65536 if forward else 8192 * study.dtype.itemsize
     vector = 16 // study.dtype.itemsize
@@ -114,7 +128,11 @@ def _clusters(study: Study) -> Iterator[dict[str, Any]]:
         if not most_bytes // 8 < share * study.dtype.itemsize <= most_bytes:
             continue
         for num_warps in (4, 8, 16):
-            for block_cols in (32 * num_warps * vector, 64 * num_warps * vector):
+            for block_cols in (
+                16 * num_warps * vector,
+                32 * num_warps * vector,
+                64 * num_warps * vector,
+            ):
                 per_thread = -(-share // block_cols) * block_cols // (32 * num_warps)
                 if not 16 <= per_thread <= (64 if forward else 32):
                     continue
@@ -123,33 +141,22 @@ def _clusters(study: Study) -> Iterator[dict[str, Any]]:
                 if forward:
                     yield from _passages(one)
                 elif cluster > 1:
-                    yield from _pipelines(one, share, study.dtype.itemsize)
+                    yield from _pipelines(one, share, study)
 
 
 def _grids(study: Study) -> Iterator[dict[str, Any]]:
-    """Rows shared by programs all over the GPU: around 16 KiB of each tensor in a tile, three tiles in flight."""
-    rows = 8 // study.dtype.itemsize
+    """Rows shared by programs all over the GPU: 16 KiB of each tensor on an SM, three or four times in flight."""
     n_sms = device_of(0).n_sms
-    for block_cols, num_warps, block_rows, lag, stages, programs_per_sm in (
-        (8192, 8, max(1, rows // 4), 2, 3, 1),
-        (8192, 8, max(1, rows // 4), 3, 3, 1),
-        (2048, 8, rows, 3, 3, 1),
-        (2048, 8, rows, 2, 3, 1),
-        (2048, 8, rows, 4, 3, 1),
-        (2048, 8, rows, 3, 4, 1),
-        (2048, 16, rows, 3, 3, 1),
-        (2048, 8, rows // 2, 5, 4, 1),
-        (4096, 16, rows // 2, 3, 3, 1),
-        (2048, 8, rows // 2, 3, 3, 2),
-        (2048, 8, rows // 2, 2, 3, 2),
-        (2048, 8, rows // 2, 4, 3, 2),
-        (2048, 8, rows // 2, 3, 4, 2),
-        (1024, 4, rows, 3, 3, 2),
-    ):
-        if -(-study.n_cols // block_cols) <= n_sms * programs_per_sm:
-            one = {"regime": "grid", "block_rows": block_rows, "block_cols": block_cols}
-            one |= {"num_warps": num_warps, "programs_per_sm": programs_per_sm}
-            yield {**one, "stages": stages, "lag": lag}
+    for num_warps, programs_per_sm in ((2, 4), (4, 2), (8, 1), (8, 2), (4, 4), (8, 3)):
+        shares = max(programs_per_sm, 4) if study.residual else programs_per_sm
+        block_cols = next_power_of_2(
+            16384 // study.dtype.itemsize // shares // (2 if study.residual else 1)
+        )
+        for stages in (3, 4):
+            if -(-study.n_cols // block_cols) <= n_sms * programs_per_sm:
+                one = {"regime": "grid", "block_rows": 1, "block_cols": block_cols}
+                one |= {"num_warps": num_warps, "programs_per_sm": programs_per_sm}
+                yield {**one, "stages": stages, "lag": 2}
 
 
 def _passages(one: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -163,10 +170,12 @@ def _passages(one: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield {**one, **ahead}
 
 
-def _pipelines(tile: dict[str, Any], width: int, itemsize: int) -> Iterator[dict[str, Any]]:
+def _pipelines(tile: dict[str, Any], width: int, study: Study) -> Iterator[dict[str, Any]]:
     """Backward of a tile: how many programs on an SM, and how many tiles in flight in each."""
-    clustered = "cluster" in tile
-    for num_warps, programs_per_sm in ((4, 2), (4, 3), (4, 4), (8, 1), (8, 2), (16, 1)):
+    clustered, itemsize = "cluster" in tile, study.dtype.itemsize
+    per_element = 2 * itemsize if study.residual is None else itemsize + 2 * study.residual.itemsize
+    pairs = ((1, 8), (2, 4), (4, 2), (4, 3), (4, 4), (8, 1), (8, 2), (16, 1))
+    for num_warps, programs_per_sm in pairs:
         if num_warps != tile["num_warps"]:
             continue
         # 128 registers a thread are too few for two fp32 rows and their sums.
@@ -175,7 +184,7 @@ def _pipelines(tile: dict[str, Any], width: int, itemsize: int) -> Iterator[dict
         if clustered and num_warps * programs_per_sm > 8 and num_warps < 16:
             continue  # too many registers for that many programs, and a cluster that has to wait waits for all
         for stages in (3, 4) if clustered or itemsize == 2 else (1, 3):
-            tile_bytes = tile["block_rows"] * width * 2 * itemsize
+            tile_bytes = tile["block_rows"] * width * per_element
             if (stages - 1) * programs_per_sm * tile_bytes <= 200 << 10:
                 yield {**tile, "programs_per_sm": programs_per_sm, "stages": stages}
 
@@ -186,26 +195,43 @@ def prepared(study: Study, n_rows: int, copies: int) -> tuple[Any, Any, list[Any
     shape, options = (n_rows, study.n_cols), {"device": "cuda", "dtype": study.dtype}
     weight = torch.randn(study.n_cols, **options)
     bias = torch.randn(study.n_cols, **options) if study.center else None
+    adds = study.residual is not None
     rows = [torch.randn(shape, **options) for _ in range(copies)]
+    beside = [torch.randn_like(x, dtype=study.residual) if adds else None for x in rows]
     row_bytes = rows[0].numel() * study.dtype.itemsize
+    residual_bytes = 0 if study.residual is None else rows[0].numel() * study.residual.itemsize
     if study.direction == "forward":
 
-        def forward(x: torch.Tensor) -> Any:
-            return execute.forward(x, None, None, weight, bias, program, False)
+        def forward(one: Any) -> Any:
+            return execute.forward(*one, None, weight, bias, program, False)
 
-        return forward, torch.neg, rows, 2 * row_bytes
+        pairs = list(zip(rows, beside, strict=True))
+        moved = 2 * (row_bytes + residual_bytes)
+        return forward, _ceiling(study, moved), pairs, moved
     inputs = []
-    for x in rows:
-        _, _, mu, rstd = execute.forward(x, None, None, weight, bias, program, True)
-        inputs.append((x, torch.randn_like(x), mu, rstd))
-    wanted = (True, False, False, True, study.center)
+    for x, residual in zip(rows, beside, strict=True):
+        _, h, mu, rstd = execute.forward(x, residual, None, weight, bias, program, True)
+        inputs.append((x if h is None else h, torch.randn_like(x), residual, mu, rstd))
+    own = study.residual is not None and study.residual != study.dtype
+    wanted = (True, own, False, True, study.center)
 
     def backward(one: Any) -> Any:
-        x, dy, mu, rstd = one
-        given = Given(dy, None, x, None, weight, bias, mu, rstd)
-        return execute.backward(given, program, False, wanted)
+        h, dy, dh, mu, rstd = one
+        given = Given(dy, dh, h, None, weight, bias, mu, rstd)
+        return execute.backward(given, program, adds, wanted)
 
-    return backward, lambda one: torch.add(one[0], one[1]), inputs, 3 * row_bytes
+    moved = 3 * row_bytes if not adds else 2 * row_bytes + (2 + own) * residual_bytes
+    return backward, _ceiling(study, moved), inputs, moved
+
+
+def _ceiling(study: Study, moved: int) -> Any:
+    """PyTorch's elementwise kernel moving as many bytes."""
+    if study.residual is None and study.direction == "forward":
+        return lambda one: torch.neg(one[0])
+    if study.residual is None:
+        return lambda one: torch.add(one[0], one[1])
+    a, b = torch.zeros(2, moved // (3 * study.dtype.itemsize), dtype=study.dtype, device="cuda")
+    return lambda _: torch.add(a, b)
 
 
 def compile_all(jobs: list[tuple[Study, dict[str, Any]]]) -> None:
@@ -263,6 +289,7 @@ def measure(study: Study) -> dict[str, Any]:
         "direction": study.direction,
         "center": study.center,
         "itemsize": study.dtype.itemsize,
+        "residual": study.residual.itemsize if study.residual else 0,
         "max_cols": study.n_cols,
         "settings": settings,
         "gb_per_s": round(best),
@@ -291,7 +318,8 @@ def quickest_of_few(
 
 def kind_of(row: dict[str, Any]) -> tuple[Any, ...]:
     """What a row of the table is for; tables are in this order."""
-    return row["itemsize"], row["direction"] == "backward", row["center"], row["max_cols"]
+    kind = (row["itemsize"], row["residual"], row["direction"] == "backward", row["center"])
+    return *kind, row["max_cols"]
 
 
 def main() -> None:
@@ -304,6 +332,7 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"])
     parser.add_argument("--directions", nargs="+", default=["forward", "backward"])
     parser.add_argument("--norms", nargs="+", choices=["rms", "layer"], default=["rms", "layer"])
+    parser.add_argument("--residual", help="dtype of a residual beside the rows (default: none)")
     parser.add_argument("--workers", type=int, default=14, help="processes that compile")
     options = parser.parse_args()
     device = device_of(0)
@@ -311,8 +340,9 @@ def main() -> None:
     if out.exists():
         parser.error(f"{out} exists; move it away or name another file with --out")
 
+    residual = getattr(torch, options.residual) if options.residual else None
     studies = [
-        Study(direction, center, getattr(torch, dtype), n_cols)
+        Study(direction, center, getattr(torch, dtype), n_cols, residual)
         for dtype in options.dtypes
         for direction in options.directions
         for center in sorted(norm == "layer" for norm in options.norms)
@@ -339,7 +369,7 @@ def main() -> None:
         plans.append(measure(study))
         row = plans[-1]
         print(
-            f"{row['direction']:8} {'layer' if row['center'] else 'rms':5} {row['itemsize']} bytes "
+            f"{row['direction']:8} {'layer' if row['center'] else 'rms':5} {row['itemsize']}+{row['residual']} bytes "
             f"{row['max_cols']:6} columns  {row['gb_per_s']:5} of {row['ceiling_gb_per_s']:5} GB/s  "
             f"{row['settings']}",
             flush=True,

@@ -105,7 +105,7 @@ def wide_accesses(kernel, plan, x, residual, target) -> tuple[int, int]:
     only_statistics = kernel.kernel in ("forward_moments", "backward_sums")
     rows_read = (1 if forward else 2) + (residual is not None and not only_statistics)
     rows_written = 0 if only_statistics else 1 + (forward and residual is not None)
-    weights = 1 if plan.block_rows == 1 and kernel.kernel != "forward_moments" else 0
+    weights = per_row_tensor and plan.block_rows == 1 and kernel.kernel != "forward_moments"
     return rows_read * per_row_tensor + weights, rows_written * per_row_tensor
 
 

@@ -22,6 +22,7 @@ from .arithmetic import (
     load_h,
     moments_about,
     normalize,
+    rounded,
     sum_both,
     widened,
 )
@@ -60,6 +61,12 @@ def unpacked(x, DTYPE: tl.constexpr, PACK: tl.constexpr):
         return tl.reshape(tl.join(low, high), (x.shape[0], 2 * x.shape[1]))
     else:
         return widened(x, tl.float32)
+
+
+@triton.jit
+def _sums_of_neighbours(tile, GROUP: tl.constexpr):
+    """What a thread has side by side becomes one number: a sum that is kept takes a register, not GROUP of them."""
+    return tl.sum(tl.reshape(tile, (1, tile.shape[1] // GROUP, GROUP)), axis=2)
 
 
 @triton.jit
@@ -122,19 +129,20 @@ def _sums(
     EVEN_COLS: tl.constexpr,
     PACK_X: tl.constexpr,
     PACK_RESIDUAL: tl.constexpr,
+    GROUP: tl.constexpr,
 ):
     """The sums of h, if centred, and of its squares over this program's columns. Stores h if there is a pointer."""
-    total = tl.zeros((1, BLOCK_COLS), tl.float32)
-    squares = tl.zeros((1, BLOCK_COLS), tl.float32)
+    total = tl.zeros((1, BLOCK_COLS // GROUP), tl.float32)
+    squares = tl.zeros((1, BLOCK_COLS // GROUP), tl.float32)
     for c in tl.static_range(CHUNKS):
         cols = c * BLOCK_COLS + lanes
         ok = in_range(cols, n_cols, EVEN_COLS)
         h = _h(x, residual, c, x_ptr, residual_ptr, pre_bias_ptr, cols, ok, PACK_X, PACK_RESIDUAL)
         if h_ptr is not None:
             tl.store(h_ptr + out_row + cols, h.to(h_ptr.dtype.element_ty), mask=ok)
-        squares += h * h
+        squares += _sums_of_neighbours(h * h, GROUP)
         if CENTER:
-            total += h
+            total += _sums_of_neighbours(h, GROUP)
     if CENTER:
         total, squares = sum_both(total, squares)
         return tl.sum(total), tl.sum(squares)
@@ -154,23 +162,87 @@ def _sums_about(
     first_col,
     end_col,
     BLOCK_COLS: tl.constexpr,
+    GROUP: tl.constexpr,
 ):
     """The sums of ``(h - origin) * factor`` and of the squares of ``h - origin``, over columns that are read again.
 
     Read again, because what is needed rarely must not take registers from what always is.
     """
-    total = tl.zeros((1, BLOCK_COLS), tl.float32)
-    squares = tl.zeros((1, BLOCK_COLS), tl.float32)
+    total = tl.zeros((1, BLOCK_COLS // GROUP), tl.float32)
+    squares = tl.zeros((1, BLOCK_COLS // GROUP), tl.float32)
     for start in range(first_col, end_col, BLOCK_COLS):
         cols = start + tl.arange(0, BLOCK_COLS)[None, :]
         ok = cols < end_col
         pre_bias = load_columns(pre_bias_ptr, cols, ok) if pre_bias_ptr is not None else None
         h = load_h(x_ptr, residual_ptr, pre_bias, x_row, residual_row, cols, ok, tl.float32, "")
         deviation = tl.where(ok, h - origin, 0.0)
-        total += deviation * factor
-        squares += deviation * deviation
+        total += _sums_of_neighbours(deviation * factor, GROUP)
+        squares += _sums_of_neighbours(deviation * deviation, GROUP)
     total, squares = sum_both(total, squares)
     return tl.sum(total), tl.sum(squares)
+
+
+@triton.jit
+def _load_chunk(
+    ptr, c: tl.constexpr, lanes, n_cols, BLOCK_COLS: tl.constexpr, EVEN_COLS: tl.constexpr
+):
+    """Chunk ``c`` of a parameter, in a tuple; an empty one where there is no parameter."""
+    chunk = ()
+    if ptr is not None:
+        cols = c * BLOCK_COLS + lanes
+        chunk = chunk + (load_columns(ptr, cols, in_range(cols, n_cols, EVEN_COLS)),)
+    return chunk
+
+
+@triton.jit
+def _finish(
+    x,
+    residual,
+    weight,
+    bias,
+    mu,
+    rstd,
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    weight_ptr,
+    bias_ptr,
+    y_ptr,
+    out_row,
+    lanes,
+    n_cols,
+    CENTER: tl.constexpr,
+    WEIGHT_SHIFT: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    ROUND_TO: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    EVEN_COLS: tl.constexpr,
+    PACK_X: tl.constexpr,
+    PACK_RESIDUAL: tl.constexpr,
+    FUSED: tl.constexpr,
+):
+    """Store y. ``weight`` and ``bias`` are those of the first chunk.
+
+    FUSED: ``x_hat`` in one step. Where a row varies more than it is off from 0, that is as exact.
+    """
+    for c in tl.static_range(CHUNKS):
+        cols = c * BLOCK_COLS + lanes
+        ok = in_range(cols, n_cols, EVEN_COLS)
+        h = _h(x, residual, c, x_ptr, residual_ptr, pre_bias_ptr, cols, ok, PACK_X, PACK_RESIDUAL)
+        own_weight = weight[0] if weight_ptr is not None else None
+        own_bias = bias[0] if bias_ptr is not None else None
+        if c + 1 < CHUNKS:
+            # Before y is stored: a store holds up every load after it, which might be of the same memory.
+            weight = _load_chunk(weight_ptr, c + 1, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
+            bias = _load_chunk(bias_ptr, c + 1, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
+        if FUSED:
+            x_hat = rounded(tl.fma(h, rstd, -mu * rstd), ROUND_TO, tl.float32)
+        else:
+            x_hat = normalize(h - mu if CENTER else h, rstd, ROUND_TO, tl.float32)
+        z = affine(x_hat, own_weight, own_bias, WEIGHT_SHIFT, tl.float32)
+        y = activate(z, ACTIVATION, is_precise(y_ptr))
+        tl.store(y_ptr + out_row + cols, y.to(y_ptr.dtype.element_ty), mask=ok)
 
 
 @triton.jit
@@ -209,9 +281,14 @@ def forward_cluster(
     EVEN_COLS: tl.constexpr,
     CLUSTER: tl.constexpr,
     AHEAD: tl.constexpr,
+    NUM_WARPS: tl.constexpr,
     PACK_X: tl.constexpr,
     PACK_RESIDUAL: tl.constexpr,
 ):
+    # What a thread has side by side: 16 bytes of x, or all it has.
+    GROUP: tl.constexpr = max(
+        1, min(128 // x_ptr.dtype.element_ty.primitive_bitwidth, BLOCK_COLS // (32 * NUM_WARPS))
+    )
     COLS: tl.constexpr = CHUNKS * BLOCK_COLS
     n_cols = n_cols * ALIGN
     n = tl.cast(n_cols, tl.float32)
@@ -284,12 +361,17 @@ def forward_cluster(
             EVEN_COLS,
             PACK_X,
             PACK_RESIDUAL,
+            GROUP,
         )
+        weight = _load_chunk(weight_ptr, 0, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
+        bias = _load_chunk(bias_ptr, 0, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
         total, squares = _row_sums(mailbox, exchange, total, squares, CLUSTER)
         exchange += 1
         mu = 0.0
+        centered = False
         if CENTER:
-            passes = tl.where(is_centered(total, squares, n), 2, 0)
+            centered = is_centered(total, squares, n)
+            passes = tl.where(centered, 2, 0)
             mu, squares = moments_about(0.0, total, squares, n)
             # The mean, as a sum of shares, which cannot overflow; then deviations from it.
             while passes < 2:
@@ -305,6 +387,7 @@ def forward_cluster(
                     rank * COLS,
                     tl.minimum((rank + 1) * COLS, n_cols),
                     BLOCK_COLS,
+                    GROUP,
                 )
                 total, squares = _row_sums(mailbox, exchange, total, squares, CLUSTER)
                 exchange += 1
@@ -312,18 +395,62 @@ def forward_cluster(
                 passes += 1
         rstd = inverse_sqrt(squares / n, EPS, tl.float32)
 
-        for c in tl.static_range(CHUNKS):
-            cols = c * BLOCK_COLS + lanes
-            ok = in_range(cols, n_cols, EVEN_COLS)
-            h = _h(
-                x, residual, c, x_ptr, residual_ptr, pre_bias_ptr, cols, ok, PACK_X, PACK_RESIDUAL
+        if CENTER and centered:
+            _finish(
+                x,
+                residual,
+                weight,
+                bias,
+                mu,
+                rstd,
+                x_ptr,
+                residual_ptr,
+                pre_bias_ptr,
+                weight_ptr,
+                bias_ptr,
+                y_ptr,
+                row * n_cols,
+                lanes,
+                n_cols,
+                CENTER,
+                WEIGHT_SHIFT,
+                ACTIVATION,
+                ROUND_TO,
+                BLOCK_COLS,
+                CHUNKS,
+                EVEN_COLS,
+                PACK_X,
+                PACK_RESIDUAL,
+                True,
             )
-            x_hat = normalize(h - mu if CENTER else h, rstd, ROUND_TO, tl.float32)
-            weight = load_columns(weight_ptr, cols, ok) if weight_ptr is not None else None
-            bias = load_columns(bias_ptr, cols, ok) if bias_ptr is not None else None
-            z = affine(x_hat, weight, bias, WEIGHT_SHIFT, tl.float32)
-            y = activate(z, ACTIVATION, is_precise(y_ptr))
-            tl.store(y_ptr + row * n_cols + cols, y.to(y_ptr.dtype.element_ty), mask=ok)
+        else:
+            _finish(
+                x,
+                residual,
+                weight,
+                bias,
+                mu,
+                rstd,
+                x_ptr,
+                residual_ptr,
+                pre_bias_ptr,
+                weight_ptr,
+                bias_ptr,
+                y_ptr,
+                row * n_cols,
+                lanes,
+                n_cols,
+                CENTER,
+                WEIGHT_SHIFT,
+                ACTIVATION,
+                ROUND_TO,
+                BLOCK_COLS,
+                CHUNKS,
+                EVEN_COLS,
+                PACK_X,
+                PACK_RESIDUAL,
+                False,
+            )
         if mu_ptr is not None:
             tl.store(mu_ptr + row, mu, mask=rank == 0)
         if rstd_ptr is not None:

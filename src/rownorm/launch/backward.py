@@ -15,9 +15,11 @@ from ..kernels.backward_grid import backward_grid
 from ..program import Program
 from ..reference import Given, Gradients
 from .launcher import Call, Run, bind_all
-from .planner import MOST_PARTS, next_power_of_2, plan, sums_rows
+from .options import sums_rows
+from .planner import MOST_PARTS, plan
 from .problem import Plan, Problem, device_of
 from .rows import alignment, allocator, compute_type, required_row_stride, rounding_type
+from .rules import next_power_of_2
 
 GRADIENTS = tuple(f"d{name}" for name in Gradients._fields)
 SUMS = GRADIENTS[2:]

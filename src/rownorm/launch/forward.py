@@ -49,6 +49,7 @@ def calls(
         "EVEN_COLS": plan.cluster * plan.chunks * plan.block_cols == n_cols,
         "BLOCK_PARTS": 1 if n_parts == 1 else MOST_PARTS,
         "CLUSTER": plan.cluster,
+        "NUM_WARPS": plan.num_warps,
         "AHEAD": plan.stages > 1,
         "EARLY": plan.early,
         "PACK_X": packs(problem.dtype, problem, plan),
