@@ -282,6 +282,14 @@ def test_a_third_sum_takes_no_larger_cluster(n_cols, regime):
     assert (plain.regime, plan.regime) == ("cluster", regime)
 
 
+def test_an_activation_of_centred_rows_takes_more_programs():
+    plain = launch.plan(problem("backward", 32768, 4096, torch.bfloat16))
+    plan = launch.plan(problem("backward", 32768, 4096, torch.bfloat16, activation="silu"))
+    assert (plain.regime, plain.block_rows, plan.regime) == ("tile", 2, "resident")
+    assert plan.programs_per_sm == 2 * plain.programs_per_sm
+    assert plan.programs_per_sm * plan.num_warps * 32 <= 512  # 128 registers for each thread
+
+
 def test_options_take_more_programs_to_a_row():
     changes = {"activation": "gelu", "n_column_sums": 3}
     plain = launch.plan(problem("backward", 4096, 8192, torch.float32))

@@ -25,6 +25,7 @@ HELD_AHEAD = 128
 EARLY_COLS = 4096  # up to which weights are loaded early beside a residual
 # Backward: elements a thread has room for with an activation, with a third sum, with both; in 32 bits and in 16.
 ROOM = ((24, 24, 12), (40, 28, 16))
+BUSY = 24  # elements of a thread that keep it from loading, with an activation of centred rows
 GRID_ROOM = (16, 32)  # in a grid: with any of these, and without
 FEWEST_STAGES = 3  # with fewer, nothing is loaded ahead
 NARROWEST_PART = 256  # columns of a part of a row
@@ -107,12 +108,17 @@ def _backward(plan: Plan, problem: Problem) -> Plan:
         # Too many threads for what each has to keep: one program with two rows instead of two with one.
         half = plan.programs_per_sm // 2
         plan = dataclasses.replace(plan, regime="tile", block_rows=2, programs_per_sm=half)
+    held_cols = plan.block_cols * chunks_of(plan, problem)
+    is_busy = activates and problem.center and 2 * held_cols > BUSY * threads
+    if is_busy and not sums and plan.block_rows == 2:
+        # While one thread computes exponentials, another one loads: one row in twice as many programs.
+        twice = 2 * plan.programs_per_sm
+        return dataclasses.replace(plan, regime="resident", block_rows=1, programs_per_sm=twice)
     if sums_rows(plan, problem):
         return plan
     room = ROOM[problem.dtype.itemsize <= 2][activates + 2 * sums - 1] * threads
     if not problem.center:
         room = min(2 * room, 40 * threads)
-    held_cols = plan.block_cols * chunks_of(plan, problem)
     if plan.block_rows * held_cols <= room:
         return plan
     if plan.block_rows > 1:
