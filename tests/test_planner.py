@@ -257,8 +257,12 @@ def test_clusters_take_wide_rows(direction, n_cols):
         assert n == most or (0.95 * most < n < most and WIDE["n_rows"] % n == 0)
     few = launch.plan(problem(direction, **(wide | {"n_rows": 2})))
     assert few == dataclasses.replace(plan, n_programs=2)  # so nothing is compiled for them
-    elsewhere = launch.plan(problem(direction, **wide, on=H200._replace(clusters=())))
+    without = H200._replace(clusters=())
+    elsewhere = launch.plan(problem(direction, **wide, on=without))
     assert elsewhere.regime == {"forward": "looped", "backward": "grid"}[direction]
+    if direction == "backward":
+        light = launch.plan(problem(direction, **wide, on=without, n_column_sums=3))
+        assert light.block_cols == elsewhere.block_cols // 2
 
 
 @pytest.mark.parametrize(("direction", "n_cols"), [("forward", 65536), ("backward", 12288)])

@@ -119,7 +119,8 @@ def _settled(plan: Plan, problem: Problem, forced: Regime | None = None) -> Plan
     """What is left to settle: parts of a row, programs that share the rows, tiles in flight."""
     n_rows, n_cols, n_sms = problem.n_rows, problem.n_cols, problem.device.n_sms
     if plan.regime == "cluster" and not _clusters_fit(plan, problem, forced):
-        plan = in_chunks(problem) if problem.direction == "forward" else in_a_grid(problem)
+        forward = problem.direction == "forward"
+        plan = in_chunks(problem) if forward else with_options(in_a_grid(problem), problem)
     if plan.regime == "grid":
         if _grid_fits(plan, problem, forced):
             return _settled_grid(plan, problem)
