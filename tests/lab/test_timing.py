@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rownorm.lab import timing
-from rownorm.lab.timing import CpuRounds, Plan, plan_round, rounds_of
+from rownorm.lab.timing import CpuRounds, Plan, plan_round, rounds_of, shortened
 
 H200 = {"cache": 50 << 20, "peak": 4.8e12, "memory": 140 << 30, "on_gpu": True}
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="times a GPU")
@@ -59,6 +59,23 @@ def test_cpu_rounds_measure_one_call():
 
 def test_without_a_flush_the_clock_is_used():
     assert isinstance(rounds_of([lambda: None], Plan(1, 3), None), CpuRounds)
+
+
+@pytest.mark.parametrize(
+    ("plan", "seconds", "expected"),
+    [
+        (Plan(500, 1), 2e-6, Plan(500, 1)),
+        (Plan(2, 2), 1e-3, Plan(2, 2)),
+        (Plan(500, 1), 1e-3, Plan(20, 1)),
+        (Plan(4, 100), 1e-3, Plan(4, 5)),
+        (Plan(30, 2), 1e-3, Plan(20, 1)),
+        (Plan(500, 1), 1.0, Plan(2, 1)),
+        (Plan(2, 1), 0.0, Plan(2, 1)),
+    ],
+)
+def test_a_slow_provider_has_fewer_calls_in_a_round(plan, seconds, expected):
+    assert shortened(plan, seconds) == expected
+    assert shortened(plan, seconds).calls <= plan.calls
 
 
 @needs_gpu

@@ -21,6 +21,7 @@ Calls = Sequence[Callable[[], Any]]
 
 CACHE_MULTIPLE = 3  # inputs of a round are this many times the last cache
 GPU_ROUND = 1e-3  # seconds that a round should take, so that its start and end do not matter
+LONGEST_ROUND = 20e-3  # of one provider, in seconds: slower ones go through fewer sets
 CPU_ROUND = 5e-3
 SHORTEST_CALL = 2e-6  # seconds: what a kernel takes that has nothing to do
 DEFAULT_CACHE = 64 << 20
@@ -56,6 +57,14 @@ def plan_round(
     affordable = max(2, memory // 4 // moved)
     sets = min(affordable, max(2, min(enough_time, enough_bytes)))
     return Plan(sets, max(1, math.ceil(enough_time / sets)))
+
+
+def shortened(plan: Plan, seconds: float) -> Plan:
+    """The plan for a provider that takes so many seconds for a call: no round lasts, but it has two calls at least."""
+    most = max(2, int(LONGEST_ROUND / max(seconds, SHORTEST_CALL)))
+    if plan.calls <= most:
+        return plan
+    return Plan(min(plan.sets, most), max(1, most // plan.sets))
 
 
 class Rounds(Protocol):
@@ -163,6 +172,10 @@ def rounds_of(calls: Calls, plan: Plan, flush: Flush | None) -> Rounds:
     """Rounds as the device allows: a graph, else events; the clock where there is no flush, on a CPU."""
     if flush is None:
         return CpuRounds(calls, plan.repeats)
+    once = EventRounds(calls[:1], flush).run()
+    torch.cuda.synchronize()
+    plan = shortened(plan, once())
+    calls = calls[: plan.sets]
     try:
         return GraphRounds(calls, plan.repeats, flush)
     except torch.cuda.OutOfMemoryError:
