@@ -284,6 +284,8 @@ def test_a_third_sum_takes_no_larger_cluster(n_cols, regime):
     plain = launch.plan(problem("backward", 4096, n_cols, torch.bfloat16))
     plan = launch.plan(problem("backward", 4096, n_cols, torch.bfloat16, n_column_sums=3))
     assert (plain.regime, plan.regime) == ("cluster", regime)
+    both = problem("backward", 4096, n_cols, torch.bfloat16, n_column_sums=3, activation="silu")
+    assert launch.plan(both).regime == "grid"
 
 
 def test_an_activation_of_centred_rows_takes_more_programs():

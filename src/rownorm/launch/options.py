@@ -128,10 +128,11 @@ def _backward(plan: Plan, problem: Problem) -> Plan:
         regime: Regime = "tile" if block_rows > 1 else "resident"
         return dataclasses.replace(plan, block_rows=block_rows, regime=regime)
     if plan.regime == "cluster":
-        # Larger clusters leave multiprocessors idle.
-        one = Plan("resident", 1, 2048, 8, stages=3, source=plan.source)
+        # Larger clusters leave multiprocessors idle: one program, if it has the registers, else a grid.
         fits = problem.dtype.itemsize <= 2 and problem.n_cols <= RESIDENT_COLS[1]
-        return one if fits else _in_smaller_tiles(in_a_grid(problem), problem)
+        if fits and not activates:
+            return Plan("resident", 1, 2048, 8, stages=3, source=plan.source)
+        return _in_smaller_tiles(in_a_grid(problem), problem)
     if threads < 256:
         programs_per_sm = max(1, plan.programs_per_sm // 2)
         return dataclasses.replace(
