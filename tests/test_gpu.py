@@ -1,6 +1,8 @@
 """What only a GPU can show: sizes past 2^31, real shapes, streams, and both ways to start a
 kernel."""
 
+import fcntl
+
 import pytest
 import torch
 from helpers import Case, assert_case, assert_same_bits, call, exact, one_rounding, oracle, ours
@@ -24,6 +26,14 @@ def enough_memory(n_bytes: int) -> None:
 
 
 @pytest.fixture
+def alone(tmp_path_factory):
+    """One such test at a time, in however many processes the tests run: several would not find the memory."""
+    with (tmp_path_factory.getbasetemp().parent / "alone.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture
 def unpoisoned():
     """Large tensors are not filled before they are written; the rows that are looked at would show
     NaN."""
@@ -37,7 +47,7 @@ def unpoisoned():
     ("n_rows", "n_cols"),
     [(2_200_000_000 // 256, 256), (2_200_000_000 // 8192, 8192), (2100, 1 << 20)],
 )
-def test_past_two_to_the_31_elements(n_rows, n_cols, device, unpoisoned):
+def test_past_two_to_the_31_elements(n_rows, n_cols, device, alone, unpoisoned):
     """Forward and backward on a sample of rows, the last one past the limit of 32 bits."""
     assert n_rows * n_cols > 1 << 31
     enough_memory(8 * n_rows * n_cols * 2)
