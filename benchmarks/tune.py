@@ -128,11 +128,8 @@ def _clusters(study: Study) -> Iterator[dict[str, Any]]:
         if not most_bytes // 8 < share * study.dtype.itemsize <= most_bytes:
             continue
         for num_warps in (4, 8, 16):
-            for block_cols in (
-                16 * num_warps * vector,
-                32 * num_warps * vector,
-                64 * num_warps * vector,
-            ):
+            for lanes in (16, 32, 64):
+                block_cols = lanes * num_warps * vector
                 per_thread = -(-share // block_cols) * block_cols // (32 * num_warps)
                 if not 16 <= per_thread <= (64 if forward else 32):
                     continue

@@ -85,6 +85,8 @@ def failures(arch: str) -> list[str]:
                     wrong.append(f"{what}{kernel.spills} bytes spilled")
                 if kernel.shared > MOST_SHARED[arch]:
                     wrong.append(f"{what}{kernel.shared} bytes of shared memory")
+                if kernel.load_bytes < widest_access(kernel, compiled.plan, x, target):
+                    wrong.append(f"{what}loads of {kernel.load_bytes} bytes at most")
                 loads, stores = wide_accesses(kernel, compiled.plan, x, residual, target)
                 if kernel.wide_loads < loads:
                     wrong.append(f"{what}{kernel.wide_loads} loads of 16 bytes, {loads} expected")
@@ -93,6 +95,14 @@ def failures(arch: str) -> list[str]:
                         f"{what}{kernel.wide_stores} stores of 16 bytes, {stores} expected"
                     )
     return wrong
+
+
+def widest_access(kernel, plan, x, target) -> int:
+    """Bytes that a thread can load at once: 16, or all it has of a tile that gives it less."""
+    if kernel.kernel == "column_sums":
+        return 0
+    threads = kernel.num_warps * target.device.warp_size
+    return min(16, plan.block_rows * plan.block_cols * x.itemsize // threads)
 
 
 def wide_accesses(kernel, plan, x, residual, target) -> tuple[int, int]:

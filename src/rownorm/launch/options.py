@@ -86,8 +86,10 @@ def _with_pre_bias(plan: Plan, problem: Problem) -> Plan:
     """
     if plan.regime in ("looped", "split"):
         return _held(plan, problem)
-    narrowest = _narrowest(plan, problem) if plan.regime == "cluster" else plan.block_cols
-    block_cols = max(plan.block_cols // 2, min(plan.block_cols, narrowest))
+    if plan.regime != "cluster":
+        return plan
+    halved = plan.block_cols > _narrowest(plan, problem)
+    block_cols = plan.block_cols // 2 if halved else plan.block_cols
     return dataclasses.replace(plan, registers=0, block_cols=block_cols)
 
 
@@ -104,10 +106,6 @@ def _backward(plan: Plan, problem: Problem) -> Plan:
     if activates and plan.regime == "resident":
         plan = _without_spare_lanes(plan, problem)
     threads = plan.num_warps * problem.device.warp_size
-    if plan.regime == "resident" and plan.programs_per_sm * threads > 384:
-        # Too many threads for what each has to keep: one program with two rows instead of two with one.
-        half = plan.programs_per_sm // 2
-        plan = dataclasses.replace(plan, regime="tile", block_rows=2, programs_per_sm=half)
     held_cols = plan.block_cols * chunks_of(plan, problem)
     is_busy = activates and problem.center and 2 * held_cols > BUSY * threads
     if is_busy and not sums and plan.block_rows == 2:
@@ -180,10 +178,6 @@ def _in_smaller_tiles(plan: Plan, problem: Problem) -> Plan:
     threads = plan.num_warps * problem.device.warp_size
     # More than 256 threads on an SM share its registers.
     room = GRID_ROOM[light] * min(threads, 256 // plan.programs_per_sm)
-    while plan.block_rows > 1 and (
-        plan.block_rows * plan.block_cols > room or most_stages(plan, problem) < plan.stages
-    ):
-        plan = dataclasses.replace(plan, block_rows=plan.block_rows // 2)
     while plan.block_cols > NARROWEST_PART and (
         plan.block_cols > room or most_stages(plan, problem) < FEWEST_STAGES
     ):

@@ -46,9 +46,9 @@ def plan(problem: Problem) -> Plan:
     """The plan for a problem: a pure function of it (and of ``force``, in tests and tuners)."""
     regime: Regime | None = _forced.get("regime")
     residual = problem.residual_dtype.itemsize if problem.residual_dtype else 0
-    chosen = None if regime else _from_table(problem, residual)
+    chosen = from_rules(problem, regime) if regime else _from_table(problem, residual)
     if chosen is None:
-        chosen = (None if regime else _from_table(problem, 0)) or from_rules(problem, regime)
+        chosen = _from_table(problem, 0) or from_rules(problem)
         if not _forced:
             chosen = with_residual(chosen, problem)
     if _forced:
