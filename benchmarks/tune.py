@@ -2,6 +2,7 @@
 
     python benchmarks/tune.py --out sm_90.json
     python benchmarks/tune.py --out new.json --update sm_90.json --dtypes bfloat16 --residual float32
+    python benchmarks/tune.py --out new.json --update sm_90.json --dtypes bfloat16 --option activation
 
 Every candidate is compiled first, in parallel; then each is timed as ``rownorm bench`` does it: device time from a CUDA
 graph over inputs larger than L2. The fastest settings for each width become a row of the table.
@@ -25,6 +26,7 @@ import triton
 
 from rownorm.lab.timing import CACHE_MULTIPLE, Flush, GraphRounds
 from rownorm.launch import device_of, force
+from rownorm.launch.problem import OPTIONS
 from rownorm.launch.rules import next_power_of_2
 from rownorm.ops import execute
 from rownorm.program import Program
@@ -36,6 +38,7 @@ ELEMENTS = 1 << 28  # of one tensor
 MOST_ROWS = 32768
 FEW_ROWS = 8  # settings that are equal with many rows are told apart with these
 FEW_COPIES = 64
+ACTIVATION = "silu"  # what the option "activation" is tuned with
 
 
 class Study(NamedTuple):
@@ -46,6 +49,7 @@ class Study(NamedTuple):
     dtype: torch.dtype
     n_cols: int
     residual: torch.dtype | None = None
+    option: str = ""  # one of OPTIONS, or none
 
     @property
     def n_rows(self) -> int:
@@ -127,7 +131,7 @@ def _clusters(study: Study) -> Iterator[dict[str, Any]]:
         share = -(-study.n_cols // cluster)
         if not most_bytes // 8 < share * study.dtype.itemsize <= most_bytes:
             continue
-        for num_warps in (4, 8, 16):
+        for num_warps in (4, 8, 16) if forward else (2, 4, 8, 16):
             for lanes in (16, 32, 64):
                 block_cols = lanes * num_warps * vector
                 per_thread = -(-share // block_cols) * block_cols // (32 * num_warps)
@@ -171,7 +175,7 @@ def _pipelines(tile: dict[str, Any], width: int, study: Study) -> Iterator[dict[
     """Backward of a tile: how many programs on an SM, and how many tiles in flight in each."""
     clustered, itemsize = "cluster" in tile, study.dtype.itemsize
     per_element = 2 * itemsize if study.residual is None else itemsize + 2 * study.residual.itemsize
-    pairs = ((1, 8), (2, 4), (4, 2), (4, 3), (4, 4), (8, 1), (8, 2), (16, 1))
+    pairs = ((1, 8), (1, 12), (2, 4), (2, 8), (4, 2), (4, 3), (4, 4), (8, 1), (8, 2), (16, 1))
     for num_warps, programs_per_sm in pairs:
         if num_warps != tile["num_warps"]:
             continue
@@ -188,10 +192,12 @@ def _pipelines(tile: dict[str, Any], width: int, study: Study) -> Iterator[dict[
 
 def prepared(study: Study, n_rows: int, copies: int) -> tuple[Any, Any, list[Any], int]:
     """(call, ceiling, sets of inputs, bytes one call must move)."""
-    program = Program(study.center, 1e-5)
+    activation = ACTIVATION if study.option == "activation" else None
+    program = Program(study.center, 1e-5, activation=activation)
     shape, options = (n_rows, study.n_cols), {"device": "cuda", "dtype": study.dtype}
     weight = torch.randn(study.n_cols, **options)
     bias = torch.randn(study.n_cols, **options) if study.center else None
+    pre_bias = torch.randn(study.n_cols, **options) if study.option == "pre_bias" else None
     adds = study.residual is not None
     rows = [torch.randn(shape, **options) for _ in range(copies)]
     beside = [torch.randn_like(x, dtype=study.residual) if adds else None for x in rows]
@@ -200,21 +206,21 @@ def prepared(study: Study, n_rows: int, copies: int) -> tuple[Any, Any, list[Any
     if study.direction == "forward":
 
         def forward(one: Any) -> Any:
-            return execute.forward(*one, None, weight, bias, program, False)
+            return execute.forward(*one, pre_bias, weight, bias, program, False)
 
         pairs = list(zip(rows, beside, strict=True))
         moved = 2 * (row_bytes + residual_bytes)
         return forward, _ceiling(study, moved), pairs, moved
     inputs = []
     for x, residual in zip(rows, beside, strict=True):
-        _, h, mu, rstd = execute.forward(x, residual, None, weight, bias, program, True)
+        _, h, mu, rstd = execute.forward(x, residual, pre_bias, weight, bias, program, True)
         inputs.append((x if h is None else h, torch.randn_like(x), residual, mu, rstd))
     own = study.residual is not None and study.residual != study.dtype
-    wanted = (True, own, False, True, study.center)
+    wanted = (True, own, pre_bias is not None, True, study.center)
 
     def backward(one: Any) -> Any:
         h, dy, dh, mu, rstd = one
-        given = Given(dy, dh, h, None, weight, bias, mu, rstd)
+        given = Given(dy, dh, h, pre_bias, weight, bias, mu, rstd)
         return execute.backward(given, program, adds, wanted)
 
     moved = 3 * row_bytes if not adds else 2 * row_bytes + (2 + own) * residual_bytes
@@ -287,6 +293,7 @@ def measure(study: Study) -> dict[str, Any]:
         "center": study.center,
         "itemsize": study.dtype.itemsize,
         "residual": study.residual.itemsize if study.residual else 0,
+        "option": study.option,
         "max_cols": study.n_cols,
         "settings": settings,
         "gb_per_s": round(best),
@@ -315,8 +322,8 @@ def quickest_of_few(
 
 def kind_of(row: dict[str, Any]) -> tuple[Any, ...]:
     """What a row of the table is for; tables are in this order."""
-    kind = (row["itemsize"], row["residual"], row["direction"] == "backward", row["center"])
-    return *kind, row["max_cols"]
+    kind = (row["itemsize"], row["residual"], row["option"])
+    return *kind, row["direction"] == "backward", row["center"], row["max_cols"]
 
 
 def main() -> None:
@@ -330,6 +337,7 @@ def main() -> None:
     parser.add_argument("--directions", nargs="+", default=["forward", "backward"])
     parser.add_argument("--norms", nargs="+", choices=["rms", "layer"], default=["rms", "layer"])
     parser.add_argument("--residual", help="dtype of a residual beside the rows (default: none)")
+    parser.add_argument("--option", choices=OPTIONS, default="", help="what else the norm has")
     parser.add_argument("--workers", type=int, default=14, help="processes that compile")
     options = parser.parse_args()
     device = device_of(0)
@@ -339,7 +347,7 @@ def main() -> None:
 
     residual = getattr(torch, options.residual) if options.residual else None
     studies = [
-        Study(direction, center, getattr(torch, dtype), n_cols, residual)
+        Study(direction, center, getattr(torch, dtype), n_cols, residual, options.option)
         for dtype in options.dtypes
         for direction in options.directions
         for center in sorted(norm == "layer" for norm in options.norms)
@@ -367,7 +375,7 @@ def main() -> None:
         row = plans[-1]
         print(
             f"{row['direction']:8} {'layer' if row['center'] else 'rms':5} {row['itemsize']}+{row['residual']} bytes "
-            f"{row['max_cols']:6} columns  {row['gb_per_s']:5} of {row['ceiling_gb_per_s']:5} GB/s  "
+            f"{row['option']:10} {row['max_cols']:6} columns  {row['gb_per_s']:5} of {row['ceiling_gb_per_s']:5} GB/s  "
             f"{row['settings']}",
             flush=True,
         )

@@ -277,8 +277,8 @@ def test_clusters_take_wide_rows(direction, n_cols):
     elsewhere = launch.plan(problem(direction, **wide, on=without))
     assert elsewhere.regime == {"forward": "looped", "backward": "grid"}[direction]
     if direction == "backward":
-        light = launch.plan(problem(direction, **wide, on=without, n_column_sums=3))
-        assert light.block_cols == elsewhere.block_cols // 2
+        busy = launch.plan(problem(direction, **wide, on=without, activation="silu"))
+        assert busy.block_cols == elsewhere.block_cols // 2
 
 
 @pytest.mark.parametrize(("direction", "n_cols"), [("forward", 65536), ("backward", 12288)])
@@ -360,13 +360,47 @@ def test_the_table_has_plans_for_residuals_of_twice_the_width(direction, center)
 
 def test_a_row_is_read_again_only_if_there_is_nothing_else_to_read_again():
     plain = problem(n_rows=32768, n_cols=8192, dtype=torch.bfloat16, center=False)
-    for changes in ({}, {"activation": "silu"}):
-        assert launch.plan(dataclasses.replace(plain, **changes)).regime == "looped"
+    assert launch.plan(plain).regime == "looped"
     residuals = [{"residual_dtype": dtype} for dtype in (torch.bfloat16, torch.float32)]
     for changes in ({"pre_bias": True}, *residuals):
         assert launch.plan(dataclasses.replace(plain, **changes)).regime == "resident"
         wide = dataclasses.replace(plain, n_cols=1 << 20, **changes)
         assert launch.plan(wide).regime == "looped"
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("center", [False, True])
+def test_the_table_has_plans_for_activations(direction, center):
+    """Of 16-bit rows up to 16384 columns. Whatever else is asked for goes by the rules, from the plain norm's plan."""
+    tabled = planner._table("sm_90")["plans"]
+    own = {
+        row["max_cols"]: row["settings"]
+        for row in tabled
+        if (row["direction"], row["center"], row["option"]) == (direction, center, "activation")
+    }
+    assert max(own) == 16384
+    n_sums = 1 + center if direction == "backward" else 0
+    for n_cols, settings in own.items():
+        asked = problem(
+            direction, 8192, n_cols, torch.bfloat16, center=center, n_column_sums=n_sums
+        )
+        busy = dataclasses.replace(asked, activation="silu")
+        plan = launch.plan(busy)
+        assert {name: getattr(plan, name) for name in settings} == settings
+        assert_sound(busy, plan)
+        plain = planner._from_table(asked, 0, "")
+        both = dataclasses.replace(busy, pre_bias=True, n_column_sums=n_sums and n_sums + 1)
+        assert both.option == "activation+pre_bias"
+        assert planner._tuned(both) == options.with_options(plain, both)
+    beyond = launch.plan(dataclasses.replace(busy, n_cols=32768))
+    assert beyond.regime == {"forward": "cluster", "backward": "grid"}[direction]
+
+
+def test_force_changes_what_is_planned_with_all_options():
+    asked = problem(n_rows=32768, n_cols=8192, dtype=torch.bfloat16, center=False, pre_bias=True)
+    plan = launch.plan(asked)
+    with force(num_warps=2):
+        assert launch.plan(asked) == dataclasses.replace(plan, num_warps=2, source="forced")
 
 
 def test_weights_are_not_loaded_early_beside_a_residual():
@@ -462,11 +496,10 @@ def test_one_group_writes_the_sums_itself(groups):
     assert steps[0].grid == groups * 131072 // plan.part_cols
 
 
-@pytest.mark.parametrize("changes", [{"activation": "gelu"}, {"n_column_sums": 3}], ids=str)
-def test_options_leave_a_grid_smaller_tiles(changes):
+def test_an_activation_leaves_a_grid_smaller_tiles():
     wide = {"n_rows": 1024, "n_cols": 262144, "dtype": torch.bfloat16}
     plain = launch.plan(problem("backward", **wide))
-    plan = launch.plan(problem("backward", **wide, **changes))
+    plan = launch.plan(problem("backward", **wide, activation="gelu"))
     assert plan.block_cols == plain.block_cols // 2
 
 

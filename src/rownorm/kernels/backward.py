@@ -211,17 +211,17 @@ def backward_tile(
             dbias = more_dbias
         if CLUSTER > 1:
             a, b = received_sums(mailbox, turn, CLUSTER)
-        a /= n
-        b /= n
-
+        # rstd * (g - b - a * x_hat), with as little as possible left to do for every element.
+        slope = -(a / n) * rstd
+        offset = -(b / n) * rstd
         more_dpre_bias = ()
         for c in tl.static_range(CHUNKS):
             cols = c * BLOCK_COLS + lanes
             ok = row_ok & in_range(cols, n_cols, EVEN_COLS)
-            dx = g[c] - x_hat[c] * a
+            dx = x_hat[c] * slope
             if CENTER:
-                dx -= b
-            dx *= rstd
+                dx += offset
+            dx = tl.fma(g[c], tl.broadcast_to(rstd, g[c].shape), dx)
             if dh_ptr is not None:
                 dh_row = rows * dh_row_stride * ALIGN
                 dh = tl.load(dh_ptr + dh_row + cols, mask=ok, other=0.0)

@@ -13,6 +13,7 @@ import triton.language as tl
 from .arithmetic import (
     activate,
     affine,
+    in_range,
     inverse_sqrt,
     is_precise,
     load_columns,
@@ -53,6 +54,7 @@ def _scan_moments(
     CENTER: tl.constexpr,
     COMPUTE: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
+    EVEN_COLS: tl.constexpr,
 ):
     """(mean, sum of squared deviations) of columns first_col to end_col; (0, sum of squares) uncentred.
 
@@ -64,7 +66,7 @@ def _scan_moments(
     origin = tl.zeros((1, 1), COMPUTE)
     if CENTER:
         cols = first_col + lanes
-        ok = cols < end_col
+        ok = in_range(cols, end_col, EVEN_COLS)
         h = _load_chunk(
             x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row, cols, ok, COMPUTE, "evict_last"
         )
@@ -74,7 +76,7 @@ def _scan_moments(
     square = tl.zeros((1, BLOCK_COLS), COMPUTE)
     for start in range(first_col, end_col, BLOCK_COLS):
         cols = start + lanes
-        ok = cols < end_col
+        ok = in_range(cols, end_col, EVEN_COLS)
         h = _load_chunk(
             x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row, cols, ok, COMPUTE, "evict_last"
         )
@@ -113,13 +115,14 @@ def _apply_range(
     ROUND_TO: tl.constexpr,
     COMPUTE: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
+    EVEN_COLS: tl.constexpr,
 ):
     """Normalize columns first_col to end_col, last chunk first: what was read last is still in cache."""
     lanes = tl.arange(0, BLOCK_COLS)[None, :]
     n_chunks = tl.cdiv(end_col - first_col, BLOCK_COLS)
     for chunk in range(0, n_chunks):
         cols = first_col + (n_chunks - 1 - chunk) * BLOCK_COLS + lanes
-        ok = cols < end_col
+        ok = in_range(cols, end_col, EVEN_COLS)
         h = _load_chunk(
             x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row, cols, ok, COMPUTE, "evict_first"
         )
@@ -157,6 +160,7 @@ def forward_looped(
     ROUND_TO: tl.constexpr,
     COMPUTE: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
+    EVEN_COLS: tl.constexpr,
 ):
     n_cols = n_cols * ALIGN
     row = tl.program_id(0).to(tl.int64)
@@ -174,6 +178,7 @@ def forward_looped(
         CENTER,
         COMPUTE,
         BLOCK_COLS,
+        EVEN_COLS,
     )
     rstd = inverse_sqrt(square / tl.cast(n_cols, COMPUTE), EPS, COMPUTE)
     if mu_ptr is not None:
@@ -201,6 +206,7 @@ def forward_looped(
         ROUND_TO,
         COMPUTE,
         BLOCK_COLS,
+        EVEN_COLS,
     )
 
 
@@ -229,6 +235,7 @@ def forward_moments(
     CENTER: tl.constexpr,
     COMPUTE: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
+    EVEN_COLS: tl.constexpr,
 ):
     pid = tl.program_id(0).to(tl.int64)
     row = pid // n_parts
@@ -245,6 +252,7 @@ def forward_moments(
         CENTER,
         COMPUTE,
         BLOCK_COLS,
+        EVEN_COLS,
     )
     slot = parts_ptr + pid + tl.zeros((1, 1), tl.int64)
     tl.store(slot, mean)
@@ -286,6 +294,7 @@ def forward_apply(
     ROUND_TO: tl.constexpr,
     COMPUTE: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
+    EVEN_COLS: tl.constexpr,
     BLOCK_PARTS: tl.constexpr,
 ):
     n_cols = n_cols * ALIGN
@@ -338,4 +347,5 @@ def forward_apply(
         ROUND_TO,
         COMPUTE,
         BLOCK_COLS,
+        EVEN_COLS,
     )

@@ -46,7 +46,7 @@ def calls(
         "BLOCK_ROWS": plan.block_rows,
         "BLOCK_COLS": plan.block_cols,
         "CHUNKS": plan.chunks,
-        "EVEN_COLS": plan.cluster * plan.chunks * plan.block_cols == n_cols,
+        "EVEN_COLS": n_cols % (plan.cluster * plan.block_cols) == 0,
         "BLOCK_PARTS": 1 if n_parts == 1 else MOST_PARTS,
         "CLUSTER": plan.cluster,
         "NUM_WARPS": plan.num_warps,

@@ -26,7 +26,7 @@ EARLY_COLS = 4096  # up to which weights are loaded early beside a residual
 # Backward: elements a thread has room for with an activation, with a third sum, with both; in 32 bits and in 16.
 ROOM = ((24, 24, 12), (40, 28, 16))
 BUSY = 24  # elements of a thread that keep it from loading, with an activation of centred rows
-GRID_ROOM = (16, 32)  # in a grid: with any of these, and without
+GRID_ROOM = (16, 32)  # in a grid: with an activation, and without
 FEWEST_STAGES = 3  # with fewer, nothing is loaded ahead
 NARROWEST_PART = 256  # columns of a part of a row
 
@@ -81,11 +81,14 @@ def _held(plan: Plan, problem: Problem) -> Plan:
 
 
 def _with_pre_bias(plan: Plan, problem: Problem) -> Plan:
-    """Forward: rows that can be held are; a limit of registers was found without a pre_bias; and of smaller tiles, less
-    of it is loaded ahead.
+    """Forward: rows that can be held are, by few threads, with weights that come along; a limit of registers was found
+    without a pre_bias; and of smaller tiles, less of it is loaded ahead.
     """
     if plan.regime in ("looped", "split"):
-        return _held(plan, problem)
+        held = _held(plan, problem)
+        if held is plan:
+            return plan
+        return dataclasses.replace(held, num_warps=max(1, held.num_warps // 2), early=True)
     if plan.regime != "cluster":
         return plan
     halved = plan.block_cols > _narrowest(plan, problem)
@@ -174,7 +177,7 @@ def sums_rows(plan: Plan, problem: Problem) -> bool:
 
 def _in_smaller_tiles(plan: Plan, problem: Problem) -> Plan:
     """A grid: tiles that a thread has registers for, and that can be loaded ahead."""
-    light = problem.activation is None and problem.n_column_sums <= 2
+    light = problem.activation is None
     threads = plan.num_warps * problem.device.warp_size
     # More than 256 threads on an SM share its registers.
     room = GRID_ROOM[light] * min(threads, 256 // plan.programs_per_sm)

@@ -45,16 +45,22 @@ _forgetters: list[Callable[[], None]] = []
 def plan(problem: Problem) -> Plan:
     """The plan for a problem: a pure function of it (and of ``force``, in tests and tuners)."""
     regime: Regime | None = _forced.get("regime")
-    residual = problem.residual_dtype.itemsize if problem.residual_dtype else 0
-    chosen = from_rules(problem, regime) if regime else _from_table(problem, residual)
-    if chosen is None:
-        chosen = _from_table(problem, 0) or from_rules(problem)
-        if not _forced:
-            chosen = with_residual(chosen, problem)
+    chosen = from_rules(problem, regime) if regime else _tuned(problem)
     if _forced:
-        forced = dataclasses.replace(chosen, **_forced, source="forced")
-        return _settled(forced, problem, regime)
-    return _settled(with_options(chosen, problem), problem)
+        chosen = dataclasses.replace(chosen, **_forced, source="forced")
+    return _settled(chosen, problem, regime)
+
+
+def _tuned(problem: Problem) -> Plan:
+    """The table's plan for just this; else that for a norm with less to it, or the rules', made fit for the rest."""
+    residual = problem.residual_dtype.itemsize if problem.residual_dtype else 0
+    exact = _from_table(problem, residual, problem.option)
+    if exact is not None:
+        return exact
+    chosen = _from_table(problem, residual, "")
+    if chosen is None:
+        chosen = with_residual(_from_table(problem, 0, "") or from_rules(problem), problem)
+    return with_options(chosen, problem)
 
 
 @contextlib.contextmanager
@@ -83,22 +89,20 @@ def _tell_forgetters() -> None:
         forget()
 
 
-def _from_table(problem: Problem, residual: int) -> Plan | None:
-    """The row of the architecture's table for this width and residuals of so many bytes (0: none), if there is one."""
+def _from_table(problem: Problem, residual: int, option: str) -> Plan | None:
+    """The row of the architecture's table for this width, residuals of so many bytes (0: none) and one of OPTIONS or
+    none of them, if there is one.
+    """
     table = _table(problem.device.arch)
     if table is None or problem.computes_in_fp64:
         return None
-    kind = (problem.direction, problem.center, problem.dtype.itemsize, residual)
-    rows = [
-        row
-        for row in table["plans"]
-        if (row["direction"], row["center"], row["itemsize"], row["residual"]) == kind
-    ]
+    kind = (problem.direction, problem.center, problem.dtype.itemsize, residual, option)
+    rows = [row for row in table["plans"] if kind_of(row) == kind]
     if not rows:
         return None
     # Rows are in order of width. The last one serves any width beyond it if it takes rows in chunks.
     row = next((row for row in rows if problem.n_cols <= row["max_cols"]), rows[-1])
-    if problem.n_cols > row["max_cols"] and row["settings"]["regime"] != "looped":
+    if problem.n_cols > row["max_cols"] and (option or row["settings"]["regime"] != "looped"):
         return None
     settings = {"block_cols": next_power_of_2(row["max_cols"]), **row["settings"]}
     if not table["triton"].startswith("{}.{}.".format(*VERSION)):
@@ -106,6 +110,17 @@ def _from_table(problem: Problem, residual: int) -> Plan | None:
     if settings["regime"] in ("tile", "resident"):
         settings["block_cols"] = min(settings["block_cols"], next_power_of_2(problem.n_cols))
     return Plan(**settings, source=f"table for {table['device']}")
+
+
+def kind_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What a row of a table is for, apart from its width."""
+    return (
+        row["direction"],
+        row["center"],
+        row["itemsize"],
+        row["residual"],
+        row.get("option", ""),
+    )
 
 
 @functools.cache

@@ -13,6 +13,8 @@ from .launcher import CAN_START_CLUSTERS
 
 Direction = Literal["forward", "backward"]
 Regime = Literal["tile", "resident", "cluster", "grid", "looped", "split"]
+# What a tuned table may have rows of their own for. Backward of a pre_bias is one more sum over rows.
+OPTIONS = ("activation", "pre_bias")
 REGIMES: tuple[Regime, ...] = ("tile", "resident", "cluster", "grid", "looped", "split")
 
 
@@ -71,6 +73,13 @@ class Problem:
     @property
     def computes_in_fp64(self) -> bool:
         return torch.float64 in (self.dtype, self.residual_dtype)
+
+    @property
+    def option(self) -> str:
+        """What it has beside a plain norm: one of OPTIONS, several joined by "+", or nothing."""
+        more_sums = self.n_column_sums > 1 + self.center
+        has = (self.activation is not None, self.pre_bias or more_sums)
+        return "+".join(name for name, is_there in zip(OPTIONS, has, strict=True) if is_there)
 
 
 @dataclass(frozen=True)
