@@ -1,6 +1,6 @@
 """Problem -> Plan -> launch: how a row program becomes kernels on a device."""
 
-from . import backward, forward
+from . import backward, forward, native
 from .planner import force, on_change, plan
 from .problem import Device, Plan, Problem, device_of
 from .rows import contiguous, with_row_stride
@@ -14,6 +14,7 @@ __all__ = [
     "device_of",
     "force",
     "forward",
+    "native",
     "on_change",
     "plan",
     "with_row_stride",

@@ -21,6 +21,8 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from . import native
+
 INTERPRETING = bool(knobs.runtime.interpret)
 DIRECT = os.environ.get("ROWNORM_DIRECT_LAUNCH", "1") != "0"
 VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
@@ -117,7 +119,14 @@ def bind_all(
             start(tensors, addresses)
         return take_returned(tensors)
 
-    return run
+    if native.load() is None:
+        return run
+    kernels = [_described(call, roles, example) for call in calls if call.grid]
+    if any(kernel is None for kernel in kernels):
+        return run
+    made = list(makers)
+    order = [made.index(name) if name in made else -1 for name in returned]
+    return native.run(len(given), make, last[:-1], order, kernels, device, run)
 
 
 def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], device: int) -> Start:
@@ -127,7 +136,7 @@ def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], dev
     """
     if call.grid == 0:
         return lambda tensors, addresses: None
-    places = [roles.index(role) if role in roles else -1 for role in call.roles]
+    places = _places(call, roles)
     take = itemgetter(*places)
     arguments = (*call.ordered(call.integers), *call.ordered(call.constants))
     kernel, grid = call.kernel, call.grid
@@ -140,8 +149,18 @@ def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], dev
         if call.cluster > 1:
             raise RuntimeError(f"{kernel.__name__}: only a direct launch can start clusters")
         return public
-    compiled = kernel.warmup(*take(tensors), *arguments, **call.options, grid=(1,))
-    return _direct(call, compiled, places, device, public) or public
+    return _direct(call, _compiled(call, roles, tensors), places, device, public) or public
+
+
+def _compiled(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None]) -> Any:
+    """``call`` compiled for tensors like these; Triton keeps it."""
+    arguments = (*call.ordered(call.integers), *call.ordered(call.constants))
+    take = itemgetter(*_places(call, roles))
+    return call.kernel.warmup(*take(tensors), *arguments, **call.options, grid=(1,))
+
+
+def _places(call: Call, roles: Sequence[str]) -> list[int]:
+    return [roles.index(role) if role in roles else -1 for role in call.roles]
 
 
 def _direct(
@@ -184,6 +203,32 @@ def _direct(
             public(tensors, addresses)
 
     return direct
+
+
+def _described(
+    call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None]
+) -> native.Kernel | None:
+    """What the extension has to know of a launch, or None where only Triton's own launcher can start it."""
+    if INTERPRETING or not DIRECT or not is_known():
+        return None
+    compiled = _compiled(call, roles, tensors)
+    run = compiled.run
+    scratch = type(run).__name__ == "CudaLauncher" and (
+        run.global_scratch_size or run.profile_scratch_size or run.launch_pdl
+    )
+    if type(run).__name__ != "CudaLauncher" or scratch:
+        return None
+    places = {
+        f"{role}_ptr": place for role, place in zip(call.roles, _places(call, roles), strict=True)
+    }
+    signature, ptx = compiled.src.signature, compiled.asm["ptx"]
+    parameters = native.parameters(signature, ptx, places, call.integers)
+    if parameters is None:
+        return None
+    warps, _, shared = compiled.packed_metadata
+    return native.Kernel(
+        compiled.function, call.grid, warps, shared, call.cooperative, call.cluster, parameters
+    )
 
 
 def compile_for(call: Call, dtypes: Mapping[str, torch.dtype | None], target: GPUTarget) -> Any:

@@ -10,13 +10,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
 from ..program import Program
 from ..reference import Given
 from . import execute, library
 from .autograd import Backward, gradients, once, shared
-from .listeners import nothing_listens, nothing_listens_to_backward, saved_tensors_hooks
+from .listeners import (
+    QUESTIONS_OF_BACKWARD,
+    nothing_listens,
+    nothing_listens_to_backward,
+    saved_tensors_hooks,
+)
 
 
 class _EagerNorm(_SingleLevelFunction):
@@ -85,9 +92,48 @@ def _through(run_backward: Backward, ctx: Any, given: tuple[Any, ...]) -> Any:
 
 def _find(ctx: Any, given: tuple[Any, ...]) -> execute.Run:
     """What is left to do for tensors like these."""
+    run, is_shared = _find_backward(ctx, given)
+    needs = ctx.needs_input_grad[:5]
+    return (lambda given, addresses: shared(run(given, addresses), needs)) if is_shared else run
+
+
+def _find_backward(ctx: Any, given: tuple[Any, ...]) -> tuple[execute.Run, bool]:
+    """The kernels of backward, and whether the gradient they give x is the residual's too."""
     *_, options, x_dtype, residual_dtype = ctx.known
     tensors, program, needs = Given(*given), Program(*options), ctx.needs_input_grad[:5]
     if residual_dtype != x_dtype:
-        return execute.find_backward(tensors, program, residual_dtype is not None, needs)
-    run = execute.find_backward(tensors, program, True, once(needs))
-    return lambda given, addresses: shared(run(given, addresses), needs)
+        return execute.find_backward(tensors, program, residual_dtype is not None, needs), False
+    return execute.find_backward(tensors, program, True, once(needs)), True
+
+
+def _in_c(launch: Any) -> None:
+    """Where launches are in C, so is the usual call here: the same questions, with fewer objects."""
+    native, module = launch.native, launch.native.load()
+    if module is None or not hasattr(_EagerNorm, "to_save"):
+        return
+
+    def find_backward(ctx: Any, dy: Tensor, dh: Tensor | None) -> Any:
+        """A run that returns what ``backward`` does; None where it is not one of the extension."""
+        _, _, statistics, *_ = ctx.known
+        run, is_shared = _find_backward(ctx, (dy, dh, *ctx.saved_tensors, *statistics))
+        if not native.is_run(run):
+            return None
+        needs = ctx.needs_input_grad
+        x_and_residual = (0 if needs[0] else -1, 0 if needs[1] else -1) if is_shared else (0, 1)
+        return native.returning(run, (*x_and_residual, 2, 3, 4, -1), run)
+
+    module.use(
+        forward_runs=execute._forward_runs,
+        forward_in_python=_EagerNorm.forward,
+        backward_in_python=_EagerNorm.backward,
+        find_backward=find_backward,
+        questions=QUESTIONS_OF_BACKWARD,
+        forward_ad=forward_ad,
+        saved_tensors_hooks=saved_tensors_hooks,
+    )
+    launch.on_change(module.forget)
+    _EagerNorm.forward = module.forward  # type: ignore[method-assign]
+    _EagerNorm._backward_cls.apply = module.apply  # type: ignore[attr-defined]
+
+
+execute.when_launching(_in_c)

@@ -29,6 +29,7 @@ Run = Callable[[tuple[Any, ...], list[Any]], Any]  # of tensors and their addres
 # What is left to do, by what a call is recognised by.
 _forward_runs: dict[Any, Run] = {}
 _backward_runs: dict[Any, Run] = {}
+_when_launching: list[Callable[[Any], None]] = []
 
 
 def forward(
@@ -172,7 +173,14 @@ def _launch() -> Any:
     from .. import launch
 
     launch.on_change(_forget)
+    for tell in _when_launching:
+        tell(launch)
     return launch
+
+
+def when_launching(tell: Callable[[Any], None]) -> None:
+    """Call ``tell(launch)`` once, before the first kernel is prepared."""
+    _when_launching.append(tell)
 
 
 def _forget() -> None:
@@ -194,4 +202,5 @@ def _on_device(t: Tensor, prepare: Callable[[], Any]) -> Any:
         with torch.cuda.device(device):
             return run(given, addresses)
 
-    return run_there
+    native = _launch().native
+    return native.guarded(run, run_there) if native.is_run(run) else run_there

@@ -72,6 +72,16 @@ def nothing_listens_to_backward(dy: Tensor, dh: Tensor | None) -> bool:
     )
 
 
+# Those of its questions that nothing has to be given to, in its order.
+QUESTIONS_OF_BACKWARD = (
+    _is_grad_enabled,
+    _dispatch_modes,
+    _function_modes,
+    _transforms,
+    _profiler,
+)
+
+
 def forward_mode() -> bool:
     """Whether forward-mode differentiation is under way."""
     return forward_ad._current_level >= 0
