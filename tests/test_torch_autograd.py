@@ -95,7 +95,7 @@ def test_nothing_is_computed_that_is_not_asked_for(case, device, monkeypatch):
         return find(*arguments)
 
     monkeypatch.setattr(execute, "find_backward", spy)
-    monkeypatch.setattr(execute, "_backward_runs", {})
+    execute._forget()
     for name in case.tensor_names:
         tensors = {n: t.requires_grad_(n == name) for n, t in case.tensors(device).items()}
         gradients(case(**tensors), tensors)

@@ -121,12 +121,17 @@ def bind_all(
 
     if native.load() is None:
         return run
-    kernels = [_described(call, roles, example) for call in calls if call.grid]
-    if any(kernel is None for kernel in kernels):
-        return run
+    kernels = []
+    for call in calls:
+        if call.grid == 0:
+            continue
+        kernel = _described(call, roles, example)
+        if kernel is None:
+            return run
+        kernels.append(kernel)
     made = list(makers)
-    order = [made.index(name) if name in made else -1 for name in returned]
-    return native.run(len(given), make, last[:-1], order, kernels, device, run)
+    order = [made.index(name) if name in makers else -1 for name in returned]
+    return native.run(len(given), make, [*fixed.values()], order, kernels, device, run)
 
 
 def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], device: int) -> Start:
@@ -213,10 +218,9 @@ def _described(
         return None
     compiled = _compiled(call, roles, tensors)
     run = compiled.run
-    scratch = type(run).__name__ == "CudaLauncher" and (
-        run.global_scratch_size or run.profile_scratch_size or run.launch_pdl
-    )
-    if type(run).__name__ != "CudaLauncher" or scratch:
+    if type(run).__name__ != "CudaLauncher":
+        return None
+    if run.global_scratch_size or run.profile_scratch_size or run.launch_pdl:
         return None
     places = {
         f"{role}_ptr": place for role, place in zip(call.roles, _places(call, roles), strict=True)

@@ -21,13 +21,17 @@ from torch import Tensor
 from triton import knobs
 from triton.backends import nvidia
 
+SOURCES = ("native.c", "native_eager.c")  # compiled as one
 _log = logging.getLogger(__name__)
 # From cuda.h: CUfunction_attribute.
 _NON_PORTABLE_CLUSTER = 14
 LARGEST_PORTABLE_CLUSTER = 8
 # Bytes of a parameter, by its type in a compiled kernel's signature and in its PTX.
 _SIZES = {"i32": 4, "i64": 8, "u32": 4, "u64": 8, "b32": 4, "b64": 8}
-_SCRATCH = ((-1, 0), (-1, 0))  # two pointers that Triton adds, to memory that these kernels do not use
+_SCRATCH = (
+    (-1, 0),
+    (-1, 0),
+)  # two pointers that Triton adds, to memory that these kernels do not use
 
 
 class Kernel(NamedTuple):
@@ -50,7 +54,8 @@ def build() -> Any:
     header = Path(sysconfig.get_paths(scheme)["include"], "Python.h")
     if not header.exists():  # the compiler would say so at length
         raise RuntimeError(f"{header} is missing")
-    source = Path(__file__).with_name("native.c").read_text()
+    here = Path(__file__).parent
+    source = "".join(f'#line 1 "{name}"\n{(here / name).read_text()}' for name in SOURCES)
     include = [str(Path(nvidia.__path__[0], "include"))]
     return compile_module_from_src(source, "rownorm_native", include_dirs=include)
 
@@ -58,8 +63,11 @@ def build() -> Any:
 @functools.cache
 def _load() -> tuple[Any, str]:
     """The extension and "", or None and the reason why there is none."""
-    if os.environ.get("ROWNORM_NATIVE", "1") == "0":
-        return None, "ROWNORM_NATIVE is 0"
+    for setting in ("ROWNORM_NATIVE", "ROWNORM_DIRECT_LAUNCH"):
+        if os.environ.get(setting, "1") == "0":
+            return None, f"{setting} is 0"
+    if knobs.runtime.interpret:
+        return None, "Triton interprets"
     if torch.version.cuda is None or not torch.cuda.is_available():
         return None, "there is no NVIDIA GPU"
     try:
@@ -82,11 +90,18 @@ def reason() -> str:
     return _load()[1]
 
 
+def forget() -> None:
+    """Plans may have changed: backward is found again."""
+    module = load()
+    if module is not None:
+        module.forget()
+
+
 def connect(module: Any, launch_kernel: int, error_string: int, current_context: int) -> None:
     """Give the extension what it calls: three functions of the driver by their addresses, and torch's."""
     module.use(
         runtime=knobs.runtime,
-        current_stream=torch._C._cuda_getCurrentRawStream,
+        current_stream=getattr(torch._C, "_cuda_getCurrentRawStream", None),
         current_device=getattr(torch._C, "_cuda_getDevice", None),
         data_ptr=Tensor.data_ptr,
         is_contiguous=Tensor.is_contiguous,
@@ -139,8 +154,13 @@ def run(
     return load().Run(n_given, *arguments, False, otherwise)
 
 
-def returning(run: Any, order: Sequence[int], otherwise: Callable[..., Any]) -> Any:
+def returning(run: Any, order: Sequence[int]) -> Any:
     """``run``, but that it returns what it returned in another order: places in the old one, -1 for None."""
+
+    def otherwise(given: Any, addresses: Any) -> tuple[Tensor | None, ...]:
+        made = run(given, addresses)
+        return tuple(None if place < 0 else made[place] for place in order)
+
     *first, returned, kernels, device, is_guarded, _ = run.arguments
     again = tuple(-1 if place < 0 else returned[place] for place in order)
     return type(run)(*first, again, kernels, device, is_guarded, otherwise)

@@ -120,7 +120,7 @@ def _in_c(launch: Any) -> None:
             return None
         needs = ctx.needs_input_grad
         x_and_residual = (0 if needs[0] else -1, 0 if needs[1] else -1) if is_shared else (0, 1)
-        return native.returning(run, (*x_and_residual, 2, 3, 4, -1), run)
+        return native.returning(run, (*x_and_residual, 2, 3, 4, -1))
 
     module.use(
         forward_runs=execute._forward_runs,
@@ -131,7 +131,6 @@ def _in_c(launch: Any) -> None:
         forward_ad=forward_ad,
         saved_tensors_hooks=saved_tensors_hooks,
     )
-    launch.on_change(module.forget)
     _EagerNorm.forward = module.forward  # type: ignore[method-assign]
     _EagerNorm._backward_cls.apply = module.apply  # type: ignore[attr-defined]
 

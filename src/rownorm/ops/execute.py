@@ -186,6 +186,7 @@ def when_launching(tell: Callable[[Any], None]) -> None:
 def _forget() -> None:
     _forward_runs.clear()
     _backward_runs.clear()
+    _launch().native.forget()
 
 
 def _on_device(t: Tensor, prepare: Callable[[], Any]) -> Any:
