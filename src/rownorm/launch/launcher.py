@@ -121,17 +121,14 @@ def bind_all(
 
     if native.load() is None:
         return run
-    kernels = []
-    for call in calls:
-        if call.grid == 0:
-            continue
-        kernel = _described(call, roles, example)
-        if kernel is None:
-            return run
-        kernels.append(kernel)
-    made = list(makers)
-    order = [made.index(name) if name in makers else -1 for name in returned]
-    return native.run(len(given), make, [*fixed.values()], order, kernels, device, run)
+    try:
+        kernels = [_described(call, roles, example) for call in calls if call.grid]
+        made = list(makers)
+        order = [made.index(name) if name in makers else -1 for name in returned]
+        return native.run(len(given), make, [*fixed.values()], order, kernels, device, run)
+    except Exception as error:  # whatever it is, Python can do the same
+        native.log.debug("launches in Python: %s: %s", type(error).__name__, error)
+        return run
 
 
 def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], device: int) -> Start:
@@ -210,28 +207,27 @@ def _direct(
     return direct
 
 
-def _described(
-    call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None]
-) -> native.Kernel | None:
-    """What the extension has to know of a launch, or None where only Triton's own launcher can start it."""
-    if INTERPRETING or not DIRECT or not is_known():
-        return None
+def _described(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None]) -> native.Kernel:
+    """What the extension has to know of a launch; raises where only Triton's own launcher can start it."""
     compiled = _compiled(call, roles, tensors)
-    run = compiled.run
-    if type(run).__name__ != "CudaLauncher":
-        return None
+    run, metadata = compiled.run, compiled.packed_metadata
+    if INTERPRETING or not DIRECT or not is_known() or type(run).__name__ != "CudaLauncher":
+        raise RuntimeError("this launcher is not known")
     if run.global_scratch_size or run.profile_scratch_size or run.launch_pdl:
-        return None
+        raise RuntimeError(f"{call.kernel.__name__} asks for more than a launch")
     places = {
         f"{role}_ptr": place for role, place in zip(call.roles, _places(call, roles), strict=True)
     }
-    signature, ptx = compiled.src.signature, compiled.asm["ptx"]
-    parameters = native.parameters(signature, ptx, places, call.integers)
-    if parameters is None:
-        return None
-    warps, _, shared = compiled.packed_metadata
     return native.Kernel(
-        compiled.function, call.grid, warps, shared, call.cooperative, call.cluster, parameters
+        function=compiled.function,
+        grid=call.grid,
+        warps=metadata[0],
+        shared=metadata[2],
+        cooperative=call.cooperative,
+        cluster=call.cluster,
+        parameters=native.parameters(
+            compiled.src.signature, compiled.asm["ptx"], places, call.integers
+        ),
     )
 
 

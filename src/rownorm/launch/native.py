@@ -22,7 +22,7 @@ from triton import knobs
 from triton.backends import nvidia
 
 SOURCES = ("native.c", "native_eager.c")  # compiled as one
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 # From cuda.h: CUfunction_attribute.
 _NON_PORTABLE_CLUSTER = 14
 LARGEST_PORTABLE_CLUSTER = 8
@@ -66,6 +66,8 @@ def _load() -> tuple[Any, str]:
     for setting in ("ROWNORM_NATIVE", "ROWNORM_DIRECT_LAUNCH"):
         if os.environ.get(setting, "1") == "0":
             return None, f"{setting} is 0"
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return None, "Python has no lock that it could rely on"
     if knobs.runtime.interpret:
         return None, "Triton interprets"
     if torch.version.cuda is None or not torch.cuda.is_available():
@@ -75,7 +77,7 @@ def _load() -> tuple[Any, str]:
         connect(module, *map(_address, ("cuLaunchKernelEx", "cuGetErrorString", "cuCtxGetCurrent")))
     except Exception as error:  # whatever it is, Python can do the same
         reason = f"{type(error).__name__}: {error}"
-        _log.debug("launches in Python: %s", reason)
+        log.debug("launches in Python: %s", reason)
         return None, reason
     return module, ""
 
@@ -115,8 +117,8 @@ def connect(module: Any, launch_kernel: int, error_string: int, current_context:
 
 def parameters(
     signature: dict[str, str], ptx: str, places: dict[str, int], integers: dict[str, int]
-) -> tuple[tuple[int, int], ...] | None:
-    """What a kernel takes, in its order; None where it is not what the compiled kernel says of itself.
+) -> tuple[tuple[int, int], ...]:
+    """What a kernel takes, in its order; raises where that is not what the compiled kernel says of itself.
 
     signature: the type of every argument, "constexpr" where none is passed. places: of the tensors, by argument.
     """
@@ -125,7 +127,7 @@ def parameters(
     entry = re.search(r"\.entry\s+\w+\s*\(([^)]*)\)", ptx)
     found = re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)", entry[1] if entry else "")
     if [_SIZES.get(kind, 0) for kind in found] != [*sizes, 8, 8]:
-        return None
+        raise RuntimeError(f"a kernel takes {found}, and not {[kind for _, kind in taken]}")
     ours = [
         (places[name], 0) if kind.startswith("*") else (-1, integers[name]) for name, kind in taken
     ]
