@@ -1,5 +1,6 @@
 """The extension in C: what it passes to the driver, what it leaves to Python, and that both give the same."""
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -217,6 +218,28 @@ def test_another_current_device(driver):
     assert guarded((None,), [64])[1].shape == (5,)
     driver.module.use(current_device=lambda: 3)
     assert guarded((None,), [64]) == "python's"
+
+
+def test_one_device_of_several(driver, monkeypatch):
+    """The run asks which is current; on another it is Python that changes to its own."""
+    current, entered = [0], []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "device_of", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current[0], raising=False)
+    driver.module.use(current_device=lambda: current[0])
+
+    def device(number):
+        entered.append(number)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    tensor = SimpleNamespace(get_device=lambda: 0)
+    run = execute._on_device(tensor, lambda: simple_run())
+    assert native.is_run(run)
+    for current[0] in (0, 1):
+        assert run((None,), [64])[1].shape == (5,)
+    assert entered == [0]
+    assert len(driver.launched) == 2
 
 
 def test_another_order(driver):

@@ -4,7 +4,8 @@
 up its own cache of compiled kernels at every call, which costs more than the launch itself; where the version of
 Triton is one whose launcher is known, the compiled kernel is started directly. Anything else, the interpreter, and
 whatever runs while a profiler has asked Triton to be told of launches, takes the public way; except clusters, which
-have none, and tell the profiler themselves.
+have none, and tell the profiler themselves. On an NVIDIA GPU the usual launch is done in C (native.py); what is here
+stays the whole description, and does what C leaves.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from triton import knobs
-from triton.backends import nvidia
 
 SOURCES = ("native.c", "native_eager.c")  # compiled as one
 log = logging.getLogger(__name__)
@@ -48,6 +47,8 @@ class Kernel(NamedTuple):
 
 def build() -> Any:
     """The extension as a module; raises where it cannot be built."""
+    # Here, because a Triton for other GPUs may not have them.
+    from triton.backends import nvidia
     from triton.runtime.build import compile_module_from_src
 
     scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")  # as Triton does

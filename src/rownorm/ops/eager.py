@@ -3,7 +3,8 @@
 Backward runs in a thread of autograd's own, to which every Python object has to come from another core. So forward
 leaves what it knows. The function that ran it stands for the options, and for all that a plan depends on in the
 tensors; while autograd gives back those very tensors, only how the gradients lie that come in, and which are wanted,
-makes a difference.
+makes a difference. Where kernels are started in C, the usual call is in C too (launch/native_eager.c), and comes back
+here with anything else.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ def _find_backward(ctx: Any, given: tuple[Any, ...]) -> tuple[execute.Run, bool]
 def _in_c(launch: Any) -> None:
     """Where launches are in C, so is the usual call here: the same questions, with fewer objects."""
     native, module = launch.native, launch.native.load()
-    if module is None or not hasattr(_EagerNorm, "to_save"):
+    # Past save_for_backward and set_materialize_grads, to what they set.
+    if module is None or not {"to_save", "materialize_grads"} <= set(dir(_EagerNorm)):
         return
 
     def find_backward(ctx: Any, dy: Tensor, dh: Tensor | None) -> Any:
