@@ -27,6 +27,7 @@ CONTEXT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
 # From cuda.h: CUlaunchAttributeID.
 COOPERATIVE, CLUSTER_DIMENSION, CLUSTER_POLICY = 2, 4, 5
 SPREAD = 1
+STREAM = 1 << 40
 
 needs_compiler = pytest.mark.skipif(
     (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")) is None,
@@ -90,12 +91,13 @@ class Driver:
 
 @pytest.fixture
 def driver(monkeypatch):
+    execute._launch()  # what is done once, with what is really there
     real = native.load() is not None
     module = native.build()  # where there is a compiler, it builds
     monkeypatch.setattr(native, "_load", lambda: (module, ""))
     driver = Driver(module)
     driver.module = module
-    module.use(current_stream=lambda device: 99 + device, current_device=lambda: 0)
+    module.use(current_stream=lambda device: STREAM + device, current_device=lambda: 0)
     yield driver
     monkeypatch.undo()
     if real:
@@ -128,7 +130,7 @@ def test_a_launch_as_the_driver_sees_it(driver):
     nothing, made = run((None,), [64])
     assert nothing is None
     assert read == [[made.data_ptr(), 64, -5, fixed.data_ptr(), 1 << 40]]
-    assert driver.launched[0][:6] == (1234, (7, 1, 1), (128, 1, 1), 1024, 100, [])
+    assert driver.launched[0][:6] == (1234, (7, 1, 1), (128, 1, 1), 1024, STREAM + 1, [])
     again = run((None,), [None])[1]
     assert again is not made
     assert read[1] == [again.data_ptr(), 0, -5, fixed.data_ptr(), 1 << 40]
@@ -405,7 +407,7 @@ def test_a_launcher_that_is_not_known_stays_in_python(change, driver, monkeypatc
     driver.on_launch = lambda _, parameters: read.append(words(parameters, kinds))
     (y,) = run((x,), [x.data_ptr()])
     assert read == [[x.data_ptr(), y.data_ptr(), 6, 0, 0]]
-    assert driver.launched[0][:6] == (77, (3, 1, 1), (128, 1, 1), 512, 99, [])
+    assert driver.launched[0][:6] == (77, (3, 1, 1), (128, 1, 1), 512, STREAM, [])
 
 
 # The parameters of kernels that are really compiled.
@@ -623,11 +625,13 @@ UNUSUAL = {
 @pytest.mark.parametrize("how", UNUSUAL)
 def test_gradients_that_come_in_otherwise(how, eager_in_c):
     given = tensors()
-    dy = UNUSUAL[how](torch.randn(4, 24, dtype=torch.float64))
-    expected = gradients(long_way(True, given), given, dy)
-    for _ in range(2):
-        got = gradients(norm(True, given), given, dy)
-        torch.testing.assert_close([*map(torch.Tensor, got)], [*map(torch.Tensor, expected)])
+    usual = torch.randn(4, 24, dtype=torch.float64)
+    dys = (UNUSUAL[how](usual), usual)
+    expected = [gradients(long_way(True, given), given, dy) for dy in dys]
+    for _ in range(3):
+        for dy, each in zip(dys, expected, strict=True):
+            got = gradients(norm(True, given), given, dy)
+            torch.testing.assert_close([*map(torch.Tensor, got)], [*map(torch.Tensor, each)])
 
 
 @needs_interpreter
@@ -637,6 +641,8 @@ def test_no_gradient_of_y(eager_in_c):
     for _ in range(2):
         got = torch.autograd.grad(norm(False, given)[1], given[:2], dh)
         assert_same(got, torch.autograd.grad(long_way(False, given)[1], given[:2], dh))
+    # The second forward was in C; its backward got None, not zeros.
+    assert eager_in_c.in_python == ["forward", "backward", "backward"]
 
 
 @needs_interpreter
@@ -675,7 +681,9 @@ def test_a_parameter_that_moved(eager_in_c):
 @needs_interpreter
 def test_hooks_on_saved_tensors(eager_in_c):
     given, dy = tensors(), torch.randn(4, 24, dtype=torch.float64)
-    expected = gradients(norm(True, given), given, dy)
+    for _ in range(2):
+        expected = gradients(norm(True, given), given, dy)
+    eager_in_c.in_python.clear()
     packed = []
     with torch.autograd.graph.saved_tensors_hooks(
         lambda t: packed.append(t) or t.clone(), lambda t: t.clone()
@@ -683,6 +691,7 @@ def test_hooks_on_saved_tensors(eager_in_c):
         y = norm(True, given)
     assert packed
     assert_same(gradients(y, given, dy), expected)
+    assert eager_in_c.in_python == ["forward", "backward"]
 
 
 @needs_interpreter

@@ -27,10 +27,8 @@ _NON_PORTABLE_CLUSTER = 14
 LARGEST_PORTABLE_CLUSTER = 8
 # Bytes of a parameter, by its type in a compiled kernel's signature and in its PTX.
 _SIZES = {"i32": 4, "i64": 8, "u32": 4, "u64": 8, "b32": 4, "b64": 8}
-_SCRATCH = (
-    (-1, 0),
-    (-1, 0),
-)  # two pointers that Triton adds, to memory that these kernels do not use
+# Two pointers that Triton adds, to memory that these kernels do not use.
+_SCRATCH = ((-1, 0), (-1, 0))
 
 
 class Kernel(NamedTuple):
