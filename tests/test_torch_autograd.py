@@ -244,7 +244,7 @@ def found(monkeypatch):
         return find(*arguments)
 
     monkeypatch.setattr(execute, "find_backward", spy)
-    execute._backward_runs.clear()
+    execute._forget()
     return looked
 
 
