@@ -6,6 +6,7 @@ import dataclasses
 
 from .problem import Plan, Problem, Regime
 from .rules import (
+    GRID_TILE_BYTES,
     MOST_PROGRAMS,
     RESIDENT_COLS,
     blocks,
@@ -130,10 +131,13 @@ def _backward(plan: Plan, problem: Problem) -> Plan:
         return dataclasses.replace(plan, block_rows=block_rows, regime=regime)
     if plan.regime == "cluster":
         # Larger clusters leave multiprocessors idle: one program, if it has the registers, else a grid.
-        fits = problem.dtype.itemsize <= 2 and problem.n_cols <= RESIDENT_COLS[1]
-        if fits and not activates:
+        if activates:
+            return _in_smaller_tiles(in_a_grid(problem), problem)
+        if problem.dtype.itemsize <= 2 and problem.n_cols <= RESIDENT_COLS[1]:
             return Plan("resident", 1, 2048, 8, stages=3, source=plan.source)
-        return _in_smaller_tiles(in_a_grid(problem), problem)
+        # Of programs with one warp, which wait for nobody but each other.
+        block_cols = GRID_TILE_BYTES // 4 // problem.dtype.itemsize
+        return Plan("grid", 1, block_cols, 1, programs_per_sm=8, stages=3, lag=2)
     if threads < 256:
         programs_per_sm = max(1, plan.programs_per_sm // 2)
         return dataclasses.replace(
