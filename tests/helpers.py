@@ -37,8 +37,7 @@ FORCED = {
         "num_warps": 1,
     },
     # The interpreter runs one program after another: there a row has one part, and a block of its own width.
-    "grid": {"regime": "grid", "block_rows": 2, "lag": 2}
-    | ({"block_cols": 32, "num_warps": 4} if ON_GPU else {}),
+    "grid": {"regime": "grid", "lag": 2} | ({"block_cols": 32, "num_warps": 1} if ON_GPU else {}),
     "looped": {"regime": "looped", "block_cols": 32},
     "split": {"regime": "split", "block_cols": 32, "part_cols": 64},
 }

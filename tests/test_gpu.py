@@ -173,7 +173,7 @@ def backward_plan(case: Case, tensors: dict) -> launch.Plan:
     return launch.plan(asked)
 
 
-GRID_SETTINGS = {"regime": "grid", "block_cols": 2048, "block_rows": 2, "num_warps": 8}
+GRID_SETTINGS = {"regime": "grid", "block_cols": 2048, "num_warps": 8}
 GRID_SETTINGS |= {"lag": 3, "stages": 3}
 EVERYTHING = {"residual_dtype": torch.float32, "pre_bias": True, "bias": True, "activation": "silu"}
 

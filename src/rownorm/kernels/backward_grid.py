@@ -1,10 +1,10 @@
 """Backward kernel for rows that only many programs hold: each has a part of every row, and all of them run at once.
 
-A group of ``n_parts`` programs takes rows in turn, a tile at a time; a program keeps the sums over rows of its own
-columns in registers. In every turn it
+A group of ``n_parts`` programs takes rows in turn; a program keeps the sums over rows of its own columns in registers.
+In every turn it
 
-    sends a and b of its part of a tile          reads h and dy from memory
-    finishes the tile of LAG turns ago           reads them again, from L2
+    sends a and b of its part of a row          reads h and dy from memory
+    finishes the row of LAG turns ago           reads them again, from L2
 
 so that what the others sent is there when it is wanted. Equations and conventions as in ``backward``, the exchange in
 ``grid``. The launch must be cooperative. Not for fp64: two numbers go into one word.
@@ -26,29 +26,28 @@ from .grid import ask, open_box, received_sums, send
 
 
 @triton.jit
-def _load_tile(
+def _load_part(
     dy_ptr,
     h_ptr,
     mu_ptr,
     rstd_ptr,
     pre_bias,
     row,
-    row_lanes,
     row_ok,
     col_ok,
     dy_start,
-    dy_lanes,
     h_start,
-    h_lanes,
+    cols,
     CENTER: tl.constexpr,
 ):
-    """(dy, h - mu, rstd) of a tile; 0 outside its rows."""
+    """(dy, h - mu, rstd) of a part of a row; 0 where there is no such row."""
+    own = row + tl.arange(0, 1)[:, None]
     ok = row_ok & col_ok
-    rstd = tl.load(rstd_ptr + row + row_lanes, mask=row_ok, other=0.0)
-    h = load_h(h_ptr, None, pre_bias, h_start, h_start, h_lanes, ok, tl.float32, "")
-    dy = widened(tl.load(dy_ptr + dy_start + dy_lanes, mask=ok, other=0.0), tl.float32)
+    rstd = tl.load(rstd_ptr + own, mask=row_ok, other=0.0)
+    h = load_h(h_ptr, None, pre_bias, h_start, h_start, cols, ok, tl.float32, "")
+    dy = widened(tl.load(dy_ptr + dy_start + cols, mask=ok, other=0.0), tl.float32)
     if CENTER:
-        mu = tl.load(mu_ptr + row + row_lanes, mask=row_ok, other=0.0)
+        mu = tl.load(mu_ptr + own, mask=row_ok, other=0.0)
         return dy, tl.where(col_ok, h - mu, 0.0), rstd
     else:
         return dy, h, rstd
@@ -104,14 +103,12 @@ def backward_grid(
     WEIGHT_SHIFT: tl.constexpr,
     ACTIVATION: tl.constexpr,
     ROUND_TO: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
     BLOCK_PARTS: tl.constexpr,
     EVEN_COLS: tl.constexpr,
     LAG: tl.constexpr,
     STAGES: tl.constexpr,
     NUM_WARPS: tl.constexpr,
-    OFFSET: tl.constexpr,  # the integers that hold offsets within a tile
 ):
     COMPUTE: tl.constexpr = tl.float32
     PRECISE: tl.constexpr = is_precise(dx_ptr, dresidual_ptr, dpre_bias_ptr, dweight_ptr, dbias_ptr)
@@ -125,12 +122,6 @@ def backward_grid(
     lanes = tl.arange(0, BLOCK_COLS)[None, :]
     cols = part * part_cols + lanes
     col_ok = in_range(lanes, tl.minimum(part_cols, n_cols - part * part_cols), EVEN_COLS)
-    # Offsets of a tile are 64-bit scalars, those within it narrower where they can be: so they are cheap to add.
-    row_lanes = tl.arange(0, BLOCK_ROWS)[:, None]
-    dy_lanes = row_lanes.to(OFFSET) * (dy_row_stride * ALIGN) + cols
-    dh_lanes = row_lanes.to(OFFSET) * (dh_row_stride * ALIGN) + cols
-    h_lanes = row_lanes.to(OFFSET) * (h_row_stride * ALIGN) + cols
-    out_lanes = row_lanes.to(OFFSET) * n_cols + cols
     pre_bias = load_columns(pre_bias_ptr, cols, col_ok) if pre_bias_ptr is not None else None
     weight = load_columns(weight_ptr, cols, col_ok) if weight_ptr is not None else None
     bias = load_columns(bias_ptr, cols, col_ok) if bias_ptr is not None else None
@@ -138,39 +129,27 @@ def backward_grid(
     dweight = tl.zeros((1, BLOCK_COLS), COMPUTE)
     dbias = tl.zeros((1, BLOCK_COLS), COMPUTE)
 
-    # Not cdiv, which adds first: close below 2^31 rows that is too much for 32 bits.
-    n_tiles = n_rows // BLOCK_ROWS + (n_rows % BLOCK_ROWS > 0).to(tl.int32)
-    n_turns = tl.cdiv(n_tiles - group, step)
-    first_row = tl.cast(group, tl.int64) * BLOCK_ROWS
-    rows_of_turn = tl.cast(step, tl.int64) * BLOCK_ROWS  # of all groups
+    n_turns = tl.cdiv(n_rows - group, step)
+    first_row = tl.cast(group, tl.int64)
+    rows_of_turn = tl.cast(step, tl.int64)  # of all groups
     # Nothing has been sent yet, and nothing is asked for: LAG turns before the first one, rows are negative.
-    words = ask(
-        mail_ptr,
-        first_row - LAG * rows_of_turn,
-        n_rows,
-        n_parts,
-        BLOCK_ROWS,
-        BLOCK_PARTS,
-        NUM_WARPS,
-    )
+    words = ask(mail_ptr, first_row - LAG * rows_of_turn, n_rows, n_parts, BLOCK_PARTS, NUM_WARPS)
     for turn in tl.range(0, n_turns + LAG, num_stages=STAGES):
-        # The tile of this turn: its sums.
+        # The row of this turn: its sums.
         row = first_row + turn * rows_of_turn
-        row_ok = row_lanes < n_rows - row
-        dy, deviation, rstd = _load_tile(
+        row_ok = tl.arange(0, 1)[:, None] < n_rows - row
+        dy, deviation, rstd = _load_part(
             dy_ptr,
             h_ptr,
             mu_ptr,
             rstd_ptr,
             pre_bias,
             row,
-            row_lanes,
             row_ok,
             col_ok,
             row * dy_row_stride * ALIGN,
-            dy_lanes,
             row * h_row_stride * ALIGN,
-            h_lanes,
+            cols,
             CENTER,
         )
         x_hat, seen, dz, g = gradient_before_affine(
@@ -181,15 +160,15 @@ def backward_grid(
         else:
             a = tl.sum(g * x_hat, axis=1, keep_dims=True)
             b = tl.zeros_like(a)
-        send(mail_ptr + row * n_parts + (row_lanes * n_parts + part), a, b, row_ok)
+        send(mail_ptr + row * n_parts + (part + tl.arange(0, 1)[:, None]), a, b, row_ok)
         if dweight_ptr is not None:
             dweight += tl.sum(dz * seen, axis=0, keep_dims=True)
         if dbias_ptr is not None:
             dbias += tl.sum(dz, axis=0, keep_dims=True)
 
-        # The tile of LAG turns ago: what the other programs sent has come, or comes soon.
+        # The row of LAG turns ago: what the other programs sent has come, or comes soon.
         row -= LAG * rows_of_turn
-        row_ok = row_lanes < tl.where(row >= 0, n_rows - row, 0)
+        row_ok = tl.arange(0, 1)[:, None] < tl.where(row >= 0, n_rows - row, 0)
         a, b = received_sums(
             words,
             box,
@@ -198,24 +177,21 @@ def backward_grid(
             row,
             n_rows,
             n_parts,
-            BLOCK_ROWS,
             BLOCK_PARTS,
             NUM_WARPS,
         )
-        dy, deviation, rstd = _load_tile(
+        dy, deviation, rstd = _load_part(
             dy_ptr,
             h_ptr,
             mu_ptr,
             rstd_ptr,
             pre_bias,
             row,
-            row_lanes,
             row_ok,
             col_ok,
             row * dy_row_stride * ALIGN,
-            dy_lanes,
             row * h_row_stride * ALIGN,
-            h_lanes,
+            cols,
             CENTER,
         )
         _, _, _, g = gradient_before_affine(
@@ -230,8 +206,8 @@ def backward_grid(
         ok = row_ok & col_ok
         if dh_ptr is not None:
             dh_start = row * dh_row_stride * ALIGN
-            dx += widened(tl.load(dh_ptr + dh_start + dh_lanes, mask=ok, other=0.0), COMPUTE)
-        out = row * n_cols + out_lanes
+            dx += widened(tl.load(dh_ptr + dh_start + cols, mask=ok, other=0.0), COMPUTE)
+        out = row * n_cols + cols
         if dx_ptr is not None:
             tl.store(dx_ptr + out, dx.to(dx_ptr.dtype.element_ty), mask=ok)
         if dresidual_ptr is not None:
@@ -239,9 +215,7 @@ def backward_grid(
         if dpre_bias_ptr is not None:
             dpre_bias += tl.sum(dx, axis=0, keep_dims=True)
         # Asked for now, the words of the next turn are here when it begins, unless somebody is late.
-        words = ask(
-            mail_ptr, row + rows_of_turn, n_rows, n_parts, BLOCK_ROWS, BLOCK_PARTS, NUM_WARPS
-        )
+        words = ask(mail_ptr, row + rows_of_turn, n_rows, n_parts, BLOCK_PARTS, NUM_WARPS)
 
     partial = tl.cast(group, tl.int64) * n_cols
     if dpre_bias_ptr is not None:

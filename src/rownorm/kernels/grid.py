@@ -2,7 +2,7 @@
 
 Rows too wide for a cluster are shared by programs all over the GPU. What they have in common is L2, where a number
 takes 2 to 3 microseconds from one multiprocessor to another: far too long to wait for, so nobody does. A program sends
-the sums of a tile, goes on with the next ones, and asks for what it has been sent some tiles later.
+the sums of its part of a row, goes on with the next ones, and asks for what it has been sent some rows later.
 
     mail   (n_rows, n_parts) words of 64 bits, two fp32 numbers each, from the program with that part of that row
 
@@ -15,7 +15,7 @@ programs at once, or fails.
 
 Tiles are no good for asking: the compiler may compute a tile twice, in two layouts, and with it everything that made
 it. So words are asked for by threads. What `_thread` gives looks like a scalar but is another number in every thread;
-as many warps as there are for each row of a tile share its words, add theirs, and meet in shared memory.
+the warps of a program share the words of a row, add theirs, and meet in shared memory.
 """
 
 import triton
@@ -25,15 +25,15 @@ from .arithmetic import INTERPRETED
 
 
 @triton.jit
-def send(slots, a, b, ok):
-    """Two numbers for each row of a tile, (rows, 1), to their ``slots`` in the mail."""
+def send(slot, a, b, ok):
+    """Two numbers, (1, 1) each as are the others here, to their ``slot`` in the mail."""
     first = a.to(tl.uint32, bitcast=True).to(tl.uint64)
     second = b.to(tl.uint32, bitcast=True).to(tl.uint64)
     word = first | (second << 32)
     word = tl.where(word == 0, 0x80000000, word).to(tl.int64, bitcast=True)
     # A store that others may read while it is made, in Triton's words: an exchange whose answer nobody wants. A plain
     # store stays behind for so long that others wait for it.
-    tl.atomic_xchg(slots, word, mask=ok, sem="relaxed", scope="gpu")
+    tl.atomic_xchg(slot, word, mask=ok, sem="relaxed", scope="gpu")
 
 
 @triton.jit
@@ -58,17 +58,15 @@ def open_box():
 
 
 @triton.jit
-def ask(
-    mail_ptr, row, n_rows, n_parts, ROWS: tl.constexpr, PARTS: tl.constexpr, WARPS: tl.constexpr
-):
-    """This thread's words of the tile that begins at ``row``, as they are now; 0 where there is none, or not yet.
+def ask(mail_ptr, row, n_rows, n_parts, PARTS: tl.constexpr, WARPS: tl.constexpr):
+    """This thread's words of a row, as they are now; 0 where there is none, or not yet.
 
     PARTS is ``n_parts``, or a little more: nothing is compiled for every number. WARPS is that of the program.
     """
     words = ()
     if not INTERPRETED:
-        address, n_wanted = _post(mail_ptr, row, n_rows, n_parts, ROWS, WARPS)
-        STEP: tl.constexpr = 32 * (WARPS // ROWS)
+        address, n_wanted = _post(mail_ptr, row, n_rows, n_parts)
+        STEP: tl.constexpr = 32 * WARPS
         for i in tl.static_range((PARTS + STEP - 1) // STEP):
             words = words + (_word(address + i * 8 * STEP, (n_wanted > i * STEP).to(tl.int32)),)
     return words
@@ -83,21 +81,19 @@ def received_sums(
     row,
     n_rows,
     n_parts,
-    ROWS: tl.constexpr,
     PARTS: tl.constexpr,
     WARPS: tl.constexpr,
 ):
-    """Both numbers of each row, (rows, 1), summed over all parts in a fixed order: the same bits in every program.
+    """Both numbers of a row, summed over all parts in a fixed order: the same bits in every program.
 
-    words: what ``ask`` gave for this tile. Whatever was not there is waited for.
+    words: what ``ask`` gave for this row. Whatever was not there is waited for.
     """
     if INTERPRETED:  # one program after another: there is one part
-        rows = row + tl.arange(0, ROWS)[:, None]
-        return _pair(tl.load(mail_ptr + rows, mask=(rows >= 0) & (rows < n_rows), other=0))
+        own = row + tl.arange(0, 1)[:, None]
+        return _pair(tl.load(mail_ptr + own, mask=(own >= 0) & (own < n_rows), other=0))
     else:
-        address, n_wanted = _post(mail_ptr, row, n_rows, n_parts, ROWS, WARPS)
-        WARPS_PER_ROW: tl.constexpr = WARPS // ROWS
-        STEP: tl.constexpr = 32 * WARPS_PER_ROW
+        address, n_wanted = _post(mail_ptr, row, n_rows, n_parts)
+        STEP: tl.constexpr = 32 * WARPS
         sum_a = 0.0
         sum_b = 0.0
         for i in tl.static_range((PARTS + STEP - 1) // STEP):
@@ -108,24 +104,21 @@ def received_sums(
         room = box + (turn % 2) * 128
         _put_sums_of_warp(sum_a, sum_b, room + _thread() // 32 * 8)
         _meet()
-        slots = room + tl.arange(0, ROWS)[:, None] * (8 * WARPS_PER_ROW)
-        a, b = _take(slots)
-        for i in tl.static_range(1, min(WARPS_PER_ROW, (PARTS + 31) // 32)):
-            more_a, more_b = _take(slots + 8 * i)
+        slot = room + tl.arange(0, 1)[:, None]
+        a, b = _take(slot)
+        for i in tl.static_range(1, min(WARPS, (PARTS + 31) // 32)):
+            more_a, more_b = _take(slot + 8 * i)
             a += more_a
             b += more_b
         return a, b
 
 
 @triton.jit
-def _post(mail_ptr, row, n_rows, n_parts, ROWS: tl.constexpr, WARPS: tl.constexpr):
-    """(address of this thread's first word, how many words of its row lie there and beyond)."""
-    STEP: tl.constexpr = 32 * (WARPS // ROWS)  # threads to a row
-    tl.static_assert(STEP >= 32, "every row of a tile needs a warp")
-    own_row = row + _thread() // STEP
-    part = _thread() % STEP
-    address = tl.cast(mail_ptr, tl.int64) + (own_row * n_parts + part) * 8
-    return address, tl.where((own_row >= 0) & (own_row < n_rows), n_parts - part, 0)
+def _post(mail_ptr, row, n_rows, n_parts):
+    """(address of this thread's first word, how many words of the row lie there and beyond)."""
+    part = _thread()
+    address = tl.cast(mail_ptr, tl.int64) + (row * n_parts + part) * 8
+    return address, tl.where((row >= 0) & (row < n_rows), n_parts - part, 0)
 
 
 @triton.jit
@@ -246,11 +239,11 @@ def _meet():
 
 
 @triton.jit
-def _take(slots):
+def _take(slot):
     return tl.inline_asm_elementwise(
         "ld.shared.v2.f32 {$0, $1}, [$2];",
         "=f,=f,r",
-        [slots],
+        [slot],
         dtype=(tl.float32, tl.float32),
         is_pure=False,
         pack=1,

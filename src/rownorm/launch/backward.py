@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable
 
 import torch
-import triton.language as tl
 from torch import Tensor
 
 from ..kernels import backward as kernels
@@ -74,13 +73,11 @@ def calls(
         steps = [Call(tile, grid, plan.num_warps, integers, constants, plan.cluster)]
     elif plan.regime == "grid":
         finished = plan.n_programs == 1  # one group writes the sums itself
-        farthest = (plan.block_rows - 1) * max(dy_stride, dh_stride, h_stride) + n_cols
         constants |= {
             "EVEN_COLS": n_parts * plan.block_cols == n_cols,
             "BLOCK_PARTS": next_power_of_2(n_parts),
             "LAG": plan.lag,
             "NUM_WARPS": plan.num_warps,
-            "OFFSET": tl.int32 if farthest < 1 << 31 else tl.int64,
         }
         steps = [
             Call(

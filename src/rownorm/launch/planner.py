@@ -213,14 +213,13 @@ def _grid_fits(plan: Plan, problem: Problem, forced: Regime | None) -> bool:
 def _settled_grid(plan: Plan, problem: Problem) -> Plan:
     """Parts of nearly one width, groups that share the rows, and registers for all programs at once."""
     groups = plan.n_programs or most_groups(plan, problem)
-    tiles = -(-problem.n_rows // plan.block_rows)
     threads = plan.num_warps * problem.device.warp_size * plan.programs_per_sm
     registers = REGISTERS // threads // 8 * 8
     return dataclasses.replace(
         plan,
         part_cols=_part_cols(plan, problem),
         stages=max(1, min(plan.stages, most_stages(plan, problem))),
-        n_programs=max(1, min(groups, tiles)),
+        n_programs=max(1, min(groups, problem.n_rows)),
         registers=registers if registers < 255 else 0,
     )
 

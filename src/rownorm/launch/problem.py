@@ -87,14 +87,14 @@ class Plan:
     """How a problem is run. Printing it shows the regime, the settings, and where they come from."""
 
     regime: Regime
-    block_rows: int  # rows of one tile; 1 except in the tile and grid regimes
+    block_rows: int  # rows of one tile; 1 except in the tile regime
     block_cols: int  # columns of one tile
     num_warps: int
     cluster: int = 1  # programs that share a row; 1 except in the cluster regime
     chunks: int = 0  # tile, resident, cluster: tiles that hold a program's columns of a row
     programs_per_sm: int = 1  # backward, cluster: programs on each SM, together n_programs
     stages: int = 1  # tiles in flight: backward but looped and split; forward cluster, 1 or 2
-    lag: int = 0  # grid: tiles from one whose sums are sent to the one that is finished then
+    lag: int = 0  # grid: rows from one whose sums are sent to the one that is finished then
     part_cols: int = 0  # looped, split, grid: columns of one program's part of a row
     n_programs: int = 0  # backward, cluster: programs, clusters or groups that share the rows
     early: bool = False  # forward tile, resident: weight and bias are loaded along with the rows
@@ -117,7 +117,7 @@ class Plan:
         if self.stages > 1:
             words.append(f"{self.stages} stages")
         if self.lag:
-            words.append(f"sums {self.lag} tile{'s' if self.lag > 1 else ''} ahead")
+            words.append(f"sums {self.lag} row{'s' if self.lag > 1 else ''} ahead")
         if self.early:
             words.append("weights loaded early")
         if self.registers:
