@@ -108,7 +108,9 @@ def _tiles(study: Study, block_cols: int, chunks: int) -> Iterator[dict[str, Any
     for block_rows in (1, 2, 4, 8, 16, 32):
         for num_warps in (1, 2, 4, 8, 16, 32):
             per_thread = block_rows * chunks * block_cols // (32 * num_warps)
-            if not 8 <= per_thread <= 64 or block_rows * block_cols < 32 * num_warps * study.vector:
+            if not study.vector <= per_thread <= (64 if block_rows > 1 else 128):
+                continue
+            if block_rows * block_cols < 32 * num_warps * study.vector:
                 continue
             if block_rows > 1 and block_rows * chunks * block_cols > 8192:
                 continue
@@ -135,7 +137,7 @@ def _clusters(study: Study) -> Iterator[dict[str, Any]]:
             for lanes in (16, 32, 64):
                 block_cols = lanes * num_warps * vector
                 per_thread = -(-share // block_cols) * block_cols // (32 * num_warps)
-                if not 16 <= per_thread <= (64 if forward else 32):
+                if not 16 <= per_thread <= (64 if forward else 48):
                     continue
                 one = {"regime": "cluster", "block_rows": 1, "block_cols": block_cols}
                 one |= {"num_warps": num_warps, "cluster": cluster}
@@ -163,9 +165,10 @@ def _grids(study: Study) -> Iterator[dict[str, Any]]:
 def _passages(one: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Forward of a cluster: a cluster to a row, or as many as the SMs hold, which load the next row ahead."""
     most = 64 // one["num_warps"]
-    for registers in (0, 64, 80):
+    for registers in (0, 64, 80, 128):
         yield {**one, "stages": 1, "registers": registers}
-    for registers, programs_per_sm in ((0, most // 4), (80, most * 3 // 8), (128, most // 4)):
+    pairs = ((0, 1), (0, most // 4), (80, most * 3 // 8), (128, most // 4))
+    for registers, programs_per_sm in dict.fromkeys(pairs):
         if programs_per_sm:
             ahead = {"stages": 2, "registers": registers, "programs_per_sm": programs_per_sm}
             yield {**one, **ahead}

@@ -1,0 +1,72 @@
+"""The tuner: what it tries, and the table that it wrote. Its measurements need a GPU."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rownorm.launch import Device, Plan, Problem, force, plan, planner
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+
+import tune
+
+H200 = Device("NVIDIA H200", "sm_90", 132, 32, (66, 30, 15, 7))
+DTYPES = {0: None, 2: torch.bfloat16, 4: torch.float32}
+ROWS = planner._table("sm_90")["plans"]
+
+
+@pytest.fixture(autouse=True)
+def on_an_h200(monkeypatch):
+    monkeypatch.setattr(tune, "device_of", lambda _: H200)
+
+
+def study_of(row):
+    return tune.Study(
+        row["direction"],
+        row["center"],
+        DTYPES[row["itemsize"]],
+        row["max_cols"],
+        DTYPES[row["residual"]],
+        row["option"],
+    )
+
+
+def settled(settings, study):
+    """Settings with everything that they leave to be as it is by default."""
+    defaults = {
+        field.name: field.default
+        for field in dataclasses.fields(Plan)
+        if field.default is not dataclasses.MISSING
+    }
+    return defaults | {"block_cols": tune.next_power_of_2(study.n_cols)} | settings
+
+
+def test_the_tuner_tries_what_the_table_has():
+    """So it can be found again, on the next GPU or with the next compiler."""
+    for row in ROWS:
+        study = study_of(row)
+        tried = [settled(settings, study) for settings in tune.candidates(study)]
+        assert settled(row["settings"], study) in tried, row
+
+
+def test_the_table_is_in_the_order_that_the_tuner_writes():
+    assert sorted(ROWS, key=tune.kind_of) == ROWS
+    assert len({tune.kind_of(row) for row in ROWS}) == len(ROWS)
+
+
+@pytest.mark.parametrize("n_cols", [128, 1024, 5120, 16384, 262144])
+@pytest.mark.parametrize("residual", [None, torch.float32])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_all_that_is_tried_can_be_planned(direction, residual, n_cols):
+    study = tune.Study(direction, True, torch.bfloat16, n_cols, residual)
+    tried = list(tune.candidates(study))
+    assert len({str(sorted(settings.items())) for settings in tried}) == len(tried) > 0
+    sums = 2 if direction == "backward" else 0
+    asked = Problem(direction, study.n_rows, n_cols, study.dtype, residual, True, sums, H200)
+    for settings in tried:
+        with force(**settings):
+            made = plan(asked)
+        assert (made.regime, made.num_warps) == (settings["regime"], settings["num_warps"])
