@@ -97,7 +97,7 @@ def _from_table(problem: Problem, residual: int, option: str) -> Plan | None:
     if table is None or problem.computes_in_fp64:
         return None
     kind = (problem.direction, problem.center, problem.dtype.itemsize, residual, option)
-    rows = [row for row in table["plans"] if kind_of(row) == kind]
+    rows = [row for row in table["plans"] if _kind(row) == kind]
     if not rows:
         return None
     # Rows are in order of width. The last one serves any width beyond it if it takes rows in chunks.
@@ -112,15 +112,9 @@ def _from_table(problem: Problem, residual: int, option: str) -> Plan | None:
     return Plan(**settings, source=f"table for {table['device']}")
 
 
-def kind_of(row: dict[str, Any]) -> tuple[Any, ...]:
+def _kind(row: dict[str, Any]) -> tuple[Any, ...]:
     """What a row of a table is for, apart from its width."""
-    return (
-        row["direction"],
-        row["center"],
-        row["itemsize"],
-        row["residual"],
-        row.get("option", ""),
-    )
+    return (row["direction"], row["center"], row["itemsize"], row["residual"], row["option"])
 
 
 @functools.cache
