@@ -302,7 +302,8 @@ def test_every_way_to_start_a_kernel(n_cols, device, monkeypatch):
             patched.setattr(native, "load", load)
             patched.setattr(launcher, "DIRECT", direct)
             execute._forget()
-            made.append(ours(case, tensors))
+            # The first call of a kind is Python's, whatever comes after it.
+            made += [ours(case, tensors), ours(case, tensors)]
     execute._forget()
     for name, value in made[0].items():
         for other in made[1:]:

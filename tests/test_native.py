@@ -9,13 +9,16 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 import rownorm
+from rownorm import launch
 from rownorm.launch import launcher, native
 from rownorm.ops import eager, execute, library
 
@@ -325,6 +328,23 @@ def test_a_run_that_is_reached_from_itself_goes(driver):
 
 
 # Where it cannot be had, Python does the same.
+
+
+def test_threads_that_want_the_first_kernel_at_once(monkeypatch):
+    """Whoever comes while the extension is built waits for it: it is put in its place once, by one of them."""
+    told, together = [], threading.Barrier(2)
+
+    def tell(_launch):
+        told.append(threading.get_ident())
+        time.sleep(0.1)
+
+    monkeypatch.setattr(execute, "_floor", None)
+    monkeypatch.setattr(execute, "_when_launching", [tell])
+    monkeypatch.setattr(launch, "on_change", lambda _forget: None)
+    with ThreadPoolExecutor(2) as pool:
+        floors = list(pool.map(lambda _: (together.wait(), execute._launch())[1], range(2)))
+    assert floors == [launch, launch]
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize("setting", ["ROWNORM_NATIVE", "ROWNORM_DIRECT_LAUNCH"])

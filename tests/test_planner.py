@@ -58,14 +58,14 @@ def assert_sound(asked: Problem, plan: Plan) -> None:
 
 
 def assert_grid(asked: Problem, plan: Plan) -> None:
-    """All programs run at once, and every row of a tile has a warp."""
+    """All programs run at once, a row at a time."""
     n_parts = -(-asked.n_cols // plan.part_cols)
     assert 16 <= plan.part_cols <= max(16, plan.block_cols)
     assert plan.part_cols % 16 == 0
     assert (n_parts - 1) * plan.part_cols < asked.n_cols
     assert plan.n_programs * n_parts <= asked.device.n_sms * plan.programs_per_sm
     assert plan.lag >= 1
-    assert plan.num_warps % plan.block_rows == 0
+    assert plan.block_rows == 1
     threads = plan.num_warps * asked.device.warp_size * plan.programs_per_sm
     assert (plan.registers or 255) * threads <= 65536
 
@@ -511,6 +511,30 @@ def test_a_residual_leaves_a_grid_room_to_load_ahead(arch, dtype):
         asked = problem("backward", 1024, n_cols, torch.bfloat16, on=on)
         plan = launch.plan(dataclasses.replace(asked, residual_dtype=dtype))
         assert (plan.regime, plan.stages) == ("grid", 3)
+
+
+def test_a_grid_takes_one_row_at_a_time():
+    with force(regime="grid", block_rows=4), pytest.raises(ValueError, match="must be 1 in a grid"):
+        launch.plan(problem("backward", 1024, 262144, torch.bfloat16))
+
+
+@pytest.mark.parametrize("residual", [None, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100", "sm_120"])
+def test_a_third_sum_leaves_a_grid_room_to_load_ahead(arch, residual):
+    on = H200._replace(arch=arch)
+    asked = problem("backward", 4096, 16384, torch.bfloat16, on=on, n_column_sums=3)
+    plan = launch.plan(dataclasses.replace(asked, residual_dtype=residual))
+    assert plan.regime == "grid"
+    assert plan.stages >= 3
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "gfx942"])
+def test_a_pre_bias_leaves_rows_that_are_read_twice_as_they_are(arch):
+    on = Device("somewhere", arch, 108, 64 if arch == "gfx942" else 32)
+    asked = problem(n_rows=1000, n_cols=16384, dtype=torch.float64, on=on)
+    plan = launch.plan(asked)
+    assert plan.regime == "looped"
+    assert launch.plan(dataclasses.replace(asked, pre_bias=True)) == plan
 
 
 def test_a_plan_of_a_grid_says_how_it_works():

@@ -1,4 +1,4 @@
-"""The one place where kernels are started, and the one file that touches the private interfaces of Triton's launcher.
+"""The one place where kernels are bound and started: it touches the private interfaces of Triton's launcher.
 
 ``bind`` compiles a kernel once and gives back a function that starts it. Triton's public ``kernel[grid](...)`` looks
 up its own cache of compiled kernels at every call, which costs more than the launch itself; where the version of

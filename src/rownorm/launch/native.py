@@ -61,7 +61,7 @@ def build() -> Any:
 
 @functools.cache
 def _load() -> tuple[Any, str]:
-    """The extension and "", or None and the reason why there is none."""
+    """The extension and "", or None and the reason why there is none. ``execute`` asks first, and alone."""
     for setting in ("ROWNORM_NATIVE", "ROWNORM_DIRECT_LAUNCH"):
         if os.environ.get(setting, "1") == "0":
             return None, f"{setting} is 0"

@@ -56,15 +56,20 @@ static PyObject *layout(PyObject *tensor) {
 
 /* execute._facts, into a new tuple from ``place`` on. */
 static int put_facts(PyObject *tuple, Py_ssize_t place, PyObject *tensor, uint64_t address) {
-    PyObject *facts[] = {PyObject_GetAttr(tensor, s_shape),  layout(tensor),
-                         PyObject_GetAttr(tensor, s_dtype),  PyObject_CallOneArg(get_device, tensor),
-                         PyObject_GetAttr(tensor, s_is_cpu), PyLong_FromLong((long)(address & 15))};
-    int missing = 0;
+    PyObject *fact = NULL;
     for (int i = 0; i < 6; i++) {
-        PyTuple_SET_ITEM(tuple, place + i, facts[i]);
-        missing |= facts[i] == NULL;
+        switch (i) {
+            case 0: fact = PyObject_GetAttr(tensor, s_shape); break;
+            case 1: fact = layout(tensor); break;
+            case 2: fact = PyObject_GetAttr(tensor, s_dtype); break;
+            case 3: fact = PyObject_CallOneArg(get_device, tensor); break;
+            case 4: fact = PyObject_GetAttr(tensor, s_is_cpu); break;
+            case 5: fact = PyLong_FromLong((long)(address & 15));
+        }
+        if (fact == NULL) return -1;
+        PyTuple_SET_ITEM(tuple, place + i, fact);
     }
-    return missing;
+    return 0;
 }
 
 /* The run for these tensors, borrowed, and their addresses; NULL, with an exception or without, where Python has to
@@ -169,18 +174,18 @@ static int lies(PyObject *tensor, uint64_t *address) {
     return 16 | (int)(*address & 15);
 }
 
-/* The backward run of a forward run, borrowed; None, or NULL with an exception, where there is none. */
+/* The backward run of a forward run; None, or NULL with an exception, where there is none. */
 static PyObject *remembered(Run *run, unsigned key, PyObject *ctx, PyObject *dy, PyObject *dh) {
     for (int i = 0; i < REMEMBERED; i++) {
         Remembered *one = &run->backward[i];
-        if (one->run != NULL && one->key == key && one->generation == generation) return one->run;
+        if (one->run != NULL && one->key == key && one->generation == generation) return Py_NewRef(one->run);
     }
     unsigned now = generation;
     PyObject *found = PyObject_CallFunctionObjArgs(find_backward, ctx, dy, dh, NULL);
     if (found == NULL) return NULL;
     Remembered last = run->backward[REMEMBERED - 1];
     memmove(run->backward + 1, run->backward, (REMEMBERED - 1) * sizeof(Remembered));
-    run->backward[0] = (Remembered){key, now, found};
+    run->backward[0] = (Remembered){key, now, Py_NewRef(found)};
     Py_XDECREF(last.run);
     return found;
 }
@@ -188,14 +193,14 @@ static PyObject *remembered(Run *run, unsigned key, PyObject *ctx, PyObject *dy,
 /* _EagerNorm.backward(ctx, dy, dh=None) for the usual call. NULL without an exception: it is for Python. */
 static PyObject *usual_backward(PyObject *ctx, PyObject *dy, PyObject *dh) {
     uint64_t addresses[MOST_TENSORS];
-    PyObject *needs = NULL, *saved = NULL, *answer = NULL;
+    PyObject *needs = NULL, *saved = NULL, *run = NULL, *answer = NULL;
     PyObject *known = PyObject_GetAttr(ctx, s_known);
     if (known == NULL || !Py_IS_TYPE(known, &KeptType) || dy == Py_None) goto done;
     Kept *kept = (Kept *)known;
     saved = PyObject_GetAttr(ctx, s_saved); /* fails where they are gone, or were written to */
     if (saved == NULL || nothing_listens(dy, dh) != 1) goto done;
-    int dy_lies = lies(dy, &addresses[0]), dh_lies = lies(dh, &addresses[1]);
-    if (dy_lies < 0 || dh_lies < 0) {
+    int dy_lies = lies(dy, &addresses[0]), dh_lies = dy_lies < 0 ? -1 : lies(dh, &addresses[1]);
+    if (dh_lies < 0) {
         PyErr_Clear(); /* gradients that autograd batches have no storage */
         goto done;
     }
@@ -210,12 +215,10 @@ static PyObject *usual_backward(PyObject *ctx, PyObject *dy, PyObject *dh) {
     if (needs == NULL || !PyTuple_CheckExact(needs) || PyTuple_GET_SIZE(needs) != 6) goto done;
     unsigned key = (unsigned)(dy_lies << 5 | dh_lies);
     for (int i = 0; i < 5; i++) key = key << 1 | (PyTuple_GET_ITEM(needs, i) == Py_True);
-    PyObject *run = remembered(kept->run, key, ctx, dy, dh);
-    if (run == NULL || !Py_IS_TYPE(run, &RunType)) goto done;
-    Py_INCREF(run); /* another thread may make the forward run forget it */
-    answer = start((Run *)run, addresses);
-    Py_DECREF(run);
+    run = remembered(kept->run, key, ctx, dy, dh);
+    if (run != NULL && Py_IS_TYPE(run, &RunType)) answer = start((Run *)run, addresses);
 done:
+    Py_XDECREF(run);
     Py_XDECREF(known);
     Py_XDECREF(saved);
     Py_XDECREF(needs);

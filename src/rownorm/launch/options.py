@@ -87,8 +87,8 @@ def _with_pre_bias(plan: Plan, problem: Problem) -> Plan:
     """
     if plan.regime in ("looped", "split"):
         held = _held(plan, problem)
-        if held is plan:
-            return plan
+        if held.regime in ("looped", "split"):
+            return held
         return dataclasses.replace(held, num_warps=max(1, held.num_warps // 2), early=True)
     if plan.regime != "cluster":
         return plan
@@ -137,7 +137,8 @@ def _backward(plan: Plan, problem: Problem) -> Plan:
             return Plan("resident", 1, 2048, 8, stages=3, source=plan.source)
         # Of programs with one warp, which wait for nobody but each other.
         block_cols = GRID_TILE_BYTES // 4 // problem.dtype.itemsize
-        return Plan("grid", 1, block_cols, 1, programs_per_sm=8, stages=3, lag=2)
+        one = Plan("grid", 1, block_cols, 1, programs_per_sm=8, stages=3, lag=2)
+        return _in_smaller_tiles(one, problem)
     if threads < 256:
         programs_per_sm = max(1, plan.programs_per_sm // 2)
         return dataclasses.replace(

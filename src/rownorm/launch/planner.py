@@ -206,6 +206,8 @@ def _grid_fits(plan: Plan, problem: Problem, forced: Regime | None) -> bool:
 
 def _settled_grid(plan: Plan, problem: Problem) -> Plan:
     """Parts of nearly one width, groups that share the rows, and registers for all programs at once."""
+    if plan.block_rows != 1:
+        raise ValueError(f"block_rows must be 1 in a grid; got {plan.block_rows}")
     groups = plan.n_programs or most_groups(plan, problem)
     threads = plan.num_warps * problem.device.warp_size * plan.programs_per_sm
     registers = REGISTERS // threads // 8 * 8

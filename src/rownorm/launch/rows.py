@@ -95,7 +95,7 @@ def allocator(
 ) -> Callable[[], Tensor]:
     """A function that allocates such a tensor, contiguous, in half the time of ``torch.empty`` or less.
 
-    Memory that torch is asked to fill, to show what is not written, is filled.
+    Memory that torch is asked to fill, to show what is not written, is filled, if it was asked before this was made.
     """
     deterministic = torch.are_deterministic_algorithms_enabled()
     filled = deterministic and torch._C._get_deterministic_fill_uninitialized_memory()

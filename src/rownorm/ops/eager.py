@@ -81,6 +81,10 @@ class _EagerNorm(_SingleLevelFunction):
 _EagerNorm._backward_cls.apply = _EagerNorm.backward  # type: ignore[attr-defined]
 
 eager_norm = _EagerNorm.apply  # type: ignore[attr-defined]
+_forward, _backward = (
+    _EagerNorm.forward,
+    _EagerNorm.backward,
+)  # in Python, whatever takes their place
 
 
 def _through(run_backward: Backward, ctx: Any, given: tuple[Any, ...]) -> Any:
@@ -126,8 +130,8 @@ def _in_c(launch: Any) -> None:
 
     module.use(
         forward_runs=execute._forward_runs,
-        forward_in_python=_EagerNorm.forward,
-        backward_in_python=_EagerNorm.backward,
+        forward_in_python=_forward,
+        backward_in_python=_backward,
         find_backward=find_backward,
         questions=QUESTIONS_OF_BACKWARD,
         forward_ad=forward_ad,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,8 @@ Run = Callable[[tuple[Any, ...], list[Any]], Any]  # of tensors and their addres
 _forward_runs: dict[Any, Run] = {}
 _backward_runs: dict[Any, Run] = {}
 _when_launching: list[Callable[[Any], None]] = []
+_floor: Any = None  # rownorm.launch, once a kernel was wanted
+_opening = threading.RLock()
 
 
 def forward(
@@ -167,15 +170,19 @@ def _remember(runs: dict[Any, Any], key: Any, run: Any) -> Any:
     return run
 
 
-@functools.cache
 def _launch() -> Any:
-    """The launch floor, imported with Triton when a kernel is first wanted."""
-    from .. import launch
+    """The launch floor, imported with Triton when a kernel is first wanted: once, whoever else wants one meanwhile."""
+    global _floor
+    if _floor is None:
+        with _opening:
+            if _floor is None:
+                from .. import launch
 
-    launch.on_change(_forget)
-    for tell in _when_launching:
-        tell(launch)
-    return launch
+                launch.on_change(_forget)
+                for tell in _when_launching:
+                    tell(launch)
+                _floor = launch
+    return _floor
 
 
 def when_launching(tell: Callable[[Any], None]) -> None:
