@@ -716,6 +716,18 @@ def test_hooks_on_saved_tensors(eager_in_c):
 
 
 @needs_interpreter
+def test_compiled_autograd(eager_in_c):
+    """What C left for backward is read by Python, traced."""
+    given, dy = tensors(), torch.randn(4, 24, dtype=torch.float64)
+    for _ in range(2):
+        expected = gradients(norm(True, given), given, dy)
+    y = norm(True, given)
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        y.backward(dy)
+    assert_same([t.grad for t in given], [*expected])
+
+
+@needs_interpreter
 def test_second_derivatives_batches_and_transforms(eager_in_c):
     given = tensors(n_rows=2, n_cols=5)
     norm(True, given).sum().backward()

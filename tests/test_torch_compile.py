@@ -207,3 +207,19 @@ def test_errors_reach_the_caller(wrong, device):
     )
     with pytest.raises(Exception, match=r"rownorm\.rms_norm: .* must be one of"):
         compiled(torch.randn(ROWS, COLS, device=device))
+
+
+@full_cases
+@pytest.mark.parametrize("through", ["function", "operator"])
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of saved tensors, which torch looks at
+def test_compiled_autograd(case, through, device):
+    """Forward in eager mode, backward captured as it runs."""
+    tensors = case.tensors(device, requires_grad=True)
+    namespace = rownorm if through == "function" else torch.ops.rownorm
+    call = getattr(namespace, case.operator)
+    outputs = call(**tensors, **case.options)
+    loss = sum(y.sin().sum() for y in (outputs if isinstance(outputs, tuple) else (outputs,)))
+    expected = torch.autograd.grad(loss, tuple(tensors.values()), retain_graph=True)
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        loss.backward()
+    same_bits(tuple(t.grad for t in tensors.values()), expected)

@@ -29,7 +29,15 @@ Backward = Callable[..., Gradients]
 _is_grad_enabled = torch.is_grad_enabled
 
 
-class _Norm(_SingleLevelFunction):
+class SingleLevelFunction(_SingleLevelFunction):
+    """With the one thing more that compiled autograd asks a function for: what tells it from others."""
+
+    @staticmethod
+    def _compiled_autograd_key(ctx):  # type: ignore[no-untyped-def]
+        return (ctx._autograd_function_id,)
+
+
+class _Norm(SingleLevelFunction):
     @staticmethod
     def forward(ctx, run, run_backward, x, residual, pre_bias, weight, bias, program, statistics):  # type: ignore[no-untyped-def,override]
         y, h, mu, rstd = run(x, residual, pre_bias, weight, bias, program, True)
@@ -85,7 +93,7 @@ def shared(made: Sequence[Tensor | None], needs: tuple[bool, ...]) -> tuple[Tens
     return dx if needs[0] else None, dx if needs[1] else None, *made[2:]
 
 
-class _NormBackward(_SingleLevelFunction):
+class _NormBackward(SingleLevelFunction):
     @staticmethod
     def forward(ctx, run, program, has_residual, wanted, *given):  # type: ignore[no-untyped-def,override]
         ctx.save_for_backward(*given[:-2])  # the statistics are found again, with their derivatives

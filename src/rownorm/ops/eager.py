@@ -13,12 +13,11 @@ from typing import Any
 
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.autograd.function import _SingleLevelFunction
 
 from ..program import Program
 from ..reference import Given
 from . import execute, library
-from .autograd import Backward, gradients, once, shared
+from .autograd import Backward, SingleLevelFunction, gradients, once, shared
 from .listeners import (
     QUESTIONS_OF_BACKWARD,
     nothing_listens,
@@ -27,7 +26,7 @@ from .listeners import (
 )
 
 
-class _EagerNorm(_SingleLevelFunction):
+class _EagerNorm(SingleLevelFunction):
     @staticmethod
     def forward(ctx, x, residual, pre_bias, weight, bias, options):  # type: ignore[no-untyped-def,override]
         given = (x, residual, pre_bias, weight, bias)

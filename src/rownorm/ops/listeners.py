@@ -58,9 +58,10 @@ def nothing_listens(
 
 
 def nothing_listens_to_backward(dy: Tensor, dh: Tensor | None) -> bool:
-    """The same for gradients that come in, of which no gradient is wanted; autocast and Dynamo leave them alone."""
+    """The same for gradients that come in, of which no gradient is wanted; autocast leaves them alone."""
     return not (
-        _is_grad_enabled()
+        _is_traced()
+        or _is_grad_enabled()
         or _dispatch_modes()
         or _function_modes()
         or _transforms()
@@ -74,6 +75,7 @@ def nothing_listens_to_backward(dy: Tensor, dh: Tensor | None) -> bool:
 
 # Those of its questions that nothing has to be given to, in its order.
 QUESTIONS_OF_BACKWARD = (
+    _is_traced,
     _is_grad_enabled,
     _dispatch_modes,
     _function_modes,
