@@ -589,6 +589,12 @@ def gradients(outputs, inputs, dy, **options):
     return torch.autograd.grad(outputs, inputs, (dy,) * len(outputs), **options)
 
 
+def gradients_in_c(given, dy):
+    """Of a norm whose kind was met before: the first call of it is Python's."""
+    gradients(norm(True, given), given, dy)
+    return gradients(norm(True, given), given, dy)
+
+
 def assert_same(got, expected):
     torch.testing.assert_close(got, expected, rtol=0, atol=0)
 
@@ -702,8 +708,7 @@ def test_a_parameter_that_moved(eager_in_c):
 @needs_interpreter
 def test_hooks_on_saved_tensors(eager_in_c):
     given, dy = tensors(), torch.randn(4, 24, dtype=torch.float64)
-    for _ in range(2):
-        expected = gradients(norm(True, given), given, dy)
+    expected = gradients_in_c(given, dy)
     eager_in_c.in_python.clear()
     packed = []
     with torch.autograd.graph.saved_tensors_hooks(
@@ -719,8 +724,7 @@ def test_hooks_on_saved_tensors(eager_in_c):
 def test_compiled_autograd(eager_in_c):
     """What C left for backward is read by Python, traced."""
     given, dy = tensors(), torch.randn(4, 24, dtype=torch.float64)
-    for _ in range(2):
-        expected = gradients(norm(True, given), given, dy)
+    expected = gradients_in_c(given, dy)
     y = norm(True, given)
     with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
         y.backward(dy)
@@ -748,8 +752,7 @@ def test_second_derivatives_batches_and_transforms(eager_in_c):
 def test_changed_plans_are_found_again(eager_in_c):
     """Also by a graph that was made before."""
     given, dy = tensors(), torch.randn(4, 24, dtype=torch.float64)
-    for _ in range(2):
-        expected = gradients(norm(True, given), given, dy)
+    expected = gradients_in_c(given, dy)
     y = norm(True, given)
     asked, find = [], execute.find_backward
     with pytest.MonkeyPatch.context() as patch:

@@ -80,10 +80,8 @@ class _EagerNorm(SingleLevelFunction):
 _EagerNorm._backward_cls.apply = _EagerNorm.backward  # type: ignore[attr-defined]
 
 eager_norm = _EagerNorm.apply  # type: ignore[attr-defined]
-_forward, _backward = (
-    _EagerNorm.forward,
-    _EagerNorm.backward,
-)  # in Python, whatever takes their place
+# In Python, whatever takes their place.
+_forward, _backward = _EagerNorm.forward, _EagerNorm.backward
 
 
 def _through(run_backward: Backward, ctx: Any, given: tuple[Any, ...]) -> Any:
