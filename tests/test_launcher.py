@@ -120,7 +120,7 @@ def test_the_public_way_has_every_option(monkeypatch):
     monkeypatch.setattr(launcher, "INTERPRETING", False)
     monkeypatch.setattr(launcher, "DIRECT", False)
     call = CALL._replace(kernel=Kernel(), registers=128, cooperative=True)
-    launcher.bind(call, ROLES, TENSORS, 0)(TENSORS, ADDRESSES)
+    launcher.bind(call, ROLES, TENSORS, 0).start(TENSORS, ADDRESSES)
     ((grid, arguments, options),) = asked
     assert (grid, arguments[3:]) == ((7,), (5, 3, 8, 1))
     assert options == {"num_warps": 4, "maxnreg": 128, "launch_cooperative_grid": True}
@@ -147,7 +147,8 @@ def test_tensors_in_the_order_of_their_roles(monkeypatch):
     """Those given, those made, those that are always the same, and None for all that are not there."""
     started = []
     bound = launcher.Call(kernel, 1, 4, {}, {})
-    monkeypatch.setattr(launcher, "bind", lambda *_: lambda *given: started.append(given))
+    ready = launcher.Bound(lambda *given: started.append(given))
+    monkeypatch.setattr(launcher, "bind", lambda *_: ready)
     x, fixed = torch.empty(5), torch.empty(5)
     run = launcher.bind_all(
         [bound, bound],

@@ -1,6 +1,6 @@
 """The one place where kernels are bound and started: it touches the private interfaces of Triton's launcher.
 
-``bind`` compiles a kernel once and gives back a function that starts it. Triton's public ``kernel[grid](...)`` looks
+``bind`` compiles a kernel once and gives back what starts it. Triton's public ``kernel[grid](...)`` looks
 up its own cache of compiled kernels at every call, which costs more than the launch itself; where the version of
 Triton is one whose launcher is known, the compiled kernel is started directly. Anything else, the interpreter, and
 whatever runs while a profiler has asked Triton to be told of launches, takes the public way; except clusters, which
@@ -81,6 +81,15 @@ class Call(NamedTuple):
 
 # Starts a bound kernel on tensors, and their addresses, in the order of the roles it was bound with.
 Start = Callable[[Sequence[Tensor | None], Sequence[int | None]], None]
+
+
+class Bound(NamedTuple):
+    """A kernel that is ready to run."""
+
+    start: Start
+    compiled: Any = None  # by Triton; None where Triton's public way starts it
+
+
 # (given tensors, their addresses, which it may add to) -> tensors that are returned.
 Run = Callable[[Sequence[Tensor | None], list[int | None]], tuple[Tensor | None, ...]]
 
@@ -104,7 +113,8 @@ def bind_all(
     last_addresses = [None if t is None else t.data_ptr() for t in last]
     take_returned = itemgetter(*(roles.index(name) if name in makers else -1 for name in returned))
     example = (*given.values(), *[new() for new in make], *last)
-    starts = [bind(call, roles, example, device) for call in calls]
+    bound = [bind(call, roles, example, device) for call in calls]
+    starts = [one.start for one in bound]
 
     def run(
         given: Sequence[Tensor | None], addresses: list[int | None]
@@ -123,7 +133,11 @@ def bind_all(
     if native.load() is None:
         return run
     try:
-        kernels = [_described(call, roles, example) for call in calls if call.grid]
+        kernels = [
+            _described(call, roles, one.compiled)
+            for call, one in zip(calls, bound, strict=True)
+            if call.grid
+        ]
         made = list(makers)
         order = [made.index(name) if name in makers else -1 for name in returned]
         return native.run(len(given), make, [*fixed.values()], order, kernels, device, run)
@@ -132,13 +146,13 @@ def bind_all(
         return run
 
 
-def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], device: int) -> Start:
+def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], device: int) -> Bound:
     """Compile ``call`` for tensors like these. An empty grid does nothing.
 
     roles: what the tensors are. The last tensor is None, and stands for every role that is not among them.
     """
     if call.grid == 0:
-        return lambda tensors, addresses: None
+        return Bound(lambda tensors, addresses: None)
     places = _places(call, roles)
     take = itemgetter(*places)
     arguments = (*call.ordered(call.integers), *call.ordered(call.constants))
@@ -151,15 +165,9 @@ def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], dev
     if INTERPRETING or not DIRECT:
         if call.cluster > 1:
             raise RuntimeError(f"{kernel.__name__}: only a direct launch can start clusters")
-        return public
-    return _direct(call, _compiled(call, roles, tensors), places, device, public) or public
-
-
-def _compiled(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None]) -> Any:
-    """``call`` compiled for tensors like these; Triton keeps it."""
-    arguments = (*call.ordered(call.integers), *call.ordered(call.constants))
-    take = itemgetter(*_places(call, roles))
-    return call.kernel.warmup(*take(tensors), *arguments, **call.options, grid=(1,))
+        return Bound(public)
+    compiled = kernel.warmup(*take(tensors), *arguments, **options, grid=(1,))
+    return Bound(_direct(call, compiled, places, device, public) or public, compiled)
 
 
 def _places(call: Call, roles: Sequence[str]) -> list[int]:
@@ -208,12 +216,11 @@ def _direct(
     return direct
 
 
-def _described(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None]) -> native.Kernel:
+def _described(call: Call, roles: Sequence[str], compiled: Any) -> native.Kernel:
     """What the extension has to know of a launch; raises where only Triton's own launcher can start it."""
-    compiled = _compiled(call, roles, tensors)
-    run, metadata = compiled.run, compiled.packed_metadata
-    if INTERPRETING or not DIRECT or not is_known() or type(run).__name__ != "CudaLauncher":
+    if compiled is None or not is_known() or type(compiled.run).__name__ != "CudaLauncher":
         raise RuntimeError("this launcher is not known")
+    run, metadata = compiled.run, compiled.packed_metadata
     if run.global_scratch_size or run.profile_scratch_size or run.launch_pdl:
         raise RuntimeError(f"{call.kernel.__name__} asks for more than a launch")
     places = {
