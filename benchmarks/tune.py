@@ -29,7 +29,7 @@ from rownorm.launch import device_of, force
 from rownorm.launch.problem import OPTIONS
 from rownorm.launch.rules import next_power_of_2
 from rownorm.ops import execute
-from rownorm.program import Program
+from rownorm.program import ACTIVATIONS, Program
 from rownorm.reference import Given
 
 WIDTHS = (128, 256, 512, 1024, 1536, 2048, 3072, 4096, 5120, 6144, 8192)
@@ -49,7 +49,7 @@ class Study(NamedTuple):
     dtype: torch.dtype
     n_cols: int
     residual: torch.dtype | None = None
-    option: str = ""  # one of OPTIONS, or none
+    option: str = ""  # one of OPTIONS, an activation of its own, or none
 
     @property
     def n_rows(self) -> int:
@@ -71,11 +71,17 @@ def candidates(study: Study) -> Iterator[dict[str, Any]]:
         yield from _clusters(study)
     if study.n_cols >= 16384 and not forward:
         yield from _grids(study)
-    if study.n_cols > (4096 if forward else 8192):
-        sizes = (
-            ((2048, 8), (4096, 16), (8192, 32)) if forward else ((1024, 4), (2048, 8), (2048, 16))
-        )
-        for block_cols, num_warps in sizes:
+    yield from _loops(study)
+
+
+def _loops(study: Study) -> Iterator[dict[str, Any]]:
+    """Rows that are read again, in chunks."""
+    forward = study.direction == "forward"
+    if study.n_cols < (8192 // study.dtype.itemsize if forward else 12288):
+        return
+    sizes = ((1024, 8), (2048, 8), (2048, 16), (4096, 8), (4096, 16), (8192, 32))
+    for block_cols, num_warps in sizes if forward else ((1024, 4), (2048, 8), (2048, 16)):
+        if block_cols < study.n_cols:
             looped = {"regime": "looped", "block_rows": 1, "block_cols": block_cols}
             yield {**looped, "num_warps": num_warps, "programs_per_sm": 8}
 
@@ -185,7 +191,8 @@ def _pipelines(tile: dict[str, Any], width: int, study: Study) -> Iterator[dict[
         # 128 registers a thread are too few for two fp32 rows and their sums.
         if num_warps == 16 and itemsize == 4:
             continue
-        if clustered and num_warps * programs_per_sm > 8 and num_warps < 16:
+        most_warps = 8 if width > 24 * 32 * num_warps else 12
+        if clustered and num_warps * programs_per_sm > most_warps and num_warps < 16:
             continue  # too many registers for that many programs, and a cluster that has to wait waits for all
         for stages in (3, 4) if clustered or itemsize == 2 else (1, 3):
             tile_bytes = tile["block_rows"] * width * per_element
@@ -195,7 +202,8 @@ def _pipelines(tile: dict[str, Any], width: int, study: Study) -> Iterator[dict[
 
 def prepared(study: Study, n_rows: int, copies: int) -> tuple[Any, Any, list[Any], int]:
     """(call, ceiling, sets of inputs, bytes one call must move)."""
-    activation = ACTIVATION if study.option == "activation" else None
+    own = study.option if study.option in ACTIVATIONS else None
+    activation = ACTIVATION if study.option == "activation" else own
     program = Program(study.center, 1e-5, activation=activation)
     shape, options = (n_rows, study.n_cols), {"device": "cuda", "dtype": study.dtype}
     weight = torch.randn(study.n_cols, **options)
@@ -340,7 +348,9 @@ def main() -> None:
     parser.add_argument("--directions", nargs="+", default=["forward", "backward"])
     parser.add_argument("--norms", nargs="+", choices=["rms", "layer"], default=["rms", "layer"])
     parser.add_argument("--residual", help="dtype of a residual beside the rows (default: none)")
-    parser.add_argument("--option", choices=OPTIONS, default="", help="what else the norm has")
+    parser.add_argument(
+        "--option", choices=(*OPTIONS, *ACTIVATIONS), default="", help="what else the norm has"
+    )
     parser.add_argument("--workers", type=int, default=14, help="processes that compile")
     options = parser.parse_args()
     device = device_of(0)

@@ -28,8 +28,12 @@ def test_a_driver_that_refuses_means_none(monkeypatch):
 
 
 def test_a_device_knows_its_clusters():
-    device = Device("some GPU", "sm_90", 132, 32, (66, 30, 15, 7))
-    assert [device.resident(size) for size in (1, 2, 4, 8, 16, 32)] == [132, 66, 30, 15, 7, 0]
+    device = Device("some GPU", "sm_90", 132, 32, ((66, 30, 15, 7), (132, 62, 30, 14)))
+    sizes = (1, 2, 4, 8, 16, 32)
+    assert [device.resident(size) for size in sizes] == [132, 66, 30, 15, 7, 0]
+    assert [device.resident(size, 2) for size in sizes] == [264, 132, 62, 30, 14, 0]
+    # What is not known is what is known, several times.
+    assert [device.resident(4, programs) for programs in (3, 4, 6)] == [90, 124, 186]
     assert Device("another", "sm_80", 108, 32).resident(2) == 0
 
 
@@ -37,9 +41,10 @@ def test_a_device_knows_its_clusters():
 def test_the_driver_counts_whole_groups():
     counts = clusters.resident_clusters(0)
     n_sms = torch.cuda.get_device_properties(0).multi_processor_count
-    assert len(counts) == len(clusters.SIZES)
-    for size, count in zip(clusters.SIZES, counts, strict=True):
-        assert 0 < count * size <= n_sms
+    assert len(counts) == len(clusters.SHARES)
+    for share, row in zip(clusters.SHARES, counts, strict=True):
+        for size, count, alone in zip(clusters.SIZES, row, counts[0], strict=True):
+            assert share * alone <= count <= share * n_sms // size
 
 
 @pytest.mark.skipif(not HAS_CLUSTERS, reason="needs a GPU with clusters")
@@ -47,4 +52,4 @@ def test_the_driver_answers_before_anything_else_was_done():
     """Before the first tensor there is no context, without which it has no answer."""
     code = "from rownorm.launch import device_of; print(len(device_of(0).clusters))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(ran.stdout) == len(clusters.SIZES)
+    assert int(ran.stdout) == len(clusters.SHARES)

@@ -11,9 +11,10 @@ from helpers import DTYPES, REGIMES
 from rownorm import launch
 from rownorm.launch import Device, Plan, Problem, force, options, planner, rules
 from rownorm.launch.problem import INTERPRETER
+from rownorm.launch.resources import TARGETS
 from rownorm.program import Program
 
-H200 = Device("NVIDIA H200", "sm_90", 132, 32, (66, 30, 15, 7))
+H200 = TARGETS["sm_90"].device
 MI300X = Device("AMD MI300X", "gfx942", 304, 64)
 DEVICES = pytest.mark.parametrize("on", [H200, MI300X, INTERPRETER], ids=lambda on: on.arch)
 DIRECTIONS = pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -269,7 +270,7 @@ def test_clusters_take_wide_rows(direction, n_cols):
     if direction == "forward" and plan.stages == 1:
         assert plan.n_programs == WIDE["n_rows"]
     else:  # every SM that can have one has as many, but for a few if then all have as many rows
-        n, most = plan.n_programs, plan.programs_per_sm * H200.resident(plan.cluster)
+        n, most = plan.n_programs, H200.resident(plan.cluster, plan.programs_per_sm)
         assert n == most or (0.95 * most < n < most and WIDE["n_rows"] % n == 0)
     few = launch.plan(problem(direction, **(wide | {"n_rows": 2})))
     assert few == dataclasses.replace(plan, n_programs=2)  # so nothing is compiled for them
@@ -283,7 +284,7 @@ def test_clusters_take_wide_rows(direction, n_cols):
 
 @pytest.mark.parametrize(("direction", "n_cols"), [("forward", 65536), ("backward", 12288)])
 def test_rules_make_the_same_of_wide_rows(direction, n_cols):
-    blackwell = Device("NVIDIA B200", "sm_100", 148, 32, (74, 36, 18, 8))
+    blackwell = Device("NVIDIA B200", "sm_100", 148, 32, ((74, 36, 18, 8),))
     asked = problem(direction, **(WIDE | {"n_cols": n_cols}), on=blackwell)
     plan = launch.plan(asked)
     assert (plan.regime, plan.source) == ("cluster", "rules")
@@ -337,9 +338,8 @@ def test_a_residual_takes_more_programs_to_a_row(center):
     plain = launch.plan(problem(**WIDE, center=True))
     held = launch.plan(problem(**WIDE, center=center, residual_dtype=torch.bfloat16))
     assert (held.regime, held.stages) == ("cluster", 2)
-    assert (
-        held.cluster == 2 * plain.cluster
-    )  # 4 bytes an element instead of 2, and the next row too
+    bytes_of = [plan.cluster * plan.num_warps for plan in (plain, held)]
+    assert bytes_of[1] == 2 * bytes_of[0]  # 4 bytes an element instead of 2, and the next row too
     for n_cols, regime in ((262144, "cluster"), (524288, "looped")):
         wide = problem("forward", 4096, n_cols, torch.float32, center=center)
         plan = launch.plan(dataclasses.replace(wide, residual_dtype=torch.float32))
@@ -363,9 +363,23 @@ def test_a_row_is_read_again_only_if_there_is_nothing_else_to_read_again():
     assert launch.plan(plain).regime == "looped"
     residuals = [{"residual_dtype": dtype} for dtype in (torch.bfloat16, torch.float32)]
     for changes in ({"pre_bias": True}, *residuals):
-        assert launch.plan(dataclasses.replace(plain, **changes)).regime == "resident"
+        odd = dataclasses.replace(plain, n_cols=8000, **changes)
+        assert launch.plan(odd).regime == "resident"
         wide = dataclasses.replace(plain, n_cols=1 << 20, **changes)
         assert launch.plan(wide).regime == "looped"
+    for changes in residuals:
+        assert launch.plan(dataclasses.replace(plain, **changes)).regime == "resident"
+
+
+def test_few_chunks_that_a_row_fills_are_known_to_its_kernel():
+    """Then they are loaded at once, and a pre_bias costs nothing."""
+    even = problem(n_rows=32768, n_cols=8192, dtype=torch.bfloat16, center=False)
+    plan = launch.plan(even)
+    assert (plan.regime, plan.chunks * plan.block_cols) == ("looped", 8192)
+    assert launch.plan(dataclasses.replace(even, pre_bias=True)) == plan
+    for n_cols in (8000, 1 << 20):
+        other = launch.plan(dataclasses.replace(even, n_cols=n_cols))
+        assert (other.regime, other.chunks) == ("looped", 0)
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -394,6 +408,25 @@ def test_the_table_has_plans_for_activations(direction, center):
         assert planner._tuned(both) == options.with_options(plain, both)
     beyond = launch.plan(dataclasses.replace(busy, n_cols=32768))
     assert beyond.regime == {"forward": "cluster", "backward": "grid"}[direction]
+
+
+def test_an_activation_may_have_plans_of_its_own(monkeypatch):
+    """For some widths: for the others it takes those for all activations."""
+    row = {"direction": "backward", "center": False, "itemsize": 2, "residual": 0}
+    settings = {"regime": "resident", "block_rows": 1, "programs_per_sm": 1, "stages": 3}
+    every = [row | {"option": "activation", "max_cols": n} for n in (1024, 4096, 8192)]
+    own = [row | {"option": "gelu", "max_cols": 4096}]
+    plans = [one | {"settings": settings | {"num_warps": 1}} for one in every]
+    plans += [one | {"settings": settings | {"num_warps": 2}} for one in own]
+    table = {"device": "this one", "triton": "3.6.0", "plans": plans}
+    monkeypatch.setattr(planner, "_table", lambda arch: table)
+
+    def num_warps(n_cols, activation):
+        asked = problem("backward", 8192, n_cols, torch.bfloat16, center=False, n_column_sums=1)
+        return planner._tuned(dataclasses.replace(asked, activation=activation)).num_warps
+
+    assert [num_warps(n, "gelu") for n in (100, 1024, 1025, 4096, 4097)] == [1, 1, 2, 2, 1]
+    assert [num_warps(n, "silu") for n in (1024, 4096)] == [1, 1]
 
 
 def test_force_changes_what_is_planned_with_all_options():

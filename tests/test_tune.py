@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from rownorm.launch import Device, Plan, Problem, force, plan, planner
+from rownorm.launch import Plan, Problem, force, plan, planner
+from rownorm.launch.resources import TARGETS
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
 import tune
 
-H200 = Device("NVIDIA H200", "sm_90", 132, 32, (66, 30, 15, 7))
+H200 = TARGETS["sm_90"].device
 DTYPES = {0: None, 2: torch.bfloat16, 4: torch.float32}
 ROWS = planner._table("sm_90")["plans"]
 

@@ -187,11 +187,10 @@ def _finish(
     EVEN_COLS: tl.constexpr,
     PACK_X: tl.constexpr,
     PACK_RESIDUAL: tl.constexpr,
-    FUSED: tl.constexpr,
 ):
     """Store y. ``weight`` and ``bias`` are those of the first chunk.
 
-    FUSED: ``x_hat`` in one step. Where a row varies more than it is off from 0, that is as exact.
+    ``x_hat`` in one step: where a row varies more than it is off from 0, that is as exact as two.
     """
     for c in tl.static_range(CHUNKS):
         cols = c * BLOCK_COLS + lanes
@@ -203,11 +202,45 @@ def _finish(
             # Before y is stored: a store holds up every load after it, which might be of the same memory.
             weight = _load_chunk(weight_ptr, c + 1, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
             bias = _load_chunk(bias_ptr, c + 1, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
-        if FUSED:
+        if CENTER:
             x_hat = rounded(tl.fma(h, rstd, -mu * rstd), ROUND_TO, tl.float32)
         else:
-            x_hat = normalize(h - mu if CENTER else h, rstd, ROUND_TO, tl.float32)
+            x_hat = normalize(h, rstd, ROUND_TO, tl.float32)
         z = affine(x_hat, own_weight, own_bias, WEIGHT_SHIFT, tl.float32)
+        y = activate(z, ACTIVATION, is_precise(y_ptr))
+        tl.store(y_ptr + out_row + cols, y.to(y_ptr.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def _finish_again(
+    mu,
+    rstd,
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    weight_ptr,
+    bias_ptr,
+    y_ptr,
+    x_row,
+    residual_row,
+    out_row,
+    first_col,
+    end_col,
+    WEIGHT_SHIFT: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    ROUND_TO: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+):
+    """Store y, of columns that are read again."""
+    for start in range(first_col, end_col, BLOCK_COLS):
+        cols = start + tl.arange(0, BLOCK_COLS)[None, :]
+        ok = cols < end_col
+        pre_bias = load_columns(pre_bias_ptr, cols, ok) if pre_bias_ptr is not None else None
+        h = load_h(x_ptr, residual_ptr, pre_bias, x_row, residual_row, cols, ok, tl.float32, "")
+        x_hat = normalize(h - mu, rstd, ROUND_TO, tl.float32)
+        weight = load_columns(weight_ptr, cols, ok) if weight_ptr is not None else None
+        bias = load_columns(bias_ptr, cols, ok) if bias_ptr is not None else None
+        z = affine(x_hat, weight, bias, WEIGHT_SHIFT, tl.float32)
         y = activate(z, ACTIVATION, is_precise(y_ptr))
         tl.store(y_ptr + out_row + cols, y.to(y_ptr.dtype.element_ty), mask=ok)
 
@@ -263,7 +296,9 @@ def forward_cluster(
     rank = tl.program_id(0) % CLUSTER
     step = tl.num_programs(0) // CLUSTER
     row = tl.cast(tl.program_id(0) // CLUSTER, tl.int64)
-    lanes = rank * COLS + tl.arange(0, BLOCK_COLS)[None, :]
+    first_col = rank * COLS
+    end_col = tl.minimum(first_col + COLS, n_cols)
+    lanes = first_col + tl.arange(0, BLOCK_COLS)[None, :]
     x_stride = tl.cast(x_row_stride, tl.int64) * ALIGN
     residual_stride = tl.cast(residual_row_stride, tl.int64) * ALIGN
     n_turns = tl.cast(tl.cdiv(n_rows - row, step), tl.int32)  # in 64 bits, since cdiv adds first
@@ -288,7 +323,7 @@ def forward_cluster(
     if CLUSTER > 1:
         wait_for_cluster()
     exchange = 0  # counted for the mailbox
-    for _ in range(0, n_turns):
+    for _ in range(0, n_turns if AHEAD else 1):
         x = next_x
         residual = next_residual
         load_row = tl.minimum(row + step, n_rows - 1) if AHEAD else row
@@ -335,13 +370,13 @@ def forward_cluster(
         total, squares = _row_sums(mailbox, exchange, total, squares, CLUSTER)
         exchange += 1
         mu = 0.0
-        centered = False
         if CENTER:
             centered = is_centered(total, squares, n)
-            passes = tl.where(centered, 2, 0)
             mu, squares = moments_about(0.0, total, squares, n)
+        rstd = inverse_sqrt(squares / n, EPS, tl.float32)
+        if CENTER and not centered:
             # The mean, as a sum of shares, which cannot overflow; then deviations from it.
-            while passes < 2:
+            for passes in range(0, 2):
                 origin = tl.where(passes == 0, 0.0, mu)
                 total, squares = _sums_about(
                     origin,
@@ -351,51 +386,51 @@ def forward_cluster(
                     pre_bias_ptr,
                     row * x_stride,
                     row * residual_stride,
-                    rank * COLS,
-                    tl.minimum((rank + 1) * COLS, n_cols),
+                    first_col,
+                    end_col,
                     BLOCK_COLS,
                     GROUP,
                 )
                 total, squares = _row_sums(mailbox, exchange, total, squares, CLUSTER)
                 exchange += 1
                 mu, squares = moments_about(origin, total, squares, tl.where(passes == 0, 1.0, n))
-                passes += 1
-        rstd = inverse_sqrt(squares / n, EPS, tl.float32)
-
-        known = (
-            x,
-            residual,
-            weight,
-            bias,
-            mu,
-            rstd,
-            x_ptr,
-            residual_ptr,
-            pre_bias_ptr,
-            weight_ptr,
-            bias_ptr,
-            y_ptr,
-            row * n_cols,
-            lanes,
-            n_cols,
-        )
-        if CENTER and centered:
-            _finish(
-                *known,
-                CENTER,
+            rstd = inverse_sqrt(squares / n, EPS, tl.float32)
+            _finish_again(
+                mu,
+                rstd,
+                x_ptr,
+                residual_ptr,
+                pre_bias_ptr,
+                weight_ptr,
+                bias_ptr,
+                y_ptr,
+                row * x_stride,
+                row * residual_stride,
+                row * n_cols,
+                first_col,
+                end_col,
                 WEIGHT_SHIFT,
                 ACTIVATION,
                 ROUND_TO,
                 BLOCK_COLS,
-                CHUNKS,
-                EVEN_COLS,
-                PACK_X,
-                PACK_RESIDUAL,
-                True,
             )
         else:
             _finish(
-                *known,
+                x,
+                residual,
+                weight,
+                bias,
+                mu,
+                rstd,
+                x_ptr,
+                residual_ptr,
+                pre_bias_ptr,
+                weight_ptr,
+                bias_ptr,
+                y_ptr,
+                row * n_cols,
+                lanes,
+                n_cols,
                 CENTER,
                 WEIGHT_SHIFT,
                 ACTIVATION,
@@ -405,7 +440,6 @@ def forward_cluster(
                 EVEN_COLS,
                 PACK_X,
                 PACK_RESIDUAL,
-                False,
             )
         if mu_ptr is not None:
             tl.store(mu_ptr + row, mu, mask=rank == 0)

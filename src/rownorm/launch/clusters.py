@@ -8,10 +8,11 @@ import ctypes
 import torch
 
 SIZES = (2, 4, 8, 16)  # programs in a cluster
+SHARES = (1, 2, 4, 8)  # programs on a multiprocessor
 # From cuda.h: CUfunction_attribute and CUlaunchAttributeID.
 _MAX_DYNAMIC_SHARED, _NON_PORTABLE_CLUSTER, _CLUSTER_DIMENSION = 8, 14, 4
-# Bytes of shared memory that leave a multiprocessor no room for a second program.
-_ALONE = 160 << 10
+# Bytes of shared memory that a multiprocessor has, and that a program takes beside its own.
+_SHARED, _RESERVED = 228 << 10, 1 << 10
 
 _PROBE = b""".version 8.0
 .target sm_90
@@ -35,10 +36,11 @@ class _Config(ctypes.Structure):
     )
 
 
-def resident_clusters(device: int) -> tuple[int, ...]:
-    """For each of SIZES, how many such clusters run at once with one program to a multiprocessor.
+def resident_clusters(device: int) -> tuple[tuple[int, ...], ...]:
+    """For each of SHARES, how many clusters of each of SIZES run at once with so many programs to a multiprocessor.
 
-    Empty where the driver does not say: then nothing is planned for clusters.
+    With several, clusters may share multiprocessors that are too few for one more cluster of their own. Empty where the
+    driver does not say: then nothing is planned for clusters.
     """
     try:
         with torch.cuda.device(device):
@@ -48,25 +50,28 @@ def resident_clusters(device: int) -> tuple[int, ...]:
         return ()
 
 
-def _ask_driver(cuda: ctypes.CDLL) -> tuple[int, ...]:
+def _ask_driver(cuda: ctypes.CDLL) -> tuple[tuple[int, ...], ...]:
     module, probe = ctypes.c_void_p(), ctypes.c_void_p()
     _check(cuda.cuModuleLoadData(ctypes.byref(module), _PROBE))
     try:
         _check(cuda.cuModuleGetFunction(ctypes.byref(probe), module, b"probe"))
-        _check(cuda.cuFuncSetAttribute(probe, _MAX_DYNAMIC_SHARED, _ALONE))
+        _check(cuda.cuFuncSetAttribute(probe, _MAX_DYNAMIC_SHARED, _SHARED - _RESERVED))
         _check(cuda.cuFuncSetAttribute(probe, _NON_PORTABLE_CLUSTER, 1))
-        counts = []
-        for size in SIZES:
-            dimension = _Attribute(_CLUSTER_DIMENSION, 0, (size, 1, 1))
-            config = _Config((size, 1, 1), (128, 1, 1), _ALONE, None, ctypes.pointer(dimension), 1)
-            count = ctypes.c_int()
-            _check(
-                cuda.cuOccupancyMaxActiveClusters(ctypes.byref(count), probe, ctypes.byref(config))
-            )
-            counts.append(count.value)
-        return tuple(counts)
+        return tuple(
+            tuple(_resident(cuda, probe, size, _SHARED // share - _RESERVED) for size in SIZES)
+            for share in SHARES
+        )
     finally:
         cuda.cuModuleUnload(module)
+
+
+def _resident(cuda: ctypes.CDLL, probe: ctypes.c_void_p, size: int, shared: int) -> int:
+    """How many clusters of ``size`` programs with so many bytes of shared memory run at once."""
+    dimension = _Attribute(_CLUSTER_DIMENSION, 0, (size, 1, 1))
+    config = _Config((size, 1, 1), (128, 1, 1), shared, None, ctypes.pointer(dimension), 1)
+    count = ctypes.c_int()
+    _check(cuda.cuOccupancyMaxActiveClusters(ctypes.byref(count), probe, ctypes.byref(config)))
+    return count.value
 
 
 def _check(status: int) -> None:

@@ -11,6 +11,7 @@ from .rules import (
     RESIDENT_COLS,
     blocks,
     chunks_of,
+    filled_chunks,
     from_rules,
     in_a_grid,
     in_chunks,
@@ -82,10 +83,12 @@ def _held(plan: Plan, problem: Problem) -> Plan:
 
 
 def _with_pre_bias(plan: Plan, problem: Problem) -> Plan:
-    """Forward: rows that can be held are, by few threads, with weights that come along; a limit of registers was found
-    without a pre_bias; and of smaller tiles, less of it is loaded ahead.
+    """Forward: rows that can be held are, by few threads, with weights that come along, unless their few chunks are
+    loaded at once; a limit of registers was found without a pre_bias; and of smaller tiles, less of it is loaded ahead.
     """
     if plan.regime in ("looped", "split"):
+        if filled_chunks(plan, problem):
+            return plan
         held = _held(plan, problem)
         if held.regime in ("looped", "split"):
             return held

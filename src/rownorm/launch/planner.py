@@ -23,6 +23,7 @@ from .problem import Plan, Problem, Regime
 from .rules import (
     CLUSTER_BYTES,
     chunks_of,
+    filled_chunks,
     from_rules,
     in_a_grid,
     in_chunks,
@@ -91,17 +92,23 @@ def _tell_forgetters() -> None:
 
 def _from_table(problem: Problem, residual: int, option: str) -> Plan | None:
     """The row of the architecture's table for this width, residuals of so many bytes (0: none) and one of OPTIONS or
-    none of them, if there is one.
+    none of them, if there is one. An activation may have rows of its own beside those for all of them.
     """
     table = _table(problem.device.arch)
     if table is None or problem.computes_in_fp64:
         return None
-    kind = (problem.direction, problem.center, problem.dtype.itemsize, residual, option)
-    rows = [row for row in table["plans"] if _kind(row) == kind]
+    names = (option, problem.activation) if option == "activation" else (option,)
+    kind = (problem.direction, problem.center, problem.dtype.itemsize, residual)
+    rows = [row for row in table["plans"] if _kind(row) == kind and row["option"] in names]
     if not rows:
         return None
     # Rows are in order of width. The last one serves any width beyond it if it takes rows in chunks.
-    row = next((row for row in rows if problem.n_cols <= row["max_cols"]), rows[-1])
+    width = next((row["max_cols"] for row in rows if problem.n_cols <= row["max_cols"]), 0)
+    row = max(
+        (row for row in rows if row["max_cols"] == width),
+        key=lambda row: names.index(row["option"]),
+        default=rows[-1],
+    )
     if problem.n_cols > row["max_cols"] and (option or row["settings"]["regime"] != "looped"):
         return None
     settings = {"block_cols": next_power_of_2(row["max_cols"]), **row["settings"]}
@@ -113,8 +120,8 @@ def _from_table(problem: Problem, residual: int, option: str) -> Plan | None:
 
 
 def _kind(row: dict[str, Any]) -> tuple[Any, ...]:
-    """What a row of a table is for, apart from its width."""
-    return (row["direction"], row["center"], row["itemsize"], row["residual"], row["option"])
+    """What a row of a table is for, apart from its width and option."""
+    return (row["direction"], row["center"], row["itemsize"], row["residual"])
 
 
 @functools.cache
@@ -150,6 +157,8 @@ def _settled(plan: Plan, problem: Problem, forced: Regime | None = None) -> Plan
         plan = dataclasses.replace(
             plan, regime="split" if parts > 1 else plan.regime, part_cols=part_cols
         )
+    if plan.regime == "looped" and problem.direction == "forward":
+        plan = dataclasses.replace(plan, chunks=filled_chunks(plan, problem))
     if plan.part_cols % plan.block_cols:
         raise ValueError(
             f"part_cols must be a multiple of block_cols, {plan.block_cols}; got {plan.part_cols}"
@@ -159,7 +168,7 @@ def _settled(plan: Plan, problem: Problem, forced: Regime | None = None) -> Plan
             f"part_cols must make at most {MOST_PARTS} parts of {n_cols} columns; got {plan.part_cols}"
         )
     if plan.regime == "cluster" and not plan.n_programs:
-        clusters = plan.programs_per_sm * problem.device.resident(plan.cluster)
+        clusters = problem.device.resident(plan.cluster, plan.programs_per_sm)
         if problem.direction == "forward":  # what a cluster does not load ahead, the next one does
             clusters = _even(clusters, n_rows) if plan.stages > 1 else n_rows
         plan = dataclasses.replace(plan, n_programs=max(1, min(clusters, n_rows)))

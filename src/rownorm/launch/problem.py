@@ -8,12 +8,12 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from .clusters import SIZES, resident_clusters
+from .clusters import SHARES, SIZES, resident_clusters
 from .launcher import CAN_START_CLUSTERS
 
 Direction = Literal["forward", "backward"]
 Regime = Literal["tile", "resident", "cluster", "grid", "looped", "split"]
-# What a tuned table may have rows of their own for. Backward of a pre_bias is one more sum over rows.
+# What a tuned table may have rows of its own for, beside one activation. Backward of a pre_bias is one more sum.
 OPTIONS = ("activation", "pre_bias")
 REGIMES: tuple[Regime, ...] = ("tile", "resident", "cluster", "grid", "looped", "split")
 
@@ -21,20 +21,25 @@ REGIMES: tuple[Regime, ...] = ("tile", "resident", "cluster", "grid", "looped", 
 class Device(NamedTuple):
     """What a plan needs to know of a device. ``arch`` is "sm_90", "gfx942", ... or "interpreter".
 
-    clusters: how many of 2, 4, 8 and 16 programs run at once, with one program to an SM; empty where there are none.
+    clusters: how many of 2, 4, 8 and 16 programs run at once, with 1 program to an SM; with 2, 4 and 8, where that is
+    known. Empty where there are no clusters.
     """
 
     name: str
     arch: str
     n_sms: int
     warp_size: int
-    clusters: tuple[int, ...] = ()
+    clusters: tuple[tuple[int, ...], ...] = ()
 
-    def resident(self, cluster: int) -> int:
-        """How many clusters of that many programs run at once, one program to an SM; 0 where none can."""
+    def resident(self, cluster: int, programs_per_sm: int = 1) -> int:
+        """How many clusters of that many programs run at once, with so many programs to an SM; 0 where none can."""
         if cluster == 1:
-            return self.n_sms
-        return dict(zip(SIZES, self.clusters, strict=False)).get(cluster, 0)
+            return self.n_sms * programs_per_sm
+        if not self.clusters or cluster not in SIZES:
+            return 0
+        known = zip(SHARES, self.clusters, strict=False)
+        share, counts = max(pair for pair in known if programs_per_sm % pair[0] == 0)
+        return programs_per_sm // share * counts[SIZES.index(cluster)]
 
 
 INTERPRETER = Device("Triton interpreter", "interpreter", 4, 32)
@@ -91,7 +96,8 @@ class Plan:
     block_cols: int  # columns of one tile
     num_warps: int
     cluster: int = 1  # programs that share a row; 1 except in the cluster regime
-    chunks: int = 0  # tile, resident, cluster: tiles that hold a program's columns of a row
+    # Tile, resident, cluster: tiles that hold a program's columns of a row. Forward looped: that fill a row; 0: unknown.
+    chunks: int = 0
     programs_per_sm: int = 1  # backward, cluster: programs on each SM, together n_programs
     stages: int = 1  # tiles in flight: backward but looped and split; forward cluster, 1 or 2
     lag: int = 0  # grid: rows from one whose sums are sent to the one that is finished then

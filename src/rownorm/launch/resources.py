@@ -35,15 +35,18 @@ class Target(NamedTuple):
     triton: GPUTarget
 
 
+# What the driver of an H200 says, for each of clusters.SHARES.
+_H200_CLUSTERS = ((66, 30, 15, 7), (132, 62, 30, 14), (264, 124, 62, 28), (528, 248, 124, 58))
+
 TARGETS = {
     target.device.arch: target
     for target in (
         Target(Device("NVIDIA A100", "sm_80", 108, 32), GPUTarget("cuda", 80, 32)),
         Target(
-            Device("NVIDIA H100/H200", "sm_90", 132, 32, (66, 30, 15, 7)), GPUTarget("cuda", 90, 32)
+            Device("NVIDIA H100/H200", "sm_90", 132, 32, _H200_CLUSTERS), GPUTarget("cuda", 90, 32)
         ),
         Target(
-            Device("NVIDIA B200", "sm_100", 148, 32, (74, 36, 18, 8)), GPUTarget("cuda", 100, 32)
+            Device("NVIDIA B200", "sm_100", 148, 32, ((74, 36, 18, 8),)), GPUTarget("cuda", 100, 32)
         ),
         Target(Device("AMD MI250X", "gfx90a", 110, 64), GPUTarget("hip", "gfx90a", 64)),
         Target(Device("AMD MI300X", "gfx942", 304, 64), GPUTarget("hip", "gfx942", 64)),

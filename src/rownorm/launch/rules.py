@@ -16,6 +16,7 @@ MOST_PROGRAMS = {"forward": 16, "backward": 4}
 GRID_TILE_BYTES = 8192  # of one tensor
 MOST_CHUNKS = 8  # tiles that hold a row whose width is no power of two
 CHUNK_COLS = {"forward": 4096, "backward": 2048}  # columns of one chunk of a wider row
+FEW_CHUNKS = 4
 TILE_ELEMENTS = {"forward": 2048, "backward": 4096}  # elements of a tile of several short rows
 # Of an SM's shared memory; elsewhere: NVIDIA GPUs that are not in data centres.
 PIPELINE_BYTES = {"sm_80": 150 << 10, "sm_90": 200 << 10, "sm_100": 200 << 10}
@@ -113,6 +114,12 @@ def in_chunks(problem: Problem) -> Plan:
 def chunks_of(plan: Plan, problem: Problem) -> int:
     """Tiles that a program's share of a row is taken in."""
     return -(-problem.n_cols // (plan.cluster * plan.block_cols))
+
+
+def filled_chunks(plan: Plan, problem: Problem) -> int:
+    """How many chunks a row has, where it fills them and they are few: a kernel can be compiled for that. Else 0."""
+    chunks, rest = divmod(problem.n_cols, plan.block_cols)
+    return chunks if rest == 0 and chunks <= FEW_CHUNKS else 0
 
 
 def most_stages(plan: Plan, problem: Problem) -> int:
