@@ -213,6 +213,8 @@ def backward_tile(
             a, b = received_sums(mailbox, turn, CLUSTER)
         # rstd * (g - b - a * x_hat), with as little as possible left to do for every element.
         slope = -(a / n) * rstd
+        if CENTER:  # of one column, g is b, and nothing may be left of them
+            rstd *= (n_cols > 1).to(COMPUTE)
         offset = -(b / n) * rstd
         more_dpre_bias = ()
         for c in tl.static_range(CHUNKS):

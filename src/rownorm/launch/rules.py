@@ -35,6 +35,8 @@ def from_rules(problem: Problem, regime: Regime | None = None) -> Plan:
         block_rows = max(1, TILE_ELEMENTS[problem.direction] // width // next_power_of_2(held_cols))
         if regime == "resident":
             block_rows = 1
+        elif regime is None and not forward and _is_short(held_cols, problem):
+            return _in_one_warp(block_cols, problem)
         num_warps = warps(block_rows * held_cols * width, block_rows * block_cols, problem)
         return Plan(
             regime="tile" if block_rows > 1 else "resident",
@@ -56,6 +58,19 @@ def from_rules(problem: Problem, regime: Regime | None = None) -> Plan:
     if regime == "grid" or (regime is None and not forward):
         return in_a_grid(problem)
     return in_chunks(problem)
+
+
+def _is_short(held_cols: int, problem: Problem) -> bool:
+    """Backward: whether a warp of an NVIDIA GPU has 16 bytes of a row for every lane, once or twice."""
+    once = 512 // problem.dtype.itemsize
+    nvidia = problem.device.arch.startswith("sm_") and not problem.computes_in_fp64
+    return nvidia and held_cols in (once, 2 * once)
+
+
+def _in_one_warp(block_cols: int, problem: Problem) -> Plan:
+    """Backward of short rows: in programs of one warp, which waits for no other."""
+    block_rows = 2048 // (block_cols * problem.dtype.itemsize)
+    return Plan("tile", block_rows, block_cols, 1, programs_per_sm=8, stages=3)
 
 
 def blocks(problem: Problem) -> tuple[int, int]:
