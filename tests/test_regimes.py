@@ -9,6 +9,7 @@ from helpers import (
     REGIMES,
     Case,
     assert_case,
+    assert_same_bits,
     call,
     combinations,
     exact,
@@ -128,6 +129,29 @@ def test_relu_has_no_gradient_at_zero(regime, device):
         y.sum().backward()
     assert torch.equal(y, torch.zeros_like(y))
     assert torch.equal(x.grad, torch.zeros_like(x))
+
+
+@pytest.mark.parametrize("data", ["normal", "offset", "constant"])
+@pytest.mark.parametrize("residual_dtype", [None, torch.bfloat16], ids=str)
+def test_clusters_that_load_ahead_and_clusters_that_do_not(residual_dtype, data, device):
+    """The same bits: with a row to each of them, however few were asked for, and with rows in turn."""
+    case = Case(True, torch.bfloat16, (5, 70), data, residual_dtype, bias=True, activation="gelu")
+    tensors, made = case.tensors(device), []
+    for stages in (1, 2):
+        with forced("cluster", stages=stages, n_programs=2):
+            made.append(ours(case, tensors))
+        assert_case(case, tensors, made=made[-1])
+    for name, value in made[0].items():
+        assert_same_bits(value, made[1][name])
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 4, 5])
+@NORMS
+def test_a_looped_row_that_fills_its_chunks(center, chunks, device):
+    """Its kernel knows their number, unless there are many."""
+    case = Case(center, torch.bfloat16, (3, 32 * chunks), bias=center, pre_bias=True)
+    with forced("looped"):
+        assert_case(case, case.tensors(device))
 
 
 @NORMS

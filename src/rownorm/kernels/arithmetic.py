@@ -28,6 +28,15 @@ def in_range(index, limit, ALWAYS: tl.constexpr):
         return index < limit
 
 
+@triton.jit
+def widened(x, COMPUTE: tl.constexpr):
+    """``x`` in COMPUTE. A bf16 is the upper half of an fp32: a shift or a mask, where a conversion takes both."""
+    if x.dtype == tl.bfloat16 and COMPUTE == tl.float32:
+        return (x.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
+    else:
+        return x.to(COMPUTE)
+
+
 @tl.core.builtin
 def _on_nvidia(_semantic=None):
     """Whether the code that is compiled is for an NVIDIA GPU, which need not be here. If Triton does not say, no."""
@@ -36,22 +45,26 @@ def _on_nvidia(_semantic=None):
 
 
 @triton.jit
-def widened(x, COMPUTE: tl.constexpr):
-    """``x`` in COMPUTE. A bf16 is the upper half of an fp32: a shift or a mask, where a conversion takes both."""
-    if x.dtype == tl.bfloat16 and COMPUTE == tl.float32:
-        if INTERPRETED or not _on_nvidia():
-            return (x.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
-        else:
-            return tl.inline_asm_elementwise(
-                "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;",
-                "=r,=r,r",
-                [x],
-                dtype=tl.float32,
-                is_pure=True,
-                pack=2,
-            )
+def load_ahead(pointers, ok, COMPUTE: tl.constexpr, IN_PAIRS: tl.constexpr):
+    """What a pipelined loop loads, in COMPUTE; 0 where ``ok`` is false.
+
+    It is copied to shared memory turns ahead. Of two bf16 that are read from there in one word, the compiler takes the
+    upper one out before it shifts it back: three instructions for a pair. IN_PAIRS makes it two, at times with more
+    registers.
+    """
+    x = tl.load(pointers, mask=ok, other=0.0)
+    IS_HALF: tl.constexpr = x.dtype == tl.bfloat16 and COMPUTE == tl.float32
+    if IN_PAIRS and IS_HALF and not INTERPRETED and _on_nvidia():
+        return tl.inline_asm_elementwise(
+            "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;",
+            "=r,=r,r",
+            [x],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=2,
+        )
     else:
-        return x.to(COMPUTE)
+        return widened(x, COMPUTE)
 
 
 @triton.jit
@@ -327,8 +340,8 @@ def _short_normal_cdf(z):
 def _short_gelu_slope(z):
     """The slope of gelu, for results of 16 bits: with an error of less than 1.4e-6, and of 2^-13 of a slope near 0.
 
-    It is ``tail`` where z is negative and ``1 - tail`` elsewhere, with ``tail = (0.5 - 0.665 abs(z)) rest``: that factor
-    has its root, and the logarithm of the rest is nearly a parabola.
+    It is ``tail`` where z is negative and ``1 - tail`` elsewhere, with ``tail = (0.5 - 0.665 abs(z)) rest``: the first
+    factor has its root, and the logarithm of the rest is nearly a parabola.
     """
     x = tl.abs(z)
     log_rest = 0.000254555804 - 1.16321988e-05 * x

@@ -21,8 +21,8 @@ from .arithmetic import (
     gradient_before_affine,
     in_range,
     is_precise,
+    load_ahead,
     load_columns,
-    load_h,
     sum_both,
     widened,
 )
@@ -178,9 +178,11 @@ def backward_tile(
             own_pre_bias = pre_bias[c] if pre_bias_ptr is not None else None
             own_weight = weight[c] if weight_ptr is not None else None
             own_bias = bias[c] if bias_ptr is not None else None
-            h = load_h(h_ptr, None, own_pre_bias, h_row, h_row, cols, ok, COMPUTE, "")
+            h = load_ahead(h_ptr + h_row + cols, ok, COMPUTE, True)
+            if own_pre_bias is not None:
+                h += widened(own_pre_bias, COMPUTE)
             dy_row = rows * dy_row_stride * ALIGN
-            dy = widened(tl.load(dy_ptr + dy_row + cols, mask=ok, other=0.0), COMPUTE)
+            dy = load_ahead(dy_ptr + dy_row + cols, ok, COMPUTE, True)
             own_x_hat, seen, dz, own_g = gradient_before_affine(
                 dy,
                 tl.where(col_ok, h - mu, 0.0) if CENTER else h,
@@ -226,8 +228,7 @@ def backward_tile(
             dx = tl.fma(g[c], tl.broadcast_to(rstd, g[c].shape), dx)
             if dh_ptr is not None:
                 dh_row = rows * dh_row_stride * ALIGN
-                dh = tl.load(dh_ptr + dh_row + cols, mask=ok, other=0.0)
-                dx += widened(dh, COMPUTE)
+                dx += load_ahead(dh_ptr + dh_row + cols, ok, COMPUTE, True)
             out = rows * n_cols + cols
             if dx_ptr is not None:
                 tl.store(dx_ptr + out, dx.to(dx_ptr.dtype.element_ty), mask=ok)

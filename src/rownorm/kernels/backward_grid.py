@@ -17,8 +17,8 @@ from .arithmetic import (
     gradient_before_affine,
     in_range,
     is_precise,
+    load_ahead,
     load_columns,
-    load_h,
     sum_both,
     widened,
 )
@@ -39,13 +39,16 @@ def _load_part(
     h_start,
     cols,
     CENTER: tl.constexpr,
+    IN_PAIRS: tl.constexpr,
 ):
     """(dy, h - mu, rstd) of a part of a row; 0 where there is no such row."""
     own = row + tl.arange(0, 1)[:, None]
     ok = row_ok & col_ok
     rstd = tl.load(rstd_ptr + own, mask=row_ok, other=0.0)
-    h = load_h(h_ptr, None, pre_bias, h_start, h_start, cols, ok, tl.float32, "")
-    dy = widened(tl.load(dy_ptr + dy_start + cols, mask=ok, other=0.0), tl.float32)
+    h = load_ahead(h_ptr + h_start + cols, ok, tl.float32, IN_PAIRS)
+    if pre_bias is not None:
+        h += widened(pre_bias, tl.float32)
+    dy = load_ahead(dy_ptr + dy_start + cols, ok, tl.float32, IN_PAIRS)
     if CENTER:
         mu = tl.load(mu_ptr + own, mask=row_ok, other=0.0)
         return dy, tl.where(col_ok, h - mu, 0.0), rstd
@@ -111,6 +114,7 @@ def backward_grid(
     NUM_WARPS: tl.constexpr,
 ):
     COMPUTE: tl.constexpr = tl.float32
+    IN_PAIRS: tl.constexpr = dpre_bias_ptr is None  # a third sum leaves no registers for it
     PRECISE: tl.constexpr = is_precise(dx_ptr, dresidual_ptr, dpre_bias_ptr, dweight_ptr, dbias_ptr)
     n_cols = n_cols * ALIGN
     part_cols = part_cols * ALIGN
@@ -151,6 +155,7 @@ def backward_grid(
             row * h_row_stride * ALIGN,
             cols,
             CENTER,
+            IN_PAIRS,
         )
         x_hat, seen, dz, g = gradient_before_affine(
             dy, deviation, rstd, weight, bias, WEIGHT_SHIFT, ACTIVATION, PRECISE, ROUND_TO, COMPUTE
@@ -193,6 +198,7 @@ def backward_grid(
             row * h_row_stride * ALIGN,
             cols,
             CENTER,
+            IN_PAIRS,
         )
         _, _, _, g = gradient_before_affine(
             dy, deviation, rstd, weight, bias, WEIGHT_SHIFT, ACTIVATION, PRECISE, ROUND_TO, COMPUTE
@@ -206,7 +212,7 @@ def backward_grid(
         ok = row_ok & col_ok
         if dh_ptr is not None:
             dh_start = row * dh_row_stride * ALIGN
-            dx += widened(tl.load(dh_ptr + dh_start + cols, mask=ok, other=0.0), COMPUTE)
+            dx += load_ahead(dh_ptr + dh_start + cols, ok, COMPUTE, IN_PAIRS)
         out = row * n_cols + cols
         if dx_ptr is not None:
             tl.store(dx_ptr + out, dx.to(dx_ptr.dtype.element_ty), mask=ok)

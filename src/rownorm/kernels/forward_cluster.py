@@ -1,9 +1,9 @@
 """The forward kernel for rows that several programs hold together: one load, one store (regime cluster).
 
-CLUSTER programs share a row, each with its part of the columns, and go from row to row. With AHEAD the next row is on
-its way while this one is worked on; without, there are as many clusters as rows, and other programs on the same SM fill
-the pauses. Not memory alone limits this kernel but instructions too, so 16-bit numbers wait in words of two
-(``packed``). Where one pass will not do for a centred row, two more read it again and have exchanges of their own.
+CLUSTER programs share a row, each with its part of the columns. With AHEAD they go from row to row, and the next one is
+on its way while this one is worked on; without, there are as many clusters as rows, and other programs on the same SM
+fill the pauses: the more of them, the fewer registers each has. So 16-bit numbers wait in words of two (``packed``),
+and where one pass will not do for a centred row, what is done instead reads it again and has exchanges of its own.
 
 Conventions as in ``forward``.
 """
@@ -376,11 +376,11 @@ def forward_cluster(
         rstd = inverse_sqrt(squares / n, EPS, tl.float32)
         if CENTER and not centered:
             # The mean, as a sum of shares, which cannot overflow; then deviations from it.
-            for passes in range(0, 2):
-                origin = tl.where(passes == 0, 0.0, mu)
+            for again in range(0, 2):
+                origin = tl.where(again == 0, 0.0, mu)
                 total, squares = _sums_about(
                     origin,
-                    tl.where(passes == 0, 1.0 / n, 1.0),
+                    tl.where(again == 0, 1.0 / n, 1.0),
                     x_ptr,
                     residual_ptr,
                     pre_bias_ptr,
@@ -393,7 +393,7 @@ def forward_cluster(
                 )
                 total, squares = _row_sums(mailbox, exchange, total, squares, CLUSTER)
                 exchange += 1
-                mu, squares = moments_about(origin, total, squares, tl.where(passes == 0, 1.0, n))
+                mu, squares = moments_about(origin, total, squares, tl.where(again == 0, 1.0, n))
             rstd = inverse_sqrt(squares / n, EPS, tl.float32)
             _finish_again(
                 mu,

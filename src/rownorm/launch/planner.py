@@ -167,10 +167,13 @@ def _settled(plan: Plan, problem: Problem, forced: Regime | None = None) -> Plan
         raise ValueError(
             f"part_cols must make at most {MOST_PARTS} parts of {n_cols} columns; got {plan.part_cols}"
         )
-    if plan.regime == "cluster" and not plan.n_programs:
+    if plan.regime == "cluster" and problem.direction == "forward" and plan.stages == 1:
+        # What a cluster does not load ahead, the next one does: each has one row.
+        plan = dataclasses.replace(plan, n_programs=max(1, n_rows))
+    elif plan.regime == "cluster" and not plan.n_programs:
         clusters = problem.device.resident(plan.cluster, plan.programs_per_sm)
-        if problem.direction == "forward":  # what a cluster does not load ahead, the next one does
-            clusters = _even(clusters, n_rows) if plan.stages > 1 else n_rows
+        if problem.direction == "forward":
+            clusters = _even(clusters, n_rows)
         plan = dataclasses.replace(plan, n_programs=max(1, min(clusters, n_rows)))
     elif problem.direction == "backward" and not plan.n_programs:
         itemsize = 8 if problem.computes_in_fp64 else 4
