@@ -17,6 +17,9 @@ ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942")
 WIDTHS = (256, 1000, 4096, 8192, 16384, 65536)
 N_ROWS = 32768
 # Bytes of shared memory that one program may have (NVIDIA's compute capabilities; AMD's LDS).
+FULL_REGISTERS = (
+    64  # of a thread, with which an SM has 32 warps: clusters that load nothing ahead need them
+)
 MOST_SHARED = {
     "sm_80": 163 << 10,
     "sm_90": 227 << 10,
@@ -50,7 +53,8 @@ def cases(arch: str) -> Iterator[tuple]:
         yield n_cols, "bfloat16", everything, EVERY_PARAMETER, "float32", N_ROWS
     for n_cols in (1000, 4096, 8192):
         yield n_cols, "float64", {"center": True}, ("weight", "bias"), None, N_ROWS
-    if arch == "sm_90":  # rows that a grid shares, with one program to an SM and with two
+    if arch == "sm_90":  # rows that a grid shares, with one program to an SM, with two, and with one warp in each
+        yield 16384, "bfloat16", {"center": True}, EVERY_PARAMETER, None, 16384
         for n_cols in (131072, 262144, 524288):
             yield n_cols, "bfloat16", {"center": False}, ("weight",), None, 1024
             yield n_cols, "bfloat16", {"center": True}, ("weight", "bias"), "bfloat16", 1024
@@ -83,6 +87,10 @@ def failures(arch: str) -> list[str]:
                 what = f"{case}{compiled.plan}, {kernel.kernel}: "
                 if kernel.spills:
                     wrong.append(f"{what}{kernel.spills} bytes spilled")
+                plain = residual is None and "pre_bias" not in parameters and not program.activation
+                alone = kernel.kernel == "forward_cluster" and compiled.plan.stages == 1
+                if plain and alone and kernel.registers > FULL_REGISTERS:
+                    wrong.append(f"{what}{kernel.registers} registers, so few programs to an SM")
                 if kernel.shared > MOST_SHARED[arch]:
                     wrong.append(f"{what}{kernel.shared} bytes of shared memory")
                 if kernel.load_bytes < widest_access(kernel, compiled.plan, x, target):
