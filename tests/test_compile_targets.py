@@ -53,7 +53,7 @@ def cases(arch: str) -> Iterator[tuple]:
         yield n_cols, "bfloat16", everything, EVERY_PARAMETER, "float32", N_ROWS
     for n_cols in (1000, 4096, 8192):
         yield n_cols, "float64", {"center": True}, ("weight", "bias"), None, N_ROWS
-    if arch == "sm_90":  # rows that a grid shares, with one program to an SM, with two, and with one warp in each
+    if arch == "sm_90":  # rows that a grid shares, in programs of one warp, of two, of four
         yield 16384, "bfloat16", {"center": True}, EVERY_PARAMETER, None, 16384
         for n_cols in (131072, 262144, 524288):
             yield n_cols, "bfloat16", {"center": False}, ("weight",), None, 1024
