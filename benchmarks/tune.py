@@ -202,9 +202,10 @@ def _pipelines(tile: dict[str, Any], width: int, study: Study) -> Iterator[dict[
 
 def prepared(study: Study, n_rows: int, copies: int) -> tuple[Any, Any, list[Any], int]:
     """(call, ceiling, sets of inputs, bytes one call must move)."""
-    own = study.option if study.option in ACTIVATIONS else None
-    activation = ACTIVATION if study.option == "activation" else own
-    program = Program(study.center, 1e-5, activation=activation)
+    activation = ACTIVATION if study.option == "activation" else study.option
+    program = Program(
+        study.center, 1e-5, activation=activation if activation in ACTIVATIONS else None
+    )
     shape, options = (n_rows, study.n_cols), {"device": "cuda", "dtype": study.dtype}
     weight = torch.randn(study.n_cols, **options)
     bias = torch.randn(study.n_cols, **options) if study.center else None

@@ -338,8 +338,8 @@ def test_a_residual_takes_more_programs_to_a_row(center):
     plain = launch.plan(problem(**WIDE, center=True))
     held = launch.plan(problem(**WIDE, center=center, residual_dtype=torch.bfloat16))
     assert (held.regime, held.stages) == ("cluster", 2)
-    bytes_of = [plan.cluster * plan.num_warps for plan in (plain, held)]
-    assert bytes_of[1] == 2 * bytes_of[0]  # 4 bytes an element instead of 2, and the next row too
+    warps, more_warps = (plan.cluster * plan.num_warps for plan in (plain, held))
+    assert more_warps == 2 * warps  # for 4 bytes an element instead of 2, and the next row too
     for n_cols, regime in ((262144, "cluster"), (524288, "looped")):
         wide = problem("forward", 4096, n_cols, torch.float32, center=center)
         plan = launch.plan(dataclasses.replace(wide, residual_dtype=torch.float32))

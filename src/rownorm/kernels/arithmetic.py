@@ -45,7 +45,7 @@ def _on_nvidia(_semantic=None):
 
 
 @triton.jit
-def load_ahead(pointers, ok, COMPUTE: tl.constexpr, IN_PAIRS: tl.constexpr):
+def load_ahead(pointers, ok, COMPUTE: tl.constexpr, IN_PAIRS: tl.constexpr = True):
     """What a pipelined loop loads, in COMPUTE; 0 where ``ok`` is false.
 
     It is copied to shared memory turns ahead. Of two bf16 that are read from there in one word, the compiler takes the

@@ -178,11 +178,11 @@ def backward_tile(
             own_pre_bias = pre_bias[c] if pre_bias_ptr is not None else None
             own_weight = weight[c] if weight_ptr is not None else None
             own_bias = bias[c] if bias_ptr is not None else None
-            h = load_ahead(h_ptr + h_row + cols, ok, COMPUTE, True)
+            h = load_ahead(h_ptr + h_row + cols, ok, COMPUTE)
             if own_pre_bias is not None:
                 h += widened(own_pre_bias, COMPUTE)
             dy_row = rows * dy_row_stride * ALIGN
-            dy = load_ahead(dy_ptr + dy_row + cols, ok, COMPUTE, True)
+            dy = load_ahead(dy_ptr + dy_row + cols, ok, COMPUTE)
             own_x_hat, seen, dz, own_g = gradient_before_affine(
                 dy,
                 tl.where(col_ok, h - mu, 0.0) if CENTER else h,
@@ -228,7 +228,7 @@ def backward_tile(
             dx = tl.fma(g[c], tl.broadcast_to(rstd, g[c].shape), dx)
             if dh_ptr is not None:
                 dh_row = rows * dh_row_stride * ALIGN
-                dx += load_ahead(dh_ptr + dh_row + cols, ok, COMPUTE, True)
+                dx += load_ahead(dh_ptr + dh_row + cols, ok, COMPUTE)
             out = rows * n_cols + cols
             if dx_ptr is not None:
                 tl.store(dx_ptr + out, dx.to(dx_ptr.dtype.element_ty), mask=ok)

@@ -87,7 +87,7 @@ class Bound(NamedTuple):
     """A kernel that is ready to run."""
 
     start: Start
-    compiled: Any = None  # by Triton; None where Triton's public way starts it
+    compiled: Any = None  # by Triton, if that was done beforehand
 
 
 # (given tensors, their addresses, which it may add to) -> tensors that are returned.

@@ -97,18 +97,14 @@ def _from_table(problem: Problem, residual: int, option: str) -> Plan | None:
     table = _table(problem.device.arch)
     if table is None or problem.computes_in_fp64:
         return None
-    names = (option, problem.activation) if option == "activation" else (option,)
+    names = (problem.activation, option) if option == "activation" else (option,)
     kind = (problem.direction, problem.center, problem.dtype.itemsize, residual)
     rows = [row for row in table["plans"] if _kind(row) == kind and row["option"] in names]
     if not rows:
         return None
     # Rows are in order of width. The last one serves any width beyond it if it takes rows in chunks.
-    width = next((row["max_cols"] for row in rows if problem.n_cols <= row["max_cols"]), 0)
-    row = max(
-        (row for row in rows if row["max_cols"] == width),
-        key=lambda row: names.index(row["option"]),
-        default=rows[-1],
-    )
+    fitting = [row for row in rows if problem.n_cols <= row["max_cols"]] or rows[-1:]
+    row = min(fitting, key=lambda row: (row["max_cols"], names.index(row["option"])))
     if problem.n_cols > row["max_cols"] and (option or row["settings"]["regime"] != "looped"):
         return None
     settings = {"block_cols": next_power_of_2(row["max_cols"]), **row["settings"]}
