@@ -201,11 +201,11 @@ def test_every_option_in_the_grid_that_is_planned(n_cols, device):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"lag": 1, "stages": 1}, {"lag": 8}, {"block_rows": 8, "block_cols": 1024}],
+    [{"lag": 1, "stages": 1}, {"lag": 8}, {"num_warps": 1, "block_cols": 1024}],
     ids=str,
 )
 def test_a_grid_however_far_behind(settings, device):
-    """Sums of this very turn's predecessor, of one long ago; a warp to a row; more groups than one."""
+    """Sums of this very turn's predecessor, of one long ago; programs of one warp; more groups than one."""
     needs_a_grid()
     case = Case(True, BF16, (100, 40000), bias=True)
     tensors = case.tensors(device)

@@ -63,6 +63,24 @@ def test_row_counts(regime, n_rows, device):
         assert_case(case, case.tensors(device))
 
 
+@pytest.mark.parametrize("regime", ["tile", "resident", "cluster"])
+def test_backward_of_a_row_beside_one_that_is_far_from_0(regime, device):
+    """Each gets what it gets alone; of a constant row, whose ``x_hat`` is 0, the weight gets nothing."""
+    case = Case(True, torch.bfloat16, shape=(4, 70), bias=True, activation="gelu")
+    tensors = case.tensors(device)
+    near = tensors["x"].clone()
+    with forced(regime):
+        alone = ours(case, tensors)
+        tensors["x"][1] = 1e4 + 64 * near[1]
+        tensors["x"][3] = 1234.0
+        assert_case(case, tensors)
+        made = ours(case, tensors)
+        for row in (0, 2):
+            assert_same_bits(made["dx"][row], alone["dx"][row])
+        constant = tensors | {"x": tensors["x"][3:].contiguous(), "dy": tensors["dy"][3:]}
+        assert not ours(replace(case, shape=(1, 70)), constant)["dweight"].any()
+
+
 @pytest.mark.parametrize("shape", [(0, 20), (3, 0, 20)])
 @pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
 @EVERY_REGIME

@@ -25,6 +25,7 @@ from .arithmetic import (
     load_columns,
     sum_both,
     widened,
+    x_hat_of,
 )
 from .cluster import open_mailbox, received_sums, send, wait_for_cluster
 
@@ -135,6 +136,7 @@ def backward_tile(
     STAGES: tl.constexpr,
     CLUSTER: tl.constexpr,
     SUM_ROWS: tl.constexpr,  # of each tile, at once: where a thread has a column of all of them, that is free
+    READ_TOGETHER: tl.constexpr,  # h and dy: threads wait for them once, but hold more
 ):
     PRECISE: tl.constexpr = is_precise(dx_ptr, dresidual_ptr, dpre_bias_ptr, dweight_ptr, dbias_ptr)
     n_cols = n_cols * ALIGN
@@ -165,39 +167,45 @@ def backward_tile(
         rows = tl.cast(tile, tl.int64) * BLOCK_ROWS + row_lanes
         row_ok = in_range(rows, n_rows, BLOCK_ROWS == 1)
         mu, rstd = _load_statistics(mu_ptr, rstd_ptr, rows, row_ok, CENTER)
-        x_hat = ()
+        h = ()
+        dy = ()
+        inside = ()
+        for c in tl.static_range(CHUNKS):
+            cols = c * BLOCK_COLS + lanes
+            col_ok = in_range(cols, n_cols, EVEN_COLS)
+            ok = row_ok & col_ok
+            own_h = load_ahead(h_ptr + rows * h_row_stride * ALIGN + cols, ok, COMPUTE)
+            if pre_bias_ptr is not None:
+                own_h += widened(pre_bias[c], COMPUTE)
+            h = h + (own_h,)
+            if READ_TOGETHER:
+                dy = dy + (load_ahead(dy_ptr + rows * dy_row_stride * ALIGN + cols, ok, COMPUTE),)
+            inside = inside + (col_ok,)
+        x_hat = x_hat_of(h, mu, rstd, inside, CENTER, CHUNKS)
         g = ()
         products = ()
         more_dweight = ()
         more_dbias = ()
         for c in tl.static_range(CHUNKS):
-            cols = c * BLOCK_COLS + lanes
-            col_ok = in_range(cols, n_cols, EVEN_COLS)
-            ok = row_ok & col_ok
-            h_row = rows * h_row_stride * ALIGN
-            own_pre_bias = pre_bias[c] if pre_bias_ptr is not None else None
-            own_weight = weight[c] if weight_ptr is not None else None
-            own_bias = bias[c] if bias_ptr is not None else None
-            h = load_ahead(h_ptr + h_row + cols, ok, COMPUTE)
-            if own_pre_bias is not None:
-                h += widened(own_pre_bias, COMPUTE)
-            dy_row = rows * dy_row_stride * ALIGN
-            dy = load_ahead(dy_ptr + dy_row + cols, ok, COMPUTE)
-            own_x_hat, seen, dz, own_g = gradient_before_affine(
-                dy,
-                tl.where(col_ok, h - mu, 0.0) if CENTER else h,
-                rstd,
-                own_weight,
-                own_bias,
+            if READ_TOGETHER:
+                own_dy = dy[c]
+            else:
+                cols = c * BLOCK_COLS + lanes
+                dy_row = rows * dy_row_stride * ALIGN
+                own_dy = load_ahead(dy_ptr + dy_row + cols, row_ok & inside[c], COMPUTE)
+            seen, dz, own_g = gradient_before_affine(
+                own_dy,
+                x_hat[c],
+                weight[c] if weight_ptr is not None else None,
+                bias[c] if bias_ptr is not None else None,
                 WEIGHT_SHIFT,
                 ACTIVATION,
                 PRECISE,
                 ROUND_TO,
                 COMPUTE,
             )
-            x_hat = x_hat + (own_x_hat,)
             g = g + (own_g,)
-            products = products + (own_g * own_x_hat,)
+            products = products + (own_g * x_hat[c],)
             more_dweight = more_dweight + (dweight[c] + _rows(dz * seen, SUM_ROWS),)
             more_dbias = more_dbias + (dbias[c] + _rows(dz, SUM_ROWS),)
         if CENTER:

@@ -157,8 +157,9 @@ def backward_grid(
             CENTER,
             IN_PAIRS,
         )
-        x_hat, seen, dz, g = gradient_before_affine(
-            dy, deviation, rstd, weight, bias, WEIGHT_SHIFT, ACTIVATION, PRECISE, ROUND_TO, COMPUTE
+        x_hat = deviation * rstd
+        seen, dz, g = gradient_before_affine(
+            dy, x_hat, weight, bias, WEIGHT_SHIFT, ACTIVATION, PRECISE, ROUND_TO, COMPUTE
         )
         if CENTER:
             a, b = sum_both(g * x_hat, g)
@@ -200,8 +201,8 @@ def backward_grid(
             CENTER,
             IN_PAIRS,
         )
-        _, _, _, g = gradient_before_affine(
-            dy, deviation, rstd, weight, bias, WEIGHT_SHIFT, ACTIVATION, PRECISE, ROUND_TO, COMPUTE
+        _, _, g = gradient_before_affine(
+            dy, deviation * rstd, weight, bias, WEIGHT_SHIFT, ACTIVATION, PRECISE, ROUND_TO, COMPUTE
         )
         # rstd * (g - b - a * x_hat), with as little as possible left to do for every element.
         # Of two products in a sum, it is said which one is not rounded: the same whatever else is asked for.

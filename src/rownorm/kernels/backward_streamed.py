@@ -67,9 +67,9 @@ def backward_sums(
         bias = load_columns(bias_ptr, cols, ok) if bias_ptr is not None else None
         h = load_h(h_ptr, None, pre_bias, h_row, h_row, cols, ok, COMPUTE, "")
         dy = widened(tl.load(dy_ptr + dy_row + cols, mask=ok, other=0.0), COMPUTE)
-        deviation = tl.where(ok, h - mu, 0.0) if CENTER else h
-        x_hat, _, _, g = gradient_before_affine(
-            dy, deviation, rstd, weight, bias, WEIGHT_SHIFT, ACTIVATION, PRECISE, ROUND_TO, COMPUTE
+        x_hat = (tl.where(ok, h - mu, 0.0) if CENTER else h) * rstd
+        _, _, g = gradient_before_affine(
+            dy, x_hat, weight, bias, WEIGHT_SHIFT, ACTIVATION, PRECISE, ROUND_TO, COMPUTE
         )
         sum_gx += g * x_hat
         sum_g += g
@@ -153,9 +153,9 @@ def backward_apply(
         slots = parts_ptr + row * n_parts + parts
         a = tl.sum(tl.load(slots, mask=part_ok, other=0.0), axis=1, keep_dims=True) / n
 
-        deviation = tl.where(ok, h - mu, 0.0) if CENTER else h
-        x_hat, seen, dz, g = gradient_before_affine(
-            dy, deviation, rstd, weight, bias, WEIGHT_SHIFT, ACTIVATION, PRECISE, ROUND_TO, COMPUTE
+        x_hat = (tl.where(ok, h - mu, 0.0) if CENTER else h) * rstd
+        seen, dz, g = gradient_before_affine(
+            dy, x_hat, weight, bias, WEIGHT_SHIFT, ACTIVATION, PRECISE, ROUND_TO, COMPUTE
         )
         dx = g - x_hat * a
         if CENTER:

@@ -27,6 +27,7 @@ from .arithmetic import (
     widened,
 )
 from .cluster import open_mailbox, received_sums, send, wait_for_cluster
+from .forward_streamed import apply_range
 from .packing import packed, unpacked
 
 
@@ -212,40 +213,6 @@ def _finish(
 
 
 @triton.jit
-def _finish_again(
-    mu,
-    rstd,
-    x_ptr,
-    residual_ptr,
-    pre_bias_ptr,
-    weight_ptr,
-    bias_ptr,
-    y_ptr,
-    x_row,
-    residual_row,
-    out_row,
-    first_col,
-    end_col,
-    WEIGHT_SHIFT: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    ROUND_TO: tl.constexpr,
-    BLOCK_COLS: tl.constexpr,
-):
-    """Store y, of columns that are read again."""
-    for start in range(first_col, end_col, BLOCK_COLS):
-        cols = start + tl.arange(0, BLOCK_COLS)[None, :]
-        ok = cols < end_col
-        pre_bias = load_columns(pre_bias_ptr, cols, ok) if pre_bias_ptr is not None else None
-        h = load_h(x_ptr, residual_ptr, pre_bias, x_row, residual_row, cols, ok, tl.float32, "")
-        x_hat = normalize(h - mu, rstd, ROUND_TO, tl.float32)
-        weight = load_columns(weight_ptr, cols, ok) if weight_ptr is not None else None
-        bias = load_columns(bias_ptr, cols, ok) if bias_ptr is not None else None
-        z = affine(x_hat, weight, bias, WEIGHT_SHIFT, tl.float32)
-        y = activate(z, ACTIVATION, is_precise(y_ptr))
-        tl.store(y_ptr + out_row + cols, y.to(y_ptr.dtype.element_ty), mask=ok)
-
-
-@triton.jit
 def _row_sums(mailbox, exchange, total, squares, CLUSTER: tl.constexpr):
     """The sums over a row, from those of its programs."""
     if CLUSTER > 1:
@@ -395,24 +362,28 @@ def forward_cluster(
                 exchange += 1
                 mu, squares = moments_about(origin, total, squares, tl.where(again == 0, 1.0, n))
             rstd = inverse_sqrt(squares / n, EPS, tl.float32)
-            _finish_again(
-                mu,
-                rstd,
+            apply_range(
                 x_ptr,
                 residual_ptr,
                 pre_bias_ptr,
                 weight_ptr,
                 bias_ptr,
                 y_ptr,
+                None,
                 row * x_stride,
                 row * residual_stride,
                 row * n_cols,
                 first_col,
                 end_col,
+                mu,
+                rstd,
+                CENTER,
                 WEIGHT_SHIFT,
                 ACTIVATION,
                 ROUND_TO,
+                tl.float32,
                 BLOCK_COLS,
+                False,
             )
         else:
             _finish(

@@ -94,7 +94,7 @@ def _scan_moments(
 
 
 @triton.jit
-def _apply_range(
+def apply_range(
     x_ptr,
     residual_ptr,
     pre_bias_ptr,
@@ -186,7 +186,7 @@ def forward_looped(
         tl.store(mu_ptr + row + tl.zeros((1, 1), tl.int64), mu)
     if rstd_ptr is not None:
         tl.store(rstd_ptr + row + tl.zeros((1, 1), tl.int64), rstd)
-    _apply_range(
+    apply_range(
         x_ptr,
         residual_ptr,
         pre_bias_ptr,
@@ -327,7 +327,7 @@ def forward_apply(
         tl.store(mu_ptr + row + tl.zeros((1, 1), tl.int64), mu, mask=part == 0)
     if rstd_ptr is not None:
         tl.store(rstd_ptr + row + tl.zeros((1, 1), tl.int64), rstd, mask=part == 0)
-    _apply_range(
+    apply_range(
         x_ptr,
         residual_ptr,
         pre_bias_ptr,

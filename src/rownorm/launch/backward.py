@@ -14,7 +14,7 @@ from ..kernels.backward_grid import backward_grid
 from ..program import Program
 from ..reference import Given, Gradients
 from .launcher import Call, Run, bind_all
-from .options import sums_rows
+from .options import reads_together, sums_rows
 from .planner import MOST_PARTS, plan
 from .problem import Plan, Problem, device_of
 from .rows import alignment, allocator, compute_type, required_row_stride, rounding_type
@@ -65,12 +65,23 @@ def calls(
         "STAGES": plan.stages,
         "CLUSTER": plan.cluster,
         "SUM_ROWS": sums_rows(plan, problem),
+        "READ_TOGETHER": reads_together(plan, problem),
     }
     finished = False
     if plan.regime in ("tile", "resident", "cluster"):
         finished = plan.n_programs == 1
         tile, grid = kernels.backward_tile, plan.n_programs
-        steps = [Call(tile, grid, plan.num_warps, integers, constants, plan.cluster)]
+        steps = [
+            Call(
+                tile,
+                grid,
+                plan.num_warps,
+                integers,
+                constants,
+                plan.cluster,
+                programs_per_sm=plan.programs_per_sm,
+            )
+        ]
     elif plan.regime == "grid":
         finished = plan.n_programs == 1  # one group writes the sums itself
         constants |= {
@@ -88,6 +99,7 @@ def calls(
                 constants,
                 registers=plan.registers,
                 cooperative=True,
+                programs_per_sm=plan.programs_per_sm,
             )
         ]
     else:

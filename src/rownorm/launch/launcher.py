@@ -10,6 +10,7 @@ stays the whole description, and does what C leaves.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
@@ -23,6 +24,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from . import native
+from .l1 import copies_through_l1, leave_to_l1
 
 INTERPRETING = bool(knobs.runtime.interpret)
 DIRECT = os.environ.get("ROWNORM_DIRECT_LAUNCH", "1") != "0"
@@ -58,6 +60,9 @@ class Call(NamedTuple):
     cluster: int = 1  # programs to a cluster; the grid then counts clusters
     registers: int = 0  # at most, for each thread; 0: as the compiler likes
     cooperative: bool = False  # all programs at once, or none
+    programs_per_sm: int = (
+        0  # how many have to fit a multiprocessor at once; 0: as the driver likes
+    )
 
     @property
     def options(self) -> dict[str, int]:
@@ -166,8 +171,15 @@ def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], dev
         if call.cluster > 1:
             raise RuntimeError(f"{kernel.__name__}: only a direct launch can start clusters")
         return Bound(public)
-    compiled = kernel.warmup(*take(tensors), *arguments, **options, grid=(1,))
+    with _ways_of_copies(call):
+        compiled = kernel.warmup(*take(tensors), *arguments, **options, grid=(1,))
+    if call.programs_per_sm and type(compiled.run).__name__ == "CudaLauncher":
+        leave_to_l1(compiled.function, compiled.metadata.shared, call.programs_per_sm, device)
     return Bound(_direct(call, compiled, places, device, public) or public, compiled)
+
+
+def _ways_of_copies(call: Call) -> contextlib.AbstractContextManager[None]:
+    return copies_through_l1() if call.cluster > 1 else contextlib.nullcontext()
 
 
 def _places(call: Call, roles: Sequence[str]) -> list[int]:
@@ -255,4 +267,5 @@ def compile_for(call: Call, dtypes: Mapping[str, torch.dtype | None], target: GP
             signature[name] = "constexpr"
             constants[place,] = call.constants.get(name)
     source = ASTSource(call.kernel, signature, constants, attributes)
-    return triton.compile(source, target=target, options=call.options)
+    with _ways_of_copies(call):
+        return triton.compile(source, target=target, options=call.options)

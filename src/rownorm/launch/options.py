@@ -27,6 +27,7 @@ HELD_AHEAD = 128
 EARLY_COLS = 4096  # up to which weights are loaded early beside a residual
 # Backward: elements a thread has room for with an activation, with a third sum, with both; in 32 bits and in 16.
 ROOM = ((24, 24, 12), (40, 28, 16))
+READ_AT_ONCE = 64  # bytes of dy that a thread holds beside what it made of them
 BUSY = 24  # elements of a thread that keep it from loading, with an activation of centred rows
 GRID_ROOM = (16, 32)  # in a grid: with an activation, and without
 FEWEST_STAGES = 3  # with fewer, nothing is loaded ahead
@@ -181,6 +182,13 @@ def sums_rows(plan: Plan, problem: Problem) -> bool:
     """Backward: whether a thread has its columns of all rows of a tile, so that it keeps one sum for all of them."""
     threads = plan.num_warps * problem.device.warp_size
     return plan.block_rows > 1 and plan.block_cols * problem.dtype.itemsize >= 16 * threads
+
+
+def reads_together(plan: Plan, problem: Problem) -> bool:
+    """Backward: whether a thread has registers to hold all it has of ``dy`` in a turn, as it is read."""
+    threads = plan.num_warps * problem.device.warp_size
+    held = plan.block_rows * plan.chunks * plan.block_cols * problem.dtype.itemsize
+    return problem.n_column_sums < 3 and held <= READ_AT_ONCE * threads
 
 
 def _in_smaller_tiles(plan: Plan, problem: Problem) -> Plan:

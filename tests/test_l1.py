@@ -1,0 +1,104 @@
+"""What kernels leave to the L1 cache: how Triton is told, and what a GPU was told."""
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from triton import knobs
+
+import rownorm
+from rownorm.launch import launcher
+from rownorm.launch.l1 import copies_through_l1
+
+PTX = "cp.async.cg.shared.global [a], [b], 0x10; cp.async.ca.shared.global [c], [d], 0x8;"
+
+
+def test_copies_go_through_l1_within_it_and_only_there():
+    stages = {"ptx": lambda source, metadata: source + metadata}
+    with copies_through_l1():
+        hook = knobs.runtime.add_stages_inspection_hook
+        hook("backend", stages, "options", "language", 90)
+        assert hook() == hook()  # asked for its cache key
+    assert knobs.runtime.add_stages_inspection_hook is None
+    assert stages["ptx"](PTX, "rest") == PTX.replace(".cg", ".ca") + "rest"
+
+
+def test_a_compilation_that_fails_leaves_nothing_behind():
+    with pytest.raises(RuntimeError, match="compiler"), copies_through_l1():
+        raise RuntimeError("compiler")
+    assert knobs.runtime.add_stages_inspection_hook is None
+
+
+def test_the_hook_of_somebody_else_stays(monkeypatch):
+    def theirs(*_):
+        return "theirs", "1"
+
+    monkeypatch.setattr(knobs.runtime, "add_stages_inspection_hook", theirs)
+    with copies_through_l1():
+        assert knobs.runtime.add_stages_inspection_hook is theirs
+    assert knobs.runtime.add_stages_inspection_hook is theirs
+
+
+COMPILE = """
+import json, torch
+from rownorm.launch import force, launcher, resources
+from rownorm.program import Program
+kept = []
+compile_for = launcher.compile_for
+def keep(*given):
+    kept.append(compile_for(*given))
+    return kept[-1]
+resources.compile_for = keep
+x = torch.empty(4096, 8192, dtype=torch.bfloat16, device="meta")
+for settings in ({"regime": "cluster", "block_cols": 1024, "cluster": 2}, {"regime": "resident", "block_cols": 2048}):
+    with force(block_rows=1, num_warps=4, stages=3, **settings):
+        resources.compile_backward(x, None, None, x[0], None, Program(False, 1e-5), resources.TARGETS["sm_90"])
+print(json.dumps([kernel.asm["ptx"] for kernel in kept if "cp.async.c" in kernel.asm["ptx"]]))
+"""
+
+
+def test_programs_of_a_cluster_copy_through_l1_and_the_others_past_it(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)
+    ran = subprocess.run(
+        [sys.executable, "-c", COMPILE],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    cluster, alone = json.loads(ran.stdout)
+    assert "cp.async.cg" not in cluster
+    assert "], 0x10" in cluster.partition("cp.async.ca")[2]
+    assert "cp.async.cg" in alone
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.version.hip is not None,
+    reason="only an NVIDIA driver can be asked",
+)
+def test_the_driver_was_told_what_backward_needs(monkeypatch):
+    """As much shared memory as the planned programs have, and not all there is."""
+    bound = []
+    bind = launcher.bind
+
+    def note(call, *given):
+        bound.append((call, bind(call, *given)))
+        return bound[-1][1]
+
+    monkeypatch.setattr(launcher, "bind", note)
+    x = torch.randn(4096, 8192 + 8, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.randn(8192 + 8, device="cuda", dtype=torch.bfloat16)
+    rownorm.rms_norm(x, weight).sum().backward()
+    call, made = next(pair for pair in bound if pair[0].kernel.__name__.startswith("backward_"))
+    percent = ctypes.c_int(-1)
+    function = ctypes.c_void_p(made.compiled.function)
+    assert ctypes.CDLL("libcuda.so.1").cuFuncGetAttribute(ctypes.byref(percent), 9, function) == 0
+    total = torch.cuda.get_device_properties(0).shared_memory_per_multiprocessor
+    needed = call.programs_per_sm * made.compiled.metadata.shared
+    assert needed <= percent.value / 100 * total < needed + total / 10
