@@ -188,7 +188,8 @@ def reads_together(plan: Plan, problem: Problem) -> bool:
     """Backward: whether a thread has registers to hold all it has of ``dy`` in a turn, as it is read."""
     threads = plan.num_warps * problem.device.warp_size
     held = plan.block_rows * plan.chunks * plan.block_cols * problem.dtype.itemsize
-    return problem.n_column_sums < 3 and held <= READ_AT_ONCE * threads
+    fits = held <= READ_AT_ONCE * threads and not problem.computes_in_fp64
+    return fits and problem.n_column_sums < 3
 
 
 def _in_smaller_tiles(plan: Plan, problem: Problem) -> Plan:
