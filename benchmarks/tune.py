@@ -67,7 +67,8 @@ def candidates(study: Study) -> Iterator[dict[str, Any]]:
     if study.n_cols <= (32768 if forward else 8192):
         for block_cols, chunks in _tilings(study):
             yield from _tiles(study, block_cols, chunks)
-    if study.n_cols > (8192 if forward else 4096) and device_of(0).clusters:
+    is_shared = study.n_cols > 8192 if forward else study.n_cols >= 4096
+    if is_shared and device_of(0).clusters:
         yield from _clusters(study)
     if study.n_cols >= 16384 and not forward:
         yield from _grids(study)
@@ -131,7 +132,7 @@ def _tiles(study: Study, block_cols: int, chunks: int) -> Iterator[dict[str, Any
 
 
 def _clusters(study: Study) -> Iterator[dict[str, Any]]:
-    """Rows shared by the programs of a cluster: tiles of 16 bytes for a thread, of twice as many, and of half."""
+    """Rows shared by the programs of a cluster: in tiles that give a thread 8, 16, 32 or 64 bytes."""
     forward = study.direction == "forward"
     most_bytes = 65536 if forward else 8192 * study.dtype.itemsize
     vector = 16 // study.dtype.itemsize
@@ -140,7 +141,7 @@ def _clusters(study: Study) -> Iterator[dict[str, Any]]:
         if not most_bytes // 8 < share * study.dtype.itemsize <= most_bytes:
             continue
         for num_warps in (4, 8, 16) if forward else (2, 4, 8, 16):
-            for lanes in (16, 32, 64):
+            for lanes in (16, 32, 64, 128):
                 block_cols = lanes * num_warps * vector
                 per_thread = -(-share // block_cols) * block_cols // (32 * num_warps)
                 if not 16 <= per_thread <= (64 if forward else 48):
@@ -194,7 +195,7 @@ def _pipelines(tile: dict[str, Any], width: int, study: Study) -> Iterator[dict[
         most_warps = 8 if width > 24 * 32 * num_warps else 12
         if clustered and num_warps * programs_per_sm > most_warps and num_warps < 16:
             continue  # too many registers for that many programs, and a cluster that has to wait waits for all
-        for stages in (3, 4) if clustered or itemsize == 2 else (1, 3):
+        for stages in (3, 4, 5) if clustered else (3, 4) if itemsize == 2 else (1, 3):
             tile_bytes = tile["block_rows"] * width * per_element
             if (stages - 1) * programs_per_sm * tile_bytes <= 200 << 10:
                 yield {**tile, "programs_per_sm": programs_per_sm, "stages": stages}

@@ -308,8 +308,8 @@ def test_a_third_sum_takes_no_larger_cluster(n_cols, regime):
 def test_an_activation_of_centred_rows_takes_more_programs():
     plain = launch.plan(problem("backward", 32768, 4096, torch.bfloat16))
     plan = launch.plan(problem("backward", 32768, 4096, torch.bfloat16, activation="silu"))
-    assert (plain.regime, plain.block_rows, plan.regime) == ("tile", 2, "resident")
-    assert plan.programs_per_sm == 2 * plain.programs_per_sm
+    assert (plain.regime, plain.block_rows, plan.regime) == ("tile", 2, "cluster")
+    assert plan.programs_per_sm > plain.programs_per_sm
     assert plan.programs_per_sm * plan.num_warps * 32 <= 512  # 128 registers for each thread
 
 
@@ -331,6 +331,18 @@ def test_rows_of_a_tile_are_summed_where_they_lie_in_one_thread():
     assert options.sums_rows(wide, problem("backward", 100, 1024, torch.float32))
     for other in (Plan("tile", 8, 512, 4), Plan("resident", 1, 1024, 4)):
         assert not options.sums_rows(other, problem("backward", 100, 512, torch.bfloat16))
+
+
+def test_dy_is_read_together_with_h_where_a_thread_can_hold_it():
+    asked = problem("backward", 100, 4096, torch.bfloat16)
+    held = Plan("resident", 1, 1024, 4, chunks=4)
+    assert options.reads_together(held, asked)
+    assert not options.reads_together(dataclasses.replace(held, chunks=5), asked)
+    assert not options.reads_together(held, dataclasses.replace(asked, n_column_sums=3))
+    assert not options.reads_together(held, dataclasses.replace(asked, dtype=torch.float32))
+    one = dataclasses.replace(held, chunks=1)
+    assert options.reads_together(one, dataclasses.replace(asked, dtype=torch.float32))
+    assert not options.reads_together(one, dataclasses.replace(asked, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])

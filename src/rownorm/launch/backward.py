@@ -99,7 +99,6 @@ def calls(
                 constants,
                 registers=plan.registers,
                 cooperative=True,
-                programs_per_sm=plan.programs_per_sm,
             )
         ]
     else:
