@@ -5,6 +5,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -25,6 +28,21 @@ def test_copies_go_through_l1_within_it_and_only_there():
         assert hook() == hook()  # asked for its cache key
     assert knobs.runtime.add_stages_inspection_hook is None
     assert stages["ptx"](PTX, "rest") == PTX.replace(".cg", ".ca") + "rest"
+
+
+def test_threads_that_compile_at_once_all_have_it():
+    together = threading.Barrier(4)
+
+    def compiles(_):
+        together.wait()
+        with copies_through_l1():
+            before = knobs.runtime.add_stages_inspection_hook
+            time.sleep(0.01)
+            return before is not None and before is knobs.runtime.add_stages_inspection_hook
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(compiles, range(4)))
+    assert knobs.runtime.add_stages_inspection_hook is None
 
 
 def test_a_compilation_that_fails_leaves_nothing_behind():

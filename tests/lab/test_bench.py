@@ -313,19 +313,24 @@ def test_what_only_a_cycle_holds_is_freed_after_each_case():
     assert not gc.get_freeze_count()
 
 
-def test_everyone_makes_as_many_calls_for_host_time(monkeypatch):
+@pytest.mark.parametrize(
+    ("slowest", "calls", "rounds"),
+    [(1e-3, 5, bench_module.HOST_ROUNDS), (2e-5, 64, bench_module.BRIEF_HOST_ROUNDS)],
+    ids=["long", "brief"],
+)
+def test_everyone_makes_as_many_calls_for_host_time(slowest, calls, rounds, monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)  # there is nothing to wait for
     counted = {"quick": 0, "slow": 0}
     contestants = []
-    for name, seconds in (("quick", [1e-5] * 3), ("slow", [9.0, 1e-3, 1e-3])):
+    for name, seconds in (("quick", [1e-5] * 3), ("slow", [9.0, slowest, slowest])):
         plant(name, None)
         one = bench_module.Contestant(providers.all_providers()[name])
         one.seconds = seconds
         one.calls = [lambda name=name: counted.update({name: counted[name] + 1})]
         contestants.append(one)
     bench_module._host_rounds(contestants, random.Random(0))
-    assert counted == {"quick": 5 * bench_module.HOST_ROUNDS, "slow": 5 * bench_module.HOST_ROUNDS}
-    assert [len(one.host_seconds) for one in contestants] == [bench_module.HOST_ROUNDS] * 2
+    assert counted == {"quick": calls * rounds, "slow": calls * rounds}
+    assert [len(one.host_seconds) for one in contestants] == [rounds] * 2
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="measures a GPU")
@@ -341,6 +346,6 @@ def test_on_a_gpu(operation, direction):
         assert record.status == "ok", record.why
         assert record.method.timer == "cuda_graph"
         assert record.method.cold
-        assert len(record.host_seconds) == bench_module.HOST_ROUNDS
+        assert len(record.host_seconds) == bench_module.BRIEF_HOST_ROUNDS
         assert record.peak_bytes >= case.rows * case.cols * 2
         assert 1e-7 < min(record.seconds) < 1e-3

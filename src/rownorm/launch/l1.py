@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,19 +19,20 @@ from triton import knobs
 # From cuda.h: CUfunction_attribute. Bytes that a program takes beside its own.
 _STATIC_SHARED, _PREFERRED_SHARED = 1, 9
 _RESERVED = 1 << 10
+_compiling = threading.RLock()  # one hook for all threads: nobody takes it away from another
 
 
 @contextlib.contextmanager
 def copies_through_l1() -> Iterator[None]:
     """Within it, Triton compiles copies of 16 bytes that go through L1. A hook that is there already stays alone."""
-    if knobs.runtime.add_stages_inspection_hook is not None:
-        yield
-        return
-    knobs.runtime.add_stages_inspection_hook = _edit_ptx
-    try:
-        yield
-    finally:
-        knobs.runtime.add_stages_inspection_hook = None
+    with _compiling:
+        before = knobs.runtime.add_stages_inspection_hook
+        if before is None:
+            knobs.runtime.add_stages_inspection_hook = _edit_ptx
+        try:
+            yield
+        finally:
+            knobs.runtime.add_stages_inspection_hook = before
 
 
 def _edit_ptx(_backend: Any = None, stages: Any = None, *_: Any) -> tuple[str, str]:

@@ -60,9 +60,7 @@ class Call(NamedTuple):
     cluster: int = 1  # programs to a cluster; the grid then counts clusters
     registers: int = 0  # at most, for each thread; 0: as the compiler likes
     cooperative: bool = False  # all programs at once, or none
-    programs_per_sm: int = (
-        0  # how many have to fit a multiprocessor at once; 0: as the driver likes
-    )
+    programs_per_sm: int = 0  # that have to fit one at once; 0: as the driver likes
 
     @property
     def options(self) -> dict[str, int]:
