@@ -2,7 +2,7 @@
 
 Backward copies rows into shared memory turns ahead. Copies of 8 bytes go through L1, copies of 16 past it, as Triton
 makes them. Measured on an H200: through it, programs of a cluster are faster by a tenth, the others are as fast. But
-then L1 must not be small, and it is if the driver is left to choose for kernels with more than 48 KiB.
+then L1 must not be small, and Triton asks for all there is of shared memory where a program has more than 48 KiB.
 """
 
 from __future__ import annotations
