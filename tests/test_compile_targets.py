@@ -16,9 +16,9 @@ import torch
 ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942")
 WIDTHS = (256, 1000, 4096, 8192, 16384, 65536)
 N_ROWS = 32768
-# Bytes of shared memory that one program may have (NVIDIA's compute capabilities; AMD's LDS).
 # Of a thread, with which an SM has 32 warps: clusters that load nothing ahead need them.
 FULL_REGISTERS = 64
+# Bytes of shared memory that one program may have (NVIDIA's compute capabilities; AMD's LDS).
 MOST_SHARED = {
     "sm_80": 163 << 10,
     "sm_90": 227 << 10,

@@ -22,7 +22,7 @@ PTX = "cp.async.cg.shared.global [a], [b], 0x10; cp.async.ca.shared.global [c], 
 
 def test_copies_go_through_l1_within_it_and_only_there():
     stages = {"ptx": lambda source, metadata: source + metadata}
-    with copies_through_l1():
+    with copies_through_l1(True):
         hook = knobs.runtime.add_stages_inspection_hook
         hook("backend", stages, "options", "language", 90)
         assert hook() == hook()  # asked for its cache key
@@ -35,7 +35,7 @@ def test_threads_that_compile_at_once_all_have_it():
 
     def compiles(_):
         together.wait()
-        with copies_through_l1():
+        with copies_through_l1(True):
             before = knobs.runtime.add_stages_inspection_hook
             time.sleep(0.01)
             return before is not None and before is knobs.runtime.add_stages_inspection_hook
@@ -45,8 +45,23 @@ def test_threads_that_compile_at_once_all_have_it():
     assert knobs.runtime.add_stages_inspection_hook is None
 
 
+def test_what_another_thread_compiles_meanwhile_is_its_own():
+    stages = {"ptx": lambda source, metadata: source + metadata}
+    with copies_through_l1(True):
+        hook = knobs.runtime.add_stages_inspection_hook
+        with ThreadPoolExecutor(1) as other:
+            other.submit(hook, "backend", stages, "options", "language", 90).result()
+            assert other.submit(hook).result() != hook()
+    assert stages["ptx"](PTX, "") == PTX
+
+
+def test_nothing_is_hooked_where_it_is_not_wanted():
+    with copies_through_l1(False):
+        assert knobs.runtime.add_stages_inspection_hook is None
+
+
 def test_a_compilation_that_fails_leaves_nothing_behind():
-    with pytest.raises(RuntimeError, match="compiler"), copies_through_l1():
+    with pytest.raises(RuntimeError, match="compiler"), copies_through_l1(True):
         raise RuntimeError("compiler")
     assert knobs.runtime.add_stages_inspection_hook is None
 
@@ -56,7 +71,7 @@ def test_the_hook_of_somebody_else_stays(monkeypatch):
         return "theirs", "1"
 
     monkeypatch.setattr(knobs.runtime, "add_stages_inspection_hook", theirs)
-    with copies_through_l1():
+    with copies_through_l1(True):
         assert knobs.runtime.add_stages_inspection_hook is theirs
     assert knobs.runtime.add_stages_inspection_hook is theirs
 

@@ -24,9 +24,7 @@ from .records import Accuracy, Clocks, Method, Record, Status
 from .suspicions import summary, suspicions
 
 HOST_ROUNDS = 5
-BRIEF_HOST_ROUNDS = (
-    25  # of calls so short that host time is what counts: a busy host moves the median of five
-)
+BRIEF_HOST_ROUNDS = 25  # where host time is what counts: a busy host moves the median of five
 FEWEST_ROUNDS = 3  # whatever the budget
 
 

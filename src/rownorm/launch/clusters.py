@@ -12,7 +12,7 @@ SHARES = (1, 2, 4, 8)  # programs on a multiprocessor
 # From cuda.h: CUfunction_attribute and CUlaunchAttributeID.
 _MAX_DYNAMIC_SHARED, _NON_PORTABLE_CLUSTER, _CLUSTER_DIMENSION = 8, 14, 4
 # Bytes of shared memory that a multiprocessor has, and that a program takes beside its own.
-_SHARED, _RESERVED = 228 << 10, 1 << 10
+_SHARED, RESERVED = 228 << 10, 1 << 10
 
 _PROBE = b""".version 8.0
 .target sm_90
@@ -55,10 +55,10 @@ def _ask_driver(cuda: ctypes.CDLL) -> tuple[tuple[int, ...], ...]:
     _check(cuda.cuModuleLoadData(ctypes.byref(module), _PROBE))
     try:
         _check(cuda.cuModuleGetFunction(ctypes.byref(probe), module, b"probe"))
-        _check(cuda.cuFuncSetAttribute(probe, _MAX_DYNAMIC_SHARED, _SHARED - _RESERVED))
+        _check(cuda.cuFuncSetAttribute(probe, _MAX_DYNAMIC_SHARED, _SHARED - RESERVED))
         _check(cuda.cuFuncSetAttribute(probe, _NON_PORTABLE_CLUSTER, 1))
         return tuple(
-            tuple(_resident(cuda, probe, size, _SHARED // share - _RESERVED) for size in SIZES)
+            tuple(_resident(cuda, probe, size, _SHARED // share - RESERVED) for size in SIZES)
             for share in SHARES
         )
     finally:

@@ -16,16 +16,28 @@ from typing import Any
 import torch
 from triton import knobs
 
-# From cuda.h: CUfunction_attribute. Bytes that a program takes beside its own.
+from .clusters import RESERVED
+
+# From cuda.h: CUfunction_attribute.
 _STATIC_SHARED, _PREFERRED_SHARED = 1, 9
-_RESERVED = 1 << 10
-_compiling = threading.RLock()  # one hook for all threads: nobody takes it away from another
+_compiling = (
+    threading.RLock()
+)  # Triton has one hook for all threads: nobody takes it away from another
+_compiler = 0  # the thread that it is for
 
 
 @contextlib.contextmanager
-def copies_through_l1() -> Iterator[None]:
-    """Within it, Triton compiles copies of 16 bytes that go through L1. A hook that is there already stays alone."""
+def copies_through_l1(wanted: bool) -> Iterator[None]:
+    """Within it, if ``wanted``, what this thread has Triton compile makes its copies of 16 bytes through L1.
+
+    A hook that is there already stays alone.
+    """
+    global _compiler
+    if not wanted:
+        yield
+        return
     with _compiling:
+        _compiler = threading.get_ident()
         before = knobs.runtime.add_stages_inspection_hook
         if before is None:
             knobs.runtime.add_stages_inspection_hook = _edit_ptx
@@ -37,6 +49,8 @@ def copies_through_l1() -> Iterator[None]:
 
 def _edit_ptx(_backend: Any = None, stages: Any = None, *_: Any) -> tuple[str, str]:
     """Triton's hook: changes the steps of a compilation; or, asked without any, says what it is in cache keys."""
+    if threading.get_ident() != _compiler:
+        return "untouched", "1"
     if stages is not None and "ptx" in stages:
         make_ptx = stages["ptx"]
         stages["ptx"] = lambda source, metadata: make_ptx(source, metadata).replace(
@@ -54,6 +68,6 @@ def leave_to_l1(function: int, shared: int, programs: int, device: int) -> None:
     cuda, own = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
     kernel = ctypes.c_void_p(function)
     if cuda.cuFuncGetAttribute(ctypes.byref(own), _STATIC_SHARED, kernel) == 0:
-        needed = programs * (shared + own.value + _RESERVED)
+        needed = programs * (shared + own.value + RESERVED)
         percent = min(100, -(-100 * needed // total))
         cuda.cuFuncSetAttribute(kernel, _PREFERRED_SHARED, percent)

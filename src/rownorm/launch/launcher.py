@@ -10,7 +10,6 @@ stays the whole description, and does what C leaves.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
@@ -60,7 +59,7 @@ class Call(NamedTuple):
     cluster: int = 1  # programs to a cluster; the grid then counts clusters
     registers: int = 0  # at most, for each thread; 0: as the compiler likes
     cooperative: bool = False  # all programs at once, or none
-    programs_per_sm: int = 0  # that have to fit one at once; 0: as the driver likes
+    programs_per_sm: int = 0  # that have to fit an SM at once; 0: as the driver likes
 
     @property
     def options(self) -> dict[str, int]:
@@ -169,15 +168,15 @@ def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], dev
         if call.cluster > 1:
             raise RuntimeError(f"{kernel.__name__}: only a direct launch can start clusters")
         return Bound(public)
-    with _ways_of_copies(call):
+    with copies_through_l1(call.cluster > 1):
         compiled = kernel.warmup(*take(tensors), *arguments, **options, grid=(1,))
-    if call.programs_per_sm and type(compiled.run).__name__ == "CudaLauncher":
+    if call.programs_per_sm and _is_for_cuda(compiled):
         leave_to_l1(compiled.function, compiled.metadata.shared, call.programs_per_sm, device)
     return Bound(_direct(call, compiled, places, device, public) or public, compiled)
 
 
-def _ways_of_copies(call: Call) -> contextlib.AbstractContextManager[None]:
-    return copies_through_l1() if call.cluster > 1 else contextlib.nullcontext()
+def _is_for_cuda(compiled: Any) -> bool:
+    return type(compiled.run).__name__ == "CudaLauncher"
 
 
 def _places(call: Call, roles: Sequence[str]) -> list[int]:
@@ -199,7 +198,7 @@ def _direct(
         # Compiled as programs that know of no cluster, they are started as one: warps, programs to a cluster, shared.
         metadata = (metadata[0], call.cluster, metadata[2])
     middle: tuple[Any, ...]
-    if VERSION == (3, 6) and type(run).__name__ == "CudaLauncher" and not run.global_scratch_size:
+    if VERSION == (3, 6) and _is_for_cuda(compiled) and not run.global_scratch_size:
         # The extension function under the launcher. After the function come: cooperative, programmatic,
         # two scratch buffers, metadata, launch metadata, two hooks, then the kernel's arguments.
         launch, middle = run.launch, (call.cooperative, False, None, None, metadata)
@@ -228,7 +227,7 @@ def _direct(
 
 def _described(call: Call, roles: Sequence[str], compiled: Any) -> native.Kernel:
     """What the extension has to know of a launch; raises where only Triton's own launcher can start it."""
-    if compiled is None or not is_known() or type(compiled.run).__name__ != "CudaLauncher":
+    if compiled is None or not is_known() or not _is_for_cuda(compiled):
         raise RuntimeError("this launcher is not known")
     run, metadata = compiled.run, compiled.packed_metadata
     if run.global_scratch_size or run.profile_scratch_size or run.launch_pdl:
@@ -265,5 +264,5 @@ def compile_for(call: Call, dtypes: Mapping[str, torch.dtype | None], target: GP
             signature[name] = "constexpr"
             constants[place,] = call.constants.get(name)
     source = ASTSource(call.kernel, signature, constants, attributes)
-    with _ways_of_copies(call):
+    with copies_through_l1(call.cluster > 1):
         return triton.compile(source, target=target, options=call.options)
