@@ -117,7 +117,9 @@ def _tiles(study: Study, block_cols: int, chunks: int) -> Iterator[dict[str, Any
             per_thread = block_rows * chunks * block_cols // (32 * num_warps)
             if not study.vector <= per_thread <= (64 if block_rows > 1 else 128):
                 continue
-            if block_rows * block_cols < 32 * num_warps * study.vector:
+            # 16 bytes for every thread, or 8 where they are copied ahead.
+            least = study.vector if study.direction == "forward" else study.vector // 2
+            if block_rows * block_cols < 32 * num_warps * least:
                 continue
             if block_rows > 1 and block_rows * chunks * block_cols > 8192:
                 continue
@@ -189,8 +191,8 @@ def _pipelines(tile: dict[str, Any], width: int, study: Study) -> Iterator[dict[
     for num_warps, programs_per_sm in pairs:
         if num_warps != tile["num_warps"]:
             continue
-        # 128 registers a thread are too few for two fp32 rows and their sums.
-        if num_warps == 16 and itemsize == 4:
+        # 128 registers a thread are too few for two fp32 rows and two sums.
+        if num_warps == 16 and itemsize == 4 and study.center:
             continue
         most_warps = 8 if width > 24 * 32 * num_warps else 12
         if clustered and num_warps * programs_per_sm > most_warps and num_warps < 16:

@@ -15,27 +15,34 @@ from rownorm.program import ACTIVATIONS
 
 SMOOTH = ("silu", "gelu", "gelu_tanh")
 EVERY_ACTIVATION = pytest.mark.parametrize("activation", ACTIVATIONS)
-PRECISION = pytest.mark.parametrize("precise", [False, True], ids=["short", "precise"])
+SHORT, SHORTEST, PRECISE = FORMS = ("short", "shortest", "precise")
 
 
 @triton.jit
 def _evaluate(
-    z_ptr, y_ptr, slope_ptr, ACTIVATION: tl.constexpr, PRECISE: tl.constexpr, N: tl.constexpr
+    z_ptr,
+    y_ptr,
+    slope_ptr,
+    ACTIVATION: tl.constexpr,
+    PRECISE: tl.constexpr,
+    MAY_WAIT: tl.constexpr,
+    N: tl.constexpr,
 ):
     lanes = tl.program_id(0) * N + tl.arange(0, N)
     z = tl.load(z_ptr + lanes)
     tl.store(y_ptr + lanes, activate(z, ACTIVATION, PRECISE))
     one = tl.full(z.shape, 1.0, z.dtype)
-    tl.store(slope_ptr + lanes, activation_gradient(one, z, ACTIVATION, PRECISE))
+    tl.store(slope_ptr + lanes, activation_gradient(one, z, ACTIVATION, PRECISE, MAY_WAIT))
 
 
-def evaluated(z: torch.Tensor, activation: str, precise: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def evaluated(z: torch.Tensor, activation: str, form: str) -> tuple[torch.Tensor, torch.Tensor]:
     """(activation(z), its derivative) in the dtype of z, before anything is rounded to be stored."""
+    precise, may_wait = form == PRECISE, form == SHORTEST
     block = 1 << 14
     padded = torch.zeros(-(-len(z) // block) * block, dtype=z.dtype, device=z.device)
     padded[: len(z)] = z
     y, slope = torch.empty_like(padded), torch.empty_like(padded)
-    _evaluate[(len(padded) // block,)](padded, y, slope, activation, precise, block)
+    _evaluate[(len(padded) // block,)](padded, y, slope, activation, precise, may_wait, block)
     return y[: len(z)].cpu(), slope[: len(z)].cpu()
 
 
@@ -78,10 +85,11 @@ def numbers(device: str) -> torch.Tensor:
     ],
     ids=str,
 )
-def test_short_forms_are_good_for_16_bits(activation, dtype, most, device):
+@pytest.mark.parametrize("form", [SHORT, SHORTEST])
+def test_short_forms_are_good_for_16_bits(activation, dtype, most, form, device):
     """What a store adds is half an ulp. A slope is a sum, of which the share is one part, and can be no better."""
     z = numbers(device)
-    y, slope = evaluated(z, activation, precise=False)
+    y, slope = evaluated(z, activation, form)
     true_y, true_slope, share = exactly(z, activation)
     # Beyond -4.5 PyTorch's gelu, from 1 + erf in fp32, has no digit left that is right.
     assert ulps(y, true_y, dtype, beside=1e-5) <= most
@@ -89,10 +97,11 @@ def test_short_forms_are_good_for_16_bits(activation, dtype, most, device):
 
 
 @pytest.mark.parametrize("activation", SMOOTH)
-def test_short_forms_stay_within_the_budget_of_roundings(activation, device):
+@pytest.mark.parametrize("form", [SHORT, SHORTEST])
+def test_short_forms_stay_within_the_budget_of_roundings(activation, form, device):
     """What 16 roundings of fp32 can do, of the argument or of its share, is what the lab allows for the formulas."""
     z = torch.linspace(-12, 12, 1 << 15, device=device)
-    y, slope = evaluated(z, activation, precise=False)
+    y, slope = evaluated(z, activation, form)
     truth, true_slope, _ = exactly(z, activation)
     size = np.abs(z.cpu().double().numpy())
     assert (np.abs(y.double().numpy() - truth) <= 16 * 2.0**-24 * size).all()
@@ -102,7 +111,7 @@ def test_short_forms_stay_within_the_budget_of_roundings(activation, device):
 @pytest.mark.parametrize("activation", SMOOTH)
 def test_precise_forms_are_good_for_fp32(activation, device):
     z = numbers(device)
-    y, slope = evaluated(z, activation, precise=True)
+    y, slope = evaluated(z, activation, PRECISE)
     true_y, true_slope, _ = exactly(z, activation)
     assert ulps(y, true_y, torch.float32, beside=0.25) <= 6
     assert ulps(slope, true_slope, torch.float32, beside=0.25) <= 6
@@ -111,7 +120,7 @@ def test_precise_forms_are_good_for_fp32(activation, device):
 @pytest.mark.parametrize("activation", SMOOTH)
 def test_fp64_has_all_its_digits(activation, device):
     z = numbers(device).double()
-    y, slope = evaluated(z, activation, precise=True)
+    y, slope = evaluated(z, activation, PRECISE)
     true_y, true_slope, _ = exactly(z, activation)
     assert ulps(y, true_y, torch.float64, beside=0.25) <= 8
     assert ulps(slope, true_slope, torch.float64, beside=0.25) <= 8
@@ -135,20 +144,20 @@ EDGES = [
 ]
 
 
-@PRECISION
+@pytest.mark.parametrize("form", FORMS)
 @EVERY_ACTIVATION
-def test_edges_are_as_in_torch(activation, precise, device):
+def test_edges_are_as_in_torch(activation, form, device):
     """Infinities, nan, both zeros, subnormal and great numbers; zeros of ``y`` with their sign.
 
     In fp64, since PyTorch's own gelu in fp32 makes nan of inf on a CPU. Where z^2 overflows, the slope of gelu_tanh is
     nan, here as there.
     """
     z = torch.tensor([*EDGES, *(-value for value in EDGES)])
-    y, slope = evaluated(z.to(device), activation, precise)
+    y, slope = evaluated(z.to(device), activation, form)
     wide = z.double().requires_grad_()
     torch_y = _torch_activation(activation, wide)
     (torch_slope,) = torch.autograd.grad(torch_y.sum(), wide)
-    close = {"rtol": 1e-5 if precise else 2**-13, "atol": 1e-30, "equal_nan": True}
+    close = {"rtol": 1e-5 if form == PRECISE else 2**-13, "atol": 1e-30, "equal_nan": True}
     torch.testing.assert_close(y, torch_y.detach().float(), **close)
     squares = (z.abs() < 1e19) | ~z.isfinite()
     torch.testing.assert_close(slope[squares], torch_slope[squares].float(), **close)

@@ -343,6 +343,9 @@ def test_dy_is_read_together_with_h_where_a_thread_can_hold_it():
     one = dataclasses.replace(held, chunks=1)
     assert options.reads_together(one, dataclasses.replace(asked, dtype=torch.float32))
     assert not options.reads_together(one, dataclasses.replace(asked, dtype=torch.float64))
+    # A third sum takes no room where there is one for all rows of a tile.
+    rows = Plan("tile", 4, 1024, 4, chunks=1)
+    assert options.reads_together(rows, dataclasses.replace(asked, n_cols=1024, n_column_sums=3))
 
 
 @pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])

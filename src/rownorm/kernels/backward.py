@@ -140,7 +140,7 @@ def backward_tile(
 ):
     PRECISE: tl.constexpr = is_precise(dx_ptr, dresidual_ptr, dpre_bias_ptr, dweight_ptr, dbias_ptr)
     n_cols = n_cols * ALIGN
-    n = tl.cast(n_cols, COMPUTE)
+    share = 1.0 / tl.cast(n_cols, COMPUTE)  # of a column in a mean
     mailbox = open_mailbox() if CLUSTER > 1 else 0
     program = (
         tl.program_id(0) // CLUSTER
@@ -203,6 +203,7 @@ def backward_tile(
                 PRECISE,
                 ROUND_TO,
                 COMPUTE,
+                READ_TOGETHER,
             )
             g = g + (own_g,)
             products = products + (own_g * x_hat[c],)
@@ -222,10 +223,10 @@ def backward_tile(
         if CLUSTER > 1:
             a, b = received_sums(mailbox, turn, CLUSTER)
         # rstd * (g - b - a * x_hat), with as little as possible left to do for every element.
-        slope = -(a / n) * rstd
+        slope = -(a * share) * rstd
         if CENTER:  # of one column, g is b, and nothing may be left of them
             rstd *= (n_cols > 1).to(COMPUTE)
-        offset = -(b / n) * rstd
+        offset = -(b * share) * rstd
         more_dpre_bias = ()
         for c in tl.static_range(CHUNKS):
             cols = c * BLOCK_COLS + lanes

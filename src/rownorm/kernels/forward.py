@@ -12,13 +12,63 @@ import triton.language as tl
 from .arithmetic import (
     activate,
     affine,
+    all_of,
+    fused_x_hat,
     in_range,
+    is_near,
     is_precise,
     load_columns,
     load_h,
     moments,
-    normalize,
+    rounded,
 )
+
+
+@triton.jit
+def _apply(
+    h,
+    mu,
+    rstd,
+    weights,
+    biases,
+    weight_ptr,
+    bias_ptr,
+    y_ptr,
+    out_row,
+    ok,
+    lanes,
+    n_cols,
+    CENTER: tl.constexpr,
+    WEIGHT_SHIFT: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    ROUND_TO: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    EVEN_COLS: tl.constexpr,
+    EARLY: tl.constexpr,
+    FUSED: tl.constexpr,  # which rows get their x_hat by a fused multiply and add: all, near ones, or none
+):
+    """Write ``y``, of rows whose statistics are known."""
+    for c in tl.static_range(CHUNKS):
+        cols = c * BLOCK_COLS + lanes
+        col_ok = in_range(cols, n_cols, EVEN_COLS or c < CHUNKS - 1)
+        if FUSED == "all":
+            x_hat = fused_x_hat(h[c], mu, rstd)
+        else:
+            x_hat = (h[c] - mu if CENTER else h[c]) * rstd
+        if FUSED == "near ones":
+            x_hat = tl.where(is_near(mu, rstd), fused_x_hat(h[c], mu, rstd), x_hat)
+        # Loaded only now: until the statistics are known they would take registers from the rows in flight.
+        if EARLY:
+            weight = weights[c] if weight_ptr is not None else None
+            bias = biases[c] if bias_ptr is not None else None
+        else:
+            weight = load_columns(weight_ptr, cols, col_ok) if weight_ptr is not None else None
+            bias = load_columns(bias_ptr, cols, col_ok) if bias_ptr is not None else None
+        z = affine(rounded(x_hat, ROUND_TO, COMPUTE), weight, bias, WEIGHT_SHIFT, COMPUTE)
+        y = activate(z, ACTIVATION, is_precise(y_ptr))
+        tl.store(y_ptr + out_row + cols, y.to(y_ptr.dtype.element_ty), mask=ok[c])
 
 
 @triton.jit(do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols"])
@@ -83,20 +133,83 @@ def forward_tile(
                 biases = biases + (load_columns(bias_ptr, cols, col_ok),)
     mu, rstd = moments(h, inside, n_cols, CENTER, EPS, COMPUTE, CHUNKS)
 
-    for c in tl.static_range(CHUNKS):
-        cols = c * BLOCK_COLS + lanes
-        col_ok = in_range(cols, n_cols, EVEN_COLS or c < CHUNKS - 1)
-        x_hat = normalize(h[c] - mu if CENTER else h[c], rstd, ROUND_TO, COMPUTE)
-        # Loaded only now: until the statistics are known they would take registers from the rows in flight.
-        if EARLY:
-            weight = weights[c] if weight_ptr is not None else None
-            bias = biases[c] if bias_ptr is not None else None
+    # An activation takes so many instructions that one less counts.
+    if CENTER and ACTIVATION is not None:
+        if all_of(is_near(mu, rstd)):
+            _apply(
+                h,
+                mu,
+                rstd,
+                weights,
+                biases,
+                weight_ptr,
+                bias_ptr,
+                y_ptr,
+                out_row,
+                ok,
+                lanes,
+                n_cols,
+                CENTER,
+                WEIGHT_SHIFT,
+                ACTIVATION,
+                ROUND_TO,
+                COMPUTE,
+                BLOCK_COLS,
+                CHUNKS,
+                EVEN_COLS,
+                EARLY,
+                "all",
+            )
         else:
-            weight = load_columns(weight_ptr, cols, col_ok) if weight_ptr is not None else None
-            bias = load_columns(bias_ptr, cols, col_ok) if bias_ptr is not None else None
-        z = affine(x_hat, weight, bias, WEIGHT_SHIFT, COMPUTE)
-        y = activate(z, ACTIVATION, is_precise(y_ptr))
-        tl.store(y_ptr + out_row + cols, y.to(y_ptr.dtype.element_ty), mask=ok[c])
+            _apply(
+                h,
+                mu,
+                rstd,
+                weights,
+                biases,
+                weight_ptr,
+                bias_ptr,
+                y_ptr,
+                out_row,
+                ok,
+                lanes,
+                n_cols,
+                CENTER,
+                WEIGHT_SHIFT,
+                ACTIVATION,
+                ROUND_TO,
+                COMPUTE,
+                BLOCK_COLS,
+                CHUNKS,
+                EVEN_COLS,
+                EARLY,
+                "near ones",
+            )
+    else:
+        _apply(
+            h,
+            mu,
+            rstd,
+            weights,
+            biases,
+            weight_ptr,
+            bias_ptr,
+            y_ptr,
+            out_row,
+            ok,
+            lanes,
+            n_cols,
+            CENTER,
+            WEIGHT_SHIFT,
+            ACTIVATION,
+            ROUND_TO,
+            COMPUTE,
+            BLOCK_COLS,
+            CHUNKS,
+            EVEN_COLS,
+            EARLY,
+            "none",
+        )
     if mu_ptr is not None:
         tl.store(mu_ptr + rows, mu, mask=row_ok)
     if rstd_ptr is not None:

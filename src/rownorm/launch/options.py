@@ -185,11 +185,12 @@ def sums_rows(plan: Plan, problem: Problem) -> bool:
 
 
 def reads_together(plan: Plan, problem: Problem) -> bool:
-    """Backward: whether a thread has registers to hold all it has of ``dy`` in a turn, as it is read."""
+    """Backward: whether a thread has registers to hold all it has of ``dy`` in a turn, as it is read, beside its sums."""
     threads = plan.num_warps * problem.device.warp_size
     held = plan.block_rows * plan.chunks * plan.block_cols * problem.dtype.itemsize
     fits = held <= READ_AT_ONCE * threads and not problem.computes_in_fp64
-    return fits and problem.n_column_sums < 3
+    few_sums = problem.n_column_sums < 3 or sums_rows(plan, problem)
+    return fits and few_sums
 
 
 def _in_smaller_tiles(plan: Plan, problem: Problem) -> Plan:
