@@ -185,7 +185,7 @@ def sums_rows(plan: Plan, problem: Problem) -> bool:
 
 
 def reads_together(plan: Plan, problem: Problem) -> bool:
-    """Backward: whether a thread has registers to hold all it has of ``dy`` in a turn, as it is read, beside its sums."""
+    """Backward: whether a thread has registers for all it has of ``dy`` in a turn, as it is read, beside its sums."""
     threads = plan.num_warps * problem.device.warp_size
     held = plan.block_rows * plan.chunks * plan.block_cols * problem.dtype.itemsize
     fits = held <= READ_AT_ONCE * threads and not problem.computes_in_fp64
