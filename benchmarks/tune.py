@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 import torch
 import triton
 
-from rownorm.lab.timing import CACHE_MULTIPLE, Flush, GraphRounds
+from rownorm.lab.devices import describe
+from rownorm.lab.timing import Flush, GraphRounds, plan_round
 from rownorm.launch import device_of, force
 from rownorm.launch.problem import OPTIONS
 from rownorm.launch.rules import next_power_of_2
@@ -54,6 +55,28 @@ class Study(NamedTuple):
     @property
     def n_rows(self) -> int:
         return min(MOST_ROWS, ELEMENTS // self.n_cols)
+
+    @property
+    def n_read(self) -> int:
+        """Bytes of rows that a call reads of tensors of the norm's own dtype."""
+        n_tensors = 1 if self.direction == "forward" else 2
+        return n_tensors * self.n_rows * self.n_cols * self.dtype.itemsize
+
+    def n_moved(self, n_rows: int) -> int:
+        """Bytes that a call of so many rows must move."""
+        row, stream = self.dtype.itemsize, self.residual.itemsize if self.residual else 0
+        if self.direction == "forward":
+            per_element = 2 * (row + stream)
+        elif self.residual is None:
+            per_element = 3 * row
+        else:
+            per_element = 2 * row + (2 + self.has_own_stream) * stream
+        return n_rows * self.n_cols * per_element
+
+    @property
+    def has_own_stream(self) -> bool:
+        """Whether backward writes a gradient of the residual beside that of x: they differ in dtype."""
+        return self.residual is not None and self.residual != self.dtype
 
     @property
     def vector(self) -> int:
@@ -216,29 +239,25 @@ def prepared(study: Study, n_rows: int, copies: int) -> tuple[Any, Any, list[Any
     adds = study.residual is not None
     rows = [torch.randn(shape, **options) for _ in range(copies)]
     beside = [torch.randn_like(x, dtype=study.residual) if adds else None for x in rows]
-    row_bytes = rows[0].numel() * study.dtype.itemsize
-    residual_bytes = 0 if study.residual is None else rows[0].numel() * study.residual.itemsize
+    moved = study.n_moved(n_rows)
     if study.direction == "forward":
 
         def forward(one: Any) -> Any:
             return execute.forward(*one, pre_bias, weight, bias, program, False)
 
         pairs = list(zip(rows, beside, strict=True))
-        moved = 2 * (row_bytes + residual_bytes)
         return forward, _ceiling(study, moved), pairs, moved
     inputs = []
     for x, residual in zip(rows, beside, strict=True):
         _, h, mu, rstd = execute.forward(x, residual, pre_bias, weight, bias, program, True)
         inputs.append((x if h is None else h, torch.randn_like(x), residual, mu, rstd))
-    own = study.residual is not None and study.residual != study.dtype
-    wanted = (True, own, pre_bias is not None, True, study.center)
+    wanted = (True, study.has_own_stream, pre_bias is not None, True, study.center)
 
     def backward(one: Any) -> Any:
         h, dy, dh, mu, rstd = one
         given = Given(dy, dh, h, pre_bias, weight, bias, mu, rstd)
         return execute.backward(given, program, adds, wanted)
 
-    moved = 3 * row_bytes if not adds else 2 * row_bytes + (2 + own) * residual_bytes
     return backward, _ceiling(study, moved), inputs, moved
 
 
@@ -263,11 +282,11 @@ def compile_all(jobs: list[tuple[Study, dict[str, Any]]]) -> None:
             print(f"cannot compile {study} {settings}: {type(error).__name__}", file=sys.stderr)
 
 
-def seconds_of(call: Any, inputs: list[Any], flush: Flush, rounds: int) -> float:
-    """Device time of one call, a median."""
+def seconds_of(call: Any, inputs: list[Any], flush: Flush, rounds: int, repeats: int = 1) -> float:
+    """Device time of one call, a median. A round goes through all inputs so many times."""
     seconds = []
     with torch.cuda.stream(torch.cuda.Stream()):
-        graph = GraphRounds([functools.partial(call, one) for one in inputs], 1, flush)
+        graph = GraphRounds([functools.partial(call, one) for one in inputs], repeats, flush)
         for _ in range(rounds):
             finished = graph.run()
             torch.cuda.synchronize()
@@ -277,16 +296,22 @@ def seconds_of(call: Any, inputs: list[Any], flush: Flush, rounds: int) -> float
 
 def measure(study: Study) -> dict[str, Any]:
     """The fastest settings for one width, with its figures."""
-    cache = torch.cuda.get_device_properties(0).L2_cache_size
-    bytes_read = study.n_rows * study.n_cols * study.dtype.itemsize
-    bytes_read *= 1 if study.direction == "forward" else 2
-    copies = min(16, max(2, -(-CACHE_MULTIPLE * cache // bytes_read)))
-    call, ceiling, inputs, size = prepared(study, study.n_rows, copies)
-    flush = Flush(cache, torch.device("cuda"))
+    facts = describe()
+    # Rounds as the lab's bench has them: what is fast once need not be fast when it is called again at once.
+    plan = plan_round(
+        study.n_moved(study.n_rows),
+        study.n_read,
+        cache=facts.l2_bytes,
+        peak=facts.peak_bytes_per_second,
+        memory=facts.memory_bytes,
+        on_gpu=True,
+    )
+    call, ceiling, inputs, size = prepared(study, study.n_rows, plan.sets)
+    flush = Flush(facts.l2_bytes, torch.device("cuda"))
     torch.cuda.synchronize()
 
     def speed(call: Any, rounds: int) -> float:
-        return size / seconds_of(call, inputs, flush, rounds) / 1e9
+        return size / seconds_of(call, inputs, flush, rounds, plan.repeats) / 1e9
 
     measured = []
     for settings in candidates(study):
@@ -325,7 +350,7 @@ def quickest_of_few(
     if len(equals) == 1:
         return equals[0]
     call, _, inputs, _ = prepared(study, FEW_ROWS, copies=FEW_COPIES)
-    flush = Flush(torch.cuda.get_device_properties(0).L2_cache_size, torch.device("cuda"))
+    flush = Flush(describe().l2_bytes, torch.device("cuda"))
     torch.cuda.synchronize()
 
     def latency(settings: dict[str, Any]) -> float:

@@ -71,3 +71,20 @@ def test_all_that_is_tried_can_be_planned(direction, residual, n_cols):
         with force(**settings):
             made = plan(asked)
         assert (made.regime, made.num_warps) == (settings["regime"], settings["num_warps"])
+
+
+@pytest.mark.parametrize(
+    ("direction", "residual", "per_element"),
+    [
+        ("forward", None, 4),
+        ("forward", torch.float32, 12),
+        ("backward", None, 6),
+        ("backward", torch.bfloat16, 8),  # one gradient for x and the residual
+        ("backward", torch.float32, 16),
+    ],
+)
+def test_a_study_knows_what_a_call_must_move(direction, residual, per_element):
+    study = tune.Study(direction, True, torch.bfloat16, 2048, residual)
+    assert study.n_moved(1000) == 1000 * 2048 * per_element
+    n_elements = study.n_rows * 2048
+    assert study.n_read == n_elements * (2 if direction == "forward" else 4)

@@ -1,5 +1,6 @@
 """How rounds are made up, and what they measure."""
 
+import gc
 import time
 
 import pytest
@@ -125,3 +126,22 @@ def test_peak_memory_counts_outputs_and_what_was_alive_meanwhile():
     x = torch.randn(1 << 20, device="cuda")
     assert timing.peak_bytes(lambda: torch.neg(x)) == x.nbytes
     assert timing.peak_bytes(lambda: torch.neg(torch.neg(x))) == 2 * x.nbytes
+
+
+def test_garbage_is_not_collected_while_memory_is_measured(monkeypatch):
+    """Tensors of the case before, freed in the middle of a call, made its peak 0."""
+    for name in ("synchronize", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    for name in ("memory_allocated", "max_memory_allocated"):
+        monkeypatch.setattr(torch.cuda, name, lambda: 0)
+    seen = []
+    timing.peak_bytes(lambda: seen.append(gc.isenabled()))
+    assert seen == [False]
+    assert gc.isenabled()
+
+    def fails():
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="memory"):
+        timing.peak_bytes(fails)
+    assert gc.isenabled()

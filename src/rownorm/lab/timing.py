@@ -7,10 +7,12 @@ CPU, a loop by the clock.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -207,11 +209,24 @@ def host_seconds(call: Callable[[], Any], calls: int) -> float:
 def peak_bytes(call: Callable[[], Any]) -> int:
     """The most GPU memory that is alive during a call beyond what was before it, its outputs included."""
     torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    call()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
+    with _uncollected():
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Python collects no garbage meanwhile: tensors in it, freed during a call, would hide as much of what it takes."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
