@@ -47,18 +47,19 @@ def _apply(
     CHUNKS: tl.constexpr,
     EVEN_COLS: tl.constexpr,
     EARLY: tl.constexpr,
-    FUSED: tl.constexpr,  # which rows get their x_hat by a fused multiply and add: all, near ones, or none
+    FUSES: tl.constexpr,  # x_hat of rows that are near 0
+    ALL_NEAR: tl.constexpr,
 ):
     """Write ``y``, of rows whose statistics are known."""
     for c in tl.static_range(CHUNKS):
         cols = c * BLOCK_COLS + lanes
         col_ok = in_range(cols, n_cols, EVEN_COLS or c < CHUNKS - 1)
-        if FUSED == "all":
+        if ALL_NEAR:
             x_hat = fused_x_hat(h[c], mu, rstd)
         else:
             x_hat = (h[c] - mu if CENTER else h[c]) * rstd
-        if FUSED == "near ones":
-            x_hat = tl.where(is_near(mu, rstd), fused_x_hat(h[c], mu, rstd), x_hat)
+            if FUSES:
+                x_hat = tl.where(is_near(mu, rstd), fused_x_hat(h[c], mu, rstd), x_hat)
         # Loaded only now: until the statistics are known they would take registers from the rows in flight.
         if EARLY:
             weight = weights[c] if weight_ptr is not None else None
@@ -134,57 +135,33 @@ def forward_tile(
     mu, rstd = moments(h, inside, n_cols, CENTER, EPS, COMPUTE, CHUNKS)
 
     # An activation takes so many instructions that one less counts.
-    if CENTER and ACTIVATION is not None:
-        if all_of(is_near(mu, rstd)):
-            _apply(
-                h,
-                mu,
-                rstd,
-                weights,
-                biases,
-                weight_ptr,
-                bias_ptr,
-                y_ptr,
-                out_row,
-                ok,
-                lanes,
-                n_cols,
-                CENTER,
-                WEIGHT_SHIFT,
-                ACTIVATION,
-                ROUND_TO,
-                COMPUTE,
-                BLOCK_COLS,
-                CHUNKS,
-                EVEN_COLS,
-                EARLY,
-                "all",
-            )
-        else:
-            _apply(
-                h,
-                mu,
-                rstd,
-                weights,
-                biases,
-                weight_ptr,
-                bias_ptr,
-                y_ptr,
-                out_row,
-                ok,
-                lanes,
-                n_cols,
-                CENTER,
-                WEIGHT_SHIFT,
-                ACTIVATION,
-                ROUND_TO,
-                COMPUTE,
-                BLOCK_COLS,
-                CHUNKS,
-                EVEN_COLS,
-                EARLY,
-                "near ones",
-            )
+    FUSES: tl.constexpr = CENTER and ACTIVATION is not None
+    if all_of(is_near(mu, rstd)) if FUSES else False:
+        _apply(
+            h,
+            mu,
+            rstd,
+            weights,
+            biases,
+            weight_ptr,
+            bias_ptr,
+            y_ptr,
+            out_row,
+            ok,
+            lanes,
+            n_cols,
+            CENTER,
+            WEIGHT_SHIFT,
+            ACTIVATION,
+            ROUND_TO,
+            COMPUTE,
+            BLOCK_COLS,
+            CHUNKS,
+            EVEN_COLS,
+            EARLY,
+            FUSES,
+            True,
+        )
     else:
         _apply(
             h,
@@ -208,7 +185,8 @@ def forward_tile(
             CHUNKS,
             EVEN_COLS,
             EARLY,
-            "none",
+            FUSES,
+            False,
         )
     if mu_ptr is not None:
         tl.store(mu_ptr + rows, mu, mask=row_ok)
