@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from helpers import _torch_activation
 
-from rownorm.kernels.arithmetic import activate, activation_gradient
+from rownorm.kernels.activations import activate, activation_gradient
 from rownorm.program import ACTIVATIONS
 
 SMOOTH = ("silu", "gelu", "gelu_tanh")

@@ -16,11 +16,11 @@ as the identity, as it does in autograd. Strides and sizes arrive divided by ALI
 import triton
 import triton.language as tl
 
+from .activations import is_precise
 from .arithmetic import (
     added,
     gradient_before_affine,
     in_range,
-    is_precise,
     load_ahead,
     load_columns,
     sum_both,

@@ -13,10 +13,10 @@ so that what the others sent is there when it is wanted. Equations and conventio
 import triton
 import triton.language as tl
 
+from .activations import is_precise
 from .arithmetic import (
     gradient_before_affine,
     in_range,
-    is_precise,
     load_ahead,
     load_columns,
     sum_both,

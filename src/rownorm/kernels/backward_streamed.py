@@ -9,7 +9,8 @@ Equations and conventions as in ``backward``.
 import triton
 import triton.language as tl
 
-from .arithmetic import gradient_before_affine, is_precise, load_columns, load_h, widened
+from .activations import is_precise
+from .arithmetic import gradient_before_affine, load_columns, load_h, widened
 
 
 @triton.jit(

@@ -9,14 +9,13 @@ Values are rounded at their stores and nowhere else, except ``x_hat`` where ROUN
 import triton
 import triton.language as tl
 
+from .activations import activate, is_precise
 from .arithmetic import (
-    activate,
     affine,
     all_of,
     fused_x_hat,
     in_range,
     is_near,
-    is_precise,
     load_columns,
     load_h,
     moments,

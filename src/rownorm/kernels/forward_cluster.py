@@ -11,13 +11,12 @@ Conventions as in ``forward``.
 import triton
 import triton.language as tl
 
+from .activations import activate, is_precise
 from .arithmetic import (
-    activate,
     affine,
     in_range,
     inverse_sqrt,
     is_centered,
-    is_precise,
     load_columns,
     load_h,
     moments_about,

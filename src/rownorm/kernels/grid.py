@@ -21,7 +21,7 @@ the warps of a program share the words of a row, add theirs, and meet in shared 
 import triton
 import triton.language as tl
 
-from .arithmetic import INTERPRETED
+from .target import INTERPRETED
 
 
 @triton.jit

@@ -20,9 +20,8 @@ from .clusters import RESERVED
 
 # From cuda.h: CUfunction_attribute.
 _STATIC_SHARED, _PREFERRED_SHARED = 1, 9
-_compiling = (
-    threading.RLock()
-)  # Triton has one hook for all threads: nobody takes it away from another
+# Triton has one hook for all threads: nobody takes it away from another.
+_compiling = threading.RLock()
 _compiler = 0  # the thread that it is for
 
 

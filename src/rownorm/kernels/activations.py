@@ -1,0 +1,178 @@
+"""Activations and their slopes, on tiles in fp32 or fp64.
+
+They are computed to what the results show: to fp32, or in fewer instructions where all that is stored has 16 bits.
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+from .target import INTERPRETED, on_nvidia
+
+
+@triton.constexpr_function
+def is_precise(*pointers):
+    """Whether one of these, of which some may be None, is to numbers of more than 16 bits.
+
+    Where all that is stored has 16, activations are computed to an error of 4e-7, in fewer instructions.
+    """
+    return any(p is not None and p.dtype.element_ty.primitive_bitwidth > 16 for p in pointers)
+
+
+@triton.jit
+def _reciprocal(x):
+    """``1 / x``; in fp32 within 1 ulp, and 0 where that is subnormal, in one instruction."""
+    if INTERPRETED or x.dtype == tl.float64:
+        return 1.0 / x
+    elif on_nvidia():
+        return tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return libdevice.fast_dividef(1.0, x)
+
+
+@triton.jit
+def activate(z, ACTIVATION: tl.constexpr, PRECISE: tl.constexpr):
+    """``activation(z)``."""
+    if ACTIVATION == "relu":
+        return tl.where(z < 0.0, 0.0, z)  # a comparison, not a maximum: nan stays nan
+    elif ACTIVATION == "silu":
+        return z * _logistic(z * _unit(z.dtype))
+    elif ACTIVATION == "gelu":
+        return z * (_normal_cdf(z) if PRECISE else _short_normal_cdf(z))
+    elif ACTIVATION == "gelu_tanh":
+        return z * _logistic(_gelu_tanh_argument(z))
+    else:
+        return z
+
+
+@triton.jit
+def activation_gradient(
+    dy, z, ACTIVATION: tl.constexpr, PRECISE: tl.constexpr, MAY_WAIT: tl.constexpr = False
+):
+    """``dy * d activation(z) / dz``. MAY_WAIT: there is other work to do while an instruction takes its time."""
+    if ACTIVATION == "relu":
+        return tl.where(z <= 0.0, 0.0, dy)
+    elif ACTIVATION == "silu":
+        s, bend = _logistic_and_bend(z * _unit(z.dtype), z, PRECISE)
+        return dy * (s + bend)
+    elif ACTIVATION == "gelu":
+        if PRECISE:
+            UNIT: tl.constexpr = _unit(z.dtype)
+            density = _power(z * z * (-0.5 * UNIT) - 0.9189385332046727 * UNIT)  # log(sqrt(2 pi))
+            return dy * (_normal_cdf(z) + z * density)
+        elif MAY_WAIT:
+            return dy * _shortest_gelu_slope(z)
+        else:
+            return dy * _short_gelu_slope(z)
+    elif ACTIVATION == "gelu_tanh":
+        s, bend = _logistic_and_bend(_gelu_tanh_argument(z), z, PRECISE)
+        return dy * (s + bend * (1.5957691216057308 + 0.21406444881780076 * (z * z)))
+    else:
+        return dy
+
+
+@triton.constexpr_function
+def _unit(dtype):
+    """The unit of exponents: fp32 has an instruction for powers of 2, fp64 is most accurate with powers of e."""
+    return 1.0 if dtype == tl.float64 else 1.4426950408889634
+
+
+@triton.jit
+def _power(u):
+    """``exp(u / unit)``."""
+    if u.dtype == tl.float64:
+        return tl.exp(u)
+    else:
+        return tl.exp2(u)
+
+
+@triton.jit
+def _logistic(u):
+    """``s = 1 / (1 + exp(-u / unit))``."""
+    return _reciprocal(1.0 + _power(-u))
+
+
+@triton.jit
+def _logistic_and_bend(u, z, PRECISE: tl.constexpr):
+    """``s = 1 / (1 + exp(-u / unit))`` and ``z s (1 - s)``; if PRECISE, without the cancellation in ``1 - s``."""
+    if PRECISE:
+        t = _power(-tl.abs(u))
+        r = _reciprocal(1.0 + t)
+        return tl.where(u < 0.0, t * r, r), z * (t * r * r)
+    else:
+        s = _logistic(u)
+        return s, s * (z - z * s)
+
+
+@triton.jit
+def _gelu_tanh_argument(z):
+    """``2 sqrt(2/pi) (z + 0.044715 z^3)`` units: with it ``0.5 (1 + tanh)`` is one logistic function."""
+    UNIT: tl.constexpr = _unit(z.dtype)
+    return z * (1.5957691216057308 * UNIT + 0.07135481627260025 * UNIT * (z * z))
+
+
+@triton.jit
+def _normal_cdf(z):
+    """The share of a normal distribution that is below ``z``."""
+    return 0.5 * (1.0 + tl.erf(z * 0.7071067811865476))
+
+
+@triton.jit
+def _short_normal_cdf(z):
+    """The same, for results of 16 bits: with an error of less than 4e-7, and of 2^-13 of the tail up to 5.
+
+    The logarithm of the tail is nearly a parabola: here a polynomial in ``abs(z)``. It falls for ever, so that great
+    numbers have no tail.
+    """
+    x = tl.abs(z)
+    log_tail = 4.48549278e-05 - 1e-06 * x
+    log_tail = log_tail * x - 0.000807535328
+    log_tail = log_tail * x + 0.0080919307
+    log_tail = log_tail * x - 0.0532960714
+    log_tail = log_tail * x - 0.45893103
+    log_tail = log_tail * x - 1.15113557
+    log_tail = log_tail * x - 1.0
+    tail = tl.exp2(log_tail)
+    return tl.where(z < 0.0, tail, 1.0 - tail)
+
+
+@triton.jit
+def _short_gelu_slope(z):
+    """The slope of gelu, for results of 16 bits: with an error of less than 1.4e-6, and of 2^-13 of a slope near 0.
+
+    It is ``tail`` where z is negative and ``1 - tail`` elsewhere, with ``tail = (0.5 - 0.665 abs(z)) rest``: the first
+    factor has its root, and the logarithm of the rest is nearly a parabola.
+    """
+    x = tl.abs(z)
+    log_rest = 0.000254555804 - 1.16321988e-05 * x
+    log_rest = log_rest * x - 0.00243419436
+    log_rest = log_rest * x + 0.0137988487
+    log_rest = log_rest * x - 0.0538959706
+    log_rest = log_rest * x - 0.561038482
+    log_rest = log_rest * x - 0.383151806
+    half = _with_sign_of(z, 0.5)  # tells both sides apart without a comparison
+    return (0.5 + half) - (half - 0.665077995 * z) * tl.exp2(log_rest * x)
+
+
+@triton.jit
+def _shortest_gelu_slope(z):
+    """The same in two instructions less, with an error of less than 3e-7; but it waits for a reciprocal, too.
+
+    The logarithm of the rest is a parabola and something that tends to a constant. No polynomial does that, the
+    reciprocal of a parabola does. The rest is here too large by a constant factor, and the other one too small.
+    """
+    x = tl.abs(z)
+    bend = _reciprocal(1.71388822 + (1.08372431 + 0.214838109 * x) * x)
+    rest = tl.exp2((-0.0142655486 - 0.72071427 * x) * x + bend)
+    side = _with_sign_of(z, 0.333678667)
+    return tl.where(side < 0.0, 0.0, 1.0) - (side - 0.443844835 * z) * rest
+
+
+@triton.jit
+def _with_sign_of(z, SIZE: tl.constexpr):
+    """SIZE, or -SIZE where ``z`` is negative or -0, in one instruction."""
+    sign = z.to(tl.uint32, bitcast=True) & 0x80000000
+    size = tl.full(z.shape, SIZE, tl.float32).to(tl.uint32, bitcast=True)
+    return (sign | size).to(tl.float32, bitcast=True)
