@@ -103,9 +103,9 @@ def _loops(study: Study) -> Iterator[dict[str, Any]]:
     forward = study.direction == "forward"
     if study.n_cols < (8192 // study.dtype.itemsize if forward else 12288):
         return
-    sizes = ((1024, 8), (2048, 8), (2048, 16), (4096, 8), (4096, 16), (8192, 32))
+    sizes = ((1024, 8), (2048, 8), (2048, 16), (4096, 8), (4096, 16), (8192, 8), (8192, 32))
     for block_cols, num_warps in sizes if forward else ((1024, 4), (2048, 8), (2048, 16)):
-        if block_cols < study.n_cols:
+        if block_cols <= study.n_cols:
             looped = {"regime": "looped", "block_rows": 1, "block_cols": block_cols}
             yield {**looped, "num_warps": num_warps, "programs_per_sm": 8}
 
@@ -163,9 +163,9 @@ def _clusters(study: Study) -> Iterator[dict[str, Any]]:
     vector = 16 // study.dtype.itemsize
     for cluster in (1, 2, 4, 8, 16):
         share = -(-study.n_cols // cluster)
-        if not most_bytes // 8 < share * study.dtype.itemsize <= most_bytes:
+        if not most_bytes // 16 < share * study.dtype.itemsize <= most_bytes:
             continue
-        for num_warps in (4, 8, 16) if forward else (2, 4, 8, 16):
+        for num_warps in (4, 8, 16) if forward else (1, 2, 4, 8, 16):
             for lanes in (16, 32, 64, 128):
                 block_cols = lanes * num_warps * vector
                 per_thread = -(-share // block_cols) * block_cols // (32 * num_warps)

@@ -49,6 +49,20 @@ def poisoned_memory():
     torch.use_deterministic_algorithms(before)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def fused_multiply_add():
+    """Rounded once, as by a GPU. Triton's interpreter rounds the product, too, which PyTorch's own sums do not."""
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    def create_fma(_, x, y, z):
+        total = x.data.astype(np.float64) * y.data + z.data
+        return TensorHandle(total.astype(z.data.dtype), z.dtype.scalar)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InterpreterBuilder, "create_fma", create_fma)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def silent_overflow():
     """Kernels overflow and divide by zero without a word on a GPU; numpy, which interprets them,

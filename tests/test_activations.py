@@ -150,15 +150,19 @@ def test_edges_are_as_in_torch(activation, form, device):
     """Infinities, nan, both zeros, subnormal and great numbers; zeros of ``y`` with their sign.
 
     In fp64, since PyTorch's own gelu in fp32 makes nan of inf on a CPU. Where z^2 overflows, the slope of gelu_tanh is
-    nan, here as there.
+    nan, here as there. Of -inf PyTorch's gelu makes nan, too; in the short form it is the limit, 0. The sign that
+    PyTorch's relu gives to the relu of -0 depends on the processor.
     """
     z = torch.tensor([*EDGES, *(-value for value in EDGES)])
     y, slope = evaluated(z.to(device), activation, form)
     wide = z.double().requires_grad_()
     torch_y = _torch_activation(activation, wide)
     (torch_slope,) = torch.autograd.grad(torch_y.sum(), wide)
+    if activation == "gelu" and form != PRECISE:
+        torch_y = torch.where(z == -math.inf, 0.0, torch_y)
     close = {"rtol": 1e-5 if form == PRECISE else 2**-13, "atol": 1e-30, "equal_nan": True}
     torch.testing.assert_close(y, torch_y.detach().float(), **close)
     squares = (z.abs() < 1e19) | ~z.isfinite()
     torch.testing.assert_close(slope[squares], torch_slope[squares].float(), **close)
-    assert torch.equal(y[z == 0].signbit(), torch_y[z == 0].signbit())
+    if activation != "relu":
+        assert torch.equal(y[z == 0].signbit(), torch_y[z == 0].signbit())

@@ -31,9 +31,16 @@ from .cluster import open_mailbox, received_sums, send, wait_for_cluster
 
 
 @triton.jit
-def _load_statistics(mu_ptr, rstd_ptr, rows, row_ok, CENTER: tl.constexpr):
+def _load_statistics(
+    mu_ptr, rstd_ptr, rows, row_ok, CENTER: tl.constexpr, ACTIVATION: tl.constexpr
+):
     rstd = tl.load(rstd_ptr + rows, mask=row_ok, other=0.0)
     mu = tl.load(mu_ptr + rows, mask=row_ok, other=0.0) if CENTER else tl.zeros_like(rstd)
+    if CENTER and ACTIVATION is not None and rows.shape[0] == 1:
+        # By way of numbers, which have no layout: what is needed in two of them is copied ahead twice, and with an
+        # activation every instruction counts.
+        mu = tl.full((1, 1), tl.sum(mu), mu.dtype)
+        rstd = tl.full((1, 1), tl.sum(rstd), rstd.dtype)
     return mu, rstd
 
 
@@ -139,6 +146,8 @@ def backward_tile(
     READ_TOGETHER: tl.constexpr,  # h and dy: threads wait for them once, but hold more
 ):
     PRECISE: tl.constexpr = is_precise(dx_ptr, dresidual_ptr, dpre_bias_ptr, dweight_ptr, dbias_ptr)
+    # Where a tile has several rows, the way with more instructions but fewer slow ones was measured to be the faster.
+    MAY_WAIT: tl.constexpr = READ_TOGETHER and BLOCK_ROWS == 1
     n_cols = n_cols * ALIGN
     share = 1.0 / tl.cast(n_cols, COMPUTE)  # of a column in a mean
     mailbox = open_mailbox() if CLUSTER > 1 else 0
@@ -166,7 +175,7 @@ def backward_tile(
         tile = program + turn * step
         rows = tl.cast(tile, tl.int64) * BLOCK_ROWS + row_lanes
         row_ok = in_range(rows, n_rows, BLOCK_ROWS == 1)
-        mu, rstd = _load_statistics(mu_ptr, rstd_ptr, rows, row_ok, CENTER)
+        mu, rstd = _load_statistics(mu_ptr, rstd_ptr, rows, row_ok, CENTER, ACTIVATION)
         h = ()
         dy = ()
         inside = ()
@@ -203,7 +212,7 @@ def backward_tile(
                 PRECISE,
                 ROUND_TO,
                 COMPUTE,
-                READ_TOGETHER,
+                MAY_WAIT,
             )
             g = g + (own_g,)
             products = products + (own_g * x_hat[c],)
