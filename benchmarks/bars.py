@@ -107,8 +107,13 @@ def run_measure(options: argparse.Namespace) -> int:
         except RuntimeError as error:
             status = 1
             print(f"{FIRST_CALL.name} was not measured: {error}", file=sys.stderr)
-    jobs = jobs_of([part for part in PARTS if part.name in chosen], options.provider or PROVIDERS)
-    left = measure(options.out, jobs, options.rounds, options.workers, until)
+    named = options.provider or ()
+    jobs = jobs_of([part for part in PARTS if part.name in chosen], named or PROVIDERS)
+    try:
+        left = measure(options.out, jobs, options.rounds, options.workers, until, required=named)
+    except RuntimeError as error:
+        print(f"Stopped: {error}", file=sys.stderr)
+        return 1
     if left:
         print(
             f"Stopped after {options.limit_s} s, {left} cases are left; the same command goes on."

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from rownorm.lab.cases import Case
 from rownorm.lab.devices import describe
 from rownorm.lab.files import write_whole
 from rownorm.lab.progress import Display
-from rownorm.lab.providers import Refusal, all_providers, missing
+from rownorm.lab.providers import Refusal, all_providers, broken, missing
 from rownorm.lab.records import CEILING, EAGER, FILE, OURS, Record, Writer
 
 Job = tuple[Case, tuple[str, ...]]  # who runs it
@@ -77,11 +77,17 @@ def unfinished(jobs: Sequence[Job], records: Sequence[Record]) -> list[Job]:
 
 
 def measure(
-    folder: Path, jobs: Sequence[Job], rounds: int, workers: int, until: float = math.inf
+    folder: Path,
+    jobs: Sequence[Job],
+    rounds: int,
+    workers: int,
+    until: float = math.inf,
+    required: Collection[str] = (),
 ) -> int:
     """Measure what the folder does not hold yet; how many cases are left when ``time.monotonic()`` reaches ``until``.
 
-    Every case is on the disk as soon as it is finished. None is cut short, nor is the filling of the caches.
+    Every case is on the disk as soon as it is finished. None is cut short, nor is the filling of the caches. Where a
+    required provider turns out not to be there, RuntimeError: all of it would have to be measured again.
     """
     left = unfinished(jobs, runs.measured(folder))
     print(
@@ -108,6 +114,9 @@ def measure(
                 for record in kept:
                     writer.write(record)
                 display.finished(kept)
+                for record in kept:
+                    if record.status == "missing" and record.provider in required:
+                        raise RuntimeError(f"{record.provider} {record.why}")
     print(f"{display.done} cases measured in {time.monotonic() - began:.0f} s", flush=True)
     return len(left) - display.done
 
@@ -170,6 +179,8 @@ def compile_pair(case: Case, name: str) -> str:
         provider.prepare(case, data.rotation(case, 1, device)[0])()
     except Refusal:
         pass
+    except ImportError as error:
+        trouble = f"{name} {broken(error)}"
     except Exception as error:
         trouble = f"{name}, {case.title}: {in_one_line(error)}"
     if device == "cuda":

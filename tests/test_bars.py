@@ -469,6 +469,26 @@ def test_some_of_the_providers(tmp_path, capsys, monkeypatch, without_interprete
     assert "torch was not measured" in capsys.readouterr().out
 
 
+def test_a_provider_that_was_named_has_to_be_there(tmp_path, capsys, monkeypatch, plant):
+    """Else hours of measurements would lack it, and bars would hold that were not put to the test."""
+    monkeypatch.setattr("rownorm.lab.timing.CPU_ROUND", 2e-5)
+
+    def is_broken(case, t):
+        raise ImportError("no libmissing.so")
+
+    plant("torch", is_broken, options=providers.EVERY_OPTION)
+    command = ["measure", "--part", "host", "--rounds", "1", "--out"]
+    named = ["--provider", "rownorm", "torch"]
+    assert bars.main([*command, str(tmp_path / "a"), *named]) == 1
+    assert "Stopped: torch cannot be imported: no libmissing.so" in capsys.readouterr().err
+    assert len(read(tmp_path / "a").records) == 2  # of the first case
+    assert bars.main([*command, str(tmp_path / "b")]) == 0  # whoever is there
+    assert len(read(tmp_path / "b").records) == 8
+    only(monkeypatch, "host")
+    assert bars.main(["judge", str(tmp_path / "b")]) == 1
+    assert "torch missing: cannot be imported: no libmissing.so" in capsys.readouterr().out
+
+
 def test_the_order_of_the_parts_is_fair_to_peers():
     order = [part.name for part in bars.PARTS]
     assert order.index("few-rows") > order.index("speed-fp16")  # fla chooses once for both

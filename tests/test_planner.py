@@ -606,6 +606,44 @@ def test_limits_of_registers_are_for_the_compiler_they_were_found_with(monkeypat
         assert launch.plan(asked).registers == limit
 
 
+def test_a_pre_bias_has_rows_of_its_own_for_some_widths_and_one_compiler(monkeypatch):
+    """Between them, what was planned for the plain norm is made fit for it."""
+    table = planner._table("sm_90")
+    found_with = tuple(int(part) for part in table["triton"].split(".")[:2])
+    rows = [row for row in table["plans"] if row["option"] == "pre_bias"]
+    assert rows
+    for row in rows:
+        plain = [
+            other["max_cols"]
+            for other in table["plans"]
+            if planner._kind(other) == planner._kind(row) and not other["option"]
+        ]
+        narrower = max(width for width in plain if width < row["max_cols"])
+        own = {
+            name: value
+            for name, value in row["settings"].items()
+            if name in ("regime", "num_warps", "programs_per_sm", "cluster")
+        }
+        for version, n_cols, is_own in (
+            (found_with, row["max_cols"], True),
+            (found_with, narrower + 8, True),
+            (found_with, narrower, False),
+            ((9, 9), row["max_cols"], False),
+        ):
+            monkeypatch.setattr(planner, "VERSION", version)
+            asked = problem(
+                row["direction"],
+                32768,
+                n_cols,
+                torch.bfloat16,
+                center=row["center"],
+                n_column_sums=3,
+            )
+            plan = launch.plan(asked)
+            found = {name: getattr(plan, name) for name in own}
+            assert (found == own) == is_own, (version, n_cols)
+
+
 def test_a_plan_says_what_else_was_chosen():
     plan = Plan("resident", 1, 4096, 4, early=True, registers=64)
     assert "weights loaded early, at most 64 registers" in str(plan)

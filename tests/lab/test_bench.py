@@ -87,6 +87,10 @@ def raises(case, t):
     return call
 
 
+def is_broken(case, t):
+    raise ImportError("libmissing.so: cannot open shared object file")
+
+
 def is_missing(case, t):
     raise AssertionError("never asked")
 
@@ -99,6 +103,7 @@ PLANTED = {
     "changes": (changes_its_input, "wrong", "changed its input x"),
     "refuses": (refuses, "refused", "not on a Sunday"),
     "raises": (raises, "failed", "RuntimeError: the first line"),
+    "broken": (is_broken, "missing", "cannot be imported: libmissing.so"),
 }
 
 

@@ -107,14 +107,22 @@ def test_failed_refused_and_missing():
     def refuse(y):
         raise Refusal("no")
 
+    def is_broken(y):
+        raise ImportError("no libmissing.so")
+
     plant("crash", crash)
+    plant("broken", is_broken)
     plant("narrow", only_narrow)
     plant("refuse", refuse)
     plant("absent", refuse, needs=("surely_not_installed",), package="surely")
     made = {
         row.provider: row
-        for row in rows(providers=("crash", "narrow", "refuse", "absent"), data_sets=("normal",))
+        for row in rows(
+            providers=("crash", "broken", "narrow", "refuse", "absent"), data_sets=("normal",)
+        )
     }
+    assert made["broken"].status == "missing"
+    assert made["broken"].why == "cannot be imported: no libmissing.so"
     assert made["crash"].status == "failed"
     assert made["crash"].why == "4x64: RuntimeError: boom"
     assert not made["crash"].ok

@@ -19,7 +19,16 @@ from . import data, timing
 from .accuracy import judge_all
 from .cases import Case
 from .machine import Machine, machine_of
-from .providers import Call, Provider, Refusal, all_providers, as_tuple, interpreting, missing
+from .providers import (
+    Call,
+    Provider,
+    Refusal,
+    all_providers,
+    as_tuple,
+    broken,
+    interpreting,
+    missing,
+)
 from .records import Accuracy, Clocks, Method, Record, Status
 from .suspicions import summary, suspicions
 
@@ -74,6 +83,8 @@ class Contestant:
             action(self, *arguments)
         except Refusal as refusal:
             self.out("refused", str(refusal))
+        except ImportError as error:
+            self.out("missing", broken(error))
         except Exception as error:
             self.out("failed", in_one_line(error))
 

@@ -21,7 +21,7 @@ from .accuracy import judge
 from .bench import in_one_line
 from .cases import DTYPES, OPERATIONS, Case, Direction, Dtype, Operation
 from .data import DATA_SETS
-from .providers import Provider, Refusal, all_providers, as_tuple, interpreting, missing
+from .providers import Provider, Refusal, all_providers, as_tuple, broken, interpreting, missing
 
 Status = Literal["ok", "over", "refused", "failed", "missing"]
 
@@ -151,6 +151,8 @@ def _row(row: Row, provider: Provider, request: Request) -> Row:
             found.append(_judged(row, provider, case, request))
         except Refusal as refusal:
             refusals.append(str(refusal))
+        except ImportError as error:
+            return msgspec.structs.replace(row, status="missing", why=broken(error))
         except Exception as error:
             why = f"{rows}x{cols}: {in_one_line(error)}"
             return msgspec.structs.replace(row, status="failed", why=why)

@@ -169,6 +169,11 @@ def missing(provider: Provider, device: str | None = None) -> str | None:
     return "needs a GPU"
 
 
+def broken(error: ImportError) -> str:
+    """Why a provider cannot be used whose package is installed, but not whole."""
+    return f"cannot be imported: {error}"
+
+
 def interpreting() -> bool:
     """Whether kernels on CPU tensors run in Triton's interpreter."""
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "yes", "on")
