@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="extend",
         choices=PROVIDERS,
         metavar="NAME",
-        help=f"{', '.join(PROVIDERS)}; default: all that a part names",
+        help=f"{', '.join(PROVIDERS)}; those named must be installed; default: all of a part that are",
     )
     one.add_argument("--rounds", type=at_least(1), default=10, help="default: %(default)s")
     one.add_argument(
