@@ -73,8 +73,9 @@ def read_run(folder: Path) -> Run:
     by_case: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         by_case[record.case.key].append(record)
+    absent = failed_throughout(records)
     rows = {
-        key: {row.provider: row for row in results_of(given)[0].rows}
+        key: {row.provider: row for row in results_of(given)[0].rows if row.provider not in absent}
         for key, given in by_case.items()
     }
     calls: list[FirstCall] = []
@@ -88,6 +89,12 @@ def read_run(folder: Path) -> Run:
     return Run(
         str(folder), records, damaged, rows, {(one.operation, one.cols): one for one in calls}
     )
+
+
+def failed_throughout(records: Sequence[Record]) -> set[str]:
+    """Peers that failed and were never timed: something is wrong with them here, and nobody was compared with them."""
+    failed = {one.provider for one in records if one.status in ("failed", "wrong")}
+    return failed - {one.provider for one in records if one.seconds} - {OURS}
 
 
 def plain_of(case: Case) -> Case:

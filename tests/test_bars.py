@@ -188,19 +188,25 @@ def test_a_case_that_was_not_measured_is_missing(tmp_path, capsys, monkeypatch, 
 def test_a_peer_that_cannot_run_a_case_is_no_peer_but_one_that_is_not_here_is_missing(
     tmp_path, monkeypatch
 ):
+    """Nor was anybody compared with one that fails everywhere."""
     part = only(monkeypatch, "few-rows")
-    for status, why_not in (
-        ("refused", []),
-        ("failed", []),
-        ("missing", ["not measured: quack"]),
+    first, everything = part.cases[:1], part.cases
+    for status, cases, is_missing in (
+        ("refused", first, False),
+        ("refused", everything, False),
+        ("failed", first, False),
+        ("failed", everything, True),
+        ("wrong", everything, True),
+        ("missing", everything, True),
     ):
         records = [
-            record(case, name, status=status if name == "quack" else "ok")
+            record(case, name, status=status if name == "quack" and case in cases else "ok")
             for case, names in bars.jobs_of([part])
             for name in names
         ]
-        found = findings(written(tmp_path / status, records))
-        assert [words for *_, words in found] == why_not * len(part.cases)
+        found = findings(written(tmp_path / f"{status} {len(cases)}", records))
+        why_not = ["not measured: quack"] if is_missing else []
+        assert [words for *_, words in found] == why_not * len(cases)
 
 
 def test_variants_are_held_against_the_plain_norm_of_the_same_run(tmp_path, monkeypatch):
