@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from figures import ANY, Must, Part
 from judge import FirstCallBar, findings_of, plain_of, read_run, summary, tables
-from measure import Job, check_folder, count_first_calls, measure
+from measure import Absent, Job, check_folder, count_first_calls, measure
 
 from rownorm.lab.records import CEILING, EAGER, OURS
 
@@ -111,7 +111,7 @@ def run_measure(options: argparse.Namespace) -> int:
     jobs = jobs_of([part for part in PARTS if part.name in chosen], named or PROVIDERS)
     try:
         left = measure(options.out, jobs, options.rounds, options.workers, until, required=named)
-    except RuntimeError as error:
+    except Absent as error:
         print(f"Stopped: {error}", file=sys.stderr)
         return 1
     if left:

@@ -76,6 +76,10 @@ def unfinished(jobs: Sequence[Job], records: Sequence[Record]) -> list[Job]:
     ]
 
 
+class Absent(Exception):
+    """A provider that has to take part is not there, and why."""
+
+
 def measure(
     folder: Path,
     jobs: Sequence[Job],
@@ -87,7 +91,7 @@ def measure(
     """Measure what the folder does not hold yet; how many cases are left when ``time.monotonic()`` reaches ``until``.
 
     Every case is on the disk as soon as it is finished. None is cut short, nor is the filling of the caches. Where a
-    required provider turns out not to be there, RuntimeError: all of it would have to be measured again.
+    required provider turns out not to be there, Absent is raised: all of it would have to be measured again.
     """
     left = unfinished(jobs, runs.measured(folder))
     print(
@@ -116,7 +120,7 @@ def measure(
                 display.finished(kept)
                 for record in kept:
                     if record.status == "missing" and record.provider in required:
-                        raise RuntimeError(f"{record.provider} {record.why}")
+                        raise Absent(f"{record.provider} {record.why}")
     print(f"{display.done} cases measured in {time.monotonic() - began:.0f} s", flush=True)
     return len(left) - display.done
 

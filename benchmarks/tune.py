@@ -24,8 +24,9 @@ from typing import Any, NamedTuple
 import torch
 import triton
 
-from rownorm.lab.devices import describe
-from rownorm.lab.timing import Flush, GraphRounds, plan_round
+from rownorm.lab.cases import DTYPES, Case, torch_dtype
+from rownorm.lab.machine import Machine, machine_of
+from rownorm.lab.timing import Flush, GraphRounds
 from rownorm.launch import device_of, force
 from rownorm.launch.problem import OPTIONS
 from rownorm.launch.rules import next_power_of_2
@@ -57,26 +58,24 @@ class Study(NamedTuple):
         return min(MOST_ROWS, ELEMENTS // self.n_cols)
 
     @property
-    def n_read(self) -> int:
-        """Bytes of rows that a call reads of tensors of the norm's own dtype."""
-        n_tensors = 1 if self.direction == "forward" else 2
-        return n_tensors * self.n_rows * self.n_cols * self.dtype.itemsize
+    def activation(self) -> str | None:
+        name = ACTIVATION if self.option == "activation" else self.option
+        return name if name in ACTIVATIONS else None
 
-    def n_moved(self, n_rows: int) -> int:
-        """Bytes that a call of so many rows must move."""
-        row, stream = self.dtype.itemsize, self.residual.itemsize if self.residual else 0
-        if self.direction == "forward":
-            per_element = 2 * (row + stream)
-        elif self.residual is None:
-            per_element = 3 * row
-        else:
-            per_element = 2 * row + (2 + self.has_own_stream) * stream
-        return n_rows * self.n_cols * per_element
-
-    @property
-    def has_own_stream(self) -> bool:
-        """Whether backward writes a gradient of the residual beside that of x: they differ in dtype."""
-        return self.residual is not None and self.residual != self.dtype
+    def case(self, n_rows: int) -> Case:
+        """What the lab calls this, with so many rows."""
+        names = {torch_dtype(name): name for name in DTYPES}
+        norm = "layer_norm" if self.center else "rms_norm"
+        return Case(
+            operation=norm if self.residual is None else f"add_{norm}",
+            direction=self.direction,
+            rows=n_rows,
+            cols=self.n_cols,
+            dtype=names[self.dtype],
+            residual_dtype=None if self.residual is None else names[self.residual],
+            pre_bias=self.option == "pre_bias",
+            activation=self.activation,
+        )
 
     @property
     def vector(self) -> int:
@@ -228,10 +227,7 @@ def _pipelines(tile: dict[str, Any], width: int, study: Study) -> Iterator[dict[
 
 def prepared(study: Study, n_rows: int, copies: int) -> tuple[Any, Any, list[Any], int]:
     """(call, ceiling, sets of inputs, bytes one call must move)."""
-    activation = ACTIVATION if study.option == "activation" else study.option
-    program = Program(
-        study.center, 1e-5, activation=activation if activation in ACTIVATIONS else None
-    )
+    program = Program(study.center, 1e-5, activation=study.activation)
     shape, options = (n_rows, study.n_cols), {"device": "cuda", "dtype": study.dtype}
     weight = torch.randn(study.n_cols, **options)
     bias = torch.randn(study.n_cols, **options) if study.center else None
@@ -239,7 +235,7 @@ def prepared(study: Study, n_rows: int, copies: int) -> tuple[Any, Any, list[Any
     adds = study.residual is not None
     rows = [torch.randn(shape, **options) for _ in range(copies)]
     beside = [torch.randn_like(x, dtype=study.residual) if adds else None for x in rows]
-    moved = study.n_moved(n_rows)
+    moved = study.case(n_rows).compulsory_bytes
     if study.direction == "forward":
 
         def forward(one: Any) -> Any:
@@ -251,7 +247,8 @@ def prepared(study: Study, n_rows: int, copies: int) -> tuple[Any, Any, list[Any
     for x, residual in zip(rows, beside, strict=True):
         _, h, mu, rstd = execute.forward(x, residual, pre_bias, weight, bias, program, True)
         inputs.append((x if h is None else h, torch.randn_like(x), residual, mu, rstd))
-    wanted = (True, study.has_own_stream, pre_bias is not None, True, study.center)
+    own_stream = adds and study.residual != study.dtype
+    wanted = (True, own_stream, pre_bias is not None, True, study.center)
 
     def backward(one: Any) -> Any:
         h, dy, dh, mu, rstd = one
@@ -294,24 +291,15 @@ def seconds_of(call: Any, inputs: list[Any], flush: Flush, rounds: int, repeats:
     return statistics.median(seconds)
 
 
-def measure(study: Study) -> dict[str, Any]:
+def measure(study: Study, machine: Machine) -> dict[str, Any]:
     """The fastest settings for one width, with its figures."""
-    facts = describe()
     # Rounds as the lab's bench has them: what is fast once need not be fast when it is called again at once.
-    plan = plan_round(
-        study.n_moved(study.n_rows),
-        study.n_read,
-        cache=facts.l2_bytes,
-        peak=facts.peak_bytes_per_second,
-        memory=facts.memory_bytes,
-        on_gpu=True,
-    )
+    plan = machine.plan(study.case(study.n_rows))
     call, ceiling, inputs, size = prepared(study, study.n_rows, plan.sets)
-    flush = Flush(facts.l2_bytes, torch.device("cuda"))
     torch.cuda.synchronize()
 
     def speed(call: Any, rounds: int) -> float:
-        return size / seconds_of(call, inputs, flush, rounds, plan.repeats) / 1e9
+        return size / seconds_of(call, inputs, machine.flush, rounds, plan.repeats) / 1e9
 
     measured = []
     for settings in candidates(study):
@@ -327,7 +315,7 @@ def measure(study: Study) -> dict[str, Any]:
             final.append((speed(call, 15), settings))
     best, settings = max(final, key=lambda pair: pair[0])
     if study.direction == "forward":
-        best, settings = quickest_of_few(study, final)
+        best, settings = quickest_of_few(study, final, machine)
     return {
         "direction": study.direction,
         "center": study.center,
@@ -342,7 +330,7 @@ def measure(study: Study) -> dict[str, Any]:
 
 
 def quickest_of_few(
-    study: Study, measured: list[tuple[float, dict[str, Any]]]
+    study: Study, measured: list[tuple[float, dict[str, Any]]], machine: Machine
 ) -> tuple[float, dict[str, Any]]:
     """Of settings within 1 % of the fastest, those that do FEW_ROWS rows in the least time."""
     fastest = max(speed for speed, _ in measured)
@@ -350,12 +338,11 @@ def quickest_of_few(
     if len(equals) == 1:
         return equals[0]
     call, _, inputs, _ = prepared(study, FEW_ROWS, copies=FEW_COPIES)
-    flush = Flush(describe().l2_bytes, torch.device("cuda"))
     torch.cuda.synchronize()
 
     def latency(settings: dict[str, Any]) -> float:
         with force(**settings):
-            return seconds_of(call, inputs, flush, rounds=15)
+            return seconds_of(call, inputs, machine.flush, rounds=15)
 
     return min(equals, key=lambda pair: latency(pair[1]))
 
@@ -412,8 +399,9 @@ def main() -> None:
         pool.map(compile_all, shares, chunksize=1)
 
     plans: list[dict[str, Any]] = []
+    machine = machine_of("cuda", ())
     for study in studies:
-        plans.append(measure(study))
+        plans.append(measure(study, machine))
         row = plans[-1]
         print(
             f"{row['direction']:8} {'layer' if row['center'] else 'rms':5} {row['itemsize']}+{row['residual']} bytes "

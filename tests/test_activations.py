@@ -150,8 +150,8 @@ def test_edges_are_as_in_torch(activation, form, device):
     """Infinities, nan, both zeros, subnormal and great numbers; zeros of ``y`` with their sign.
 
     In fp64, since PyTorch's own gelu in fp32 makes nan of inf on a CPU. Where z^2 overflows, the slope of gelu_tanh is
-    nan, here as there. Of -inf PyTorch's gelu makes nan, too; in the short form it is the limit, 0. The sign that
-    PyTorch's relu gives to the relu of -0 depends on the processor.
+    nan, here as there. Of -inf PyTorch's gelu makes nan, too; in the short form it is the limit, 0. Whether PyTorch's
+    relu of -0 is -0, as it is here, depends on the processor.
     """
     z = torch.tensor([*EDGES, *(-value for value in EDGES)])
     y, slope = evaluated(z.to(device), activation, form)
@@ -164,5 +164,5 @@ def test_edges_are_as_in_torch(activation, form, device):
     torch.testing.assert_close(y, torch_y.detach().float(), **close)
     squares = (z.abs() < 1e19) | ~z.isfinite()
     torch.testing.assert_close(slope[squares], torch_slope[squares].float(), **close)
-    if activation != "relu":
-        assert torch.equal(y[z == 0].signbit(), torch_y[z == 0].signbit())
+    zeros = z if activation == "relu" else torch_y
+    assert torch.equal(y[z == 0].signbit(), zeros[z == 0].signbit())

@@ -74,17 +74,21 @@ def test_all_that_is_tried_can_be_planned(direction, residual, n_cols):
 
 
 @pytest.mark.parametrize(
-    ("direction", "residual", "per_element"),
+    ("study", "kind"),
     [
-        ("forward", None, 4),
-        ("forward", torch.float32, 12),
-        ("backward", None, 6),
-        ("backward", torch.bfloat16, 8),  # one gradient for x and the residual
-        ("backward", torch.float32, 16),
+        (("forward", False, torch.bfloat16), "rms_norm forward bf16"),
+        (("backward", True, torch.float32), "layer_norm backward fp32"),
+        (
+            ("backward", True, torch.bfloat16, torch.float32),
+            "add_layer_norm (fp32 residual) backward bf16",
+        ),
+        (("backward", False, torch.float16, None, "pre_bias"), "rms_norm (pre_bias) backward fp16"),
+        (("forward", True, torch.bfloat16, None, "activation"), "layer_norm (silu) forward bf16"),
+        (("forward", True, torch.bfloat16, None, "gelu"), "layer_norm (gelu) forward bf16"),
     ],
 )
-def test_a_study_knows_what_a_call_must_move(direction, residual, per_element):
-    study = tune.Study(direction, True, torch.bfloat16, 2048, residual)
-    assert study.n_moved(1000) == 1000 * 2048 * per_element
-    n_elements = study.n_rows * 2048
-    assert study.n_read == n_elements * (2 if direction == "forward" else 4)
+def test_a_study_is_a_case_of_the_lab(study, kind):
+    """So its rounds and its bytes are those of the bench."""
+    direction, center, dtype, *rest = study
+    case = tune.Study(direction, center, dtype, 2048, *rest).case(1000)
+    assert (case.kind, case.rows, case.cols) == (kind, 1000, 2048)

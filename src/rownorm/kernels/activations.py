@@ -12,10 +12,7 @@ from .target import INTERPRETED, on_nvidia
 
 @triton.constexpr_function
 def is_precise(*pointers):
-    """Whether one of these, of which some may be None, is to numbers of more than 16 bits.
-
-    Where all that is stored has 16, activations are computed to an error of 4e-7, in fewer instructions.
-    """
+    """Whether one of these, of which some may be None, is to numbers of more than 16 bits."""
     return any(p is not None and p.dtype.element_ty.primitive_bitwidth > 16 for p in pointers)
 
 

@@ -92,16 +92,14 @@ def _tell_forgetters() -> None:
 
 def _from_table(problem: Problem, residual: int, option: str) -> Plan | None:
     """The row of the architecture's table for this width, residuals of so many bytes (0: none) and one of OPTIONS or
-    none of them, if there is one. An activation may have rows of its own beside those for all of them; a pre_bias has
-    rows for some widths only, beside those of the plain norm.
+    none of them, if there is one. An activation may have rows of its own beside those for all of them. An option need
+    not have rows for every width: where one of the plain norm is nearer, there is none.
     """
     table = _table(problem.device.arch)
     if table is None or problem.computes_in_fp64:
         return None
     of_its_compiler = table["triton"].startswith("{}.{}.".format(*VERSION))
-    names = {"activation": (problem.activation, option), "pre_bias": (option, "")}.get(
-        option, (option,)
-    )
+    names = (*((problem.activation,) if option == "activation" else ()), option, "")
     kind = (problem.direction, problem.center, problem.dtype.itemsize, residual)
     rows = [row for row in table["plans"] if _kind(row) == kind and row["option"] in names]
     if not rows:
@@ -112,7 +110,7 @@ def _from_table(problem: Problem, residual: int, option: str) -> Plan | None:
     if problem.n_cols > row["max_cols"] and (option or row["settings"]["regime"] != "looped"):
         return None
     if option and not row["option"]:
-        return None  # that one is nearer
+        return None
     if option == "pre_bias" and not of_its_compiler:
         return None  # a third sum takes the last registers; another compiler may need one more
     settings = {"block_cols": next_power_of_2(row["max_cols"]), **row["settings"]}
