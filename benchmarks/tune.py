@@ -102,11 +102,16 @@ def _loops(study: Study) -> Iterator[dict[str, Any]]:
     forward = study.direction == "forward"
     if study.n_cols < (8192 // study.dtype.itemsize if forward else 12288):
         return
-    sizes = ((1024, 8), (2048, 8), (2048, 16), (4096, 8), (4096, 16), (8192, 8), (8192, 32))
+    sizes = ((1024, 8), (2048, 4), (2048, 8), (2048, 16), (4096, 8), (4096, 16), (4096, 32))
+    sizes += ((8192, 8), (8192, 16), (8192, 32))
     for block_cols, num_warps in sizes if forward else ((1024, 4), (2048, 8), (2048, 16)):
-        if block_cols <= study.n_cols:
-            looped = {"regime": "looped", "block_rows": 1, "block_cols": block_cols}
-            yield {**looped, "num_warps": num_warps, "programs_per_sm": 8}
+        if block_cols > study.n_cols:
+            continue
+        looped = {"regime": "looped", "block_rows": 1, "block_cols": block_cols}
+        looped |= {"num_warps": num_warps, "programs_per_sm": 8}
+        yield looped
+        if forward and study.option == "pre_bias" and num_warps == 8:
+            yield {**looped, "registers": 40}  # so that six programs share an SM
 
 
 def _tilings(study: Study) -> Iterator[tuple[int, int]]:
@@ -291,8 +296,10 @@ def seconds_of(call: Any, inputs: list[Any], flush: Flush, rounds: int, repeats:
     return statistics.median(seconds)
 
 
-def measure(study: Study, machine: Machine) -> dict[str, Any]:
-    """The fastest settings for one width, with its figures."""
+def measure(study: Study, machine: Machine) -> list[dict[str, Any]]:
+    """The fastest settings for one width, with their figures: a row of the table. Where they take the width in chunks,
+    which it fills, there is a second row, for widths that do not.
+    """
     # Rounds as the lab's bench has them: what is fast once need not be fast when it is called again at once.
     plan = machine.plan(study.case(study.n_rows))
     call, ceiling, inputs, size = prepared(study, study.n_rows, plan.sets)
@@ -313,20 +320,26 @@ def measure(study: Study, machine: Machine) -> dict[str, Any]:
     for _, settings in measured[:6]:
         with force(**settings):
             final.append((speed(call, 15), settings))
-    best, settings = max(final, key=lambda pair: pair[0])
+    chosen = [max(final, key=lambda pair: pair[0])]
     if study.direction == "forward":
-        best, settings = quickest_of_few(study, final, machine)
-    return {
-        "direction": study.direction,
-        "center": study.center,
-        "itemsize": study.dtype.itemsize,
-        "residual": study.residual.itemsize if study.residual else 0,
-        "option": study.option,
-        "max_cols": study.n_cols,
-        "settings": settings,
-        "gb_per_s": round(best),
-        "ceiling_gb_per_s": round(speed(ceiling, 9)),
-    }
+        chosen = [quickest_of_few(study, final, machine)]
+    if chosen[0][1]["regime"] == "looped":
+        chosen += [pair for pair in measured if pair[1]["regime"] != "looped"][:1]
+    of_ceiling = round(speed(ceiling, 9))
+    return [
+        {
+            "direction": study.direction,
+            "center": study.center,
+            "itemsize": study.dtype.itemsize,
+            "residual": study.residual.itemsize if study.residual else 0,
+            "option": study.option,
+            "max_cols": study.n_cols,
+            "settings": settings,
+            "gb_per_s": round(gb_per_s),
+            "ceiling_gb_per_s": of_ceiling,
+        }
+        for gb_per_s, settings in chosen
+    ]
 
 
 def quickest_of_few(
@@ -348,7 +361,7 @@ def quickest_of_few(
 
 
 def kind_of(row: dict[str, Any]) -> tuple[Any, ...]:
-    """What a row of the table is for; tables are in this order."""
+    """What rows of the table are for; tables are in this order."""
     kind = (row["itemsize"], row["residual"], row["option"])
     return *kind, row["direction"] == "backward", row["center"], row["max_cols"]
 
@@ -401,14 +414,16 @@ def main() -> None:
     plans: list[dict[str, Any]] = []
     machine = machine_of("cuda", ())
     for study in studies:
-        plans.append(measure(study, machine))
-        row = plans[-1]
-        print(
-            f"{row['direction']:8} {'layer' if row['center'] else 'rms':5} {row['itemsize']}+{row['residual']} bytes "
-            f"{row['option']:10} {row['max_cols']:6} columns  {row['gb_per_s']:5} of {row['ceiling_gb_per_s']:5} GB/s  "
-            f"{row['settings']}",
-            flush=True,
-        )
+        rows = measure(study, machine)
+        plans += rows
+        for row in rows:
+            norm = "layer" if row["center"] else "rms"
+            print(
+                f"{row['direction']:8} {norm:5} {row['itemsize']}+{row['residual']} bytes {row['option']:10} "
+                f"{row['max_cols']:6} columns  {row['gb_per_s']:5} of {row['ceiling_gb_per_s']:5} GB/s  "
+                f"{row['settings']}",
+                flush=True,
+            )
         torch.cuda.empty_cache()
     if options.update:
         measured = {kind_of(row) for row in plans}
@@ -422,8 +437,8 @@ def main() -> None:
         "method": "device time from CUDA graphs over inputs larger than L2",
     }
     head = "".join(f" {json.dumps(name)}: {json.dumps(value)},\n" for name, value in table.items())
-    rows = ",\n".join(f"  {json.dumps(row)}" for row in plans)
-    out.write_text(f'{{\n{head} "plans": [\n{rows}\n ]\n}}\n')
+    lines = ",\n".join(f"  {json.dumps(row)}" for row in plans)
+    out.write_text(f'{{\n{head} "plans": [\n{lines}\n ]\n}}\n')
     print(f"wrote {out}")
 
 

@@ -1,5 +1,6 @@
 """The tuner: what it tries, and the table that it wrote. Its measurements need a GPU."""
 
+import collections
 import dataclasses
 import sys
 from pathlib import Path
@@ -55,7 +56,19 @@ def test_the_tuner_tries_what_the_table_has():
 
 def test_the_table_is_in_the_order_that_the_tuner_writes():
     assert sorted(ROWS, key=tune.kind_of) == ROWS
-    assert len({tune.kind_of(row) for row in ROWS}) == len(ROWS)
+
+
+def test_only_a_row_in_chunks_has_another_beside_it():
+    """The first is for widths that fill the chunks, the second for the others between this width and the last."""
+    beside = collections.defaultdict(list)
+    for row in ROWS:
+        beside[tune.kind_of(row)].append(row["settings"]["regime"])
+    several = [regimes for regimes in beside.values() if len(regimes) > 1]
+    assert several
+    for first, *others in several:
+        assert first == "looped"
+        assert len(others) == 1
+        assert others != ["looped"]
 
 
 @pytest.mark.parametrize("n_cols", [128, 1024, 5120, 16384, 262144])

@@ -27,7 +27,14 @@ from .arithmetic import (
     widened,
     x_hat_of,
 )
-from .cluster import open_mailbox, received_sums, send, wait_for_cluster
+from .cluster import (
+    MOST_SENDERS,
+    open_mailbox,
+    received_sums,
+    send,
+    send_from_warps,
+    wait_for_cluster,
+)
 
 
 @triton.jit
@@ -144,10 +151,19 @@ def backward_tile(
     CLUSTER: tl.constexpr,
     SUM_ROWS: tl.constexpr,  # of each tile, at once: where a thread has a column of all of them, that is free
     READ_TOGETHER: tl.constexpr,  # h and dy: threads wait for them once, but hold more
+    NUM_WARPS: tl.constexpr,
 ):
     PRECISE: tl.constexpr = is_precise(dx_ptr, dresidual_ptr, dpre_bias_ptr, dweight_ptr, dbias_ptr)
     # Where a tile has several rows, the way with more instructions but fewer slow ones was measured to be the faster.
     MAY_WAIT: tl.constexpr = READ_TOGETHER and BLOCK_ROWS == 1
+    # One warp has nobody to wait for; and with so many the mailbox is full, or a thread has next to nothing.
+    WARPS_SEND: tl.constexpr = (
+        CLUSTER > 1
+        and NUM_WARPS > 1
+        and CLUSTER * NUM_WARPS <= MOST_SENDERS
+        and BLOCK_COLS >= 4 * 32 * NUM_WARPS
+    )
+    SENDERS: tl.constexpr = CLUSTER * NUM_WARPS if WARPS_SEND else CLUSTER
     n_cols = n_cols * ALIGN
     share = 1.0 / tl.cast(n_cols, COMPUTE)  # of a column in a mean
     mailbox = open_mailbox() if CLUSTER > 1 else 0
@@ -218,19 +234,24 @@ def backward_tile(
             products = products + (own_g * x_hat[c],)
             more_dweight = more_dweight + (dweight[c] + _rows(dz * seen, SUM_ROWS),)
             more_dbias = more_dbias + (dbias[c] + _rows(dz, SUM_ROWS),)
-        if CENTER:
-            a, b = sum_both(added(products, CHUNKS), added(g, CHUNKS))
+        a = added(products, CHUNKS)
+        b = added(g, CHUNKS) if CENTER else tl.zeros_like(a)
+        if WARPS_SEND:
+            send_from_warps(mailbox, a, b, turn, NUM_WARPS)
         else:
-            a = tl.sum(added(products, CHUNKS), axis=1, keep_dims=True)
-            b = tl.zeros_like(a)
-        if CLUSTER > 1:
-            send(mailbox, tl.sum(a), tl.sum(b), turn)
+            if CENTER:
+                a, b = sum_both(a, b)
+            else:
+                a = tl.sum(a, axis=1, keep_dims=True)
+                b = tl.zeros_like(a)
+            if CLUSTER > 1:
+                send(mailbox, tl.sum(a), tl.sum(b), turn)
         if dweight_partial_ptr is not None:
             dweight = more_dweight
         if dbias_partial_ptr is not None:
             dbias = more_dbias
         if CLUSTER > 1:
-            a, b = received_sums(mailbox, turn, CLUSTER)
+            a, b = received_sums(mailbox, turn, SENDERS)
         # rstd * (g - b - a * x_hat), with as little as possible left to do for every element.
         slope = -(a * share) * rstd
         if CENTER:  # of one column, g is b, and nothing may be left of them

@@ -13,14 +13,18 @@ import triton.language as tl
 from .activations import activate, is_precise
 from .arithmetic import (
     affine,
+    all_of,
     in_range,
     inverse_sqrt,
+    is_centered,
     load_columns,
     load_h,
     moments_about,
     normalize,
     refined_mean,
+    rounded,
     sum_both,
+    x_hat_of,
 )
 
 
@@ -42,6 +46,42 @@ def _load_chunk(
 
 
 @triton.jit
+def _scan_sums(
+    origin,
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    x_row,
+    residual_row,
+    first_col,
+    end_col,
+    CENTER: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+    EVEN_COLS: tl.constexpr,
+):
+    """The sums of ``h - origin``, if centred, and of its squares over columns first_col to end_col."""
+    lanes = tl.arange(0, BLOCK_COLS)[None, :]
+    total = tl.zeros((1, BLOCK_COLS), COMPUTE)
+    squares = tl.zeros((1, BLOCK_COLS), COMPUTE)
+    for start in range(first_col, end_col, BLOCK_COLS):
+        cols = start + lanes
+        ok = in_range(cols, end_col, EVEN_COLS)
+        h = _load_chunk(
+            x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row, cols, ok, COMPUTE, "evict_last"
+        )
+        if origin is not None:
+            h = tl.where(ok, h - origin, 0.0)
+        squares += h * h
+        if CENTER:
+            total += h
+    if CENTER:
+        return sum_both(total, squares)
+    else:
+        return tl.zeros((1, 1), COMPUTE), tl.sum(squares, axis=1, keep_dims=True)
+
+
+@triton.jit
 def _scan_moments(
     x_ptr,
     residual_ptr,
@@ -57,39 +97,53 @@ def _scan_moments(
 ):
     """(mean, sum of squared deviations) of columns first_col to end_col; (0, sum of squares) uncentred.
 
-    Deviations are taken from ``origin``, the mean of the first chunk. It can be far from the mean of the whole only
-    where chunks differ, and then the variance is large too: with k chunks at most k times as many rounding errors
-    as a second pass would make, whatever the data.
+    One pass, and another for columns that need it. That one takes deviations from ``origin``, the mean of the first
+    chunk. It can be far from the mean of the whole only where chunks differ, and then the variance is large too: with k
+    chunks at most k times as many rounding errors as a third pass would make, whatever the data.
     """
-    lanes = tl.arange(0, BLOCK_COLS)[None, :]
-    origin = tl.zeros((1, 1), COMPUTE)
+    total, squares = _scan_sums(
+        None,
+        x_ptr,
+        residual_ptr,
+        pre_bias_ptr,
+        x_row,
+        residual_row,
+        first_col,
+        end_col,
+        CENTER,
+        COMPUTE,
+        BLOCK_COLS,
+        EVEN_COLS,
+    )
     if CENTER:
-        cols = first_col + lanes
-        ok = in_range(cols, end_col, EVEN_COLS)
-        h = _load_chunk(
-            x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row, cols, ok, COMPUTE, "evict_last"
-        )
-        n_first = tl.cast(tl.minimum(end_col - first_col, BLOCK_COLS), COMPUTE)
-        origin = refined_mean(h, ok, n_first)
-    total = tl.zeros((1, BLOCK_COLS), COMPUTE)
-    square = tl.zeros((1, BLOCK_COLS), COMPUTE)
-    for start in range(first_col, end_col, BLOCK_COLS):
-        cols = start + lanes
-        ok = in_range(cols, end_col, EVEN_COLS)
-        h = _load_chunk(
-            x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row, cols, ok, COMPUTE, "evict_last"
-        )
-        if CENTER:
-            deviation = tl.where(ok, h - origin, 0.0)
-            total += deviation
-            square += deviation * deviation
-        else:
-            square += h * h
-    if CENTER:
-        total, square = sum_both(total, square)
-        return moments_about(origin, total, square, tl.cast(end_col - first_col, COMPUTE))
+        n = tl.cast(end_col - first_col, COMPUTE)
+        mean, variation = moments_about(tl.zeros((1, 1), COMPUTE), total, squares, n)
+        if not all_of(is_centered(total, squares, n)):
+            cols = first_col + tl.arange(0, BLOCK_COLS)[None, :]
+            ok = in_range(cols, end_col, EVEN_COLS)
+            first = _load_chunk(
+                x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row, cols, ok, COMPUTE, ""
+            )
+            n_first = tl.cast(tl.minimum(end_col - first_col, BLOCK_COLS), COMPUTE)
+            origin = refined_mean(first, ok, n_first)
+            total, squares = _scan_sums(
+                origin,
+                x_ptr,
+                residual_ptr,
+                pre_bias_ptr,
+                x_row,
+                residual_row,
+                first_col,
+                end_col,
+                CENTER,
+                COMPUTE,
+                BLOCK_COLS,
+                EVEN_COLS,
+            )
+            mean, variation = moments_about(origin, total, squares, n)
+        return mean, variation
     else:
-        return origin, tl.sum(square, axis=1, keep_dims=True)
+        return total, squares
 
 
 @triton.jit
@@ -127,10 +181,14 @@ def apply_range(
         )
         if h_ptr is not None:
             tl.store(h_ptr + out_row + cols, h.to(h_ptr.dtype.element_ty), mask=ok)
-        deviation = h - mu if CENTER else h
-        x_hat = normalize(deviation, rstd, ROUND_TO, COMPUTE)
         weight = load_columns(weight_ptr, cols, ok) if weight_ptr is not None else None
         bias = load_columns(bias_ptr, cols, ok) if bias_ptr is not None else None
+        if CENTER and ACTIVATION is not None:
+            (own,) = x_hat_of((h,), mu, rstd, (ok,), CENTER, 1)
+            x_hat = rounded(own, ROUND_TO, COMPUTE)
+        else:
+            deviation = h - mu if CENTER else h
+            x_hat = normalize(deviation, rstd, ROUND_TO, COMPUTE)
         z = affine(x_hat, weight, bias, WEIGHT_SHIFT, COMPUTE)
         y = activate(z, ACTIVATION, is_precise(y_ptr))
         tl.store(y_ptr + out_row + cols, y.to(y_ptr.dtype.element_ty), mask=ok)

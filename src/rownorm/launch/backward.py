@@ -66,6 +66,7 @@ def calls(
         "CLUSTER": plan.cluster,
         "SUM_ROWS": sums_rows(plan, problem),
         "READ_TOGETHER": reads_together(plan, problem),
+        "NUM_WARPS": plan.num_warps,
     }
     finished = False
     if plan.regime in ("tile", "resident", "cluster"):
@@ -88,7 +89,6 @@ def calls(
             "EVEN_COLS": n_parts * plan.block_cols == n_cols,
             "BLOCK_PARTS": next_power_of_2(n_parts),
             "LAG": plan.lag,
-            "NUM_WARPS": plan.num_warps,
         }
         steps = [
             Call(

@@ -94,6 +94,8 @@ def _from_table(problem: Problem, residual: int, option: str) -> Plan | None:
     """The row of the architecture's table for this width, residuals of so many bytes (0: none) and one of OPTIONS or
     none of them, if there is one. An activation may have rows of its own beside those for all of them. An option need
     not have rows for every width: where one of the plain norm is nearer, there is none.
+
+    A plan that takes rows in chunks was found with rows that fill them. It may have another beside it, for the others.
     """
     table = _table(problem.device.arch)
     if table is None or problem.computes_in_fp64:
@@ -104,14 +106,23 @@ def _from_table(problem: Problem, residual: int, option: str) -> Plan | None:
     rows = [row for row in table["plans"] if _kind(row) == kind and row["option"] in names]
     if not rows:
         return None
+
+    def fills(row: dict[str, Any]) -> int:
+        """1 and -1: whether these rows fill their chunks; 0 where they are not taken in chunks."""
+        if row["settings"]["regime"] != "looped":
+            return 0
+        return 1 if problem.n_cols % row["settings"]["block_cols"] == 0 else -1
+
     # Rows are in order of width. The last one serves any width beyond it if it takes rows in chunks.
     fitting = [row for row in rows if problem.n_cols <= row["max_cols"]] or rows[-1:]
-    row = min(fitting, key=lambda row: (row["max_cols"], names.index(row["option"])))
+    row = min(fitting, key=lambda row: (row["max_cols"], names.index(row["option"]), -fills(row)))
     if problem.n_cols > row["max_cols"] and (option or row["settings"]["regime"] != "looped"):
         return None
     if option and not row["option"]:
         return None
-    if option == "pre_bias" and not of_its_compiler:
+    if option == "pre_bias" and fills(row) < 0:
+        return None
+    if option == "pre_bias" and problem.direction == "backward" and not of_its_compiler:
         return None  # a third sum takes the last registers; another compiler may need one more
     settings = {"block_cols": next_power_of_2(row["max_cols"]), **row["settings"]}
     if not of_its_compiler:
