@@ -1,10 +1,11 @@
-"""How many clusters a GPU runs at once."""
+"""How many clusters a GPU runs at once, and who sends what in them."""
 
 import subprocess
 import sys
 
 import pytest
 import torch
+from compiled import backward_ptx
 from helpers import HAS_CLUSTERS
 
 from rownorm.launch import Device, clusters
@@ -53,3 +54,22 @@ def test_the_driver_answers_before_anything_else_was_done():
     code = "from rownorm.launch import device_of; print(len(device_of(0).clusters))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(ran.stdout) == len(clusters.SHARES)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "num_warps", "block_cols", "n_cols", "by_warps"),
+    [
+        (8, 2, 256, 16384, True),
+        (2, 4, 512, 8191, True),  # columns that a thread has are nowhere side by side
+        (8, 1, 256, 8192, False),  # one warp has nobody to wait for
+        (16, 4, 512, 32768, False),  # more than there is room for in a mailbox
+        (2, 8, 512, 2048, False),  # two columns to a thread
+    ],
+)
+def test_warps_send_for_themselves_where_there_are_several_and_room_for_all(
+    cluster, num_warps, block_cols, n_cols, by_warps, tmp_path
+):
+    settings = {"cluster": cluster, "num_warps": num_warps, "block_cols": block_cols}
+    (ptx,) = backward_ptx([(n_cols, {"regime": "cluster", **settings})], tmp_path)
+    assert ("complete_tx::bytes.f32" in ptx) == by_warps
+    assert ("complete_tx::bytes.v2.f32" in ptx) != by_warps

@@ -1,16 +1,13 @@
 """What kernels leave to the L1 cache: how Triton is told, and what a GPU was told."""
 
 import ctypes
-import json
-import os
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from compiled import backward_ptx
 from triton import knobs
 
 import rownorm
@@ -76,36 +73,10 @@ def test_the_hook_of_somebody_else_stays(monkeypatch):
     assert knobs.runtime.add_stages_inspection_hook is theirs
 
 
-COMPILE = """
-import json, torch
-from rownorm.launch import force, launcher, resources
-from rownorm.program import Program
-kept = []
-compile_for = launcher.compile_for
-def keep(*given):
-    kept.append(compile_for(*given))
-    return kept[-1]
-resources.compile_for = keep
-x = torch.empty(4096, 8192, dtype=torch.bfloat16, device="meta")
-for settings in ({"regime": "cluster", "block_cols": 1024, "cluster": 2}, {"regime": "resident", "block_cols": 2048}):
-    with force(block_rows=1, num_warps=4, stages=3, **settings):
-        resources.compile_backward(x, None, None, x[0], None, Program(False, 1e-5), resources.TARGETS["sm_90"])
-print(json.dumps([kernel.asm["ptx"] for kernel in kept if "cp.async.c" in kernel.asm["ptx"]]))
-"""
-
-
 def test_programs_of_a_cluster_copy_through_l1_and_the_others_past_it(tmp_path):
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path)
-    ran = subprocess.run(
-        [sys.executable, "-c", COMPILE],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    cluster, alone = json.loads(ran.stdout)
+    shared = {"regime": "cluster", "num_warps": 4, "block_cols": 1024, "cluster": 2}
+    own = {"regime": "resident", "num_warps": 4, "block_cols": 2048}
+    cluster, alone = backward_ptx([(8192, shared), (8192, own)], tmp_path)
     assert "cp.async.cg" not in cluster
     assert "], 0x10" in cluster.partition("cp.async.ca")[2]
     assert "cp.async.cg" in alone

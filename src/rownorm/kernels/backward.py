@@ -156,7 +156,7 @@ def backward_tile(
     PRECISE: tl.constexpr = is_precise(dx_ptr, dresidual_ptr, dpre_bias_ptr, dweight_ptr, dbias_ptr)
     # Where a tile has several rows, the way with more instructions but fewer slow ones was measured to be the faster.
     MAY_WAIT: tl.constexpr = READ_TOGETHER and BLOCK_ROWS == 1
-    # One warp has nobody to wait for; and with so many the mailbox is full, or a thread has next to nothing.
+    # One warp has nobody to wait for, and a mailbox no room for any number of senders.
     WARPS_SEND: tl.constexpr = (
         CLUSTER > 1
         and NUM_WARPS > 1
