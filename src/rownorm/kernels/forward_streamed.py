@@ -184,6 +184,7 @@ def apply_range(
         weight = load_columns(weight_ptr, cols, ok) if weight_ptr is not None else None
         bias = load_columns(bias_ptr, cols, ok) if bias_ptr is not None else None
         if CENTER and ACTIVATION is not None:
+            # An activation takes so many instructions that one less counts.
             (own,) = x_hat_of((h,), mu, rstd, (ok,), CENTER, 1)
             x_hat = rounded(own, ROUND_TO, COMPUTE)
         else:

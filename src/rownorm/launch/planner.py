@@ -1,10 +1,11 @@
 """Problem -> Plan: a tuned table for the architecture where there is one, else ``rules``; then what ``options`` change;
 then what the number of rows decides.
 
-Rows that fit one program are planned by their width alone, so a new number of rows compiles nothing. So are wider
-rows, where the GPU has clusters or they are shared by a whole ``grid``. Else they are ``looped`` where there are enough
-of them to fill the device and ``split`` where there are not; into how many parts, and among how many programs backward
-shares the rows, are numbers that no kernel is compiled for.
+Rows that fit one program are planned by their width alone, so a new number of rows compiles nothing, whether they are
+held or, where the table has it so, read again. So are wider rows, where the GPU has clusters or they are shared by a
+whole ``grid``. Else they are ``looped`` where there are enough of them to fill the device and ``split`` where there are
+not; into how many parts, and among how many programs backward shares the rows, are numbers that no kernel is compiled
+for.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def _from_table(problem: Problem, residual: int, option: str) -> Plan | None:
         return None
 
     def fills(row: dict[str, Any]) -> int:
-        """1 and -1: whether these rows fill their chunks; 0 where they are not taken in chunks."""
+        """1 for chunks that this width fills, -1 for others, 0 where there are none."""
         if row["settings"]["regime"] != "looped":
             return 0
         return 1 if problem.n_cols % row["settings"]["block_cols"] == 0 else -1
