@@ -60,6 +60,9 @@ def test_the_driver_answers_before_anything_else_was_done():
     ("cluster", "num_warps", "block_cols", "n_cols", "by_warps"),
     [
         (8, 2, 256, 16384, True),
+        (8, 2, 2048, 16384, True),
+        (4, 4, 4096, 16384, True),
+        (2, 8, 1024, 8192, True),
         (2, 4, 512, 8191, True),  # columns that a thread has are nowhere side by side
         (8, 1, 256, 8192, False),  # one warp has nobody to wait for
         (16, 4, 512, 32768, False),  # more than there is room for in a mailbox
@@ -73,3 +76,5 @@ def test_warps_send_for_themselves_where_there_are_several_and_room_for_all(
     (ptx,) = backward_ptx([(n_cols, {"regime": "cluster", **settings})], tmp_path)
     assert ("complete_tx::bytes.f32" in ptx) == by_warps
     assert ("complete_tx::bytes.v2.f32" in ptx) != by_warps
+    # Twice, if a column were two threads': each would have twice as many, and add up and send one half, then the other.
+    assert ptx.count("st.async") == 1
