@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 _COMPILE = """
 import json, sys, torch
@@ -24,11 +25,16 @@ print(json.dumps([kernel.asm["ptx"] for kernel in kept if ".entry backward_tile"
 """
 
 
-def backward_ptx(cases: list[tuple[int, dict]], cache: Path) -> list[str]:
-    """``backward_tile`` for rows of so many bf16 columns with these settings, compiled for sm_90."""
+def said(arguments: list[str], cache: Path) -> Any:
+    """What Python prints, as JSON, where kernels are compiled: without the interpreter, and into a cache of its own."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(cache)
-    command = [sys.executable, "-c", _COMPILE, json.dumps(cases)]
+    command = [sys.executable, *arguments]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)
+
+
+def backward_ptx(cases: list[tuple[int, dict]], cache: Path) -> list[str]:
+    """``backward_tile`` for rows of so many bf16 columns with these settings, compiled for sm_90."""
+    return said(["-c", _COMPILE, json.dumps(cases)], cache)

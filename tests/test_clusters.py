@@ -56,25 +56,23 @@ def test_the_driver_answers_before_anything_else_was_done():
     assert int(ran.stdout) == len(clusters.SHARES)
 
 
-@pytest.mark.parametrize(
-    ("cluster", "num_warps", "block_cols", "n_cols", "by_warps"),
-    [
-        (8, 2, 256, 16384, True),
-        (8, 2, 2048, 16384, True),
-        (4, 4, 4096, 16384, True),
-        (2, 8, 1024, 8192, True),
-        (2, 4, 512, 8191, True),  # columns that a thread has are nowhere side by side
-        (8, 1, 256, 8192, False),  # one warp has nobody to wait for
-        (16, 4, 512, 32768, False),  # more than there is room for in a mailbox
-        (2, 8, 512, 2048, False),  # two columns to a thread
-    ],
-)
-def test_warps_send_for_themselves_where_there_are_several_and_room_for_all(
-    cluster, num_warps, block_cols, n_cols, by_warps, tmp_path
-):
-    settings = {"cluster": cluster, "num_warps": num_warps, "block_cols": block_cols}
-    (ptx,) = backward_ptx([(n_cols, {"regime": "cluster", **settings})], tmp_path)
-    assert ("complete_tx::bytes.f32" in ptx) == by_warps
-    assert ("complete_tx::bytes.v2.f32" in ptx) != by_warps
-    # Twice, if a column were two threads': each would have twice as many, and add up and send one half, then the other.
-    assert ptx.count("st.async") == 1
+def test_warps_send_for_themselves_where_there_are_several_and_room_for_all(tmp_path):
+    cases = {  # cluster, warps, columns of a tile, columns of a row
+        (8, 2, 256, 16384): True,
+        (8, 2, 2048, 16384): True,
+        (4, 4, 4096, 16384): True,
+        (2, 8, 1024, 8192): True,
+        (2, 4, 512, 8191): True,  # columns that a thread has are nowhere side by side
+        (8, 1, 256, 8192): False,  # one warp has nobody to wait for
+        (16, 4, 512, 32768): False,  # more than there is room for in a mailbox
+        (2, 8, 512, 2048): False,  # two columns to a thread
+    }
+    names = ("cluster", "num_warps", "block_cols")
+    asked = [
+        (case[3], {"regime": "cluster"} | dict(zip(names, case, strict=False))) for case in cases
+    ]
+    for (case, by_warps), ptx in zip(cases.items(), backward_ptx(asked, tmp_path), strict=True):
+        assert ("complete_tx::bytes.f32" in ptx) == by_warps, case
+        assert ("complete_tx::bytes.v2.f32" in ptx) != by_warps, case
+        # Twice, if a column were two threads': each had twice as many, and would send the sums of both halves.
+        assert ptx.count("st.async") == 1, case

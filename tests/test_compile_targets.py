@@ -5,13 +5,12 @@ target in a process without the interpreter and reads a JSON list of failures.
 """
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
+from compiled import said
 
 ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942")
 WIDTHS = (256, 1000, 4096, 8192, 16384, 65536)
@@ -128,17 +127,7 @@ def wide_accesses(kernel, plan, x, residual, target) -> tuple[int, int]:
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_kernels_fit_spill_nothing_and_move_16_bytes(arch, tmp_path):
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path)
-    ran = subprocess.run(
-        [sys.executable, __file__, arch],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    wrong = json.loads(ran.stdout)
+    wrong = said([__file__, arch], tmp_path)
     assert not wrong, "\n" + "\n".join(wrong)
 
 

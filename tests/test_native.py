@@ -6,7 +6,6 @@ import gc
 import json
 import os
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from compiled import said
 
 import rownorm
 from rownorm import launch
@@ -492,12 +492,7 @@ def compiled_parameters() -> dict[str, list]:
 
 
 def test_parameters_of_compiled_kernels(tmp_path):
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path)
-    command = [sys.executable, __file__]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    seen = json.loads(ran.stdout)
+    seen = said([__file__], tmp_path)
     assert {
         "forward_tile",
         "forward_looped",

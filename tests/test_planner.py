@@ -660,7 +660,7 @@ def test_rows_that_do_not_fill_their_chunks_have_another_plan(activation):
         return launch.plan(asked).regime
 
     assert regime(8192) == "looped"
-    assert {regime(n_cols) for n_cols in (6152, 7168, 8184)} == {"resident"}
+    assert {regime(n_cols) for n_cols in (5504, 6152, 7168, 8184)} == {"resident"}
     assert regime(7168, center=False) == "looped"
 
 

@@ -108,20 +108,18 @@ def _from_table(problem: Problem, residual: int, option: str) -> Plan | None:
     if not rows:
         return None
 
-    def fills(row: dict[str, Any]) -> int:
-        """1 for chunks that this width fills, -1 for others, 0 where there are none."""
-        if row["settings"]["regime"] != "looped":
-            return 0
-        return 1 if problem.n_cols % row["settings"]["block_cols"] == 0 else -1
+    def rank(row: dict[str, Any]) -> tuple[Any, ...]:
+        """The nearest width first. Chunks that would not be filled come last; those that are, before their like."""
+        in_chunks = row["settings"]["regime"] == "looped"
+        filled = in_chunks and problem.n_cols % row["settings"]["block_cols"] == 0
+        return row["max_cols"], in_chunks and not filled, names.index(row["option"]), not filled
 
     # Rows are in order of width. The last one serves any width beyond it if it takes rows in chunks.
     fitting = [row for row in rows if problem.n_cols <= row["max_cols"]] or rows[-1:]
-    row = min(fitting, key=lambda row: (row["max_cols"], names.index(row["option"]), -fills(row)))
+    row = min(fitting, key=rank)
     if problem.n_cols > row["max_cols"] and (option or row["settings"]["regime"] != "looped"):
         return None
     if option and not row["option"]:
-        return None
-    if option == "pre_bias" and fills(row) < 0:
         return None
     if option == "pre_bias" and problem.direction == "backward" and not of_its_compiler:
         return None  # a third sum takes the last registers; another compiler may need one more
