@@ -26,6 +26,7 @@ import torch
 import torch._inductor.config
 import triton.testing
 from first_call import FirstCall
+from triton import knobs
 
 from rownorm.lab import data, runs
 from rownorm.lab.bench import bench, in_one_line
@@ -100,17 +101,27 @@ def measure(
     if not left:
         return 0
     folder.mkdir(parents=True, exist_ok=True)
-    if workers:
-        fill_caches(left, workers)
+    # The first torch.compile of a process gives Triton another cache, unless one is named: what others filled would
+    # not be found, and be compiled again in the midst of the measurement.
+    with environment({"TRITON_CACHE_DIR": knobs.cache.dir}):
+        if workers:
+            fill_caches(left, workers)
+        return len(left) - measure_in_turn(folder, left, rounds, until, required)
+
+
+def measure_in_turn(
+    folder: Path, jobs: Sequence[Job], rounds: int, until: float, required: Collection[str]
+) -> int:
+    """Measure one case after the other in this process, until the time is up; how many were measured."""
     began = time.monotonic()
     with (
         # What is not in the caches is compiled here: idle or not, processes beside this one would disturb it.
         torch._inductor.config.patch(compile_threads=1),
         Writer(folder / FILE, append=True) as writer,
-        Display(len(left)) as display,
+        Display(len(jobs)) as display,
     ):
         run = runs.run_id()
-        for names, group in itertools.groupby(left, key=lambda job: job[1]):
+        for names, group in itertools.groupby(jobs, key=lambda job: job[1]):
             cases = [case for case, _ in group]
             made = bench(cases, names, rounds=rounds, run=run, told=display.told)
             # By number, not by case: to see that a case ends, the next one would have to be measured.
@@ -122,7 +133,7 @@ def measure(
                     if record.status == "missing" and record.provider in required:
                         raise Absent(f"{record.provider} {record.why}")
     print(f"{display.done} cases measured in {time.monotonic() - began:.0f} s", flush=True)
-    return len(left) - display.done
+    return display.done
 
 
 def fill_caches(jobs: Sequence[Job], workers: int) -> None:

@@ -540,6 +540,24 @@ def test_caches_are_filled_by_other_processes(tmp_path, capsys, monkeypatch):
     assert "FLA_CACHE_RESULTS" not in os.environ
 
 
+def test_who_compiles_and_who_measures_have_one_cache(tmp_path, monkeypatch):
+    """torch.compile would give Triton another one, in the process that it runs in."""
+    from triton import knobs
+
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    there, seen = knobs.cache.dir, []
+
+    def look(*_, **__):
+        seen.append(os.environ["TRITON_CACHE_DIR"])
+        return iter(())
+
+    monkeypatch.setattr(measure, "fill_caches", look)
+    monkeypatch.setattr(measure, "bench", look)
+    assert measure.measure(tmp_path / "a", SMALL, rounds=1, workers=2) == 2
+    assert seen == [there] * 2
+    assert "TRITON_CACHE_DIR" not in os.environ
+
+
 def test_the_slowest_to_compile_come_first():
     narrow, wide = (Case(operation="rms_norm", rows=8, cols=cols) for cols in (64, 128))
     pairs = [(narrow, "quack"), (narrow, "fla"), (wide, "quack"), (wide, "fla")]
