@@ -393,8 +393,8 @@ def test_few_chunks_that_a_row_fills_are_known_to_its_kernel():
     plan = launch.plan(even)
     assert (plan.regime, plan.chunks * plan.block_cols) == ("looped", 8192)
     assert launch.plan(dataclasses.replace(even, pre_bias=True)) == plan
-    for n_cols in (8000, 1 << 20):
-        other = launch.plan(dataclasses.replace(even, n_cols=n_cols))
+    for n_cols, dtype in ((8000, torch.float32), (1 << 20, torch.bfloat16)):
+        other = launch.plan(dataclasses.replace(even, n_cols=n_cols, dtype=dtype))
         assert (other.regime, other.chunks) == ("looped", 0)
 
 
@@ -651,17 +651,20 @@ def test_a_pre_bias_has_rows_of_its_own_for_some_widths_and_one_compiler(monkeyp
             assert (found == own) == is_own, (version, n_cols)
 
 
-@pytest.mark.parametrize("activation", [None, "gelu"])
-def test_rows_that_do_not_fill_their_chunks_have_another_plan(activation):
-    """Where the table has one: for LayerNorm it does, for RMSNorm it does not."""
+@pytest.mark.parametrize(
+    ("center", "activation"),
+    [(True, None), (True, "gelu"), (False, None), (False, "silu"), (False, "gelu")],
+)
+def test_rows_that_do_not_fill_their_chunks_have_another_plan(center, activation):
+    """Where the table has one: for RMSNorm of fp32 it does not."""
 
-    def regime(n_cols, center=True):
-        asked = problem(n_rows=4096, n_cols=n_cols, center=center, activation=activation)
-        return launch.plan(asked).regime
+    def regime(n_cols, dtype=torch.float16):
+        asked = problem(n_rows=4096, n_cols=n_cols, dtype=dtype, center=center)
+        return launch.plan(dataclasses.replace(asked, activation=activation)).regime
 
     assert regime(8192) == "looped"
-    assert {regime(n_cols) for n_cols in (5504, 6152, 7168, 8184)} == {"resident"}
-    assert regime(7168, center=False) == "looped"
+    assert {regime(n_cols) for n_cols in (5504, 6152, 7168, 8184, 14336)} == {"resident"}
+    assert regime(7168, torch.float32) == ("resident" if center else "looped")
 
 
 def test_a_plan_says_what_else_was_chosen():

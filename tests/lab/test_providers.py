@@ -1,5 +1,7 @@
 """The providers that need no other package; what the others declare; refusals."""
 
+import sys
+
 import pytest
 import torch
 
@@ -90,6 +92,27 @@ def test_refusals_give_the_reason(name, options, reason):
     (t,) = rotation(case, 1, "cpu")
     with pytest.raises(Refusal, match=reason):
         all_providers()[name].prepare(case, t)
+
+
+@pytest.mark.parametrize(
+    ("options", "widest"),
+    [
+        ({"operation": "rms_norm", "direction": "backward"}, 32768),
+        ({"operation": "rms_norm", "dtype": "fp32"}, 16384),
+        ({"operation": "add_rms_norm", "residual_dtype": "fp32"}, 32768),
+        ({"operation": "add_rms_norm", "residual_dtype": "fp32", "direction": "backward"}, 16384),
+    ],
+)
+def test_fla_takes_rows_of_64_KiB_of_what_it_keeps(options, widest, monkeypatch):
+    case = Case(rows=1, cols=widest + 1, **options)
+    (t,) = rotation(case, 1, "cpu")
+    with pytest.raises(Refusal, match=f"up to {widest} columns"):
+        all_providers()["fla"].prepare(case, t)
+    case = Case(rows=1, cols=widest, **options)
+    (t,) = rotation(case, 1, "cpu")
+    monkeypatch.setitem(sys.modules, "fla", None)
+    with pytest.raises(ImportError, match="fla"):  # which is no refusal
+        all_providers()["fla"].prepare(case, t)
 
 
 def test_no_refusal_of_what_is_declared():

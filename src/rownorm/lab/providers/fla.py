@@ -6,7 +6,7 @@ from ..cases import Case
 from ..data import Tensors
 from . import Call, Refusal, by_autograd, provider
 
-WIDEST_BYTES = 65536
+WIDEST_BYTES = 65536  # of a row; in backward, of one of the residual stream
 
 
 @provider(
@@ -19,14 +19,15 @@ WIDEST_BYTES = 65536
     needs_gpu=True,
 )
 def fla(case: Case, t: Tensors) -> Call:
+    kept = t.x if t.residual is None or case.direction == "forward" else t.residual
+    widest = WIDEST_BYTES // kept.element_size()
+    if case.cols > widest:
+        raise Refusal(f"fla takes rows of up to {widest} columns here")
     from fla.modules.layernorm import (  # type: ignore[import-not-found,unused-ignore]
         layer_norm,
         rms_norm,
     )
 
-    widest = WIDEST_BYTES // t.x.element_size()
-    if case.cols > widest:
-        raise Refusal(f"fla takes rows of up to {widest} columns of {case.dtype}")
     norm = layer_norm if case.centers else rms_norm
     options = {"residual": t.residual, "eps": case.eps, "prenorm": case.adds}
     return by_autograd(case, t, lambda: norm(t.x, t.weight, t.bias, **options))
