@@ -38,8 +38,10 @@ WIDTHS = (128, 256, 512, 1024, 1536, 2048, 3072, 4096, 5120, 6144, 8192)
 WIDTHS += (12288, 16384, 32768, 65536, 131072, 262144)
 ELEMENTS = 1 << 28  # of one tensor
 MOST_ROWS = 32768
+FINALISTS = 6  # settings that are measured twice
 FEW_ROWS = 8  # settings that are equal with many rows are told apart with these
 FEW_COPIES = 64
+NEARLY = 0.997  # of the fastest is equal: no more than runs differ by
 ACTIVATION = "silu"  # what the option "activation" is tuned with
 
 
@@ -123,8 +125,8 @@ def _tilings(study: Study) -> Iterator[tuple[int, int]]:
     narrow = 32 * study.vector
     few = [narrow] if study.n_cols in (2 * narrow, 4 * narrow) else []
     halves = [-(-study.n_cols // chunks) for chunks in (2, 3, 4, 5, 6, 7, 8)]
-    # Tiles with 16 bytes of the wider rows for every thread of 2, 4 or 8 warps.
-    mixed = [narrow * num_warps for num_warps in (2, 4, 8)] if study.residual else []
+    # Tiles with 16 bytes of the wider rows for every thread of so many warps.
+    mixed = [narrow * num_warps for num_warps in (2, 4, 8, 16)] if study.residual else []
     for block_cols in dict.fromkeys((*few, *halves, *mixed)):
         chunks, rest = divmod(study.n_cols, block_cols)
         is_power = block_cols == next_power_of_2(block_cols)
@@ -296,58 +298,82 @@ def seconds_of(call: Any, inputs: list[Any], flush: Flush, rounds: int, repeats:
     return statistics.median(seconds)
 
 
+class Bench:
+    """The calls of a study, to be timed with any settings."""
+
+    def __init__(self, study: Study, machine: Machine) -> None:
+        self.study, self.flush = study, machine.flush
+        # Rounds as the lab's bench has them: what is fast once need not be fast when it is called again at once.
+        plan = machine.plan(study.case(study.n_rows))
+        self.repeats = plan.repeats
+        self.call, self.ceiling, self.inputs, self.size = prepared(study, study.n_rows, plan.sets)
+        torch.cuda.synchronize()
+
+    def speed(self, settings: dict[str, Any], rounds: int) -> float:
+        """In GB/s."""
+        with force(**settings):
+            return self._speed(self.call, rounds)
+
+    def row(self, speed: float, settings: dict[str, Any]) -> dict[str, Any]:
+        """A row of the table for this width, with its figures."""
+        return {
+            "direction": self.study.direction,
+            "center": self.study.center,
+            "itemsize": self.study.dtype.itemsize,
+            "residual": self.study.residual.itemsize if self.study.residual else 0,
+            "option": self.study.option,
+            "max_cols": self.study.n_cols,
+            "settings": settings,
+            "gb_per_s": round(speed),
+            "ceiling_gb_per_s": round(self._speed(self.ceiling, 9)),
+        }
+
+    def _speed(self, call: Any, rounds: int) -> float:
+        return self.size / seconds_of(call, self.inputs, self.flush, rounds, self.repeats) / 1e9
+
+
 def measure(study: Study, machine: Machine) -> list[dict[str, Any]]:
     """The fastest settings for one width, with their figures: a row of the table. Where they take the width in chunks,
     which it fills, there is a second row, for widths that do not.
     """
-    # Rounds as the lab's bench has them: what is fast once need not be fast when it is called again at once.
-    plan = machine.plan(study.case(study.n_rows))
-    call, ceiling, inputs, size = prepared(study, study.n_rows, plan.sets)
-    torch.cuda.synchronize()
-
-    def speed(call: Any, rounds: int) -> float:
-        return size / seconds_of(call, inputs, machine.flush, rounds, plan.repeats) / 1e9
-
+    bench = Bench(study, machine)
     measured = []
     for settings in candidates(study):
         try:
-            with force(**settings):
-                measured.append((speed(call, 5), settings))
+            measured.append((bench.speed(settings, 5), settings))
         except Exception as error:
             print(f"cannot run {study} {settings}: {type(error).__name__}", file=sys.stderr)
     measured.sort(key=lambda pair: -pair[0])
-    final = []
-    for _, settings in measured[:6]:
-        with force(**settings):
-            final.append((speed(call, 15), settings))
-    chosen = [max(final, key=lambda pair: pair[0])]
+    final = again(bench, [settings for _, settings in measured])
+    chosen = final[0]
     if study.direction == "forward":
-        chosen = [quickest_of_few(study, final, machine)]
-    if chosen[0][1]["regime"] == "looped":
-        chosen += [pair for pair in measured if pair[1]["regime"] != "looped"][:1]
-    of_ceiling = round(speed(ceiling, 9))
-    return [
-        {
-            "direction": study.direction,
-            "center": study.center,
-            "itemsize": study.dtype.itemsize,
-            "residual": study.residual.itemsize if study.residual else 0,
-            "option": study.option,
-            "max_cols": study.n_cols,
-            "settings": settings,
-            "gb_per_s": round(gb_per_s),
-            "ceiling_gb_per_s": of_ceiling,
-        }
-        for gb_per_s, settings in chosen
-    ]
+        chosen = quickest_of_few(study, final, machine)
+    rows = [bench.row(*chosen)]
+    if chosen[1]["regime"] == "looped":
+        held = [settings for _, settings in measured if settings["regime"] != "looped"]
+        bench = Bench(study._replace(n_cols=width_between(study.n_cols)), machine)
+        row = bench.row(*again(bench, held)[0])
+        rows.append(row | {"max_cols": study.n_cols, "measured_cols": bench.study.n_cols})
+    return rows
+
+
+def again(bench: Bench, settings: list[dict[str, Any]]) -> list[tuple[float, dict[str, Any]]]:
+    """The first few of them, measured more closely: (GB/s, settings), the fastest first."""
+    measured = [(bench.speed(one, 15), one) for one in settings[:FINALISTS]]
+    return sorted(measured, key=lambda pair: -pair[0])
+
+
+def width_between(n_cols: int) -> int:
+    """Nearer to this width than the next narrower one of WIDTHS is, and less even."""
+    return n_cols * 7 // 8
 
 
 def quickest_of_few(
     study: Study, measured: list[tuple[float, dict[str, Any]]], machine: Machine
 ) -> tuple[float, dict[str, Any]]:
-    """Of settings within 1 % of the fastest, those that do FEW_ROWS rows in the least time."""
+    """Of settings nearly as fast as the fastest, those that do FEW_ROWS rows in the least time."""
     fastest = max(speed for speed, _ in measured)
-    equals = [pair for pair in measured if pair[0] > 0.99 * fastest]
+    equals = [pair for pair in measured if pair[0] > NEARLY * fastest]
     if len(equals) == 1:
         return equals[0]
     call, _, inputs, _ = prepared(study, FEW_ROWS, copies=FEW_COPIES)

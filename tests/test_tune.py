@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 import sys
 from pathlib import Path
 
@@ -105,3 +106,56 @@ def test_a_study_is_a_case_of_the_lab(study, kind):
     direction, center, dtype, *rest = study
     case = tune.Study(direction, center, dtype, 2048, *rest).case(1000)
     assert (case.kind, case.rows, case.cols) == (kind, 1000, 2048)
+
+
+SPEEDS = {"looped": 4200, "resident": 4100, "tile": 4000, "cluster": 3900}
+
+
+class Timed:
+    """In the place of a Bench."""
+
+    def __init__(self, study, machine):
+        self.study = study
+
+    def speed(self, settings, rounds):
+        if settings["num_warps"] == 16:
+            raise RuntimeError("too many registers")
+        fills = self.study.n_cols % settings["block_cols"] == 0
+        slower = 0 if fills or settings["regime"] != "looped" else 1000
+        return SPEEDS[settings["regime"]] + settings["num_warps"] - slower
+
+    def row(self, speed, settings):
+        return {"max_cols": self.study.n_cols, "settings": settings, "gb_per_s": speed}
+
+
+def test_a_width_in_chunks_has_a_row_measured_between(monkeypatch, capsys):
+    monkeypatch.setattr(tune, "Bench", Timed)
+    monkeypatch.setattr(tune, "quickest_of_few", lambda study, final, machine: final[0])
+    study = tune.Study("forward", False, torch.bfloat16, 8192)
+    chunks, held = tune.measure(study, None)
+    assert chunks["settings"]["regime"] == "looped"
+    assert held["settings"]["regime"] == "resident"
+    assert (held["max_cols"], held["measured_cols"]) == (8192, 7168)
+    assert chunks["gb_per_s"] > held["gb_per_s"]
+    assert "cannot run" in capsys.readouterr().err
+    monkeypatch.setitem(SPEEDS, "looped", 3000)
+    (held,) = tune.measure(study, None)
+    assert "measured_cols" not in held
+
+
+def test_the_width_between_has_no_row_of_its_own():
+    for narrower, wider in itertools.pairwise(tune.WIDTHS):
+        assert narrower < tune.width_between(wider) < wider
+
+
+def test_what_is_nearly_as_fast_must_be_quick_with_few_rows(monkeypatch):
+    monkeypatch.setattr(tune, "prepared", lambda *_, **__: (None, None, [], 0))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(tune, "seconds_of", lambda *_, **__: planner._forced["num_warps"])
+    monkeypatch.setattr(Timed, "flush", None, raising=False)
+    fastest, nearly, slower = measured = [
+        (speed, {"num_warps": num_warps}) for speed, num_warps in ((1000, 8), (998, 4), (990, 2))
+    ]
+    study = tune.Study("forward", False, torch.bfloat16, 8192)
+    assert tune.quickest_of_few(study, measured, Timed) == nearly
+    assert tune.quickest_of_few(study, [fastest, slower], Timed) == fastest
