@@ -560,9 +560,11 @@ def test_who_compiles_and_who_measures_have_one_cache(tmp_path, monkeypatch):
 
 def test_the_slowest_to_compile_come_first():
     narrow, wide = (Case(operation="rms_norm", rows=8, cols=cols) for cols in (64, 128))
-    pairs = [(narrow, "quack"), (narrow, "fla"), (wide, "quack"), (wide, "fla")]
+    backward = Case(operation="rms_norm", direction="backward", rows=8, cols=64)
+    cases = (narrow, wide, backward)
+    pairs = [(case, name) for name in ("quack", "fla") for case in cases]
     assert sorted(pairs, key=measure.slowest_to_compile_first) == [
-        *[(wide, "fla"), (narrow, "fla"), (wide, "quack"), (narrow, "quack")]
+        (case, name) for name in ("fla", "quack") for case in (backward, wide, narrow)
     ]
 
 
