@@ -1,4 +1,4 @@
-# make test   the environment, the package, the tests: the only thing needed is Python 3.11 or newer
+# make test   the environment, the package, the tests: all that is needed is Python 3.11 or newer and a C++ compiler
 #
 # PYTHON=python3.12          makes the environment with another interpreter
 # VENV= PYTHON=/opt/bin/python   uses that interpreter as it is and installs nothing: for a GPU machine that has
@@ -36,7 +36,7 @@ help:
 	@echo "make check   formatter, linter, type checker"
 	@echo "make format  let the formatter and the linter mend what they can"
 	@echo "make wheel   build dist/*.whl"
-	@echo "make clean   remove everything that make made"
+	@echo "make clean   remove everything that make made, but for results"
 	@echo "Settings (PYTHON, VENV, WORKERS, TESTS, DEMO) are described at the top of the Makefile."
 
 test: $(STAMP)

@@ -231,7 +231,7 @@ SUITES: dict[str, Suite] = {
         Suite("speed-wide", "1, 4, 16 rows of 65536 to 1048576 columns", _speed_wide),
         Suite("fused-bias", "LayerNorm of x + pre_bias, fp32, 512x8192", _fused_bias),
         Suite("host", "8 rows of 4096 columns, fp16: what a call costs the host", _host),
-        Suite("speed-all", "everything from seed to host", _speed_all),
+        Suite("speed-all", "everything from seed to host but batch", _speed_all),
         Suite("llama-3-8b", "Llama-3-8B, 4096 columns", lambda: _llama("Llama-3-8B", 4096)),
         Suite("llama-3-70b", "Llama-3-70B, 8192 columns", lambda: _llama("Llama-3-70B", 8192)),
         Suite("qwen3", "Qwen3-8B: hidden, queries and keys; Qwen3-32B: hidden", _qwen3),
