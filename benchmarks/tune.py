@@ -408,6 +408,8 @@ def main() -> None:
     )
     parser.add_argument("--workers", type=int, default=14, help="processes that compile")
     options = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("there is no GPU here to tune for")
     device = device_of(0)
     out = options.out or Path(f"{device.arch}.json")
     if out.exists():

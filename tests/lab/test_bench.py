@@ -354,3 +354,12 @@ def test_on_a_gpu(operation, direction):
         assert len(record.host_seconds) == bench_module.BRIEF_HOST_ROUNDS
         assert record.peak_bytes >= case.rows * case.cols * 2
         assert 1e-7 < min(record.seconds) < 1e-3
+
+
+def test_what_does_not_fit_into_memory_is_not_begun():
+    """A CPU would grant it page by page, until something is killed."""
+    case = Case(operation="rms_norm", rows=1 << 30, cols=1 << 20)
+    (made,) = bench([case], ["torch"], run="one")
+    assert made.status == "failed"
+    assert "MemoryError: needs" in made.why
+    assert "GiB are there" in made.why

@@ -8,11 +8,12 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from click.testing import CliRunner
 
-from rownorm.lab import commands, runs
+from rownorm.lab import choices, commands, runs
 from rownorm.lab.cases import Case
 from rownorm.lab.cli import cli, main
 from rownorm.lab.records import Environment, Method, Record, Writer, read
@@ -84,6 +85,7 @@ def test_version():
     [
         (["benhc"], "did you mean bench?"),
         (["bench", "--suite", "sede"], "did you mean seed?"),
+        (["compare", os.curdir, os.curdir, "--margin", "nan"], "nan is no number"),
         (["bench", "--suite", "seed,flashinfr"], "did you mean flashinfer?"),
         (["bench", "--op", "rmsnorm", "--shape", "2x8"], "did you mean rms_norm?"),
         (["bench", "--dtype", "bfloat16", "--shape", "2x8"], "did you mean bf16?"),
@@ -286,7 +288,70 @@ def test_resume_on_another_device(tmp_path):
     runs.write_plan(folder, plan)
     ran = invoke("bench", "--resume", "other")
     assert ran.exit_code == 2
-    assert "was measured on NVIDIA H900" in ran.output
+    assert "was measured differently: device: NVIDIA H900, now " in ran.output
+
+
+def test_resume_with_other_settings(monkeypatch):
+    assert invoke("bench", *TINY, *WHO, "--out", "made").exit_code == 0
+    here = commands.environment()
+    changed = msgspec.structs.replace(here, settings={**here.settings, "threads": "77"})
+    monkeypatch.setattr(commands, "environment", lambda: changed)
+    ran = invoke("bench", "--resume", "made")
+    assert ran.exit_code == 2
+    assert "threads: " in ran.output
+    assert "now 77. Start a new folder" in ran.output
+
+
+def test_resume_with_a_provider_that_is_not_known():
+    folder = Path("made")
+    folder.mkdir()
+    runs.write_plan(folder, runs.Plan(cases=[made().case], providers=["torhc"], rounds=3))
+    ran = invoke("bench", "--resume", "made")
+    assert ran.exit_code == 2
+    assert "made/plan.json: unknown provider 'torhc'; did you mean torch?" in ran.output
+
+
+@pytest.mark.parametrize("status", ["failed", "missing"])
+def test_resume_tries_again_what_may_work_now(status):
+    assert invoke("bench", *TINY, "--provider", "rownorm,torch", "--out", "made").exit_code == 0
+    first, *others = read("made").records
+    os.remove("made/records.jsonl")
+    with Writer(Path("made/records.jsonl")) as writer:
+        for one in (
+            msgspec.structs.replace(first, status=status, why="then", seconds=[]),
+            *others,
+        ):
+            writer.write(one)
+    ran = invoke("bench", "--resume", "made")
+    assert ran.exit_code == 0, ran.output
+    assert "[1/1" in ran.output
+    again = read("made").records
+    assert len(again) == len(others) + 2
+    assert (again[-1].key, again[-1].status) == (first.key, "ok")
+    assert "Nothing is left to measure" in invoke("bench", "--resume", "made").output
+
+
+def test_resume_leaves_out_who_is_still_missing(monkeypatch):
+    monkeypatch.setattr("rownorm.lab.bench.missing", lambda *_: "needs more")
+    monkeypatch.setattr("rownorm.lab.commands.missing", lambda *_: "needs more")
+    ran = invoke("bench", *TINY, *WHO, "--out", "made")
+    assert ran.exit_code == 1
+    assert "nothing could be measured" in ran.output
+    before = Path("made/records.jsonl").read_text()
+    ran = invoke("bench", "--resume", "made")
+    assert ran.exit_code == 1
+    assert Path("made/records.jsonl").read_text() == before
+
+
+def test_bench_fails_where_rownorm_does(monkeypatch):
+    def broken(*_):
+        raise RuntimeError("oh dear")
+
+    ours = commands.all_providers()["rownorm"]
+    monkeypatch.setattr(type(ours), "prepare", broken)
+    ran = invoke("bench", *TINY, *WHO, "--out", "made")
+    assert ran.exit_code == 1
+    assert "oh dear" in ran.output
 
 
 def test_ctrl_c_keeps_what_was_measured(monkeypatch):
@@ -320,6 +385,17 @@ def test_a_full_disk_keeps_what_was_measured(monkeypatch):
     assert "No space left on device" in ran.output
     assert "--resume made" in ran.output
     assert len(read("made").records) == 2
+
+
+def test_cases_that_differ_in_eps_alone_are_one():
+    """Their times are the same; in results they would be in one place."""
+    both = choices.cases(["llama-3-8b", "qwen3"], [], ["rms_norm"], ["forward"], [], {})
+    places = [(case.kind, case.rows, case.cols) for case in both]
+    assert len(set(places)) == len(places)
+    names = " ".join(case.name for case in both)
+    assert "Llama-3-8B" in names
+    assert "Qwen3-8B" in names
+    assert any("Llama-3-8B" in case.name and "Qwen3-8B" in case.name for case in both)
 
 
 # ---- report and compare, from records that were made up ----
@@ -358,7 +434,8 @@ def test_report_replaces_only_when_told():
     written("made", made())
     os.makedirs("out/plots")
     Path("out/report.html").write_text("old")
-    Path("out/plots/old.png").write_text("old")
+    Path("out/plots/roofline.png").write_text("old")
+    Path("out/plots/old-speedup-rms_norm.png").write_text("old")
     Path("out/notes").write_text("mine")
     ran = invoke("report", "made", "--out", "out", "--no-plots")
     assert ran.exit_code == 2
@@ -370,6 +447,18 @@ def test_report_replaces_only_when_told():
     assert Path("out/notes").read_text() == "mine"
     assert not os.path.exists("out/plots")
     assert sorted(os.listdir()) == ["made", "out"]
+
+
+def test_report_replaces_nothing_but_a_report():
+    written("made", made())
+    os.makedirs("out/plots")
+    Path("out/plots/mine.png").write_text("mine")
+    ran = invoke("report", "made", "--out", "out", "--no-plots", "--force")
+    assert ran.exit_code == 2
+    assert "holds no report" in ran.output
+    Path("out/report.html").write_text("old")
+    assert invoke("report", "made", "--out", "out", "--no-plots", "--force").exit_code == 0
+    assert Path("out/plots/mine.png").read_text() == "mine"
 
 
 def test_report_uses_the_good_lines_of_a_damaged_file():
@@ -386,8 +475,11 @@ def test_report_of_nothing():
     Path("made/records.jsonl").touch()
     ran = invoke("report", "made")
     assert ran.exit_code == 2
-    assert "no record" in ran.output
+    assert "no record can be read from made" in ran.output
     assert os.listdir("made") == ["records.jsonl"]
+    written("other", made())
+    for pair in (("made", "other"), ("other", "made")):
+        assert "no record can be read from made" in invoke("compare", *pair).output
 
 
 def test_report_of_several_needs_a_place():

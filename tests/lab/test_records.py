@@ -87,7 +87,7 @@ def test_a_killed_run_loses_its_last_line_only(file, kept):
 
     written(file, REFUSED, append=True)
     assert read(file).records == [FULL, REFUSED]
-    assert [line for line, _ in read(file).damaged] == [2]
+    assert read(file).damaged == reading.damaged
 
 
 @pytest.mark.parametrize(

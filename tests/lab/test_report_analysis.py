@@ -3,9 +3,11 @@
 import re
 
 import pytest
+from click.testing import CliRunner
 from records_for_tests import H200, cpu_records, failed_records, gpu_records, record
 
 from rownorm.lab.cases import Case
+from rownorm.lab.cli import cli
 from rownorm.lab.report import scaling
 from rownorm.lab.report.analysis import analysis
 from rownorm.lab.results import results_of
@@ -94,6 +96,22 @@ def test_what_cannot_be_answered_names_the_command():
     assert "These records cannot tell" in text
     assert "`rownorm bench --suite batch`" in text
     assert "with the provider `ceiling`" in text
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(operation="layer_norm", direction="backward", dtype="fp32", rows=8, cols=640),
+        Case(operation="add_rms_norm", residual_dtype="fp32", rows=8, cols=640, bias=True),
+        Case(operation="rms_norm", pre_bias=True, activation="silu", rows=8, cols=640),
+    ],
+)
+def test_the_command_measures_that_case_with_more_rows(case):
+    ran = CliRunner().invoke(cli, [*scaling.command(case).split()[1:], "--list"])
+    assert ran.exit_code == 0, ran.output
+    assert f"{case.kind} 1x640" in ran.output
+    assert f"{case.kind} 32768x640" in ran.output
+    assert scaling.command(case) in analysis(results_of([record(case, "rownorm")]))
 
 
 def test_cpu_timings_are_called_that():

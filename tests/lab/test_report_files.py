@@ -10,7 +10,7 @@ from records_for_tests import cpu_records, failed_records, gpu_records, record
 
 from rownorm.lab.cases import Case
 from rownorm.lab.files import write_whole
-from rownorm.lab.report import write_report
+from rownorm.lab.report import is_plot, write_report
 from rownorm.lab.report.charts import LOOKS, OTHER_LOOKS, Charts, drawn, looks_of
 from rownorm.lab.report.points import points_of
 from rownorm.lab.results import results_of
@@ -44,6 +44,9 @@ def test_a_report_is_a_page_an_analysis_and_plots(tmp_path):
     there = sorted(p for p in (tmp_path / "out").rglob("*") if p.is_file())
     assert there == sorted(written)  # and no temporary file is left
     assert "drawing roofline.png" in told
+    assert {path for path in written if is_plot(path)} == set(
+        (tmp_path / "out" / "plots").iterdir()
+    )
     for path in written:
         if path.suffix == ".png":
             width, height = size_of_png(path)
@@ -58,6 +61,7 @@ def test_plots_of_several_devices_have_the_device_in_their_names(tmp_path):
     names = {path.name for path in written}
     assert "nvidia-h200-roofline.png" in names
     assert "amd-epyc-9654-roofline.png" in names
+    assert all(is_plot(path) for path in written if path.suffix == ".png")
 
 
 @pytest.mark.parametrize("records", ([], failed_records()), ids=("none", "failed"))

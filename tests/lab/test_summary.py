@@ -5,8 +5,11 @@ import pytest
 from records_for_tests import CPU, H200, record
 
 from rownorm.lab.cases import Case
+from rownorm.lab.check import Row
+from rownorm.lab.compare import Comparison
 from rownorm.lab.results import cases_of, results_of
-from rownorm.lab.summary import bench_table, line_of
+from rownorm.lab.statistics import Ratio
+from rownorm.lab.summary import bench_table, check_table, line_of, measure_of
 
 PEERS = ("torch", "torch.compile", "liger")
 
@@ -34,6 +37,26 @@ def one_case():
         timed("plain_block", 2.5e-6, host=30e-6),
         timed("ceiling", 1.5e-6, host=5e-6),
     ]
+
+
+def test_what_was_compared_is_told():
+    one = Comparison(
+        Case(operation="rms_norm", rows=1, cols=1), "rownorm", Ratio(1.0, 1.0, 1.0), "same", True
+    )
+    other = one._replace(by_ceiling=False)
+    assert measure_of([one]) == "times relative to the ceiling of their round"
+    assert measure_of([other]) == "times"
+    assert measure_of([one, other]).endswith("of their round, 1 by times")
+
+
+def test_large_errors_have_columns_of_their_own():
+    row = Row(
+        **{"provider": "torch", "operation": "layer_norm", "direction": "backward"},
+        **{"dtype": "fp16", "data": "offset", "status": "over", "why": "off"},
+        **{"max_error": 0.74, "mean_error": 0.19, "max_ulp": 190.0, "budget_used": 130.0},
+    )
+    *_, line = check_table([row])
+    assert line.split()[2:6] == ["0.74", "0.19", "1.9e+02", "130x"]
 
 
 def test_figures_of_a_case(one_case):

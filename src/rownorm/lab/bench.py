@@ -15,7 +15,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from . import data, timing
+from . import data, texts, timing
 from .accuracy import judge_all
 from .cases import Case
 from .machine import Machine, machine_of
@@ -168,6 +168,10 @@ def _compete(
     if all(one.status != "ok" for one in contestants):
         return
     plan = machine.plan(case)
+    needed = plan.sets * case.compulsory_bytes
+    if needed > machine.memory:  # a CPU would grant it, and be killed when it is used
+        have = texts.binary_size(machine.memory)
+        raise MemoryError(f"needs {texts.binary_size(needed)}; {have} are there")
     sets = data.rotation(case, plan.sets, machine.device, seed=seed)
     _gate(case, contestants, sets[0], say)
     for one in contestants:

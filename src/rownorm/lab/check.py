@@ -1,6 +1,6 @@
 """Accuracy of every provider, operation, pass, dtype and data set, against fp64.
 
-python -m rownorm.lab.check < request.json      rows as JSON lines; how the kernels are checked without a GPU
+python -m rownorm.lab.check REQUEST      a Request as JSON in, rows as JSON lines out: the kernels without a GPU
 """
 
 from __future__ import annotations

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from .cases import Case, Direction, Dtype
 from .records import Reading
@@ -54,6 +56,13 @@ def shapes(
         return tuple(dict.fromkeys(shape for value in values for shape in parse_shapes(value)))
     except ValueError as error:
         raise click.BadParameter(str(error), context, parameter) from None
+
+
+def finite(context: click.Context, parameter: click.Parameter, value: float) -> float:
+    """A callback for an option that takes a number."""
+    if not math.isfinite(value):
+        raise click.BadParameter(f"{value} is no number to compare with", context, parameter)
+    return value
 
 
 def name(what: str, known: Sequence[str]) -> Callback:
@@ -122,6 +131,8 @@ def read(*paths: Path) -> Reading:
     where = f"{paths[0]}: " if len(paths) == 1 else ""  # of several, the reason names the file
     for number, reason in reading.damaged:
         click.echo(f"{where}line {number} cannot be used: {reason}", err=True)
+    if not reading.records:
+        raise click.UsageError(f"no record can be read from {', '.join(map(str, paths))}")
     return reading
 
 
@@ -133,7 +144,8 @@ def cases(
     dtypes: Sequence[str],
     options: dict[str, object],
 ) -> list[Case]:
-    """The cases that the options of ``bench`` ask for, each once.
+    """The cases that the options of ``bench`` ask for, each once: eps changes no time, so two that differ in nothing
+    else are one, which has the names of both.
 
     Shapes are combined with every operation, pass and dtype. A suite has its own; there these options choose.
     """
@@ -148,10 +160,18 @@ def cases(
         *_of_suites(suites, operations, directions, dtypes),
         *_of_shapes(shapes, operations, directions, dtypes, options),
     ]
-    unique: dict[str, Case] = {}
+    alike: dict[tuple[str, int, int], list[Case]] = {}
     for case in found:
-        unique.setdefault(case.key, case)
-    return list(unique.values())
+        alike.setdefault((case.kind, case.rows, case.cols), []).append(case)
+    return [
+        msgspec.structs.replace(first, name=", ".join(listed_names(first, *others)))
+        for first, *others in alike.values()
+    ]
+
+
+def listed_names(*cases: Case) -> list[str]:
+    """The names that cases have, each once."""
+    return [name for name in dict.fromkeys(case.name for case in cases) if name]
 
 
 def _of_suites(

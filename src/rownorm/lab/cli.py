@@ -234,7 +234,9 @@ def bench(
     """Measure: one record for each provider and case, written as soon as it is there.
 
     --op, --pass and --dtype say what is done to the shapes of --shape; of a --suite they choose cases, by default all.
-    Ctrl-C ends a run and keeps what was measured; --resume goes on.
+    Ctrl-C ends a run and keeps what was measured; --resume goes on, also with what failed or was missing.
+
+    Exit status 1 if rownorm failed or is wrong, or if nothing could be measured.
     """
     from . import runs
 
@@ -311,6 +313,7 @@ def report(records: Sequence[Path], out: Path | None, plots: bool, force: bool) 
 @click.option(
     "--margin",
     type=click.FloatRange(min=0),
+    callback=choices.finite,
     default=MARGIN,
     show_default=True,
     help="Closer than this is the same.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -13,14 +14,14 @@ import click
 from . import runs, summary
 from .bench import bench
 from .check import Row, check
-from .choices import read
-from .compare import compare, differences
-from .devices import all_devices, describe
+from .choices import read, unknown
+from .compare import compare, differences, unlike_now
+from .devices import all_devices
 from .environment import environment
 from .progress import Display
 from .providers import all_providers, missing, usual
 from .records import FILE, OURS, Reading, Record, Writer
-from .report import write_report
+from .report import PAGE, is_plot, write_report
 from .results import results_of
 
 CPU_NOTE = (
@@ -82,25 +83,36 @@ def check_accuracy(
         raise click.ClickException(str(error)) from None
     ours = [row for row in rows if row.ours and row.status in ("ok", "over", "failed")]
     bad = [row for row in ours if not row.ok]
-    click.echo(f"\nrownorm: {len(ours) - len(bad)} of {len(ours)} within budget")
+    if any(row.budget_used is not None for row in rows if not row.ours):
+        click.echo("\nThe budget is rownorm's; others are TOO LARGE by wider limits of their own.")
+    if ours:
+        click.echo(f"\nrownorm: {len(ours) - len(bad)} of {len(ours)} within budget")
     return int(bool(bad))
 
 
 def measure(folder: Path, plan: runs.Plan) -> int:
-    """Measure what the plan asks for and the folder does not hold yet; 130 where Ctrl-C ended it."""
-    here, before = describe(), runs.measured(folder)
-    for record in before[:1]:
-        if record.environment.device != here.name:
-            raise click.UsageError(
-                f"{folder} was measured on {record.environment.device}; this is {here.name}. "
-                "Start a new folder."
-            )
-    done = {record.key for record in before}
+    """Measure what the plan asks for and the folder does not hold yet; 130 where Ctrl-C ended it.
+
+    1 where rownorm failed or is wrong, or nothing has a time.
+    """
+    known = all_providers()
+    for name in plan.providers:
+        if name not in known:
+            raise click.UsageError(f"{folder / runs.PLAN}: {unknown('provider', name, known)}")
+    here, before = environment(), runs.measured(folder)
+    changed = unlike_now(before, here)
+    if changed:
+        raise click.UsageError(
+            f"{folder} was measured differently: {'; '.join(changed)}. Start a new folder."
+        )
+    done = {record.key for record in before if _stands(record)}
     left = {
         case.key: sum((case.key, name) not in done for name in plan.providers)
         for case in plan.cases
     }
-    click.echo(CPU_NOTE if here.kind == "cpu" else f"On {here.name}")
+    click.echo(CPU_NOTE if here.kind == "cpu" else f"On {here.device}")
+    if not any(left.values()):
+        click.echo("Nothing is left to measure.")
     left_out = set(all_providers()) - set(usual())
     if left_out and plan.providers == usual():
         click.echo(f"Without {', '.join(left_out)}, slow to start on a CPU; --provider adds it.")
@@ -132,8 +144,17 @@ def measure(folder: Path, plan: runs.Plan) -> int:
     _conclude(folder, [*before, *new])
     if ended:
         click.echo(f"{ended} What was measured is kept. Go on: rownorm bench --resume {folder}")
-    wrong = any(one.provider == OURS and one.status == "wrong" for one in [*before, *new])
-    return status or int(wrong)
+    latest = {record.key: record for record in [*before, *new]}.values()
+    bad = any(one.provider == OURS and one.status in ("wrong", "failed") for one in latest)
+    return status or int(bad or not any(one.seconds for one in latest))
+
+
+def _stands(record: Record) -> bool:
+    """Whether it need not be measured again: what failed may work now, and who was missing may be there."""
+    provider = all_providers().get(record.provider)
+    if record.status == "missing":
+        return provider is None or missing(provider) is not None
+    return record.status != "failed"
 
 
 def _conclude(folder: Path, records: Sequence[Record]) -> None:
@@ -151,8 +172,8 @@ def _conclude(folder: Path, records: Sequence[Record]) -> None:
 
 def make_report(reading: Reading, folder: Path, plots: bool) -> int:
     """The report in ``folder``, in the place of one that is there; it appears when it is complete."""
-    if not reading.records:
-        raise click.UsageError("there is no record to make a report of")
+    if runs.is_taken(folder) and not (folder / PAGE).exists():
+        raise click.UsageError(f"{folder} is not empty and holds no report; choose another")
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
@@ -164,15 +185,17 @@ def make_report(reading: Reading, folder: Path, plots: bool) -> int:
             plots=plots,
             told=lambda step: click.echo(step, err=True),
         )
-        if folder.exists():
-            shutil.rmtree(folder / "plots", ignore_errors=True)  # of the report that is replaced
+        for old in filter(is_plot, folder.glob("plots/*")):  # of the report that is replaced
+            old.unlink()
+        with contextlib.suppress(OSError):  # not there, or somebody else's files are in it
+            (folder / "plots").rmdir()
         for file in files:
             place = folder / file.relative_to(made)
             place.parent.mkdir(parents=True, exist_ok=True)
             os.replace(file, place)
     finally:
         shutil.rmtree(made, ignore_errors=True)
-    click.echo(f"{len(files)} files in {folder}. Open {folder / 'report.html'}")
+    click.echo(f"{len(files)} files in {folder}. Open {folder / PAGE}")
     return 0
 
 
@@ -206,8 +229,7 @@ def compare_records(
     for where, keys in ((base, outcome.only_base), (new, outcome.only_new)):
         if keys:
             click.echo(f"{len(keys)} only in {where}")
-    relative = all(one.by_ceiling for one in outcome.comparisons)
-    by = "times relative to the ceiling of their round" if relative else "times"
+    by = summary.measure_of(outcome.comparisons)
     click.echo(f"\n{summary.counts(outcome.comparisons)} (by {by}, margin {margin:.0%})")
     bad = {"slower": {"slower"}, "unclear": {"slower", "unclear"}, "never": set()}[fail_on]
     failed = outcome.lost or any(one.verdict in bad for one in outcome.comparisons)

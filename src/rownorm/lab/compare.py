@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .cases import Case
-from .records import CEILING, OURS, Record
+from .records import CEILING, OURS, Environment, Record
 from .statistics import MARGIN, Ratio, Verdict, unpaired_ratio, verdict
 
 Key = tuple[str, str]
+SETTINGS = ("TRITON_INTERPRET", "threads", "OMP_WAIT_POLICY")  # that times depend on
 
 
 class Comparison(NamedTuple):
@@ -85,7 +86,7 @@ def differences(base: Sequence[Record], new: Sequence[Record]) -> list[str]:
             ),
             **{
                 name: _listed({one.environment.settings.get(name, "") for one in measured})
-                for name in ("TRITON_INTERPRET", "threads", "OMP_WAIT_POLICY")
+                for name in SETTINGS
             },
         }
 
@@ -94,6 +95,22 @@ def differences(base: Sequence[Record], new: Sequence[Record]) -> list[str]:
         f"{what}: {before[what] or 'none'} against {after[what] or 'none'}"
         for what in before
         if before[what] != after[what]
+    ]
+
+
+def unlike_now(records: Sequence[Record], here: Environment) -> list[str]:
+    """What forbids to go on with these records here, in words."""
+
+    def of(environment: Environment) -> dict[str, str]:
+        settings = {name: environment.settings.get(name, "") for name in SETTINGS}
+        return {"device": environment.device, **settings}
+
+    now = of(here)
+    before = [of(record.environment) for record in records]
+    return [
+        f"{what}: {_listed({one[what] for one in before}) or 'none'}, now {now[what] or 'none'}"
+        for what in now
+        if any(one[what] != now[what] for one in before)
     ]
 
 

@@ -184,12 +184,16 @@ def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
 
 def _decode(line: bytes) -> Record:
     """The record of a line; ValueError with the reason, in words for whoever reads the report."""
+    ended = line.endswith(b"\n")
+    line = line.rstrip(
+        b"\n"
+    )  # within a line that was cut off and ended later, it would be the error
     try:
         schema = _schema_decoder.decode(line).schema
     except msgspec.ValidationError as error:
         raise ValueError(f"not a record: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        if not line.endswith(b"\n") or "truncated" in str(error):
+        if not ended or "truncated" in str(error):
             raise ValueError("cut off: the run ended while it was being written") from None
         raise ValueError(f"not JSON: {error}") from None
     if schema != SCHEMA:

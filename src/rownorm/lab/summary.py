@@ -141,12 +141,23 @@ def counts(comparisons: Sequence[Comparison]) -> str:
     return ", ".join(f"{counted[name]} {name}" for name in ("faster", "same", "slower", "unclear"))
 
 
+def measure_of(comparisons: Sequence[Comparison]) -> str:
+    """What was compared."""
+    relative = sum(one.by_ceiling for one in comparisons)
+    if relative == 0:
+        return "times"
+    others = len(comparisons) - relative
+    return "times relative to the ceiling of their round" + (
+        f", {others} by times" if others else ""
+    )
+
+
 def check_table(rows: Iterable[Checked], brief: bool = False) -> Iterator[str]:
     """Lines as the rows come, under a heading for each provider, operation and pass; ``brief``: the worst of each.
 
     What could not be computed is told once.
     """
-    yield f"{'':2}{'dtype':7}{'data':11}{'max error':>10}{'mean error':>12}{'ulp':>7}{'of budget':>11}"
+    yield f"{'':2}{'dtype':7}{'data':11}{'max error':>10}{'mean error':>12}{'ulp':>9}{'of budget':>11}"
     told: set[str] = set()
     blocks = itertools.groupby(rows, lambda row: (row.provider, row.operation, row.direction))
     for (provider, operation, direction), block in blocks:
@@ -172,7 +183,7 @@ def _check_line(row: Checked) -> str:
     figures = (row.max_error, row.mean_error, row.max_ulp)
     cells = "".join(
         f"{'' if value is None else f'{value:.2g}':>{width}}"
-        for value, width in zip(figures, (10, 12, 7), strict=True)
+        for value, width in zip(figures, (10, 12, 9), strict=True)
     )
     used, trouble = row.budget_used, ""
     budget = f"{used:.0f}x" if used is not None and used >= 10 else _percent(used)

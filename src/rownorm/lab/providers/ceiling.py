@@ -16,16 +16,16 @@ from . import EVERY_OPTION, Call, provider
     options=EVERY_OPTION,
 )
 def ceiling(case: Case, t: Tensors) -> Call:
-    x = t.x.detach()
-    if case.direction == "forward" and not case.adds:
+    x, dtype = t.x.detach(), t.x.dtype
+    if x.device.type == "cpu" and dtype.itemsize == 2:
+        dtype = torch.float32  # to a CPU, arithmetic of 16 bits is slower than memory
+    elif case.direction == "forward" and not case.adds:
         return lambda: torch.neg(x)
-    if case.direction == "backward" and t.dy is not None and not case.adds:
+    elif case.direction == "backward" and t.dy is not None and not case.adds:
         dy = t.dy
         return lambda: torch.add(x, dy)
-    # Two tensors read and one written, together the bytes of the case.
-    n = case.compulsory_bytes // (3 * x.element_size())
-    a, b = (
-        torch.zeros(n, dtype=x.dtype, device=x.device),
-        torch.zeros(n, dtype=x.dtype, device=x.device),
-    )
-    return lambda: torch.add(a, b)
+    # One or two tensors read and one written, together the bytes of the case.
+    read = 1 if case.direction == "forward" and not case.adds else 2
+    n = case.compulsory_bytes // ((read + 1) * dtype.itemsize)
+    a, *b = (torch.zeros(n, dtype=dtype, device=x.device) for _ in range(read))
+    return lambda: torch.add(a, *b) if b else torch.neg(a)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..records import Record
 
-__all__ = ["write_report"]
+__all__ = ["PAGE", "is_plot", "write_report"]
+
+PAGE = "report.html"
+_PLOT = re.compile(r"(.+-)?(bandwidth|latency|speedup|host-cost|accuracy|roofline)(-.+)?\.png")
+
+
+def is_plot(file: Path) -> bool:
+    """Whether a report writes files of that name into ``plots``."""
+    return _PLOT.fullmatch(file.name) is not None
 
 
 def write_report(
@@ -32,4 +41,4 @@ def write_report(
     if plots:
         written += write_plots(results, folder / "plots", tell)
     tell("writing the page")
-    return [write_whole(folder / "report.html", page(results, damaged)), *written]
+    return [write_whole(folder / PAGE, page(results, damaged)), *written]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .. import texts
+from ..cases import Case
 from ..results import Row
 
+MOST_ROWS = 32768  # that are worth measuring
 SATURATED = 0.9  # of the best bandwidth
 STILL_STARTING = 1.25  # times the time of the fewest rows
 
@@ -59,10 +61,21 @@ def start_up(rows: Sequence[Row]) -> int | None:
     return flat if flat >= 2 * tall[0].record.case.rows else None
 
 
+def command(case: Case) -> str:
+    """What measures this case with few rows and many."""
+    options = [f"--residual-dtype {case.residual_dtype}"] if case.residual_dtype else []
+    options += ["--pre-bias"] if case.pre_bias else []
+    options += [f"--activation {case.activation}"] if case.activation else []
+    if case.bias is not None:
+        options.append("--bias" if case.bias else "--no-bias")
+    kind = f"--op {case.operation} --pass {case.direction} --dtype {case.dtype}"
+    return " ".join(["rownorm bench", kind, *options, f"--shape 1..{MOST_ROWS}x{case.cols}"])
+
+
 def start_up_words(rows: Sequence[Row]) -> str:
     tall = by_rows(rows)
     if len(tall) < 2:
-        return "not measured: `rownorm bench --suite batch`"
+        return f"not measured: `{command(rows[0].record.case)}`"
     flat = start_up(rows)
     if flat is None:
         return "time grows from the fewest rows on"
@@ -87,7 +100,7 @@ def saturation_words(tall: Sequence[Row]) -> str:
         )
         return (
             f"{grows} Bandwidth still rises at {last.record.case.rows} rows, the most that were measured, so where it "
-            f"saturates was not seen.{near} `rownorm bench --suite batch` goes on to 32768 rows of 4096 columns."
+            f"saturates was not seen.{near} `{command(last.record.case)}` measures up to {MOST_ROWS} rows."
         )
     share = texts.percent(SATURATED)
     return (
