@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+from helpers import _torch_activation
 from norm_cases import COLS, ROWS, every_case, few_cases, full_cases, gradients, same_bits
 from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.graph import saved_tensors_hooks
@@ -13,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import rownorm
 from rownorm.launch import force
 from rownorm.ops import execute
+from rownorm.program import ACTIVATIONS
 
 REGIMES = {
     "tile": {"regime": "tile", "block_rows": 2},
@@ -492,3 +494,16 @@ def test_negated_gradients(case, device):
         torch.autograd.grad(outputs, inputs, negated, retain_graph=True),
         torch.autograd.grad(outputs, inputs, dy),
     )
+
+
+@every_regime
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_fp64_rows_with_a_gradient_of_16_bits_alone(activation, settings, device):
+    x = torch.randn(ROWS, COLS, device=device, dtype=torch.float64)
+    weight = torch.randn(COLS, device=device, dtype=torch.float16, requires_grad=True)
+    with force(**settings):
+        y = rownorm.rms_norm(x, weight, eps=1e-6, activation=activation)
+        (found,) = torch.autograd.grad(y.sum(), weight)
+    scaled = torch.nn.functional.rms_norm(x, (COLS,), eps=1e-6) * weight.double()
+    (expected,) = torch.autograd.grad(_torch_activation(activation, scaled).sum(), weight)
+    torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-3)

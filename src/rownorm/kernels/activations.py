@@ -37,7 +37,7 @@ def activate(z, ACTIVATION: tl.constexpr, PRECISE: tl.constexpr):
     elif ACTIVATION == "silu":
         return z * _logistic(z * _unit(z.dtype))
     elif ACTIVATION == "gelu":
-        return z * _normal_cdf(z) if PRECISE else _short_gelu(z)
+        return z * _normal_cdf(z) if PRECISE or z.dtype == tl.float64 else _short_gelu(z)
     elif ACTIVATION == "gelu_tanh":
         return z * _logistic(_gelu_tanh_argument(z))
     else:
@@ -55,7 +55,7 @@ def activation_gradient(
         s, bend = _logistic_and_bend(z * _unit(z.dtype), z, PRECISE)
         return dy * (s + bend)
     elif ACTIVATION == "gelu":
-        if PRECISE:
+        if PRECISE or z.dtype == tl.float64:
             UNIT: tl.constexpr = _unit(z.dtype)
             density = _power(z * z * (-0.5 * UNIT) - 0.9189385332046727 * UNIT)  # log(sqrt(2 pi))
             return dy * (_normal_cdf(z) + z * density)
