@@ -138,3 +138,14 @@ def test_checks_come_before_fake_tensors_too(norm):
         norm(torch.empty(ROWS, COLS, device="meta"), torch.empty(COLS + 1, device="meta"))
     with FakeTensorMode(), pytest.raises(ValueError, match="weight must have shape"):
         norm(torch.empty(ROWS, COLS), torch.empty(COLS + 1))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("module", [rownorm.nn.RMSNorm, rownorm.nn.LayerNorm])
+def test_jit_trace(module, trains, device):
+    """It records what the dispatcher is asked for."""
+    norm = module(64, device=device).requires_grad_(trains)
+    traced = torch.jit.trace(norm, (torch.randn(4, 64, device=device),))
+    x = torch.randn(7, 64, device=device)  # as many rows as it likes
+    assert torch.equal(traced(x), norm(x))
