@@ -164,14 +164,11 @@ def cases(
     for case in found:
         alike.setdefault((case.kind, case.rows, case.cols), []).append(case)
     return [
-        msgspec.structs.replace(first, name=", ".join(listed_names(first, *others)))
-        for first, *others in alike.values()
+        msgspec.structs.replace(
+            same[0], name=", ".join(filter(None, dict.fromkeys(case.name for case in same)))
+        )
+        for same in alike.values()
     ]
-
-
-def listed_names(*cases: Case) -> list[str]:
-    """The names that cases have, each once."""
-    return [name for name in dict.fromkeys(case.name for case in cases) if name]
 
 
 def _of_suites(

@@ -105,7 +105,14 @@ def measure(folder: Path, plan: runs.Plan) -> int:
         raise click.UsageError(
             f"{folder} was measured differently: {'; '.join(changed)}. Start a new folder."
         )
-    done = {record.key for record in before if _stands(record)}
+    # What failed may work now, and who was missing may be there.
+    there = {name for name in plan.providers if missing(known[name]) is None}
+    done = {
+        record.key
+        for record in before
+        if record.status != "failed"
+        and not (record.status == "missing" and record.provider in there)
+    }
     left = {
         case.key: sum((case.key, name) not in done for name in plan.providers)
         for case in plan.cases
@@ -147,14 +154,6 @@ def measure(folder: Path, plan: runs.Plan) -> int:
     latest = {record.key: record for record in [*before, *new]}.values()
     bad = any(one.provider == OURS and one.status in ("wrong", "failed") for one in latest)
     return status or int(bad or not any(one.seconds for one in latest))
-
-
-def _stands(record: Record) -> bool:
-    """Whether it need not be measured again: what failed may work now, and who was missing may be there."""
-    provider = all_providers().get(record.provider)
-    if record.status == "missing":
-        return provider is None or missing(provider) is not None
-    return record.status != "failed"
 
 
 def _conclude(folder: Path, records: Sequence[Record]) -> None:

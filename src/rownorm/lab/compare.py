@@ -14,7 +14,7 @@ from .records import CEILING, OURS, Environment, Record
 from .statistics import MARGIN, Ratio, Verdict, unpaired_ratio, verdict
 
 Key = tuple[str, str]
-SETTINGS = ("TRITON_INTERPRET", "threads", "OMP_WAIT_POLICY")  # that times depend on
+CONDITIONS = ("device", "TRITON_INTERPRET", "threads", "OMP_WAIT_POLICY")  # that times depend on
 
 
 class Comparison(NamedTuple):
@@ -78,16 +78,13 @@ def differences(base: Sequence[Record], new: Sequence[Record]) -> list[str]:
 
     def of(records: Sequence[Record]) -> dict[str, str]:
         measured = [record for record in records if record.status == "ok" and record.method]
+        conditions = [_conditions(one.environment) for one in measured]
         return {
-            "device": _listed({one.environment.device for one in measured}),
+            **{what: _listed({one[what] for one in conditions}) for what in CONDITIONS},
             "timer": _listed({one.method.timer for one in measured if one.method}),
             "inputs": _listed(
                 {"cold" if one.method.cold else "warm" for one in measured if one.method}
             ),
-            **{
-                name: _listed({one.environment.settings.get(name, "") for one in measured})
-                for name in SETTINGS
-            },
         }
 
     before, after = of(base), of(new)
@@ -100,18 +97,20 @@ def differences(base: Sequence[Record], new: Sequence[Record]) -> list[str]:
 
 def unlike_now(records: Sequence[Record], here: Environment) -> list[str]:
     """What forbids to go on with these records here, in words."""
-
-    def of(environment: Environment) -> dict[str, str]:
-        settings = {name: environment.settings.get(name, "") for name in SETTINGS}
-        return {"device": environment.device, **settings}
-
-    now = of(here)
-    before = [of(record.environment) for record in records]
+    now, before = _conditions(here), [_conditions(record.environment) for record in records]
     return [
         f"{what}: {_listed({one[what] for one in before}) or 'none'}, now {now[what] or 'none'}"
         for what in now
         if any(one[what] != now[what] for one in before)
     ]
+
+
+def _conditions(environment: Environment) -> dict[str, str]:
+    """Where, and with which settings: CONDITIONS."""
+    device, *settings = CONDITIONS
+    return {device: environment.device} | {
+        name: environment.settings.get(name, "") for name in settings
+    }
 
 
 def _compared(

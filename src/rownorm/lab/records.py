@@ -185,9 +185,8 @@ def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
 def _decode(line: bytes) -> Record:
     """The record of a line; ValueError with the reason, in words for whoever reads the report."""
     ended = line.endswith(b"\n")
-    line = line.rstrip(
-        b"\n"
-    )  # within a line that was cut off and ended later, it would be the error
+    # Of a line that was cut off, and ended when the run went on, the end would be the error.
+    line = line.rstrip(b"\n")
     try:
         schema = _schema_decoder.decode(line).schema
     except msgspec.ValidationError as error:

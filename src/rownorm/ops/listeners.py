@@ -24,9 +24,7 @@ _is_grad_enabled = torch.is_grad_enabled
 _dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", _someone)
 _function_modes = getattr(torch._C, "_len_torch_function_stack", _someone)
 _transforms = getattr(torch._C, "_are_functorch_transforms_active", _someone)
-_jit_trace = getattr(
-    torch._C, "_get_tracing_state", _someone
-)  # None, or what torch.jit.trace has so far
+_jit_trace = getattr(torch._C, "_is_tracing", _someone)
 _autocast = getattr(torch._C, "_is_any_autocast_enabled", _someone)
 _profiler = getattr(torch.autograd, "_profiler_enabled", _someone)
 saved_tensors_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", _someone)
@@ -48,7 +46,7 @@ def nothing_listens(
         or _dispatch_modes()
         or _function_modes()
         or _transforms()
-        or _jit_trace() is not None
+        or _jit_trace()
         or _autocast()
         or _profiler()
         or forward_ad._current_level >= 0

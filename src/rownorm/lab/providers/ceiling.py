@@ -17,15 +17,18 @@ from . import EVERY_OPTION, Call, provider
 )
 def ceiling(case: Case, t: Tensors) -> Call:
     x, dtype = t.x.detach(), t.x.dtype
+    reads_one = case.direction == "forward" and not case.adds
     if x.device.type == "cpu" and dtype.itemsize == 2:
         dtype = torch.float32  # to a CPU, arithmetic of 16 bits is slower than memory
-    elif case.direction == "forward" and not case.adds:
+    elif reads_one:
         return lambda: torch.neg(x)
     elif case.direction == "backward" and t.dy is not None and not case.adds:
         dy = t.dy
         return lambda: torch.add(x, dy)
     # One or two tensors read and one written, together the bytes of the case.
-    read = 1 if case.direction == "forward" and not case.adds else 2
-    n = case.compulsory_bytes // ((read + 1) * dtype.itemsize)
-    a, *b = (torch.zeros(n, dtype=dtype, device=x.device) for _ in range(read))
-    return lambda: torch.add(a, *b) if b else torch.neg(a)
+    n = case.compulsory_bytes // ((2 if reads_one else 3) * dtype.itemsize)
+    a = torch.zeros(n, dtype=dtype, device=x.device)
+    if reads_one:
+        return lambda: torch.neg(a)
+    b = torch.zeros_like(a)
+    return lambda: torch.add(a, b)
