@@ -412,6 +412,30 @@ def _rounded_straight_through(t: torch.Tensor, dtype: torch.dtype) -> torch.Tens
     return t + (rounded(t.detach(), dtype).to(t.dtype) - t.detach())
 
 
+def assert_gradients_at_what_is_kept(dtype: torch.dtype, n_cols: int, device, **options):
+    """Rows of a 16-bit residual stream that vary less than they are rounded: LayerNorm's gradients are those at the
+    ``h`` that is returned, which is all that backward has of them."""
+    case = Case(True, dtype, (5, n_cols), residual_dtype=dtype, **options)
+    tensors = case.tensors(device)
+    spacing = 16 * torch.finfo(dtype).eps  # of numbers from 16 to 32
+    tensors["dh"] = torch.zeros_like(tensors["dh"])
+    tensors["x"][:2] = 20
+    tensors["residual"][0] = 0.4 * spacing  # constant, and stays so
+    few = torch.arange(n_cols, device=device) % 7 == 3
+    tensors["residual"][1] = torch.where(few, 0.6 * spacing, 0.4 * spacing)
+    tensors["x"][2] = 20 + 4 * spacing * tensors["x"][2]
+    tensors["x"][3] = 1000 + 10 * tensors["x"][3]
+    made = ours(case, tensors)
+
+    h, weight = (t.double().requires_grad_() for t in (made["h"], tensors["weight"]))
+    dy, eps = tensors["dy"].double(), case.program.eps
+    torch.layer_norm(h, (n_cols,), weight, None, eps).backward(dy)
+    g = (dy * weight).detach().abs().amax(1, keepdim=True)
+    rstd = (h.detach().var(1, keepdim=True, correction=0) + eps).rsqrt()
+    assert ((made["dx"] - h.grad).abs() <= 2.0**-6 * rstd * g).all()
+    assert ((made["dweight"] - weight.grad).abs() <= 2.0**-6 * dy.abs().sum(0)).all()
+
+
 def assert_same_bits(a: torch.Tensor | None, b: torch.Tensor | None) -> None:
     if a is None or b is None:
         assert a is b

@@ -41,6 +41,8 @@ def cases(arch: str) -> Iterator[tuple]:
             yield n_cols, dtype, {"center": True}, ("weight", "bias"), None, N_ROWS
     if arch in ("sm_80", "sm_100"):
         yield 200_000, "bfloat16", everything, EVERY_PARAMETER, "float32", 1024
+    if arch == "sm_80":
+        yield 12288, "bfloat16", {"center": False}, (), None, 1024
     if not main_target:
         return
     yield 1048576, "bfloat16", {"center": True}, ("weight", "bias"), None, 1
@@ -49,6 +51,13 @@ def cases(arch: str) -> Iterator[tuple]:
     for n_cols in (1000, 4096, 8192, 65536):
         yield n_cols, "bfloat16", {"center": False}, ("weight",), "float32", N_ROWS
         yield n_cols, "bfloat16", everything, EVERY_PARAMETER, "float32", N_ROWS
+    for n_cols in (1000, 4096, 16384, 32768):  # a stream that is rounded, so other statistics
+        yield n_cols, "bfloat16", {"center": True}, ("weight", "bias"), "bfloat16", N_ROWS
+    yield 1048576, "bfloat16", {"center": True}, ("weight", "bias"), "bfloat16", 1
+    for n_cols in (4096, 65536):
+        yield n_cols, "bfloat16", {"center": False}, (), None, N_ROWS
+    for n_cols in (1000, 4096, 8192):
+        yield n_cols, "bfloat16", {"center": True}, ("weight", "bias"), "float64", N_ROWS
     for n_cols in (1000, 4096, 8192):
         yield n_cols, "float64", {"center": True}, ("weight", "bias"), None, N_ROWS
     if arch == "sm_90":  # rows that a grid shares, in programs of one warp, of two, of four
@@ -93,7 +102,10 @@ def failures(arch: str) -> list[str]:
                     wrong.append(f"{what}{kernel.shared} bytes of shared memory")
                 if kernel.load_bytes < widest_access(kernel, compiled.plan, x, target):
                     wrong.append(f"{what}loads of {kernel.load_bytes} bytes at most")
-                loads, stores = wide_accesses(kernel, compiled.plan, x, residual, target)
+                has_weight = "weight" in parameters
+                loads, stores = wide_accesses(
+                    kernel, compiled.plan, x, residual, has_weight, target
+                )
                 if kernel.wide_loads < loads:
                     wrong.append(f"{what}{kernel.wide_loads} loads of 16 bytes, {loads} expected")
                 if kernel.wide_stores < stores:
@@ -111,7 +123,7 @@ def widest_access(kernel, plan, x, target) -> int:
     return min(16, plan.block_rows * plan.block_cols * x.itemsize // threads)
 
 
-def wide_accesses(kernel, plan, x, residual, target) -> tuple[int, int]:
+def wide_accesses(kernel, plan, x, residual, has_weight, target) -> tuple[int, int]:
     """16-byte (loads, stores) in a kernel that moves its rows, and a whole row's weight, in nothing smaller."""
     if kernel.kernel == "column_sums":  # reads what the others left, not rows
         return 0, 0
@@ -121,7 +133,8 @@ def wide_accesses(kernel, plan, x, residual, target) -> tuple[int, int]:
     only_statistics = kernel.kernel in ("forward_moments", "backward_sums")
     rows_read = (1 if forward else 2) + (residual is not None and not only_statistics)
     rows_written = 0 if only_statistics else 1 + (forward and residual is not None)
-    weights = per_row_tensor and plan.block_rows == 1 and kernel.kernel != "forward_moments"
+    reads_weight = has_weight and plan.block_rows == 1 and kernel.kernel != "forward_moments"
+    weights = bool(per_row_tensor) and reads_weight
     return rows_read * per_row_tensor + weights, rows_written * per_row_tensor
 
 

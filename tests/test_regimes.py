@@ -9,6 +9,7 @@ from helpers import (
     REGIMES,
     Case,
     assert_case,
+    assert_gradients_at_what_is_kept,
     assert_same_bits,
     call,
     combinations,
@@ -80,6 +81,14 @@ def test_a_row_beside_one_that_is_far_from_0(regime, device):
                 assert_same_bits(made[name][row], alone[name][row])
         constant = tensors | {"x": tensors["x"][3:].contiguous(), "dy": tensors["dy"][3:]}
         assert not ours(replace(case, shape=(1, 70)), constant)["dweight"].any()
+
+
+@pytest.mark.parametrize("n_cols", [1, 70, 200])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@EVERY_REGIME
+def test_gradients_of_rows_that_vary_less_than_they_are_rounded(regime, dtype, n_cols, device):
+    with forced(regime):
+        assert_gradients_at_what_is_kept(dtype, n_cols, device)
 
 
 @pytest.mark.parametrize("shape", [(0, 20), (3, 0, 20)])

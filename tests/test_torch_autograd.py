@@ -164,6 +164,26 @@ def test_either_output_may_be_used(operator, used, device):
 
 
 @add_operators
+def test_where_only_the_sum_is_used_the_norm_has_no_say(operator, device):
+    """Nothing for its weight and bias, and no nan from rows that have no norm."""
+    x, residual = (torch.randn(ROWS, COLS, device=device) for _ in range(2))
+    x[0, 0], x[1], residual[1] = float("inf"), 0, 0
+    x = x.half()
+    weight, bias, pre_bias = (torch.randn(COLS, device=device) for _ in range(3))
+    pre_bias = pre_bias.bfloat16()
+    inputs = [t.requires_grad_() for t in (x, residual, pre_bias, weight, bias)]
+    _, h = getattr(rownorm, operator)(x, residual, weight, bias, pre_bias=pre_bias, eps=0.0)
+    dh = torch.randn_like(residual)
+    dx, dresidual, dpre_bias, *of_the_norm = torch.autograd.grad(
+        h, inputs, dh, allow_unused=True, create_graph=True
+    )
+    assert of_the_norm == [None, None]
+    assert torch.equal(dx, dh.half())
+    assert torch.equal(dresidual, dh)
+    torch.testing.assert_close(dpre_bias, dh.sum(0).bfloat16())
+
+
+@add_operators
 def test_one_tensor_as_x_and_residual(operator, device):
     x = torch.randn(ROWS, COLS, device=device, dtype=torch.float64, requires_grad=True)
     norm = getattr(rownorm, operator.removeprefix("add_"))

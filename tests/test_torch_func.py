@@ -124,6 +124,13 @@ def test_vmap_over_everything_and_out_dims(case, device):
 
 
 @full_cases
+def test_vmap_over_an_empty_batch(case, device):
+    tensors = tuple(t.new_zeros(0, *t.shape) for t in case.tensors(device).values())
+    expected = vmap(case.expected)(*tensors)
+    torch.testing.assert_close(vmap(case.positional)(*tensors), expected)
+
+
+@full_cases
 def test_vmap_in_vmap(case, device):
     outer, inner = rows_only(case, 1), rows_only(case, 0)
     tensors = batched_tensors(case, device, outer)

@@ -16,7 +16,9 @@ from .program import Program
 
 
 class Forward(NamedTuple):
-    """What the row program makes of a row; ``h`` and ``mu`` where it has them."""
+    """What the row program makes of a row; ``h`` and ``mu`` where it has them. The statistics are those of ``h``, as
+    backward will have it: rounded to its dtype.
+    """
 
     y: Tensor
     h: Tensor | None
@@ -61,17 +63,29 @@ def forward(
     bias: Tensor | None,
     program: Program,
 ) -> Forward:
-    """The row program: ``y`` in x's dtype, ``h`` in the residual's, statistics as computed."""
+    """The row program: ``y`` in x's dtype, ``h`` in the residual's."""
     h = prologue(x, residual, pre_bias)
     deviation, mu, rstd = _moments(h, program)
     seen = _as_weight_sees(deviation * rstd, program, x.dtype)
     z = _affine(seen, weight, bias, program)
+    kept = None if residual is None else h.to(residual.dtype)
+    if kept is not None and moves_statistics(kept.dtype, h.dtype, program):
+        _, mu, rstd = _moments(kept.to(h.dtype), program)
     return Forward(
         y=activate(z, program.activation).to(x.dtype),
-        h=None if residual is None else h.to(residual.dtype),
+        h=kept,
         mu=mu.squeeze(-1) if program.center else None,
         rstd=rstd.squeeze(-1),
     )
+
+
+def moves_statistics(kept: torch.dtype, compute: torch.dtype, program: Program) -> bool:
+    """Whether rows kept in this dtype can have other statistics than they had in ``compute``.
+
+    Where a row varies less than its numbers are rounded, its mean and variance are another row's, and no gradient
+    follows from the two together. A root mean square is off by the rounding of one number at most, and stays.
+    """
+    return program.center and kept != compute
 
 
 def prologue(x: Tensor, residual: Tensor | None, pre_bias: Tensor | None) -> Tensor:

@@ -204,18 +204,55 @@ def moments(
 
 
 @triton.jit
+def is_far(mu, rstd):
+    """Whether rows are more than a standard deviation from 0: rounding their numbers may then move their statistics."""
+    return tl.abs(mu * rstd) > 1.0
+
+
+@triton.jit
+def kept_moments(
+    h,
+    inside,
+    mu,
+    rstd,
+    n_cols,
+    EPS: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    KEPT_AS: tl.constexpr,
+):
+    """(mu, rstd) of centred rows once they are rounded to KEPT_AS, for backward, which has nothing else of them.
+
+    Deviations are from the rounded mean, so those of a row that rounding makes constant are 0.
+    """
+    far = is_far(mu, rstd)
+    if tl.sum(far.to(tl.int32)) > 0:
+        n = tl.cast(n_cols, COMPUTE)
+        origin = rounded(mu, KEPT_AS, COMPUTE)
+        deviations = ()
+        for c in tl.static_range(CHUNKS):
+            deviation = rounded(h[c], KEPT_AS, COMPUTE) - origin
+            deviations = deviations + (tl.where(inside[c], deviation, 0.0),)
+        total, squares = _sums(deviations, CHUNKS)
+        kept_mu, variation = moments_about(origin, total, squares, n)
+        mu = tl.where(far, kept_mu, mu)
+        rstd = tl.where(far, inverse_sqrt(variation / n, EPS, COMPUTE), rstd)
+    return mu, rstd
+
+
+@triton.jit
 def normalize(deviation, rstd, ROUND_TO: tl.constexpr, COMPUTE: tl.constexpr):
     """``x_hat``, rounded to ROUND_TO first where the program asks for that."""
     return rounded(deviation * rstd, ROUND_TO, COMPUTE)
 
 
 @triton.jit
-def rounded(x_hat, ROUND_TO: tl.constexpr, COMPUTE: tl.constexpr):
-    """``x_hat`` as the weight sees it."""
+def rounded(x, ROUND_TO: tl.constexpr, COMPUTE: tl.constexpr):
+    """``x`` with the bits of ROUND_TO, where one is named: ``x_hat`` as the weight sees it, ``h`` as it is stored."""
     if ROUND_TO is not None:
-        return x_hat.to(ROUND_TO).to(COMPUTE)
+        return x.to(ROUND_TO).to(COMPUTE)
     else:
-        return x_hat
+        return x
 
 
 @triton.jit

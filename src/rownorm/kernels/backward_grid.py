@@ -164,7 +164,11 @@ def backward_grid(
         if CENTER:
             a, b = sum_both(g * x_hat, g)
         else:
-            a = tl.sum(g * x_hat, axis=1, keep_dims=True)
+            if weight_ptr is not None:
+                a = tl.sum(g * x_hat, axis=1, keep_dims=True)
+            else:
+                # By way of a number: else the row takes on the layout of ``a``, all of it in every thread.
+                a = tl.full((1, 1), tl.sum(tl.sum(g * x_hat, axis=1)), COMPUTE)
             b = tl.zeros_like(a)
         send(mail_ptr + row * n_parts + (part + tl.arange(0, 1)[:, None]), a, b, row_ok)
         if dweight_ptr is not None:

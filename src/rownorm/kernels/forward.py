@@ -16,6 +16,7 @@ from .arithmetic import (
     fused_x_hat,
     in_range,
     is_near,
+    kept_moments,
     load_columns,
     load_h,
     moments,
@@ -92,6 +93,7 @@ def forward_tile(
     WEIGHT_SHIFT: tl.constexpr,
     ACTIVATION: tl.constexpr,
     ROUND_TO: tl.constexpr,
+    KEPT_AS: tl.constexpr,  # the dtype of h, where rounding to it moves the statistics
     COMPUTE: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
@@ -132,6 +134,12 @@ def forward_tile(
             if bias_ptr is not None:
                 biases = biases + (load_columns(bias_ptr, cols, col_ok),)
     mu, rstd = moments(h, inside, n_cols, CENTER, EPS, COMPUTE, CHUNKS)
+    kept_mu = mu
+    kept_rstd = rstd
+    if KEPT_AS is not None and mu_ptr is not None:
+        kept_mu, kept_rstd = kept_moments(
+            h, inside, mu, rstd, n_cols, EPS, COMPUTE, CHUNKS, KEPT_AS
+        )
 
     # An activation takes so many instructions that one less counts.
     FUSES: tl.constexpr = CENTER and ACTIVATION is not None
@@ -188,6 +196,6 @@ def forward_tile(
             False,
         )
     if mu_ptr is not None:
-        tl.store(mu_ptr + rows, mu, mask=row_ok)
+        tl.store(mu_ptr + rows, kept_mu, mask=row_ok)
     if rstd_ptr is not None:
-        tl.store(rstd_ptr + rows, rstd, mask=row_ok)
+        tl.store(rstd_ptr + rows, kept_rstd, mask=row_ok)

@@ -128,10 +128,12 @@ def _sums_about(
     residual_row,
     first_col,
     end_col,
+    ROUND_TO: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """The sums of ``(h - origin) * factor`` and of the squares of ``h - origin``, over columns that are read again.
+    """The sums of ``(h - origin) * factor`` and of the squares of ``h - origin``, over columns that are read again; of
+    h rounded to ROUND_TO, if one is named.
 
     Read again, because what is needed rarely must not take registers from what always is.
     """
@@ -142,7 +144,7 @@ def _sums_about(
         ok = cols < end_col
         pre_bias = load_columns(pre_bias_ptr, cols, ok) if pre_bias_ptr is not None else None
         h = load_h(x_ptr, residual_ptr, pre_bias, x_row, residual_row, cols, ok, tl.float32, "")
-        deviation = tl.where(ok, h - origin, 0.0)
+        deviation = tl.where(ok, rounded(h, ROUND_TO, tl.float32) - origin, 0.0)
         total += _sums_of_neighbours(deviation * factor, GROUP)
         squares += _sums_of_neighbours(deviation * deviation, GROUP)
     total, squares = sum_both(total, squares)
@@ -242,6 +244,7 @@ def forward_cluster(
     WEIGHT_SHIFT: tl.constexpr,
     ACTIVATION: tl.constexpr,
     ROUND_TO: tl.constexpr,
+    KEPT_AS: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
     CHUNKS: tl.constexpr,
     EVEN_COLS: tl.constexpr,
@@ -340,6 +343,8 @@ def forward_cluster(
             centered = is_centered(total, squares, n)
             mu, squares = moments_about(0.0, total, squares, n)
         rstd = inverse_sqrt(squares / n, EPS, tl.float32)
+        kept_mu = mu
+        kept_rstd = rstd
         if CENTER and not centered:
             # The mean, as a sum of shares, which cannot overflow; then deviations from it.
             for again in range(0, 2):
@@ -354,6 +359,7 @@ def forward_cluster(
                     row * residual_stride,
                     first_col,
                     end_col,
+                    None,
                     BLOCK_COLS,
                     GROUP,
                 )
@@ -361,6 +367,28 @@ def forward_cluster(
                 exchange += 1
                 mu, squares = moments_about(origin, total, squares, tl.where(again == 0, 1.0, n))
             rstd = inverse_sqrt(squares / n, EPS, tl.float32)
+            kept_mu = mu
+            kept_rstd = rstd
+            if KEPT_AS is not None and mu_ptr is not None:
+                origin = rounded(mu, KEPT_AS, tl.float32)
+                total, squares = _sums_about(
+                    origin,
+                    1.0,
+                    x_ptr,
+                    residual_ptr,
+                    pre_bias_ptr,
+                    row * x_stride,
+                    row * residual_stride,
+                    first_col,
+                    end_col,
+                    KEPT_AS,
+                    BLOCK_COLS,
+                    GROUP,
+                )
+                total, squares = _row_sums(mailbox, exchange, total, squares, CLUSTER)
+                exchange += 1
+                kept_mu, squares = moments_about(origin, total, squares, n)
+                kept_rstd = inverse_sqrt(squares / n, EPS, tl.float32)
             apply_range(
                 x_ptr,
                 residual_ptr,
@@ -412,7 +440,7 @@ def forward_cluster(
                 PACK_RESIDUAL,
             )
         if mu_ptr is not None:
-            tl.store(mu_ptr + row, mu, mask=rank == 0)
+            tl.store(mu_ptr + row, kept_mu, mask=rank == 0)
         if rstd_ptr is not None:
-            tl.store(rstd_ptr + row, rstd, mask=rank == 0)
+            tl.store(rstd_ptr + row, kept_rstd, mask=rank == 0)
         row += step

@@ -56,11 +56,14 @@ def _scan_sums(
     first_col,
     end_col,
     CENTER: tl.constexpr,
+    ROUND_TO: tl.constexpr,
     COMPUTE: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
     EVEN_COLS: tl.constexpr,
 ):
-    """The sums of ``h - origin``, if centred, and of its squares over columns first_col to end_col."""
+    """The sums of ``h - origin``, if centred, and of its squares over columns first_col to end_col; of h rounded to
+    ROUND_TO, if one is named.
+    """
     lanes = tl.arange(0, BLOCK_COLS)[None, :]
     total = tl.zeros((1, BLOCK_COLS), COMPUTE)
     squares = tl.zeros((1, BLOCK_COLS), COMPUTE)
@@ -70,6 +73,7 @@ def _scan_sums(
         h = _load_chunk(
             x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row, cols, ok, COMPUTE, "evict_last"
         )
+        h = rounded(h, ROUND_TO, COMPUTE)
         if origin is not None:
             h = tl.where(ok, h - origin, 0.0)
         squares += h * h
@@ -111,6 +115,7 @@ def _scan_moments(
         first_col,
         end_col,
         CENTER,
+        None,
         COMPUTE,
         BLOCK_COLS,
         EVEN_COLS,
@@ -136,6 +141,7 @@ def _scan_moments(
                 first_col,
                 end_col,
                 CENTER,
+                None,
                 COMPUTE,
                 BLOCK_COLS,
                 EVEN_COLS,
@@ -144,6 +150,48 @@ def _scan_moments(
         return mean, variation
     else:
         return total, squares
+
+
+@triton.jit
+def _kept_moments(
+    mean,
+    variation,
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    x_row,
+    residual_row,
+    first_col,
+    end_col,
+    KEPT_AS: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+    EVEN_COLS: tl.constexpr,
+):
+    """(mean, sum of squared deviations) of columns first_col to end_col once they are rounded to KEPT_AS.
+
+    Given those of the columns themselves. As ``arithmetic.kept_moments``: another pass for columns that need it.
+    """
+    n = tl.cast(end_col - first_col, COMPUTE)
+    if not all_of(mean * mean * n <= variation):
+        origin = rounded(mean, KEPT_AS, COMPUTE)
+        total, squares = _scan_sums(
+            origin,
+            x_ptr,
+            residual_ptr,
+            pre_bias_ptr,
+            x_row,
+            residual_row,
+            first_col,
+            end_col,
+            True,
+            KEPT_AS,
+            COMPUTE,
+            BLOCK_COLS,
+            EVEN_COLS,
+        )
+        mean, variation = moments_about(origin, total, squares, n)
+    return mean, variation
 
 
 @triton.jit
@@ -216,6 +264,7 @@ def forward_looped(
     WEIGHT_SHIFT: tl.constexpr,
     ACTIVATION: tl.constexpr,
     ROUND_TO: tl.constexpr,
+    KEPT_AS: tl.constexpr,
     COMPUTE: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
     EVEN_COLS: tl.constexpr,
@@ -239,11 +288,31 @@ def forward_looped(
         BLOCK_COLS,
         EVEN_COLS,
     )
-    rstd = inverse_sqrt(square / tl.cast(n_cols, COMPUTE), EPS, COMPUTE)
+    n = tl.cast(n_cols, COMPUTE)
+    rstd = inverse_sqrt(square / n, EPS, COMPUTE)
+    kept_mu = mu
+    kept_rstd = rstd
+    if KEPT_AS is not None and mu_ptr is not None:
+        kept_mu, square = _kept_moments(
+            mu,
+            square,
+            x_ptr,
+            residual_ptr,
+            pre_bias_ptr,
+            x_row,
+            residual_row,
+            0,
+            n_cols,
+            KEPT_AS,
+            COMPUTE,
+            BLOCK_COLS,
+            EVEN_COLS,
+        )
+        kept_rstd = inverse_sqrt(square / n, EPS, COMPUTE)
     if mu_ptr is not None:
-        tl.store(mu_ptr + row + tl.zeros((1, 1), tl.int64), mu)
+        tl.store(mu_ptr + row + tl.zeros((1, 1), tl.int64), kept_mu)
     if rstd_ptr is not None:
-        tl.store(rstd_ptr + row + tl.zeros((1, 1), tl.int64), rstd)
+        tl.store(rstd_ptr + row + tl.zeros((1, 1), tl.int64), kept_rstd)
     apply_range(
         x_ptr,
         residual_ptr,
@@ -284,6 +353,7 @@ def forward_moments(
     residual_ptr,
     pre_bias_ptr,
     parts_ptr,  # (2, n_rows, n_parts): means, then sums of squared deviations
+    kept_parts_ptr,  # the same of h as it is stored, or None
     x_row_stride,
     residual_row_stride,
     n_rows,
@@ -292,6 +362,7 @@ def forward_moments(
     part_blocks,
     ALIGN: tl.constexpr,
     CENTER: tl.constexpr,
+    KEPT_AS: tl.constexpr,
     COMPUTE: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
     EVEN_COLS: tl.constexpr,
@@ -313,9 +384,61 @@ def forward_moments(
         BLOCK_COLS,
         EVEN_COLS,
     )
-    slot = parts_ptr + pid + tl.zeros((1, 1), tl.int64)
-    tl.store(slot, mean)
-    tl.store(slot + tl.cast(n_rows, tl.int64) * n_parts, square)
+    slot = pid + tl.zeros((1, 1), tl.int64)
+    n_squares = tl.cast(n_rows, tl.int64) * n_parts
+    tl.store(parts_ptr + slot, mean)
+    tl.store(parts_ptr + slot + n_squares, square)
+    if kept_parts_ptr is not None:
+        mean, square = _kept_moments(
+            mean,
+            square,
+            x_ptr,
+            residual_ptr,
+            pre_bias_ptr,
+            row * x_row_stride * ALIGN,
+            row * residual_row_stride * ALIGN,
+            first_col,
+            end_col,
+            KEPT_AS,
+            COMPUTE,
+            BLOCK_COLS,
+            EVEN_COLS,
+        )
+        tl.store(kept_parts_ptr + slot, mean)
+        tl.store(kept_parts_ptr + slot + n_squares, square)
+
+
+@triton.jit
+def _merged(
+    parts_ptr,
+    row,
+    n_rows,
+    n_cols,
+    n_parts,
+    part_cols,
+    CENTER: tl.constexpr,
+    EPS: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BLOCK_PARTS: tl.constexpr,
+):
+    """(mu, rstd) of a row, from the moments of its parts."""
+    parts = tl.arange(0, BLOCK_PARTS)[None, :]
+    part_ok = parts < n_parts
+    slots = parts_ptr + row * n_parts + parts
+    n_squares = tl.cast(n_rows, tl.int64) * n_parts
+    square = tl.load(slots + n_squares, mask=part_ok, other=0.0)
+    n = tl.cast(n_cols, COMPUTE)
+    if CENTER:
+        mean = tl.load(slots, mask=part_ok, other=0.0)
+        count = tl.where(part_ok, tl.minimum(part_cols, n_cols - parts * part_cols), 0).to(COMPUTE)
+        origin = tl.load(parts_ptr + row * n_parts + tl.zeros((1, 1), tl.int64))
+        shift = tl.where(part_ok, mean - origin, 0.0)
+        drift = tl.sum(shift * count, axis=1, keep_dims=True) / n
+        square += count * (shift - drift) * (shift - drift)
+        mu = origin + drift
+    else:
+        mu = tl.zeros((1, 1), COMPUTE)
+    return mu, inverse_sqrt(tl.sum(square, axis=1, keep_dims=True) / n, EPS, COMPUTE)
 
 
 @triton.jit(
@@ -339,6 +462,7 @@ def forward_apply(
     mu_ptr,
     rstd_ptr,
     parts_ptr,
+    kept_parts_ptr,
     x_row_stride,
     residual_row_stride,
     n_rows,
@@ -364,27 +488,28 @@ def forward_apply(
     first_col = part * part_cols
     end_col = tl.minimum(first_col + part_cols, n_cols)
 
-    parts = tl.arange(0, BLOCK_PARTS)[None, :]
-    part_ok = parts < n_parts
-    slots = parts_ptr + row * n_parts + parts
-    n_squares = tl.cast(n_rows, tl.int64) * n_parts
-    square = tl.load(slots + n_squares, mask=part_ok, other=0.0)
-    n = tl.cast(n_cols, COMPUTE)
-    if CENTER:
-        mean = tl.load(slots, mask=part_ok, other=0.0)
-        count = tl.where(part_ok, tl.minimum(part_cols, n_cols - parts * part_cols), 0).to(COMPUTE)
-        origin = tl.load(parts_ptr + row * n_parts + tl.zeros((1, 1), tl.int64))
-        shift = tl.where(part_ok, mean - origin, 0.0)
-        drift = tl.sum(shift * count, axis=1, keep_dims=True) / n
-        square += count * (shift - drift) * (shift - drift)
-        mu = origin + drift
-    else:
-        mu = tl.zeros((1, 1), COMPUTE)
-    rstd = inverse_sqrt(tl.sum(square, axis=1, keep_dims=True) / n, EPS, COMPUTE)
+    mu, rstd = _merged(
+        parts_ptr, row, n_rows, n_cols, n_parts, part_cols, CENTER, EPS, COMPUTE, BLOCK_PARTS
+    )
+    kept_mu = mu
+    kept_rstd = rstd
+    if kept_parts_ptr is not None:
+        kept_mu, kept_rstd = _merged(
+            kept_parts_ptr,
+            row,
+            n_rows,
+            n_cols,
+            n_parts,
+            part_cols,
+            CENTER,
+            EPS,
+            COMPUTE,
+            BLOCK_PARTS,
+        )
     if mu_ptr is not None:
-        tl.store(mu_ptr + row + tl.zeros((1, 1), tl.int64), mu, mask=part == 0)
+        tl.store(mu_ptr + row + tl.zeros((1, 1), tl.int64), kept_mu, mask=part == 0)
     if rstd_ptr is not None:
-        tl.store(rstd_ptr + row + tl.zeros((1, 1), tl.int64), rstd, mask=part == 0)
+        tl.store(rstd_ptr + row + tl.zeros((1, 1), tl.int64), kept_rstd, mask=part == 0)
     apply_range(
         x_ptr,
         residual_ptr,

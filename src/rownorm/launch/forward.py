@@ -14,7 +14,15 @@ from ..reference import compute_dtype
 from .launcher import Call, Run, bind_all
 from .planner import MOST_PARTS, plan
 from .problem import Plan, Problem, device_of
-from .rows import alignment, allocator, compute_type, packs, required_row_stride, rounding_type
+from .rows import (
+    alignment,
+    allocator,
+    compute_type,
+    kept_type,
+    packs,
+    required_row_stride,
+    rounding_type,
+)
 
 GIVEN = ("x", "residual", "pre_bias", "weight", "bias")
 MADE = ("y", "h", "mu", "rstd")
@@ -42,6 +50,7 @@ def calls(
         "WEIGHT_SHIFT": program.weight_shift,
         "ACTIVATION": program.activation,
         "ROUND_TO": rounding_type(program, problem),
+        "KEPT_AS": kept_type(program, problem),
         "COMPUTE": compute_type(problem),
         "BLOCK_ROWS": plan.block_rows,
         "BLOCK_COLS": plan.block_cols,
@@ -118,6 +127,8 @@ def prepare(
             makers["mu"] = makers["rstd"]
     if chosen.regime == "split":
         makers["parts"] = new((2, problem.n_rows, steps[0].integers["n_parts"]), compute)
+        if want_statistics and steps[0].constants["KEPT_AS"] is not None:
+            makers["kept_parts"] = makers["parts"]
 
     given = dict(zip(GIVEN, (x, residual, pre_bias, weight, bias), strict=True))
     return bind_all(steps, given, makers, {}, MADE, x.get_device())

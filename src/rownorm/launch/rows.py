@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..program import Program
+from ..reference import moves_statistics
 from .problem import Plan, Problem
 
 TRITON_DTYPE = {
@@ -81,6 +82,15 @@ def rounding_type(program: Program, problem: Problem) -> tl.dtype | None:
     """What ``x_hat`` is rounded to before the weight is applied; None where that changes nothing."""
     dtype = TRITON_DTYPE[problem.dtype]
     return dtype if program.rounding == "llama" and dtype != compute_type(problem) else None
+
+
+def kept_type(program: Program, problem: Problem) -> tl.dtype | None:
+    """What ``h`` is rounded to when it is stored; None where the statistics need not know."""
+    dtype = problem.residual_dtype
+    compute = torch.float64 if problem.computes_in_fp64 else torch.float32
+    if dtype is None or not moves_statistics(dtype, compute, program):
+        return None
+    return TRITON_DTYPE[dtype]
 
 
 def packs(dtype: torch.dtype | None, problem: Problem, plan: Plan) -> bool:

@@ -20,7 +20,7 @@ from torch.autograd.function import _SingleLevelFunction
 
 from .. import reference
 from ..program import Program
-from ..reference import Given, Gradients
+from ..reference import Given, Gradients, compute_dtype
 from .execute import Statistics
 
 Forward = Callable[..., Statistics]
@@ -68,15 +68,24 @@ def gradients(
 
     given: what a ``Given`` has, but that dy, dh or both may be None.
     """
-    dy, dh, h = given[:3]
+    dy, dh, _, pre_bias = given[:4]
     if dy is None:
-        if dh is None:
-            return (None,) * 5
-        dy = torch.zeros(h.shape, dtype=x_dtype, device=h.device)
-    tensors = Given(dy, *given[1:])
+        return (None,) * 5 if dh is None else _of_the_sum(dh, x_dtype, pre_bias, needs)
+    tensors = Given(*given)
     if residual_dtype != x_dtype:
         return run_backward(tensors, program, residual_dtype is not None, needs)
     return shared(run_backward(tensors, program, True, once(needs)), needs)
+
+
+def _of_the_sum(
+    dh: Tensor, x_dtype: torch.dtype, pre_bias: Tensor | None, needs: tuple[bool, ...]
+) -> tuple[Tensor | None, ...]:
+    """The gradients where only ``h`` was used: the norm has no say, and its weight and bias have none."""
+    dpre_bias = None
+    if needs[2] and pre_bias is not None:
+        rows = dh.reshape(-1, dh.shape[-1]).to(compute_dtype(dh))
+        dpre_bias = rows.sum(0).to(pre_bias.dtype)
+    return dh.to(x_dtype) if needs[0] else None, dh if needs[1] else None, dpre_bias, None, None
 
 
 # Where x and the residual have one dtype, one tensor is the gradient of both.

@@ -45,7 +45,7 @@ def prepare(
         return run_layer_norm
 
     def run(given: tuple[Any, ...], _addresses: Any) -> Any:
-        made = forward(*given, program)  # type: ignore[call-arg]
+        made = forward(*given, program, want_statistics)  # type: ignore[call-arg]
         return made if want_statistics else (made.y, made.h, None, None)
 
     return run
@@ -58,8 +58,9 @@ def forward(
     weight: Tensor | None,
     bias: Tensor | None,
     program: Program,
+    want_statistics: bool = True,
 ) -> Forward:
-    """As ``reference.forward``."""
+    """As ``reference.forward``. Statistics that nobody wants may be any."""
     x = x.contiguous()  # so is what is made of it, as everywhere
     residual = None if residual is None else residual.contiguous()
     if x.device.type != "cpu" or (program.center and program.rounding != "once"):
@@ -70,7 +71,6 @@ def forward(
     mu = None
     if program.center:
         z, mu, rstd = torch.native_layer_norm(h, h.shape[-1:], factor, shift, program.eps)
-        mu = mu.squeeze(-1)
     else:
         rstd = _mean_square(h).add_(program.eps).sqrt_().reciprocal_()
         ours = h is not x and residual is None
@@ -81,10 +81,18 @@ def forward(
             z.mul_(factor)
         if shift is not None:
             z.add_(shift)
+    kept = None if residual is None else h.to(residual.dtype)
+    if (
+        want_statistics
+        and kept is not None
+        and reference.moves_statistics(kept.dtype, h.dtype, program)
+    ):
+        row = kept.to(h.dtype)
+        _, mu, rstd = torch.native_layer_norm(row, row.shape[-1:], None, None, program.eps)
     return Forward(
         y=reference.activate(z, program.activation).to(x.dtype),
-        h=None if residual is None else h.to(residual.dtype),
-        mu=mu,
+        h=kept,
+        mu=None if mu is None else mu.squeeze(-1),
         rstd=rstd.squeeze(-1),
     )
 

@@ -36,19 +36,25 @@ def batched(operator: Any) -> Callable[..., Any]:
                 for name, v in values.items()
             }
             return call(folded), _dims(n_outputs)
-        each = []
-        for i in range(info.batch_size):
-            one = {n: v.select(dims[n], i) if n in dims else v for n, v in values.items()}
-            each.append(call(one))
+        each = [
+            call({n: _one_of(v, dims[n], i) if n in dims else v for n, v in values.items()})
+            for i in range(max(info.batch_size, 1))  # of an empty batch, one that shows the shapes
+        ]
         if n_outputs == 1:
-            return torch.stack(each), 0
-        return tuple(torch.stack(outputs) for outputs in zip(*each, strict=True)), _dims(n_outputs)
+            return torch.stack(each)[: info.batch_size], 0
+        every = (torch.stack(outputs)[: info.batch_size] for outputs in zip(*each, strict=True))
+        return tuple(every), _dims(n_outputs)
 
     return rule
 
 
 def _with_batch_first(t: Tensor, dim: int | None, batch_size: int) -> Tensor:
     return t.expand(batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+
+
+def _one_of(t: Tensor, dim: int, i: int) -> Tensor:
+    """Slice ``i``; zeros of its shape where there is none."""
+    return t.select(dim, i) if t.shape[dim] else t.new_zeros(t.movedim(dim, 0).shape[1:])
 
 
 def _dims(n_outputs: int) -> Any:
