@@ -1,5 +1,8 @@
 """How a kernel is started: the known versions of Triton directly, any other in the public way."""
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -53,6 +56,38 @@ def start(monkeypatch):
         return run, direct, public
 
     return bind
+
+
+class LoadsLate:
+    """As Triton's compiled kernel: all threads have the one, and it has a launcher before it has a function."""
+
+    packed_metadata, function, launcher = METADATA, None, None
+
+    @property
+    def run(self):
+        if self.launcher is None:
+            self.launcher = CudaLauncher()
+            time.sleep(0.05)
+            self.function = "function"
+        return self.launcher
+
+
+def test_threads_that_bind_one_kernel_at_once(monkeypatch):
+    """None of them starts what is not loaded yet."""
+    monkeypatch.setattr(launcher, "INTERPRETING", False)
+    monkeypatch.setattr(launcher, "VERSION", (3, 6))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 99, raising=False)
+    compiled = LoadsLate()
+    monkeypatch.setattr(kernel, "warmup", lambda *_, **options: compiled, raising=False)
+    together = threading.Barrier(4)
+
+    def bind_and_start(_):
+        together.wait()
+        launcher.bind(CALL, ROLES, TENSORS, 0).start(TENSORS, ADDRESSES)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(bind_and_start, range(4)))
+    assert [arguments[4] for arguments in compiled.run.launched] == ["function"] * 4
 
 
 def test_call_orders_by_the_kernel():

@@ -11,6 +11,7 @@ stays the whole description, and does what C leaves.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -80,6 +81,9 @@ class Call(NamedTuple):
         """Those of ``values`` that this kernel takes, in its order."""
         return tuple(values[name] for name in self.kernel.arg_names if name in values)
 
+
+# Triton keeps what it compiles for all threads, and shows it to them before it is loaded: one at a time.
+_binding = threading.RLock()
 
 # Starts a bound kernel on tensors, and their addresses, in the order of the roles it was bound with.
 Start = Callable[[Sequence[Tensor | None], Sequence[int | None]], None]
@@ -168,8 +172,9 @@ def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], dev
         if call.cluster > 1:
             raise RuntimeError(f"{kernel.__name__}: only a direct launch can start clusters")
         return Bound(public)
-    with copies_through_l1(call.cluster > 1):
+    with _binding, copies_through_l1(call.cluster > 1):
         compiled = kernel.warmup(*take(tensors), *arguments, **options, grid=(1,))
+        _ = compiled.run  # loads it
     if call.programs_per_sm and _is_for_cuda(compiled):
         leave_to_l1(compiled.function, compiled.metadata.shared, call.programs_per_sm, device)
     return Bound(_direct(call, compiled, places, device, public) or public, compiled)
