@@ -113,7 +113,8 @@ def _loops(study: Study) -> Iterator[dict[str, Any]]:
         looped |= {"num_warps": num_warps, "programs_per_sm": 8}
         yield looped
         if forward and study.option == "pre_bias" and num_warps == 8:
-            yield {**looped, "registers": 40}  # so that six programs share an SM
+            for registers in (40, 64):  # so that six programs share an SM, or four
+                yield {**looped, "registers": registers}
 
 
 def _tilings(study: Study) -> Iterator[tuple[int, int]]:

@@ -152,15 +152,22 @@ def _sums_about(
 
 
 @triton.jit
-def _load_chunk(
-    ptr, c: tl.constexpr, lanes, n_cols, BLOCK_COLS: tl.constexpr, EVEN_COLS: tl.constexpr
+def _load_chunks(
+    ptr,
+    first: tl.constexpr,
+    end: tl.constexpr,
+    lanes,
+    n_cols,
+    BLOCK_COLS: tl.constexpr,
+    EVEN_COLS: tl.constexpr,
 ):
-    """Chunk ``c`` of a parameter, in a tuple; an empty one where there is no parameter."""
-    chunk = ()
+    """Chunks ``first`` to ``end`` of a parameter; none where there is no parameter."""
+    chunks = ()
     if ptr is not None:
-        cols = c * BLOCK_COLS + lanes
-        chunk = chunk + (load_columns(ptr, cols, in_range(cols, n_cols, EVEN_COLS)),)
-    return chunk
+        for c in tl.static_range(first, end):
+            cols = c * BLOCK_COLS + lanes
+            chunks = chunks + (load_columns(ptr, cols, in_range(cols, n_cols, EVEN_COLS)),)
+    return chunks
 
 
 @triton.jit
@@ -186,11 +193,12 @@ def _finish(
     ROUND_TO: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
     CHUNKS: tl.constexpr,
+    HELD: tl.constexpr,
     EVEN_COLS: tl.constexpr,
     PACK_X: tl.constexpr,
     PACK_RESIDUAL: tl.constexpr,
 ):
-    """Store y. ``weight`` and ``bias`` are those of the first chunk.
+    """Store y. ``weight`` and ``bias`` are those of the first HELD chunks.
 
     ``x_hat`` in one step: where a row varies more than it is off from 0, that is as exact as two.
     """
@@ -198,12 +206,14 @@ def _finish(
         cols = c * BLOCK_COLS + lanes
         ok = in_range(cols, n_cols, EVEN_COLS)
         h = _h(x, residual, c, x_ptr, residual_ptr, pre_bias_ptr, cols, ok, PACK_X, PACK_RESIDUAL)
-        own_weight = weight[0] if weight_ptr is not None else None
-        own_bias = bias[0] if bias_ptr is not None else None
-        if c + 1 < CHUNKS:
+        own_weight = weight[c] if weight_ptr is not None else None
+        own_bias = bias[c] if bias_ptr is not None else None
+        if HELD <= c + 1 and c + 1 < CHUNKS:
             # Before y is stored: a store holds up every load after it, which might be of the same memory.
-            weight = _load_chunk(weight_ptr, c + 1, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
-            bias = _load_chunk(bias_ptr, c + 1, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
+            weight = weight + _load_chunks(
+                weight_ptr, c + 1, c + 2, lanes, n_cols, BLOCK_COLS, EVEN_COLS
+            )
+            bias = bias + _load_chunks(bias_ptr, c + 1, c + 2, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
         if CENTER:
             x_hat = rounded(tl.fma(h, rstd, -mu * rstd), ROUND_TO, tl.float32)
         else:
@@ -259,6 +269,13 @@ def forward_cluster(
         1, min(128 // x_ptr.dtype.element_ty.primitive_bitwidth, BLOCK_COLS // (32 * NUM_WARPS))
     )
     COLS: tl.constexpr = CHUNKS * BLOCK_COLS
+    # Two parameters for every row are twice the row, which is more than L2 delivers. So the first chunks of them stay,
+    # where nothing else wants the registers.
+    PLAIN: tl.constexpr = residual_ptr is None and pre_bias_ptr is None and ACTIVATION is None
+    HOLDS: tl.constexpr = AHEAD and PLAIN and weight_ptr is not None and bias_ptr is not None
+    HELD: tl.constexpr = (
+        max(1, min(CHUNKS, 8 * 32 * NUM_WARPS // BLOCK_COLS)) if HOLDS else 1
+    )  # 8 of each a thread
     n_cols = n_cols * ALIGN
     n = tl.cast(n_cols, tl.float32)
     mailbox = open_mailbox() if CLUSTER > 1 else 0
@@ -289,6 +306,9 @@ def forward_cluster(
             EVEN_COLS,
             PACK_RESIDUAL,
         )
+    if HOLDS:
+        weight = _load_chunks(weight_ptr, 0, HELD, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
+        bias = _load_chunks(bias_ptr, 0, HELD, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
     if CLUSTER > 1:
         wait_for_cluster()
     exchange = 0  # counted for the mailbox
@@ -334,8 +354,9 @@ def forward_cluster(
             PACK_RESIDUAL,
             GROUP,
         )
-        weight = _load_chunk(weight_ptr, 0, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
-        bias = _load_chunk(bias_ptr, 0, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
+        if not HOLDS:
+            weight = _load_chunks(weight_ptr, 0, HELD, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
+            bias = _load_chunks(bias_ptr, 0, HELD, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
         total, squares = _row_sums(mailbox, exchange, total, squares, CLUSTER)
         exchange += 1
         mu = 0.0
@@ -435,6 +456,7 @@ def forward_cluster(
                 ROUND_TO,
                 BLOCK_COLS,
                 CHUNKS,
+                HELD,
                 EVEN_COLS,
                 PACK_X,
                 PACK_RESIDUAL,
