@@ -136,7 +136,7 @@ def judge_must(seen: Seen, must: Must) -> Finding:
         figure = FIGURES[must.figure](seen)
         holds = SIGNS[must.sign](figure, must.bound)
         words = (
-            must.words if holds else f"{figure:.3f} {must.figure}, not {must.sign} {must.bound:g}"
+            must.words if holds else f"{figure:.4f} {must.figure}, not {must.sign} {must.bound:g}"
         )
     except Missing as missing:
         words = str(missing)
@@ -339,7 +339,7 @@ def ratio_of(value: float | None) -> str:
 
 
 def figure_of(finding: Finding) -> str:
-    return "missing" if finding.figure is None else f"{finding.figure:.3f}".removesuffix(".000")
+    return "missing" if finding.figure is None else f"{finding.figure:.4f}".removesuffix(".0000")
 
 
 def worst_of(findings: Iterable[Finding]) -> str:

@@ -128,17 +128,17 @@ def test_short_in_one_run_of_two(tmp_path, capsys, monkeypatch):
 
     assert bars.main(["judge", *folders]) == 1
     lines = capsys.readouterr().out.splitlines()
-    cells = [line.split("  ") for line in lines if line.endswith("0.950, 0.500")]
+    cells = [line.split("  ") for line in lines if line.endswith("0.9500, 0.5000")]
     assert [[cell.strip() for cell in row if cell] for row in cells] == [
         [
             "speed-bf16",
             "rms_norm backward bf16 1024x262144",
             ">= 0.7 of the ceiling, backward, 16385 columns and more",
-            "0.950, 0.500",
+            "0.9500, 0.5000",
         ]
     ]
-    assert any("1.056, 0.556" in line and ">= 1 of the fastest peer" in line for line in lines)
-    (in_table,) = (line for line in lines if "0.500 of the ceiling, not >= 0.7" in line)
+    assert any("1.0556, 0.5556" in line and ">= 1 of the fastest peer" in line for line in lines)
+    (in_table,) = (line for line in lines if "0.5000 of the ceiling, not >= 0.7" in line)
     for cell in ("1024x262144", "2000", "4000", "quack 3600", "0.556", "0.500", "SHORT"):
         assert cell in in_table
     assert lines[-1] == "4 of 6 bars hold in every run"
@@ -229,7 +229,7 @@ def test_variants_are_held_against_the_plain_norm_of_the_same_run(tmp_path, monk
     assert findings(folder("same", 0.95 / 0.975, plain)) == []
     short = findings(folder("faster", 0.95 / 0.965, plain))
     assert len(short) == len(part.cases)
-    assert short[0][2] == "0.965 of the plain norm, not >= 0.97"
+    assert short[0][2] == "0.9650 of the plain norm, not >= 0.97"
     missing = findings(folder("gone", None, plain[1:]))
     assert {words for *_, words in missing} == {"the plain norm was not measured"}
     assert len(missing) == 3
@@ -267,7 +267,7 @@ def test_host_cost(tmp_path, monkeypatch):
     ]
     short = findings(written(tmp_path / "a", records))
     assert [what for what, *_ in short] == [c.title for c in part.cases if c.direction == "forward"]
-    assert short[0][2] == "1.150 of torch's host cost, not <= 1.1"
+    assert short[0][2] == "1.1500 of torch's host cost, not <= 1.1"
 
 
 def test_the_same_shape_in_two_parts_is_kept_apart(tmp_path, monkeypatch):
