@@ -186,6 +186,21 @@ def test_in_place_of_torchs_module_in_a_model(name, device):
 
 
 @every_module
+@every_form
+def test_symbolic_trace(name, shape, arguments, device):
+    """``torch.fx`` takes the norm as one step, and keeps its parameters."""
+    module, _ = pair(name, device, **arguments)
+    model = torch.nn.Sequential(module, torch.nn.ReLU())
+    traced = torch.fx.symbolic_trace(model)
+    x = rows_for(module, shape, device)
+    torch.testing.assert_close(traced(x), model(x), rtol=0, atol=0)
+    assert traced.state_dict().keys() == model.state_dict().keys()
+    called = [node.target for node in traced.graph.nodes if node.op == "call_function"]
+    names = {"LayerNorm": "layer_norm", "RMSNorm": "rms_norm"}
+    assert called == [getattr(rownorm.functional, names[name])]
+
+
+@every_module
 def test_hooks_and_gradients_of_parameters(name, device):
     module, _ = pair(name, device, normalized_shape=8)
     seen = []

@@ -5,18 +5,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import functional
+from .functional import layer_norm, rms_norm
+
+# torch.fx.symbolic_trace takes each as one step: they look at sizes, which a trace does not know.
+torch.fx.wrap("layer_norm")
+torch.fx.wrap("rms_norm")
 
 
 class LayerNorm(torch.nn.LayerNorm):
     """``torch.nn.LayerNorm``, same arguments, parameters and ``state_dict``, computed by rownorm."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return functional.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+        return layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
 class RMSNorm(torch.nn.RMSNorm):
     """``torch.nn.RMSNorm``, same arguments, parameters and ``state_dict``, computed by rownorm."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+        return rms_norm(x, self.normalized_shape, self.weight, self.eps)

@@ -71,7 +71,8 @@ def add_layer_norm(
     """``h = x + pre_bias + residual``, ``y = layer_norm(h)``, in one pass; returns ``(y, h)``.
 
     x, residual: (..., n_cols). ``y`` has the dtype of x; ``h``, the new residual stream, that of the residual. The norm
-    sees ``h`` before it is rounded. Other arguments as for ``layer_norm``.
+    sees ``h`` before it is rounded; the gradient is the one at the ``h`` that is returned. Other arguments as for
+    ``layer_norm``.
     """
     options = (True, eps, weight_shift, activation, rounding)
     return _norm(x, _required(residual, "layer_norm"), pre_bias, weight, bias, options)
