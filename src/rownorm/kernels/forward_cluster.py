@@ -270,12 +270,11 @@ def forward_cluster(
     )
     COLS: tl.constexpr = CHUNKS * BLOCK_COLS
     # Two parameters for every row are twice the row, which is more than L2 delivers. So the first chunks of them stay,
-    # where nothing else wants the registers.
+    # 8 numbers of each for a thread, where nothing else wants the registers.
     PLAIN: tl.constexpr = residual_ptr is None and pre_bias_ptr is None and ACTIVATION is None
     HOLDS: tl.constexpr = AHEAD and PLAIN and weight_ptr is not None and bias_ptr is not None
-    HELD: tl.constexpr = (
-        max(1, min(CHUNKS, 8 * 32 * NUM_WARPS // BLOCK_COLS)) if HOLDS else 1
-    )  # 8 of each a thread
+    FITTING: tl.constexpr = max(1, 8 * 32 * NUM_WARPS // BLOCK_COLS)
+    HELD: tl.constexpr = min(CHUNKS, FITTING) if HOLDS else 1
     n_cols = n_cols * ALIGN
     n = tl.cast(n_cols, tl.float32)
     mailbox = open_mailbox() if CLUSTER > 1 else 0
