@@ -16,8 +16,8 @@ from .program import Program
 
 
 class Forward(NamedTuple):
-    """What the row program makes of a row; ``h`` and ``mu`` where it has them. The statistics are those of ``h``, as
-    backward will have it: rounded to its dtype.
+    """What the row program makes of a row; ``h`` and ``mu`` where it has them. Statistics are for backward: see
+    ``kept_moments``.
     """
 
     y: Tensor
@@ -70,7 +70,7 @@ def forward(
     z = _affine(seen, weight, bias, program)
     kept = None if residual is None else h.to(residual.dtype)
     if kept is not None and moves_statistics(kept.dtype, h.dtype, program):
-        _, mu, rstd = _moments(kept.to(h.dtype), program)
+        mu, rstd = kept_moments(kept, mu, rstd, program)
     return Forward(
         y=activate(z, program.activation).to(x.dtype),
         h=kept,
@@ -80,12 +80,27 @@ def forward(
 
 
 def moves_statistics(kept: torch.dtype, compute: torch.dtype, program: Program) -> bool:
-    """Whether rows kept in this dtype can have other statistics than they had in ``compute``.
+    """Whether rows kept in this dtype can have quite other statistics than they had in ``compute``.
 
     Where a row varies less than its numbers are rounded, its mean and variance are another row's, and no gradient
     follows from the two together. A root mean square is off by the rounding of one number at most, and stays.
     """
     return program.center and kept != compute
+
+
+def kept_moments(kept: Tensor, mu: Tensor, rstd: Tensor, program: Program) -> tuple[Tensor, Tensor]:
+    """(mu, rstd), (..., 1), of rows as they are kept, given those they had.
+
+    Only where rows are further from 0 than they vary: the others are moved by less than their numbers are rounded.
+    """
+    _, kept_mu, kept_rstd = _moments(kept.to(rstd.dtype), program)
+    far = is_far(mu, rstd)
+    return torch.where(far, kept_mu, mu), torch.where(far, kept_rstd, rstd)
+
+
+def is_far(mu: Tensor, rstd: Tensor) -> Tensor:
+    """Whether rows are further from 0 than they vary."""
+    return (mu * rstd).abs() > 1
 
 
 def prologue(x: Tensor, residual: Tensor | None, pre_bias: Tensor | None) -> Tensor:

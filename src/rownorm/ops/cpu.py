@@ -85,10 +85,11 @@ def forward(
     if (
         want_statistics
         and kept is not None
+        and mu is not None
         and reference.moves_statistics(kept.dtype, h.dtype, program)
+        and reference.is_far(mu, rstd).any()
     ):
-        row = kept.to(h.dtype)
-        _, mu, rstd = torch.native_layer_norm(row, row.shape[-1:], None, None, program.eps)
+        mu, rstd = reference.kept_moments(kept, mu, rstd, program)
     return Forward(
         y=reference.activate(z, program.activation).to(x.dtype),
         h=kept,
@@ -115,11 +116,15 @@ def backward(
     if mu is not None:
         shift = None if bias is None else bias.to(row.dtype)
         need_dx = x_wanted or residual_wanted or pre_bias_wanted
+        mu = mu.unsqueeze(-1)
+        if reference.is_far(mu, rstd).any():
+            # PyTorch takes mu * rstd from h * rstd, which leaves nothing of rows far from 0: it gets h - mu instead.
+            row, mu = (row - mu if row is h else row.sub_(mu)), torch.zeros_like(mu)
         dx, dweight, dbias = torch.ops.aten.native_layer_norm_backward(
             dz,
             row,
             row.shape[-1:],
-            mu.unsqueeze(-1),
+            mu,
             rstd,
             factor,
             shift,
