@@ -86,6 +86,35 @@ def test_gradients_of_constant_rows_far_from_0(dtype):
     assert not x.grad.any()
 
 
+@pytest.mark.parametrize("operator", ["layer_norm", "add_layer_norm"])
+def test_jacobian_of_the_rows(operator):
+    """A batch of gradients with one row's statistics for all of it, which do not lie in memory as often."""
+    x, weight = torch.randn(3, 8, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
+    rows = (torch.zeros_like(x),) if operator.startswith("add") else ()
+
+    def ours(x):
+        made = getattr(rownorm, operator)(x, *rows, weight)
+        return made[0] if rows else made
+
+    expected = torch.func.jacrev(lambda x: torch.layer_norm(x, (8,), weight))(x)
+    torch.testing.assert_close(torch.func.jacrev(ours)(x), expected)
+
+
+def test_second_derivatives_of_fp64_rows_beside_a_narrower_residual():
+    """In fp64: ``h`` is what fp32 holds of it, and nothing else is lost."""
+    rows = (1e4 + torch.randn(3, 8, dtype=torch.float64)).float()
+    x = rows.double().requires_grad_()
+
+    def second(function):
+        (dx,) = torch.autograd.grad(function(x).sin().sum(), x, create_graph=True)
+        return torch.autograd.grad(dx.square().sum(), x)[0]
+
+    made = second(lambda x: rownorm.add_layer_norm(x, torch.zeros(3, 8))[0])
+    expected = second(lambda x: torch.layer_norm(x, (8,)))
+    scale = expected.abs().max()
+    assert ((made - expected).abs() <= 1e-6 * scale).all()
+
+
 def test_no_rows():
     x = torch.randn(0, 6, requires_grad=True)
     weight, bias, pre_bias = (torch.randn(6, requires_grad=True) for _ in range(3))

@@ -141,6 +141,25 @@ def test_vmap_in_vmap(case, device):
     torch.testing.assert_close(nested(case.positional)(*tensors), nested(case.expected)(*tensors))
 
 
+@every_case
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_batches_of_gradients_of_the_rows_alone(case, n, device):
+    """Nested: what an operator returns none of, here the gradients of parameters, has no batch."""
+    in_dims = rows_only(case, 0)
+    tensors = tuple(
+        t if dim is None else t[:n]
+        for t, dim in zip(batched_tensors(case, device, in_dims), in_dims, strict=True)
+    )
+
+    def one_by_one(function):
+        return vmap(vmap(grad(function), in_dims), in_dims)(*tensors)
+
+    expected = one_by_one(case.expected_scalar)
+    torch.testing.assert_close(one_by_one(case.scalar), expected)
+    expected = vmap(jacrev(case.expected), in_dims)(*tensors)
+    torch.testing.assert_close(vmap(jacrev(case.positional), in_dims)(*tensors), expected)
+
+
 @few_cases
 def test_per_sample_gradients(case, device):
     """vmap of grad: the parameters are shared, each sample has its own gradients of them."""

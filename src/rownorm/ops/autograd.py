@@ -158,7 +158,8 @@ def plain_backward(
 ) -> Gradients:
     """The gradients in plain PyTorch, all the way from h: their own derivatives go through the statistics."""
     pre_bias = None if has_residual else given.pre_bias
-    mu, rstd = reference.moments(given.h, pre_bias, program)
+    h = given.h.to(compute_dtype(given.h, given.dy))
+    mu, rstd = reference.moments(h, pre_bias, program)
     return reference.backward(given._replace(mu=mu, rstd=rstd), program, has_residual, wanted)
 
 

@@ -102,8 +102,8 @@ def backward(
     given: Given, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> Gradients:
     """As ``reference.backward``."""
-    rows = (each if each is None else each.contiguous() for each in given[:3])
-    given = Given(*rows, *given[3:])  # type: ignore[arg-type,call-arg]
+    # All of them: PyTorch reads the statistics as if they were.
+    given = Given(*(each if each is None else each.contiguous() for each in given))  # type: ignore[arg-type]
     dy, dh, h, pre_bias, weight, bias, mu, rstd = given
     unlike_torchs = program.center and program.rounding != "once"
     if h.device.type != "cpu" or program.activation is not None or unlike_torchs:

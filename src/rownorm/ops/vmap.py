@@ -35,7 +35,14 @@ def batched(operator: Any) -> Callable[..., Any]:
                 else v
                 for name, v in values.items()
             }
-            return call(folded), _dims(n_outputs)
+            made = call(folded)
+            if n_outputs > 1:
+                are_none = _stand_for_none(values, n_outputs)
+                made = tuple(
+                    t.expand(info.batch_size, 0) if is_none else t
+                    for t, is_none in zip(made, are_none, strict=True)
+                )
+            return made, _dims(n_outputs)
         each = [
             call({n: _one_of(v, dims[n], i) if n in dims else v for n, v in values.items()})
             for i in range(max(info.batch_size, 1))  # of an empty batch, one that shows the shapes
@@ -46,6 +53,15 @@ def batched(operator: Any) -> Callable[..., Any]:
         return tuple(every), _dims(n_outputs)
 
     return rule
+
+
+def _stand_for_none(values: dict[str, Any], n_outputs: int) -> list[bool]:
+    """Which outputs do: they are empty, and have no rows that could be a batch."""
+    if "wanted" in values:  # norm_backward: the gradients
+        return [not is_wanted for is_wanted in values["wanted"]]
+    if "center" in values:  # norm_forward: y, h, mu, rstd
+        return [False, values["residual"] is None, not values["center"], False]
+    return [False] * n_outputs
 
 
 def _with_batch_first(t: Tensor, dim: int | None, batch_size: int) -> Tensor:
