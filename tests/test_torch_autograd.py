@@ -180,7 +180,19 @@ def test_where_only_the_sum_is_used_the_norm_has_no_say(operator, device):
     assert of_the_norm == [None, None]
     assert torch.equal(dx, dh.half())
     assert torch.equal(dresidual, dh)
+    assert dpre_bias.dtype == torch.bfloat16
     torch.testing.assert_close(dpre_bias, dh.sum(0).bfloat16())
+
+
+@add_operators
+def test_a_sum_that_is_changed_where_only_it_is_used(operator, device):
+    """The norm would need it as it was; its own gradient does not."""
+    x, residual = (torch.randn(ROWS, COLS, device=device, requires_grad=True) for _ in range(2))
+    _, h = getattr(rownorm, operator)(x, residual)
+    h.mul_(3)
+    dx, dresidual = torch.autograd.grad(h.sum(), (x, residual))
+    assert torch.equal(dx, torch.full_like(x, 3))
+    assert torch.equal(dresidual, dx)
 
 
 @add_operators

@@ -52,6 +52,9 @@ class _Norm(SingleLevelFunction):
     @staticmethod
     def backward(ctx, dy, dh=None, *_):  # type: ignore[no-untyped-def,override]
         needs = ctx.needs_input_grad[2:7]
+        if dy is None:
+            _, _, x_dtype, _ = ctx.how
+            return None, None, *of_the_sum(dh, x_dtype, needs), None, None
         made = gradients(*ctx.how, needs, (dy, dh, *ctx.saved_tensors))  # type: ignore[call-arg]
         return None, None, *made, None, None
 
@@ -66,25 +69,25 @@ def gradients(
 ) -> Sequence[Tensor | None]:
     """Gradients of (x, residual, pre_bias, weight, bias), those that are needed.
 
-    given: what a ``Given`` has, but that dy, dh or both may be None.
+    given: the fields of a ``Given``.
     """
-    dy, dh, _, pre_bias = given[:4]
-    if dy is None:
-        return (None,) * 5 if dh is None else _of_the_sum(dh, x_dtype, pre_bias, needs)
     tensors = Given(*given)
     if residual_dtype != x_dtype:
         return run_backward(tensors, program, residual_dtype is not None, needs)
     return shared(run_backward(tensors, program, True, once(needs)), needs)
 
 
-def _of_the_sum(
-    dh: Tensor, x_dtype: torch.dtype, pre_bias: Tensor | None, needs: tuple[bool, ...]
+def of_the_sum(
+    dh: Tensor | None, x_dtype: torch.dtype, needs: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
-    """The gradients where only ``h`` was used: the norm has no say, and its weight and bias have none."""
-    dpre_bias = None
-    if needs[2] and pre_bias is not None:
-        rows = dh.reshape(-1, dh.shape[-1]).to(compute_dtype(dh))
-        dpre_bias = rows.sum(0).to(pre_bias.dtype)
+    """The gradients where ``h`` alone was used, if that: the norm has no say, and its weight and bias have none.
+
+    What was saved is not asked for: it may have been changed. Autograd rounds the sum to the dtype of pre_bias.
+    """
+    if dh is None:
+        return (None,) * 5
+    rows = dh.reshape(-1, dh.shape[-1]) if needs[2] else None
+    dpre_bias = None if rows is None else rows.to(compute_dtype(dh)).sum(0)
     return dh.to(x_dtype) if needs[0] else None, dh if needs[1] else None, dpre_bias, None, None
 
 

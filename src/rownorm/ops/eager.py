@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from ..program import Program
 from ..reference import Given
 from . import execute, library
-from .autograd import Backward, SingleLevelFunction, gradients, once, shared
+from .autograd import Backward, SingleLevelFunction, gradients, of_the_sum, once, shared
 from .listeners import (
     QUESTIONS_OF_BACKWARD,
     nothing_listens,
@@ -50,7 +50,9 @@ class _EagerNorm(SingleLevelFunction):
 
     @staticmethod
     def backward(ctx, dy, dh=None):  # type: ignore[no-untyped-def,override]
-        forward_run, places, statistics, _, _, _ = ctx.known
+        forward_run, places, statistics, _, x_dtype, _ = ctx.known
+        if dy is None:
+            return (*of_the_sum(dh, x_dtype, ctx.needs_input_grad[:5]), None)
         given = (dy, dh, *ctx.saved_tensors, *statistics)
         if not nothing_listens_to_backward(dy, dh):
             return _through(library.backward, ctx, given)
