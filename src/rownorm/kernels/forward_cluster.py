@@ -26,8 +26,8 @@ from .arithmetic import (
     widened,
 )
 from .cluster import open_mailbox, received_sums, send, wait_for_cluster
-from .forward_streamed import apply_range
 from .packing import packed, unpacked
+from .ranges import apply_range
 
 
 @triton.jit

@@ -120,7 +120,7 @@ def measure(folder: Path, plan: runs.Plan) -> int:
     click.echo(CPU_NOTE if here.kind == "cpu" else f"On {here.device}")
     if not any(left.values()):
         click.echo("Nothing is left to measure.")
-    left_out = set(all_providers()) - set(usual())
+    left_out = set(known) - set(usual())
     if left_out and plan.providers == usual():
         click.echo(f"Without {', '.join(left_out)}, slow to start on a CPU; --provider adds it.")
     folder.mkdir(parents=True, exist_ok=True)
