@@ -110,7 +110,7 @@ def test_any_width_has_a_plan():
         (4096, 2048, "resident", "tile"),
         (4096, 4096, "looped", "tile"),
         (1, 4096, "looped", "tile"),
-        (4096, 16384, "resident", "cluster"),
+        (4096, 16384, "looped", "cluster"),
         (4096, 65536, "cluster", "grid"),
         (2, 131072, "cluster", "grid"),
         (4096, 1 << 20, "looped", "grid"),
