@@ -104,8 +104,9 @@ def _loops(study: Study) -> Iterator[dict[str, Any]]:
     forward = study.direction == "forward"
     if study.n_cols < (8192 // study.dtype.itemsize if forward else 12288):
         return
-    sizes = ((1024, 2), (1024, 4), (1024, 8), (2048, 2), (2048, 4), (2048, 8), (2048, 16), (4096, 8))
-    sizes += ((4096, 16), (4096, 32), (8192, 8), (8192, 16), (8192, 32), (16384, 16), (16384, 32))
+    sizes = ((1024, 2), (1024, 4), (1024, 8), (2048, 2), (2048, 4), (2048, 8), (2048, 16))
+    sizes += ((4096, 8), (4096, 16), (4096, 32), (8192, 8), (8192, 16), (8192, 32))
+    sizes += ((16384, 16), (16384, 32))
     limits = {"pre_bias": (40, 64), "gelu": (80,)}  # registers, so that more programs share an SM
     for block_cols, num_warps in sizes if forward else ((1024, 4), (2048, 8), (2048, 16)):
         if block_cols > study.n_cols:

@@ -141,6 +141,15 @@ def test_number_of_rows_compiles_nothing_new_for_rows_that_fit(dtype, direction,
         assert len(compiled) == len(kernels), f"{n_cols} columns: {len(compiled)} compilations"
 
 
+@pytest.mark.parametrize("center", [False, True])
+def test_wide_rows_that_one_program_loads_at_once_are_not_split(center):
+    """However few they are: what they need was compiled for many."""
+    for n_rows in ROWS[1:-1]:
+        plan = launch.plan(problem("forward", n_rows, 32768, torch.bfloat16, center=center))
+        assert plan.regime == "looped"
+        assert plan.chunks
+
+
 @DEVICES
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("n_column_sums", [0, 1, 3])
@@ -401,14 +410,14 @@ def test_few_chunks_that_a_row_fills_are_known_to_its_kernel():
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("center", [False, True])
 def test_the_table_has_plans_for_activations(direction, center):
-    """Of 16-bit rows up to 16384 columns. Whatever else is asked for goes by the rules, from the plain norm's plan."""
+    """Of 16-bit rows of so many columns. Whatever else is asked for goes by the rules, from the plain norm's plan."""
     tabled = planner._table("sm_90")["plans"]
     own = {
         row["max_cols"]: row["settings"]
         for row in reversed(tabled)  # of two rows for a width, the first is for the width itself
         if (row["direction"], row["center"], row["option"]) == (direction, center, "activation")
     }
-    assert max(own) == 16384
+    assert max(own) == {"forward": 32768, "backward": 16384}[direction]
     n_sums = 1 + center if direction == "backward" else 0
     for n_cols, settings in own.items():
         asked = problem(
@@ -422,7 +431,7 @@ def test_the_table_has_plans_for_activations(direction, center):
         both = dataclasses.replace(busy, pre_bias=True, n_column_sums=n_sums and n_sums + 1)
         assert both.option == "activation+pre_bias"
         assert planner._tuned(both) == options.with_options(plain, both)
-    beyond = launch.plan(dataclasses.replace(busy, n_cols=32768))
+    beyond = launch.plan(dataclasses.replace(busy, n_cols=2 * max(own)))
     assert beyond.regime == {"forward": "cluster", "backward": "grid"}[direction]
 
 
@@ -597,7 +606,11 @@ def test_a_plan_of_a_grid_says_how_it_works():
 
 def test_limits_of_registers_are_for_the_compiler_they_were_found_with(monkeypatch):
     table = planner._table("sm_90")
-    row = next(row for row in table["plans"] if row["settings"].get("registers"))
+    row = next(
+        row
+        for row in table["plans"]
+        if row["settings"].get("registers") and row["max_cols"] > 32768 and not row["option"]
+    )
     dtype = {2: torch.bfloat16, 4: torch.float32}[row["itemsize"]]
     asked = problem(row["direction"], 4096, row["max_cols"], dtype, center=row["center"])
     assert not row["residual"]

@@ -143,6 +143,14 @@ def _table(arch: str) -> dict[str, Any] | None:
     return json.loads(file.read_text()) if file.is_file() else None
 
 
+def _may_split(plan: Plan, problem: Problem) -> bool:
+    """Whether few rows of this width are shared by programs. Not where one loads all of a row at once: another kernel
+    would have to be compiled for them.
+    """
+    at_once = problem.direction == "forward" and filled_chunks(plan, problem)
+    return problem.n_cols > SPLIT_COLS and not at_once
+
+
 def _settled(plan: Plan, problem: Problem, forced: Regime | None = None) -> Plan:
     """What is left to settle: parts of a row, programs that share the rows, tiles in flight."""
     n_rows, n_cols, n_sms = problem.n_rows, problem.n_cols, problem.device.n_sms
@@ -162,7 +170,7 @@ def _settled(plan: Plan, problem: Problem, forced: Regime | None = None) -> Plan
         )
     if wide and not plan.part_cols:
         parts = 1
-        may_split = plan.regime == "split" if forced else n_cols > SPLIT_COLS
+        may_split = plan.regime == "split" if forced else _may_split(plan, problem)
         if may_split:
             parts = min(chunks, MOST_PARTS, max(1, PROGRAMS_PER_SM * n_sms // max(1, n_rows)))
         part_cols = -(-chunks // parts) * plan.block_cols

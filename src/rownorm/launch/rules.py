@@ -16,7 +16,7 @@ MOST_PROGRAMS = {"forward": 16, "backward": 4}
 GRID_TILE_BYTES = 8192  # of one tensor
 MOST_CHUNKS = 8  # tiles that hold a row whose width is no power of two
 CHUNK_COLS = {"forward": 4096, "backward": 2048}  # columns of one chunk of a wider row
-FEW_CHUNKS = 5  # of such a row, that a kernel may be compiled for
+FEW_CHUNKS = 4  # of such a row, that a kernel may be compiled for
 TILE_ELEMENTS = {"forward": 2048, "backward": 4096}  # elements of a tile of several short rows
 # Of an SM's shared memory; elsewhere: NVIDIA GPUs that are not in data centres.
 PIPELINE_BYTES = {"sm_80": 150 << 10, "sm_90": 200 << 10, "sm_100": 200 << 10}
