@@ -29,7 +29,7 @@ from rownorm.lab.machine import Machine, machine_of
 from rownorm.lab.timing import Flush, GraphRounds
 from rownorm.launch import device_of, force
 from rownorm.launch.problem import OPTIONS
-from rownorm.launch.rules import next_power_of_2
+from rownorm.launch.rules import FEW_CHUNKS, next_power_of_2
 from rownorm.ops import execute
 from rownorm.program import ACTIVATIONS, Program
 from rownorm.reference import Given
@@ -42,6 +42,7 @@ FINALISTS = 6  # settings that are measured twice
 FEW_ROWS = 8  # settings that are equal with many rows are told apart with these
 FEW_COPIES = 64
 NEARLY = 0.997  # of the fastest is equal: no more than runs differ by
+MOST_KNOWN = 16  # chunks of a row that a kernel is compiled for
 ACTIVATION = "silu"  # what the option "activation" is tuned with
 
 
@@ -101,22 +102,27 @@ def candidates(study: Study) -> Iterator[dict[str, Any]]:
 
 def _loops(study: Study) -> Iterator[dict[str, Any]]:
     """Rows that are read again, in chunks."""
-    forward = study.direction == "forward"
-    if study.n_cols < (8192 // study.dtype.itemsize if forward else 12288):
-        return
-    sizes = ((1024, 2), (1024, 4), (1024, 8), (2048, 2), (2048, 4), (2048, 8), (2048, 16))
-    sizes += ((4096, 8), (4096, 16), (4096, 32), (8192, 8), (8192, 16), (8192, 32))
-    sizes += ((16384, 16), (16384, 32))
-    limits = {"pre_bias": (40, 64), "gelu": (80,)}  # registers, so that more programs share an SM
-    for block_cols, num_warps in sizes if forward else ((1024, 4), (2048, 8), (2048, 16)):
-        if block_cols > study.n_cols:
+    itemsize = study.dtype.itemsize + (study.residual.itemsize if study.residual else 0)
+    sizes = [(1024, 4), (2048, 8), (2048, 16)]  # columns of a chunk, warps
+    narrowest, limits = 12288, {}
+    if study.direction == "forward":
+        sizes += [(1024, 2), (1024, 8), (2048, 2), (2048, 4), (4096, 8), (4096, 16), (4096, 32)]
+        sizes += [(8192, 8), (8192, 16), (8192, 32), (16384, 16), (16384, 32)]
+        if study.residual:
+            sizes += [(32 * study.vector * num_warps, num_warps) for num_warps in (4, 8, 16, 32)]
+        narrowest = 8192 // itemsize
+        limits = {"pre_bias": (40, 64), "gelu": (80,)}  # registers, so that more programs fit an SM
+    for block_cols, num_warps in dict.fromkeys(sizes):
+        if study.n_cols < max(block_cols, narrowest):
             continue
         looped = {"regime": "looped", "block_rows": 1, "block_cols": block_cols}
         looped |= {"num_warps": num_warps, "programs_per_sm": 8}
         yield looped
-        if forward and num_warps == 8:
-            for registers in limits.get(study.option, ()):
-                yield {**looped, "registers": registers}
+        chunks, rest = divmod(study.n_cols, block_cols)
+        if study.direction == "forward" and (rest or chunks > FEW_CHUNKS) and chunks <= MOST_KNOWN:
+            yield {**looped, "chunks": chunks + (rest > 0)}  # known to the kernel
+        for registers in limits.get(study.option, ()) if num_warps == 8 else ():
+            yield {**looped, "registers": registers}
 
 
 def _tilings(study: Study) -> Iterator[tuple[int, int]]:
