@@ -128,6 +128,8 @@ def _from_table(problem: Problem, residual: int, option: str) -> Plan | None:
     settings = {"block_cols": next_power_of_2(row["max_cols"]), **row["settings"]}
     if not of_its_compiler:
         settings["registers"] = 0  # a limit is good for the compiler it was found with
+    if problem.n_cols > row["max_cols"]:
+        settings["chunks"] = 0  # there may be any number of them
     if settings["regime"] in ("tile", "resident"):
         settings["block_cols"] = min(settings["block_cols"], next_power_of_2(problem.n_cols))
     return Plan(**settings, source=f"table for {table['device']}")
