@@ -29,7 +29,7 @@ from rownorm.lab.machine import Machine, machine_of
 from rownorm.lab.timing import Flush, GraphRounds
 from rownorm.launch import device_of, force
 from rownorm.launch.problem import OPTIONS
-from rownorm.launch.rules import FEW_CHUNKS, next_power_of_2
+from rownorm.launch.rules import next_power_of_2
 from rownorm.ops import execute
 from rownorm.program import ACTIVATIONS, Program
 from rownorm.reference import Given
@@ -42,7 +42,6 @@ FINALISTS = 6  # settings that are measured twice
 FEW_ROWS = 8  # settings that are equal with many rows are told apart with these
 FEW_COPIES = 64
 NEARLY = 0.997  # of the fastest is equal: no more than runs differ by
-MOST_KNOWN = 16  # chunks of a row that a kernel is compiled for
 ACTIVATION = "silu"  # what the option "activation" is tuned with
 
 
@@ -118,9 +117,6 @@ def _loops(study: Study) -> Iterator[dict[str, Any]]:
         looped = {"regime": "looped", "block_rows": 1, "block_cols": block_cols}
         looped |= {"num_warps": num_warps, "programs_per_sm": 8}
         yield looped
-        chunks, rest = divmod(study.n_cols, block_cols)
-        if study.direction == "forward" and (rest or chunks > FEW_CHUNKS) and chunks <= MOST_KNOWN:
-            yield {**looped, "chunks": chunks + (rest > 0)}  # known to the kernel
         for registers in limits.get(study.option, ()) if num_warps == 8 else ():
             yield {**looped, "registers": registers}
 

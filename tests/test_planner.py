@@ -407,31 +407,6 @@ def test_few_chunks_that_a_row_fills_are_known_to_its_kernel():
         assert (other.regime, other.chunks) == ("looped", 0)
 
 
-def test_a_plan_in_chunks_may_be_for_its_own_width(monkeypatch):
-    """Which need not fill them, and which its kernel is then compiled for, however few rows there are."""
-    kind = {"direction": "forward", "center": False, "itemsize": 4, "residual": 0, "option": ""}
-    chunks = {"regime": "looped", "block_rows": 1, "block_cols": 2048, "num_warps": 16}
-    held = {"regime": "resident", "block_rows": 1, "block_cols": 8192, "num_warps": 8}
-    plans = [
-        kind | {"max_cols": 20000, "settings": chunks | {"chunks": 10}},
-        kind | {"max_cols": 20000, "settings": held},
-    ]
-    table = {"device": "this one", "triton": "3.6.0", "plans": plans}
-    monkeypatch.setattr(planner, "_table", lambda arch: table)
-    asked = problem(n_cols=20000, dtype=torch.float32, center=False)
-    for n_rows in ROWS[1:-1]:
-        plan = launch.plan(dataclasses.replace(asked, n_rows=n_rows))
-        assert (plan.regime, plan.chunks) == ("looped", 10)
-    (call,) = calls(dataclasses.replace(asked, n_rows=100))
-    assert call.constants["N_COLS"] == 20000
-    for n_cols, regime, n_chunks in ((18000, "resident", 3), (18432, "looped", 9)):
-        plan = launch.plan(dataclasses.replace(asked, n_cols=n_cols))
-        assert (plan.regime, plan.chunks) == (regime, n_chunks)
-    table["plans"] = plans[:1]  # what the last row of a table has in chunks serves wider rows, too
-    plan = launch.plan(dataclasses.replace(asked, n_cols=1 << 20, n_rows=100_000))
-    assert (plan.regime, plan.block_cols, plan.chunks) == ("looped", 2048, 0)
-
-
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("center", [False, True])
 def test_the_table_has_plans_for_activations(direction, center):
@@ -635,7 +610,7 @@ def test_limits_of_registers_are_for_the_compiler_they_were_found_with(monkeypat
         row
         for row in table["plans"]
         if row["settings"].get("registers") and row["max_cols"] > 32768 and not row["option"]
-    )
+    )  # narrower ones are for rows that do not fill the chunks of another
     dtype = {2: torch.bfloat16, 4: torch.float32}[row["itemsize"]]
     asked = problem(row["direction"], 4096, row["max_cols"], dtype, center=row["center"])
     assert not row["residual"]

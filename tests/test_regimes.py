@@ -182,18 +182,6 @@ def test_a_looped_row_that_fills_its_chunks(center, chunks, device):
         assert_case(case, case.tensors(device))
 
 
-@pytest.mark.parametrize("activation", [None, "gelu"])
-@pytest.mark.parametrize("n_cols", [33, 70, 90, 200])
-@NORMS
-def test_a_looped_row_whose_kernel_is_compiled_for_its_width(center, n_cols, activation, device):
-    """Because the plan says so: the last chunk need not be full, and there may be many."""
-    case = Case(
-        center, torch.bfloat16, (3, n_cols), bias=center, pre_bias=True, activation=activation
-    )
-    with forced("looped", chunks=1):
-        assert_case(case, case.tensors(device))
-
-
 @NORMS
 def test_wide_rows_whose_parts_differ(center, device):
     """More parts than a block of parts holds evenly, and means that differ from part to part."""

@@ -119,6 +119,12 @@ def sum_both(a, b):
 
 
 @triton.jit
+def sums_of_neighbours(tile, GROUP: tl.constexpr):
+    """What a thread has side by side becomes one number: a sum that is kept takes a register, not GROUP of them."""
+    return tl.sum(tl.reshape(tile, (1, tile.shape[1] // GROUP, GROUP)), axis=2)
+
+
+@triton.jit
 def refined_mean(h, inside, n):
     """The mean of a tile's rows, of ``n`` lanes each, rounded once.
 

@@ -18,22 +18,16 @@ from .arithmetic import (
     inverse_sqrt,
     is_centered,
     load_columns,
-    load_h,
     moments_about,
     normalize,
     rounded,
     sum_both,
+    sums_of_neighbours,
     widened,
 )
 from .cluster import open_mailbox, received_sums, send, wait_for_cluster
 from .packing import packed, unpacked
-from .ranges import apply_range
-
-
-@triton.jit
-def _sums_of_neighbours(tile, GROUP: tl.constexpr):
-    """What a thread has side by side becomes one number: a sum that is kept takes a register, not GROUP of them."""
-    return tl.sum(tl.reshape(tile, (1, tile.shape[1] // GROUP, GROUP)), axis=2)
+from .ranges import apply_range, sums_about
 
 
 @triton.jit
@@ -107,48 +101,14 @@ def _sums(
         h = _h(x, residual, c, x_ptr, residual_ptr, pre_bias_ptr, cols, ok, PACK_X, PACK_RESIDUAL)
         if h_ptr is not None:
             tl.store(h_ptr + out_row + cols, h.to(h_ptr.dtype.element_ty), mask=ok)
-        squares += _sums_of_neighbours(h * h, GROUP)
+        squares += sums_of_neighbours(h * h, GROUP)
         if CENTER:
-            total += _sums_of_neighbours(h, GROUP)
+            total += sums_of_neighbours(h, GROUP)
     if CENTER:
         total, squares = sum_both(total, squares)
         return tl.sum(total), tl.sum(squares)
     else:
         return 0.0, tl.sum(squares)
-
-
-@triton.jit
-def _sums_about(
-    origin,
-    factor,
-    x_ptr,
-    residual_ptr,
-    pre_bias_ptr,
-    x_row,
-    residual_row,
-    first_col,
-    end_col,
-    ROUND_TO: tl.constexpr,
-    BLOCK_COLS: tl.constexpr,
-    GROUP: tl.constexpr,
-):
-    """The sums of ``(h - origin) * factor`` and of the squares of ``h - origin``, over columns that are read again; of
-    h rounded to ROUND_TO, if one is named.
-
-    Read again, because what is needed rarely must not take registers from what always is.
-    """
-    total = tl.zeros((1, BLOCK_COLS // GROUP), tl.float32)
-    squares = tl.zeros((1, BLOCK_COLS // GROUP), tl.float32)
-    for start in range(first_col, end_col, BLOCK_COLS):
-        cols = start + tl.arange(0, BLOCK_COLS)[None, :]
-        ok = cols < end_col
-        pre_bias = load_columns(pre_bias_ptr, cols, ok) if pre_bias_ptr is not None else None
-        h = load_h(x_ptr, residual_ptr, pre_bias, x_row, residual_row, cols, ok, tl.float32, "")
-        deviation = tl.where(ok, rounded(h, ROUND_TO, tl.float32) - origin, 0.0)
-        total += _sums_of_neighbours(deviation * factor, GROUP)
-        squares += _sums_of_neighbours(deviation * deviation, GROUP)
-    total, squares = sum_both(total, squares)
-    return tl.sum(total), tl.sum(squares)
 
 
 @triton.jit
@@ -369,7 +329,7 @@ def forward_cluster(
             # The mean, as a sum of shares, which cannot overflow; then deviations from it.
             for again in range(0, 2):
                 origin = tl.where(again == 0, 0.0, mu)
-                total, squares = _sums_about(
+                total, squares = sums_about(
                     origin,
                     tl.where(again == 0, 1.0 / n, 1.0),
                     x_ptr,
@@ -391,7 +351,7 @@ def forward_cluster(
             kept_rstd = rstd
             if KEPT_AS is not None and mu_ptr is not None:
                 origin = rounded(mu, KEPT_AS, tl.float32)
-                total, squares = _sums_about(
+                total, squares = sums_about(
                     origin,
                     1.0,
                     x_ptr,

@@ -39,9 +39,9 @@ def forward_looped(
     COMPUTE: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
     EVEN_COLS: tl.constexpr,
-    N_COLS: tl.constexpr,  # if not 0: all chunks of a row are known, and loaded at once
+    CHUNKS: tl.constexpr,  # that a row fills; 0: not known. If it is, they are loaded at once
 ):
-    n_cols = N_COLS if N_COLS else n_cols * ALIGN
+    n_cols = CHUNKS * BLOCK_COLS if CHUNKS else n_cols * ALIGN
     row = tl.program_id(0).to(tl.int64)
     x_row = row * x_row_stride * ALIGN
     residual_row = row * residual_row_stride * ALIGN

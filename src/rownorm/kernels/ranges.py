@@ -1,4 +1,4 @@
-"""Some columns of one row, read in chunks: their moments, and what becomes of them. For rows that no program holds.
+"""Some columns of one row, read in chunks: their moments, and what becomes of them. For rows that are read again.
 
 Conventions as in ``forward``.
 """
@@ -19,6 +19,7 @@ from .arithmetic import (
     refined_mean,
     rounded,
     sum_both,
+    sums_of_neighbours,
     x_hat_of,
 )
 
@@ -78,6 +79,41 @@ def _range_sums(
         return sum_both(total, squares)
     else:
         return tl.zeros((1, 1), COMPUTE), tl.sum(squares, axis=1, keep_dims=True)
+
+
+@triton.jit
+def sums_about(
+    origin,
+    factor,
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    x_row,
+    residual_row,
+    first_col,
+    end_col,
+    ROUND_TO: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+    GROUP: tl.constexpr,
+):
+    """The sums of ``(h - origin) * factor`` and of the squares of ``h - origin``, in fp32; of h rounded to ROUND_TO, if
+    one is named.
+
+    For a program that holds these columns and needs this rarely: it must not take registers from what always is.
+    """
+    total = tl.zeros((1, BLOCK_COLS // GROUP), tl.float32)
+    squares = tl.zeros((1, BLOCK_COLS // GROUP), tl.float32)
+    for start in range(first_col, end_col, BLOCK_COLS):
+        cols = start + tl.arange(0, BLOCK_COLS)[None, :]
+        ok = cols < end_col
+        h = _load_chunk(
+            x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row, cols, ok, tl.float32, ""
+        )
+        deviation = tl.where(ok, rounded(h, ROUND_TO, tl.float32) - origin, 0.0)
+        total += sums_of_neighbours(deviation * factor, GROUP)
+        squares += sums_of_neighbours(deviation * deviation, GROUP)
+    total, squares = sum_both(total, squares)
+    return tl.sum(total), tl.sum(squares)
 
 
 @triton.jit

@@ -55,7 +55,6 @@ def calls(
         "BLOCK_ROWS": plan.block_rows,
         "BLOCK_COLS": plan.block_cols,
         "CHUNKS": plan.chunks,
-        "N_COLS": n_cols if plan.regime == "looped" and plan.chunks else 0,
         "EVEN_COLS": n_cols % (plan.cluster * plan.block_cols) == 0,
         "BLOCK_PARTS": 1 if n_parts == 1 else MOST_PARTS,
         "CLUSTER": plan.cluster,

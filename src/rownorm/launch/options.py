@@ -11,10 +11,10 @@ from .rules import (
     RESIDENT_COLS,
     blocks,
     chunks_of,
+    filled_chunks,
     from_rules,
     in_a_grid,
     in_chunks,
-    known_chunks,
     most_stages,
     next_power_of_2,
     warps,
@@ -88,7 +88,7 @@ def _with_pre_bias(plan: Plan, problem: Problem) -> Plan:
     loaded at once; a limit of registers was found without a pre_bias; and of smaller tiles, less of it is loaded ahead.
     """
     if plan.regime in ("looped", "split"):
-        if known_chunks(plan, problem):
+        if filled_chunks(plan, problem):
             return plan
         held = _held(plan, problem)
         if held.regime in ("looped", "split"):

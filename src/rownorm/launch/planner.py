@@ -24,10 +24,10 @@ from .problem import Plan, Problem, Regime
 from .rules import (
     CLUSTER_BYTES,
     chunks_of,
+    filled_chunks,
     from_rules,
     in_a_grid,
     in_chunks,
-    known_chunks,
     most_stages,
     next_power_of_2,
 )
@@ -96,8 +96,7 @@ def _from_table(problem: Problem, residual: int, option: str) -> Plan | None:
     none of them, if there is one. An activation may have rows of its own beside those for all of them. An option need
     not have rows for every width: where one of the plain norm is nearer, there is none.
 
-    A plan that takes rows in chunks is for rows of its own width and those that fill them. It may have another beside
-    it, for the others.
+    A plan that takes rows in chunks was found with rows that fill them. It may have another beside it, for the others.
     """
     table = _table(problem.device.arch)
     if table is None or problem.computes_in_fp64:
@@ -112,8 +111,7 @@ def _from_table(problem: Problem, residual: int, option: str) -> Plan | None:
     def rank(row: dict[str, Any]) -> tuple[Any, ...]:
         """The nearest width first. Chunks that would not be filled come last; those that are, before their like."""
         in_chunks = row["settings"]["regime"] == "looped"
-        is_own = problem.n_cols == row["max_cols"]
-        filled = in_chunks and (is_own or problem.n_cols % row["settings"]["block_cols"] == 0)
+        filled = in_chunks and problem.n_cols % row["settings"]["block_cols"] == 0
         return row["max_cols"], in_chunks and not filled, names.index(row["option"]), not filled
 
     # Rows are in order of width. The last one serves any width beyond it if it takes rows in chunks.
@@ -128,8 +126,6 @@ def _from_table(problem: Problem, residual: int, option: str) -> Plan | None:
     settings = {"block_cols": next_power_of_2(row["max_cols"]), **row["settings"]}
     if not of_its_compiler:
         settings["registers"] = 0  # a limit is good for the compiler it was found with
-    if problem.n_cols > row["max_cols"]:
-        settings["chunks"] = 0  # there may be any number of them
     if settings["regime"] in ("tile", "resident"):
         settings["block_cols"] = min(settings["block_cols"], next_power_of_2(problem.n_cols))
     return Plan(**settings, source=f"table for {table['device']}")
@@ -151,7 +147,7 @@ def _may_split(plan: Plan, problem: Problem) -> bool:
     """Whether few rows of this width are shared by programs. Not where one loads all of a row at once: another kernel
     would have to be compiled for them.
     """
-    at_once = problem.direction == "forward" and known_chunks(plan, problem)
+    at_once = problem.direction == "forward" and filled_chunks(plan, problem)
     return problem.n_cols > SPLIT_COLS and not at_once
 
 
@@ -182,7 +178,7 @@ def _settled(plan: Plan, problem: Problem, forced: Regime | None = None) -> Plan
             plan, regime="split" if parts > 1 else plan.regime, part_cols=part_cols
         )
     if plan.regime == "looped" and problem.direction == "forward":
-        plan = dataclasses.replace(plan, chunks=known_chunks(plan, problem))
+        plan = dataclasses.replace(plan, chunks=filled_chunks(plan, problem))
     if plan.part_cols % plan.block_cols:
         raise ValueError(
             f"part_cols must be a multiple of block_cols, {plan.block_cols}; got {plan.part_cols}"

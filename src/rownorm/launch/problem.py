@@ -96,8 +96,7 @@ class Plan:
     block_cols: int  # columns of one tile
     num_warps: int
     cluster: int = 1  # programs that share a row; 1 except in the cluster regime
-    # Tiles that hold a program's columns of a row: tile, resident, cluster. Forward looped: chunks of a row, if its
-    # kernel is compiled for its width.
+    # Tiles that hold a program's columns of a row: tile, resident, cluster. Forward looped: that a row fills, if few.
     chunks: int = 0
     programs_per_sm: int = 1  # backward, cluster: programs on each SM, together n_programs
     stages: int = 1  # tiles in flight: backward but looped and split; forward cluster, 1 or 2

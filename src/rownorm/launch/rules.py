@@ -16,7 +16,7 @@ MOST_PROGRAMS = {"forward": 16, "backward": 4}
 GRID_TILE_BYTES = 8192  # of one tensor
 MOST_CHUNKS = 8  # tiles that hold a row whose width is no power of two
 CHUNK_COLS = {"forward": 4096, "backward": 2048}  # columns of one chunk of a wider row
-FEW_CHUNKS = 4  # of a row that fills them, for which a kernel is compiled for its width
+FEW_CHUNKS = 4  # of such a row, that a kernel may be compiled for
 TILE_ELEMENTS = {"forward": 2048, "backward": 4096}  # elements of a tile of several short rows
 # Of an SM's shared memory; elsewhere: NVIDIA GPUs that are not in data centres.
 PIPELINE_BYTES = {"sm_80": 150 << 10, "sm_90": 200 << 10, "sm_100": 200 << 10}
@@ -131,13 +131,9 @@ def chunks_of(plan: Plan, problem: Problem) -> int:
     return -(-problem.n_cols // (plan.cluster * plan.block_cols))
 
 
-def known_chunks(plan: Plan, problem: Problem) -> int:
-    """How many chunks a row has, where the kernel is compiled for its width: where it fills them and they are few, and
-    where the plan says so. Else 0.
-    """
+def filled_chunks(plan: Plan, problem: Problem) -> int:
+    """How many chunks a row has, where it fills them and they are few: a kernel can be compiled for that. Else 0."""
     chunks, rest = divmod(problem.n_cols, plan.block_cols)
-    if plan.chunks:
-        return chunks + (rest > 0)
     return chunks if rest == 0 and chunks <= FEW_CHUNKS else 0
 
 
