@@ -123,22 +123,23 @@ def _loops(study: Study) -> Iterator[dict[str, Any]]:
 
 def _tilings(study: Study) -> Iterator[tuple[int, int]]:
     """(columns of a tile, tiles in a row): one tile, or several where that wastes less or frees registers sooner."""
+    forward = study.direction == "forward"
     whole = next_power_of_2(study.n_cols)
-    if whole <= (32768 if study.direction == "forward" else 8192):
+    if whole <= (32768 if forward else 8192):
         yield whole, 1
     # What a warp loads at once: with it no two warps share a row.
     narrow = 32 * study.vector
     few = [narrow] if study.n_cols in (2 * narrow, 4 * narrow) else []
-    halves = [-(-study.n_cols // chunks) for chunks in (2, 3, 4, 5, 6, 7, 8)]
     # Tiles with 16 bytes of the wider rows for every thread of so many warps.
     mixed = [narrow * num_warps for num_warps in (2, 4, 8, 16)] if study.residual else []
-    for block_cols in dict.fromkeys((*few, *halves, *mixed)):
-        chunks, rest = divmod(study.n_cols, block_cols)
-        is_power = block_cols == next_power_of_2(block_cols)
+    shares = [whole // 2, whole // 4, whole // 8]
+    for block_cols in dict.fromkeys((*few, *shares, *mixed)):
+        chunks = -(-study.n_cols // block_cols)
+        is_even = chunks * block_cols == study.n_cols
+        wastes_less = forward and chunks * block_cols < whole
         if (
-            is_power
-            and not rest
-            and chunks > 1
+            1 < chunks <= 8
+            and (is_even or wastes_less)
             and (block_cols >= 512 or block_cols in few + mixed)
         ):
             yield block_cols, chunks

@@ -90,6 +90,17 @@ def load_h(
 
 
 @triton.jit
+def store_row(pointers, value, ok, STREAMS: tl.constexpr = True):
+    """A result, rounded to its dtype; if it STREAMS, as what no one will read soon.
+
+    Rows are then loaded as what is to stay (``evict_last``), so that results leave L2 before rows do. With both hints
+    rows move 1 to 4 % faster on an H200, even those that are read once; with this one alone they are slower.
+    """
+    result = value.to(pointers.dtype.element_ty)
+    tl.store(pointers, result, mask=ok, cache_modifier=".cs" if STREAMS else "")
+
+
+@triton.jit
 def inverse_sqrt(variance, EPS: tl.constexpr, COMPUTE: tl.constexpr):
     """``1 / sqrt(variance + eps)``, each step rounded to nearest; ``rsqrt`` would be off by 2 ulp."""
     shifted = variance + tl.full((), EPS, COMPUTE)

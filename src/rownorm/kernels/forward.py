@@ -21,6 +21,7 @@ from .arithmetic import (
     load_h,
     moments,
     rounded,
+    store_row,
 )
 
 
@@ -69,7 +70,7 @@ def _apply(
             bias = load_columns(bias_ptr, cols, col_ok) if bias_ptr is not None else None
         z = affine(rounded(x_hat, ROUND_TO, COMPUTE), weight, bias, WEIGHT_SHIFT, COMPUTE)
         y = activate(z, ACTIVATION, is_precise(y_ptr))
-        tl.store(y_ptr + out_row + cols, y.to(y_ptr.dtype.element_ty), mask=ok[c])
+        store_row(y_ptr + out_row + cols, y, ok[c])
 
 
 @triton.jit(do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols"])
@@ -119,10 +120,18 @@ def forward_tile(
         ok = ok + (row_ok & col_ok,)
         pre_bias = load_columns(pre_bias_ptr, cols, col_ok) if pre_bias_ptr is not None else None
         h = h + (
-            load_h(x_ptr, residual_ptr, pre_bias, x_row, residual_row, cols, ok[c], COMPUTE, ""),
+            load_h(
+                x_ptr,
+                residual_ptr,
+                pre_bias,
+                x_row,
+                residual_row,
+                cols,
+                ok[c],
+                COMPUTE,
+                "evict_last",
+            ),
         )
-        if h_ptr is not None:
-            tl.store(h_ptr + out_row + cols, h[c].to(h_ptr.dtype.element_ty), mask=ok[c])
     weights = ()
     biases = ()
     if EARLY:
@@ -133,6 +142,10 @@ def forward_tile(
                 weights = weights + (load_columns(weight_ptr, cols, col_ok),)
             if bias_ptr is not None:
                 biases = biases + (load_columns(bias_ptr, cols, col_ok),)
+    if h_ptr is not None:  # After all loads: a store holds up every load after it.
+        for c in tl.static_range(CHUNKS):
+            cols = c * BLOCK_COLS + lanes
+            store_row(h_ptr + out_row + cols, h[c], ok[c])
     mu, rstd = moments(h, inside, n_cols, CENTER, EPS, COMPUTE, CHUNKS)
     kept_mu = mu
     kept_rstd = rstd

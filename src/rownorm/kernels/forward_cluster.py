@@ -21,6 +21,7 @@ from .arithmetic import (
     moments_about,
     normalize,
     rounded,
+    store_row,
     sum_both,
     sums_of_neighbours,
     widened,
@@ -40,14 +41,17 @@ def _load_row(
     CHUNKS: tl.constexpr,
     EVEN_COLS: tl.constexpr,
     PACK: tl.constexpr,
+    STREAMS: tl.constexpr,
 ):
     """This program's columns of a row, as they lie in memory."""
+    CACHE: tl.constexpr = "evict_last" if STREAMS else ""
     chunks = ()
     if ptr is not None:
         for c in tl.static_range(CHUNKS):
             cols = c * BLOCK_COLS + lanes
             ok = in_range(cols, n_cols, EVEN_COLS)
-            chunks = chunks + (packed(tl.load(ptr + row + cols, mask=ok, other=0.0), PACK),)
+            chunk = tl.load(ptr + row + cols, mask=ok, other=0.0, eviction_policy=CACHE)
+            chunks = chunks + (packed(chunk, PACK),)
     return chunks
 
 
@@ -91,6 +95,7 @@ def _sums(
     PACK_X: tl.constexpr,
     PACK_RESIDUAL: tl.constexpr,
     GROUP: tl.constexpr,
+    STREAMS: tl.constexpr,
 ):
     """The sums of h, if centred, and of its squares over this program's columns. Stores h if there is a pointer."""
     total = tl.zeros((1, BLOCK_COLS // GROUP), tl.float32)
@@ -100,7 +105,7 @@ def _sums(
         ok = in_range(cols, n_cols, EVEN_COLS)
         h = _h(x, residual, c, x_ptr, residual_ptr, pre_bias_ptr, cols, ok, PACK_X, PACK_RESIDUAL)
         if h_ptr is not None:
-            tl.store(h_ptr + out_row + cols, h.to(h_ptr.dtype.element_ty), mask=ok)
+            store_row(h_ptr + out_row + cols, h, ok, STREAMS)
         squares += sums_of_neighbours(h * h, GROUP)
         if CENTER:
             total += sums_of_neighbours(h, GROUP)
@@ -157,6 +162,7 @@ def _finish(
     EVEN_COLS: tl.constexpr,
     PACK_X: tl.constexpr,
     PACK_RESIDUAL: tl.constexpr,
+    STREAMS: tl.constexpr,
 ):
     """Store y. ``weight`` and ``bias`` are those of the first HELD chunks.
 
@@ -180,7 +186,7 @@ def _finish(
             x_hat = normalize(h, rstd, ROUND_TO, tl.float32)
         z = affine(x_hat, own_weight, own_bias, WEIGHT_SHIFT, tl.float32)
         y = activate(z, ACTIVATION, is_precise(y_ptr))
-        tl.store(y_ptr + out_row + cols, y.to(y_ptr.dtype.element_ty), mask=ok)
+        store_row(y_ptr + out_row + cols, y, ok, STREAMS)
 
 
 @triton.jit
@@ -235,6 +241,8 @@ def forward_cluster(
     HOLDS: tl.constexpr = AHEAD and PLAIN and weight_ptr is not None and bias_ptr is not None
     FITTING: tl.constexpr = max(1, 8 * 32 * NUM_WARPS // BLOCK_COLS)
     HELD: tl.constexpr = min(CHUNKS, FITTING) if HOLDS else 1
+    # Rows of two kinds that are on their way ahead would push the parameters out of L2 if they were to stay there.
+    STREAMS: tl.constexpr = residual_ptr is None or not AHEAD
     n_cols = n_cols * ALIGN
     n = tl.cast(n_cols, tl.float32)
     mailbox = open_mailbox() if CLUSTER > 1 else 0
@@ -253,7 +261,15 @@ def forward_cluster(
     if AHEAD:
         load_row = tl.minimum(row, n_rows - 1)  # beyond the last one, any row will do
         next_x = _load_row(
-            x_ptr, load_row * x_stride, lanes, n_cols, BLOCK_COLS, CHUNKS, EVEN_COLS, PACK_X
+            x_ptr,
+            load_row * x_stride,
+            lanes,
+            n_cols,
+            BLOCK_COLS,
+            CHUNKS,
+            EVEN_COLS,
+            PACK_X,
+            STREAMS,
         )
         next_residual = _load_row(
             residual_ptr,
@@ -264,6 +280,7 @@ def forward_cluster(
             CHUNKS,
             EVEN_COLS,
             PACK_RESIDUAL,
+            STREAMS,
         )
     if HOLDS:
         weight = _load_chunks(weight_ptr, 0, HELD, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
@@ -276,7 +293,15 @@ def forward_cluster(
         residual = next_residual
         load_row = tl.minimum(row + step, n_rows - 1) if AHEAD else row
         loaded_x = _load_row(
-            x_ptr, load_row * x_stride, lanes, n_cols, BLOCK_COLS, CHUNKS, EVEN_COLS, PACK_X
+            x_ptr,
+            load_row * x_stride,
+            lanes,
+            n_cols,
+            BLOCK_COLS,
+            CHUNKS,
+            EVEN_COLS,
+            PACK_X,
+            STREAMS,
         )
         loaded_residual = _load_row(
             residual_ptr,
@@ -287,6 +312,7 @@ def forward_cluster(
             CHUNKS,
             EVEN_COLS,
             PACK_RESIDUAL,
+            STREAMS,
         )
         if AHEAD:
             next_x = loaded_x
@@ -312,6 +338,7 @@ def forward_cluster(
             PACK_X,
             PACK_RESIDUAL,
             GROUP,
+            STREAMS,
         )
         if not HOLDS:
             weight = _load_chunks(weight_ptr, 0, HELD, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
@@ -419,6 +446,7 @@ def forward_cluster(
                 EVEN_COLS,
                 PACK_X,
                 PACK_RESIDUAL,
+                STREAMS,
             )
         if mu_ptr is not None:
             tl.store(mu_ptr + row, kept_mu, mask=rank == 0)

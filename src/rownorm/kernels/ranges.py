@@ -18,6 +18,7 @@ from .arithmetic import (
     normalize,
     refined_mean,
     rounded,
+    store_row,
     sum_both,
     sums_of_neighbours,
     x_hat_of,
@@ -249,11 +250,7 @@ def apply_range(
     BLOCK_COLS: tl.constexpr,
     EVEN_COLS: tl.constexpr,
 ):
-    """Normalize columns first_col to end_col, last chunk first: what was read last is still in cache.
-
-    Results are stored as what no one will read soon (``.cs``), so that they do not take the place of rows that are yet
-    to be read again.
-    """
+    """Normalize columns first_col to end_col, last chunk first: what was read last is still in cache."""
     lanes = tl.arange(0, BLOCK_COLS)[None, :]
     n_chunks = tl.cdiv(end_col - first_col, BLOCK_COLS)
     for chunk in range(0, n_chunks):
@@ -263,8 +260,7 @@ def apply_range(
             x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row, cols, ok, COMPUTE, "evict_first"
         )
         if h_ptr is not None:
-            kept = h.to(h_ptr.dtype.element_ty)
-            tl.store(h_ptr + out_row + cols, kept, mask=ok, cache_modifier=".cs")
+            store_row(h_ptr + out_row + cols, h, ok)
         weight = load_columns(weight_ptr, cols, ok) if weight_ptr is not None else None
         bias = load_columns(bias_ptr, cols, ok) if bias_ptr is not None else None
         if CENTER and ACTIVATION is not None:
@@ -275,5 +271,5 @@ def apply_range(
             deviation = h - mu if CENTER else h
             x_hat = normalize(deviation, rstd, ROUND_TO, COMPUTE)
         z = affine(x_hat, weight, bias, WEIGHT_SHIFT, COMPUTE)
-        y = activate(z, ACTIVATION, is_precise(y_ptr)).to(y_ptr.dtype.element_ty)
-        tl.store(y_ptr + out_row + cols, y, mask=ok, cache_modifier=".cs")
+        y = activate(z, ACTIVATION, is_precise(y_ptr))
+        store_row(y_ptr + out_row + cols, y, ok)
