@@ -241,7 +241,7 @@ def forward_cluster(
     HOLDS: tl.constexpr = AHEAD and PLAIN and weight_ptr is not None and bias_ptr is not None
     FITTING: tl.constexpr = max(1, 8 * 32 * NUM_WARPS // BLOCK_COLS)
     HELD: tl.constexpr = min(CHUNKS, FITTING) if HOLDS else 1
-    # Rows of two kinds that are on their way ahead would push the parameters out of L2 if they were to stay there.
+    # Not where rows of two kinds are loaded ahead: with hints, LayerNorm of 131072 columns is a sixth slower.
     STREAMS: tl.constexpr = residual_ptr is None or not AHEAD
     n_cols = n_cols * ALIGN
     n = tl.cast(n_cols, tl.float32)
