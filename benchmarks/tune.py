@@ -29,7 +29,7 @@ from rownorm.lab.machine import Machine, machine_of
 from rownorm.lab.timing import Flush, GraphRounds
 from rownorm.launch import device_of, force
 from rownorm.launch.problem import OPTIONS
-from rownorm.launch.rules import next_power_of_2
+from rownorm.launch.rules import MOST_CHUNKS, next_power_of_2
 from rownorm.ops import execute
 from rownorm.program import ACTIVATIONS, Program
 from rownorm.reference import Given
@@ -138,7 +138,7 @@ def _tilings(study: Study) -> Iterator[tuple[int, int]]:
         is_even = chunks * block_cols == study.n_cols
         wastes_less = forward and chunks * block_cols < whole
         if (
-            1 < chunks <= 8
+            1 < chunks <= MOST_CHUNKS
             and (is_even or wastes_less)
             and (block_cols >= 512 or block_cols in few + mixed)
         ):

@@ -41,10 +41,9 @@ def _load_row(
     CHUNKS: tl.constexpr,
     EVEN_COLS: tl.constexpr,
     PACK: tl.constexpr,
-    STREAMS: tl.constexpr,
+    CACHE: tl.constexpr,
 ):
     """This program's columns of a row, as they lie in memory."""
-    CACHE: tl.constexpr = "evict_last" if STREAMS else ""
     chunks = ()
     if ptr is not None:
         for c in tl.static_range(CHUNKS):
@@ -243,6 +242,7 @@ def forward_cluster(
     HELD: tl.constexpr = min(CHUNKS, FITTING) if HOLDS else 1
     # Not where rows of two kinds are loaded ahead: with hints, LayerNorm of 131072 columns is a sixth slower.
     STREAMS: tl.constexpr = residual_ptr is None or not AHEAD
+    CACHE: tl.constexpr = "evict_last" if STREAMS else ""
     n_cols = n_cols * ALIGN
     n = tl.cast(n_cols, tl.float32)
     mailbox = open_mailbox() if CLUSTER > 1 else 0
@@ -261,15 +261,7 @@ def forward_cluster(
     if AHEAD:
         load_row = tl.minimum(row, n_rows - 1)  # beyond the last one, any row will do
         next_x = _load_row(
-            x_ptr,
-            load_row * x_stride,
-            lanes,
-            n_cols,
-            BLOCK_COLS,
-            CHUNKS,
-            EVEN_COLS,
-            PACK_X,
-            STREAMS,
+            x_ptr, load_row * x_stride, lanes, n_cols, BLOCK_COLS, CHUNKS, EVEN_COLS, PACK_X, CACHE
         )
         next_residual = _load_row(
             residual_ptr,
@@ -280,7 +272,7 @@ def forward_cluster(
             CHUNKS,
             EVEN_COLS,
             PACK_RESIDUAL,
-            STREAMS,
+            CACHE,
         )
     if HOLDS:
         weight = _load_chunks(weight_ptr, 0, HELD, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
@@ -293,15 +285,7 @@ def forward_cluster(
         residual = next_residual
         load_row = tl.minimum(row + step, n_rows - 1) if AHEAD else row
         loaded_x = _load_row(
-            x_ptr,
-            load_row * x_stride,
-            lanes,
-            n_cols,
-            BLOCK_COLS,
-            CHUNKS,
-            EVEN_COLS,
-            PACK_X,
-            STREAMS,
+            x_ptr, load_row * x_stride, lanes, n_cols, BLOCK_COLS, CHUNKS, EVEN_COLS, PACK_X, CACHE
         )
         loaded_residual = _load_row(
             residual_ptr,
@@ -312,7 +296,7 @@ def forward_cluster(
             CHUNKS,
             EVEN_COLS,
             PACK_RESIDUAL,
-            STREAMS,
+            CACHE,
         )
         if AHEAD:
             next_x = loaded_x
