@@ -1,8 +1,14 @@
 """Errors against the oracle, beside PyTorch's own, on data that is easy and data that is not."""
 
+import math
+
 import pytest
 import torch
+import triton
+import triton.language as tl
 from helpers import DATA, DTYPES, ON_GPU, REGIMES, Case, assert_case, forced
+
+from rownorm.kernels.arithmetic import inverse_deviation
 
 NORMS = pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
 
@@ -29,3 +35,29 @@ def test_every_regime_is_as_accurate_as_torch(regime, data, center, device):
     case = Case(center, torch.float32, data=data, bias=center)
     with forced(regime):
         assert_case(case, case.tensors(device))
+
+
+@triton.jit
+def _inverse_deviations(
+    variation_ptr, rstd_ptr, n, EPS: tl.constexpr, SHORT: tl.constexpr, N: tl.constexpr
+):
+    lanes = tl.arange(0, N)
+    variation = tl.load(variation_ptr + lanes)
+    count = tl.cast(n, tl.float32)
+    tl.store(rstd_ptr + lanes, inverse_deviation(variation, count, EPS, tl.float32, SHORT))
+
+
+@pytest.mark.parametrize("short", [False, True], ids=["rounded", "short"])
+@pytest.mark.parametrize("eps", [1e-5, 0.0])
+def test_the_inverse_deviation_is_within_2_ulp(eps, short, device):
+    """Of rows of any size: infinite, not a number, and so small that only eps keeps it from being infinite."""
+    n = 1000
+    variation = torch.logspace(-34, 38, 4096, dtype=torch.float64).float()
+    variation[:3] = torch.tensor([math.inf, math.nan, 0.0])
+    rstd = torch.empty(4096, device=device)
+    _inverse_deviations[(1,)](variation.to(device), rstd, n, eps, short, 4096)
+    rstd = rstd.double().cpu()
+    assert rstd[0] == 0.0
+    assert rstd[1].isnan()
+    truth = (variation.double() / n + eps).rsqrt()
+    torch.testing.assert_close(rstd[2:], truth[2:], rtol=2**-22, atol=0.0)

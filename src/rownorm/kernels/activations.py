@@ -5,28 +5,14 @@ They are computed to what the results show: to fp32, or in fewer instructions wh
 
 import triton
 import triton.language as tl
-from triton.language.extra import libdevice
 
-from .target import INTERPRETED, on_nvidia
+from .target import reciprocal
 
 
 @triton.constexpr_function
 def is_precise(*pointers):
     """Whether one of these, of which some may be None, is to numbers of more than 16 bits."""
     return any(p is not None and p.dtype.element_ty.primitive_bitwidth > 16 for p in pointers)
-
-
-@triton.jit
-def _reciprocal(x):
-    """``1 / x``; in fp32 within 1 ulp, and 0 where that is subnormal, in one instruction."""
-    if INTERPRETED or x.dtype == tl.float64:
-        return 1.0 / x
-    elif on_nvidia():
-        return tl.inline_asm_elementwise(
-            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
-    else:
-        return libdevice.fast_dividef(1.0, x)
 
 
 @triton.jit
@@ -88,7 +74,7 @@ def _power(u):
 @triton.jit
 def _logistic(u):
     """``s = 1 / (1 + exp(-u / unit))``."""
-    return _reciprocal(1.0 + _power(-u))
+    return reciprocal(1.0 + _power(-u))
 
 
 @triton.jit
@@ -96,7 +82,7 @@ def _logistic_and_bend(u, z, PRECISE: tl.constexpr):
     """``s = 1 / (1 + exp(-u / unit))`` and ``z s (1 - s)``; if PRECISE, without the cancellation in ``1 - s``."""
     if PRECISE:
         t = _power(-tl.abs(u))
-        r = _reciprocal(1.0 + t)
+        r = reciprocal(1.0 + t)
         return tl.where(u < 0.0, t * r, r), z * (t * r * r)
     else:
         s = _logistic(u)
@@ -160,7 +146,7 @@ def _shortest_gelu_slope(z):
     reciprocal of a parabola does. The rest is here too large by a constant factor, and the other one too small.
     """
     x = tl.abs(z)
-    bend = _reciprocal(1.71388822 + (1.08372431 + 0.214838109 * x) * x)
+    bend = reciprocal(1.71388822 + (1.08372431 + 0.214838109 * x) * x)
     rest = tl.exp2((-0.0142655486 - 0.72071427 * x) * x + bend)
     side = _with_sign_of(z, 0.333678667)
     return tl.where(side < 0.0, 0.0, 1.0) - (side - 0.443844835 * z) * rest

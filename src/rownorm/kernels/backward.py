@@ -23,6 +23,7 @@ from .arithmetic import (
     in_range,
     load_ahead,
     load_columns,
+    store_row,
     sum_both,
     widened,
     x_hat_of,
@@ -270,9 +271,9 @@ def backward_tile(
                 dx += load_ahead(dh_ptr + dh_row + cols, ok, COMPUTE)
             out = rows * n_cols + cols
             if dx_ptr is not None:
-                tl.store(dx_ptr + out, dx.to(dx_ptr.dtype.element_ty), mask=ok)
+                store_row(dx_ptr + out, dx, ok)
             if dresidual_ptr is not None:
-                tl.store(dresidual_ptr + out, dx.to(dresidual_ptr.dtype.element_ty), mask=ok)
+                store_row(dresidual_ptr + out, dx, ok)
             more_dpre_bias = more_dpre_bias + (dpre_bias[c] + _rows(dx, SUM_ROWS),)
         if dpre_bias_partial_ptr is not None:
             dpre_bias = more_dpre_bias

@@ -19,6 +19,7 @@ from .arithmetic import (
     in_range,
     load_ahead,
     load_columns,
+    store_row,
     sum_both,
     widened,
 )
@@ -220,9 +221,9 @@ def backward_grid(
             dx += load_ahead(dh_ptr + dh_start + cols, ok, COMPUTE, IN_PAIRS)
         out = row * n_cols + cols
         if dx_ptr is not None:
-            tl.store(dx_ptr + out, dx.to(dx_ptr.dtype.element_ty), mask=ok)
+            store_row(dx_ptr + out, dx, ok)
         if dresidual_ptr is not None:
-            tl.store(dresidual_ptr + out, dx.to(dresidual_ptr.dtype.element_ty), mask=ok)
+            store_row(dresidual_ptr + out, dx, ok)
         if dpre_bias_ptr is not None:
             dpre_bias += tl.sum(dx, axis=0, keep_dims=True)
         # Asked for now, the words of the next turn are here when it begins, unless somebody is late.

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from .activations import is_precise
-from .arithmetic import gradient_before_affine, load_columns, load_h, widened
+from .arithmetic import gradient_before_affine, load_columns, load_h, store_row, widened
 
 
 @triton.jit(
@@ -170,9 +170,9 @@ def backward_apply(
 
         out = row * n_cols + cols
         if dx_ptr is not None:
-            tl.store(dx_ptr + out, dx.to(dx_ptr.dtype.element_ty), mask=ok)
+            store_row(dx_ptr + out, dx, ok)
         if dresidual_ptr is not None:
-            tl.store(dresidual_ptr + out, dx.to(dresidual_ptr.dtype.element_ty), mask=ok)
+            store_row(dresidual_ptr + out, dx, ok)
         if dpre_bias_partial_ptr is not None:
             dpre_bias += dx
         if dweight_partial_ptr is not None:

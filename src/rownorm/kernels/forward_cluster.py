@@ -15,10 +15,10 @@ from .activations import activate, is_precise
 from .arithmetic import (
     affine,
     in_range,
-    inverse_sqrt,
-    is_centered,
+    inverse_deviation,
     load_columns,
     moments_about,
+    moments_about_zero,
     normalize,
     rounded,
     store_row,
@@ -29,6 +29,7 @@ from .arithmetic import (
 from .cluster import open_mailbox, received_sums, send, wait_for_cluster
 from .packing import packed, unpacked
 from .ranges import apply_range, sums_about
+from .target import reciprocal
 
 
 @triton.jit
@@ -94,7 +95,6 @@ def _sums(
     PACK_X: tl.constexpr,
     PACK_RESIDUAL: tl.constexpr,
     GROUP: tl.constexpr,
-    STREAMS: tl.constexpr,
 ):
     """The sums of h, if centred, and of its squares over this program's columns. Stores h if there is a pointer."""
     total = tl.zeros((1, BLOCK_COLS // GROUP), tl.float32)
@@ -104,7 +104,7 @@ def _sums(
         ok = in_range(cols, n_cols, EVEN_COLS)
         h = _h(x, residual, c, x_ptr, residual_ptr, pre_bias_ptr, cols, ok, PACK_X, PACK_RESIDUAL)
         if h_ptr is not None:
-            store_row(h_ptr + out_row + cols, h, ok, STREAMS)
+            store_row(h_ptr + out_row + cols, h, ok)
         squares += sums_of_neighbours(h * h, GROUP)
         if CENTER:
             total += sums_of_neighbours(h, GROUP)
@@ -161,7 +161,7 @@ def _finish(
     EVEN_COLS: tl.constexpr,
     PACK_X: tl.constexpr,
     PACK_RESIDUAL: tl.constexpr,
-    STREAMS: tl.constexpr,
+    LEAVES: tl.constexpr,
 ):
     """Store y. ``weight`` and ``bias`` are those of the first HELD chunks.
 
@@ -185,7 +185,7 @@ def _finish(
             x_hat = normalize(h, rstd, ROUND_TO, tl.float32)
         z = affine(x_hat, own_weight, own_bias, WEIGHT_SHIFT, tl.float32)
         y = activate(z, ACTIVATION, is_precise(y_ptr))
-        store_row(y_ptr + out_row + cols, y, ok, STREAMS)
+        store_row(y_ptr + out_row + cols, y, ok, LEAVES)
 
 
 @triton.jit
@@ -240,9 +240,12 @@ def forward_cluster(
     HOLDS: tl.constexpr = AHEAD and PLAIN and weight_ptr is not None and bias_ptr is not None
     FITTING: tl.constexpr = max(1, 8 * 32 * NUM_WARPS // BLOCK_COLS)
     HELD: tl.constexpr = min(CHUNKS, FITTING) if HOLDS else 1
-    # Not where rows of two kinds are loaded ahead: with hints, LayerNorm of 131072 columns is a sixth slower.
-    STREAMS: tl.constexpr = residual_ptr is None or not AHEAD
-    CACHE: tl.constexpr = "evict_last" if STREAMS else ""
+    # Hints, as measured: where rows of two kinds are loaded ahead, LayerNorm of 131072 columns is a sixth slower with
+    # them; where rows of one kind are, it is a fifth slower unless y leaves.
+    CACHE: tl.constexpr = "evict_last" if residual_ptr is None or not AHEAD else ""
+    LEAVES: tl.constexpr = residual_ptr is None and AHEAD
+    # Beside two rows registers are few; with all else, too, the compiler spills without the calls, not with them.
+    SHORT: tl.constexpr = residual_ptr is not None and pre_bias_ptr is None and ACTIVATION is None
     n_cols = n_cols * ALIGN
     n = tl.cast(n_cols, tl.float32)
     mailbox = open_mailbox() if CLUSTER > 1 else 0
@@ -322,7 +325,6 @@ def forward_cluster(
             PACK_X,
             PACK_RESIDUAL,
             GROUP,
-            STREAMS,
         )
         if not HOLDS:
             weight = _load_chunks(weight_ptr, 0, HELD, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
@@ -331,9 +333,8 @@ def forward_cluster(
         exchange += 1
         mu = 0.0
         if CENTER:
-            centered = is_centered(total, squares, n)
-            mu, squares = moments_about(0.0, total, squares, n)
-        rstd = inverse_sqrt(squares / n, EPS, tl.float32)
+            mu, squares, centered = moments_about_zero(total, squares, n)
+        rstd = inverse_deviation(squares, n, EPS, tl.float32, SHORT)
         kept_mu = mu
         kept_rstd = rstd
         if CENTER and not centered:
@@ -342,7 +343,7 @@ def forward_cluster(
                 origin = tl.where(again == 0, 0.0, mu)
                 total, squares = sums_about(
                     origin,
-                    tl.where(again == 0, 1.0 / n, 1.0),
+                    tl.where(again == 0, reciprocal(n), 1.0),
                     x_ptr,
                     residual_ptr,
                     pre_bias_ptr,
@@ -357,7 +358,7 @@ def forward_cluster(
                 total, squares = _row_sums(mailbox, exchange, total, squares, CLUSTER)
                 exchange += 1
                 mu, squares = moments_about(origin, total, squares, tl.where(again == 0, 1.0, n))
-            rstd = inverse_sqrt(squares / n, EPS, tl.float32)
+            rstd = inverse_deviation(squares, n, EPS, tl.float32, SHORT)
             kept_mu = mu
             kept_rstd = rstd
             if KEPT_AS is not None and mu_ptr is not None:
@@ -379,7 +380,7 @@ def forward_cluster(
                 total, squares = _row_sums(mailbox, exchange, total, squares, CLUSTER)
                 exchange += 1
                 kept_mu, squares = moments_about(origin, total, squares, n)
-                kept_rstd = inverse_sqrt(squares / n, EPS, tl.float32)
+                kept_rstd = inverse_deviation(squares, n, EPS, tl.float32, SHORT)
             apply_range(
                 x_ptr,
                 residual_ptr,
@@ -402,6 +403,7 @@ def forward_cluster(
                 tl.float32,
                 BLOCK_COLS,
                 False,
+                True,
             )
         else:
             _finish(
@@ -430,7 +432,7 @@ def forward_cluster(
                 EVEN_COLS,
                 PACK_X,
                 PACK_RESIDUAL,
-                STREAMS,
+                LEAVES,
             )
         if mu_ptr is not None:
             tl.store(mu_ptr + row, kept_mu, mask=rank == 0)

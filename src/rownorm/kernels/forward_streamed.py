@@ -10,7 +10,7 @@ Conventions as in ``forward``.
 import triton
 import triton.language as tl
 
-from .arithmetic import inverse_sqrt
+from .arithmetic import inverse_deviation
 from .ranges import apply_range, kept_range_moments, range_moments
 
 
@@ -60,7 +60,7 @@ def forward_looped(
         EVEN_COLS,
     )
     n = tl.cast(n_cols, COMPUTE)
-    rstd = inverse_sqrt(square / n, EPS, COMPUTE)
+    rstd = inverse_deviation(square, n, EPS, COMPUTE)
     kept_mu = mu
     kept_rstd = rstd
     if KEPT_AS is not None and mu_ptr is not None:
@@ -79,7 +79,7 @@ def forward_looped(
             BLOCK_COLS,
             EVEN_COLS,
         )
-        kept_rstd = inverse_sqrt(square / n, EPS, COMPUTE)
+        kept_rstd = inverse_deviation(square, n, EPS, COMPUTE)
     if mu_ptr is not None:
         tl.store(mu_ptr + row + tl.zeros((1, 1), tl.int64), kept_mu)
     if rstd_ptr is not None:
@@ -106,6 +106,8 @@ def forward_looped(
         COMPUTE,
         BLOCK_COLS,
         EVEN_COLS,
+        # Rows of up to 8192 columns come back from L1, whatever is stored.
+        CHUNKS == 0 or CHUNKS * BLOCK_COLS > 8192,
     )
 
 
@@ -209,7 +211,7 @@ def _merged(
         mu = origin + drift
     else:
         mu = tl.zeros((1, 1), COMPUTE)
-    return mu, inverse_sqrt(tl.sum(square, axis=1, keep_dims=True) / n, EPS, COMPUTE)
+    return mu, inverse_deviation(tl.sum(square, axis=1, keep_dims=True), n, EPS, COMPUTE)
 
 
 @triton.jit(
@@ -303,4 +305,5 @@ def forward_apply(
         COMPUTE,
         BLOCK_COLS,
         EVEN_COLS,
+        True,
     )

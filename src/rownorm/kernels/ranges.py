@@ -11,10 +11,10 @@ from .arithmetic import (
     affine,
     all_of,
     in_range,
-    is_centered,
     load_columns,
     load_h,
     moments_about,
+    moments_about_zero,
     normalize,
     refined_mean,
     rounded,
@@ -154,8 +154,8 @@ def range_moments(
     )
     if CENTER:
         n = tl.cast(end_col - first_col, COMPUTE)
-        mean, variation = moments_about(tl.zeros((1, 1), COMPUTE), total, squares, n)
-        if not all_of(is_centered(total, squares, n)):
+        mean, variation, centered = moments_about_zero(total, squares, n)
+        if not all_of(centered):
             cols = first_col + tl.arange(0, BLOCK_COLS)[None, :]
             ok = in_range(cols, end_col, EVEN_COLS)
             first = _load_chunk(
@@ -249,6 +249,7 @@ def apply_range(
     COMPUTE: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
     EVEN_COLS: tl.constexpr,
+    LEAVES: tl.constexpr,
 ):
     """Normalize columns first_col to end_col, last chunk first: what was read last is still in cache."""
     lanes = tl.arange(0, BLOCK_COLS)[None, :]
@@ -260,7 +261,7 @@ def apply_range(
             x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row, cols, ok, COMPUTE, "evict_first"
         )
         if h_ptr is not None:
-            store_row(h_ptr + out_row + cols, h, ok)
+            store_row(h_ptr + out_row + cols, h, ok, LEAVES)
         weight = load_columns(weight_ptr, cols, ok) if weight_ptr is not None else None
         bias = load_columns(bias_ptr, cols, ok) if bias_ptr is not None else None
         if CENTER and ACTIVATION is not None:
@@ -272,4 +273,4 @@ def apply_range(
             x_hat = normalize(deviation, rstd, ROUND_TO, COMPUTE)
         z = affine(x_hat, weight, bias, WEIGHT_SHIFT, COMPUTE)
         y = activate(z, ACTIVATION, is_precise(y_ptr))
-        store_row(y_ptr + out_row + cols, y, ok)
+        store_row(y_ptr + out_row + cols, y, ok, LEAVES)
