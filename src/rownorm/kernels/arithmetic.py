@@ -39,9 +39,9 @@ def widened(x, COMPUTE: tl.constexpr):
 def load_ahead(pointers, ok, COMPUTE: tl.constexpr, IN_PAIRS: tl.constexpr = True):
     """What a pipelined loop loads, in COMPUTE; 0 where ``ok`` is false.
 
-    It is copied to shared memory turns ahead. Of two bf16 that are read from there in one word, the compiler takes the
-    upper one out before it shifts it back: three instructions for a pair. IN_PAIRS makes it two, at times with more
-    registers.
+    It is copied to shared memory turns ahead, and Triton 3.6 gives such copies no hint; with one stage it is loaded as
+    any row is. Of two bf16 that are read from shared memory in one word, the compiler takes the upper one out before it
+    shifts it back: three instructions for a pair. IN_PAIRS makes it two, at times with more registers.
     """
     x = tl.load(pointers, mask=ok, other=0.0, eviction_policy="evict_last")
     IS_HALF: tl.constexpr = x.dtype == tl.bfloat16 and COMPUTE == tl.float32
