@@ -684,6 +684,25 @@ def test_rows_that_do_not_fill_their_chunks_have_another_plan(center, activation
     assert regime(n_cols - 8) == "resident"
 
 
+@pytest.mark.parametrize(
+    ("leaves", "center", "n_cols", "changes"),
+    [
+        (True, False, 4096, {}),  # parameters are early
+        (False, True, 4096, {}),
+        (False, False, 8192, {}),  # read again, from L1
+        (True, True, 32768, {}),  # read again, from L2
+        (False, True, 65536, {}),
+        (True, True, 262144, {}),  # loaded ahead
+        (False, True, 262144, {"residual_dtype": torch.float32}),
+    ],
+)
+def test_results_stay_in_l2_for_the_next_kernel_where_nothing_else_needs_it(
+    leaves, center, n_cols, changes
+):
+    asked = problem(n_rows=4096, n_cols=n_cols, center=center, **changes)
+    assert calls(asked)[-1].constants["LEAVES"] is leaves
+
+
 def test_a_plan_says_what_else_was_chosen():
     plan = Plan("resident", 1, 4096, 4, early=True, registers=64)
     assert "weights loaded early, at most 64 registers" in str(plan)

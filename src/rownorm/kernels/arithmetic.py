@@ -191,9 +191,10 @@ def _sums(h, CHUNKS: tl.constexpr):
 @triton.jit
 def _moments_about_mean(h, inside, n, CHUNKS: tl.constexpr):
     """(mean, sum of squared deviations) with a pass for the mean, and one for deviations from it."""
+    share = reciprocal(n)
     shares = ()
     for c in tl.static_range(CHUNKS):
-        shares = shares + (h[c] * reciprocal(n),)  # the sum of these cannot overflow
+        shares = shares + (h[c] * share,)  # the sum of these cannot overflow
     mean = tl.sum(added(shares, CHUNKS), axis=1, keep_dims=True)
     deviations = ()
     for c in tl.static_range(CHUNKS):

@@ -48,6 +48,7 @@ def _apply(
     CHUNKS: tl.constexpr,
     EVEN_COLS: tl.constexpr,
     EARLY: tl.constexpr,
+    LEAVES: tl.constexpr,
     FUSES: tl.constexpr,  # x_hat of rows that are near 0
     ALL_NEAR: tl.constexpr,
 ):
@@ -70,8 +71,7 @@ def _apply(
             bias = load_columns(bias_ptr, cols, col_ok) if bias_ptr is not None else None
         z = affine(rounded(x_hat, ROUND_TO, COMPUTE), weight, bias, WEIGHT_SHIFT, COMPUTE)
         y = activate(z, ACTIVATION, is_precise(y_ptr))
-        # Where parameters are early, y leaves: 8 rows then take 8 ns less, and LayerNorm of 256 columns 1 %.
-        store_row(y_ptr + out_row + cols, y, ok[c], EARLY)
+        store_row(y_ptr + out_row + cols, y, ok[c], LEAVES)
 
 
 @triton.jit(do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols"])
@@ -102,6 +102,7 @@ def forward_tile(
     CHUNKS: tl.constexpr,
     EVEN_COLS: tl.constexpr,
     EARLY: tl.constexpr,
+    LEAVES: tl.constexpr,  # results do, as in store_row
 ):
     n_cols = n_cols * ALIGN
     rows = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)[:, None]
@@ -146,7 +147,7 @@ def forward_tile(
     if h_ptr is not None:  # After all loads: a store holds up every load after it.
         for c in tl.static_range(CHUNKS):
             cols = c * BLOCK_COLS + lanes
-            store_row(h_ptr + out_row + cols, h[c], ok[c], EARLY)
+            store_row(h_ptr + out_row + cols, h[c], ok[c], LEAVES)
     mu, rstd = moments(h, inside, n_cols, CENTER, EPS, COMPUTE, CHUNKS)
     kept_mu = mu
     kept_rstd = rstd
@@ -180,6 +181,7 @@ def forward_tile(
             CHUNKS,
             EVEN_COLS,
             EARLY,
+            LEAVES,
             FUSES,
             True,
         )
@@ -206,6 +208,7 @@ def forward_tile(
             CHUNKS,
             EVEN_COLS,
             EARLY,
+            LEAVES,
             FUSES,
             False,
         )

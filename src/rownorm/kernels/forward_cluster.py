@@ -225,6 +225,7 @@ def forward_cluster(
     EVEN_COLS: tl.constexpr,
     CLUSTER: tl.constexpr,
     AHEAD: tl.constexpr,
+    LEAVES: tl.constexpr,
     NUM_WARPS: tl.constexpr,
     PACK_X: tl.constexpr,
     PACK_RESIDUAL: tl.constexpr,
@@ -240,10 +241,8 @@ def forward_cluster(
     HOLDS: tl.constexpr = AHEAD and PLAIN and weight_ptr is not None and bias_ptr is not None
     FITTING: tl.constexpr = max(1, 8 * 32 * NUM_WARPS // BLOCK_COLS)
     HELD: tl.constexpr = min(CHUNKS, FITTING) if HOLDS else 1
-    # Hints, as measured: where rows of two kinds are loaded ahead, LayerNorm of 131072 columns is a sixth slower with
-    # them; where rows of one kind are, it is a fifth slower unless y leaves.
+    # Not where rows of two kinds are loaded ahead: with hints, LayerNorm of 131072 columns is a sixth slower.
     CACHE: tl.constexpr = "evict_last" if residual_ptr is None or not AHEAD else ""
-    LEAVES: tl.constexpr = residual_ptr is None and AHEAD
     # Beside two rows registers are few; with all else, too, the compiler spills without the calls, not with them.
     SHORT: tl.constexpr = residual_ptr is not None and pre_bias_ptr is None and ACTIVATION is None
     n_cols = n_cols * ALIGN

@@ -40,6 +40,7 @@ def forward_looped(
     BLOCK_COLS: tl.constexpr,
     EVEN_COLS: tl.constexpr,
     CHUNKS: tl.constexpr,  # that a row fills; 0: not known. If it is, they are loaded at once
+    LEAVES: tl.constexpr,
 ):
     n_cols = CHUNKS * BLOCK_COLS if CHUNKS else n_cols * ALIGN
     row = tl.program_id(0).to(tl.int64)
@@ -106,8 +107,7 @@ def forward_looped(
         COMPUTE,
         BLOCK_COLS,
         EVEN_COLS,
-        # Rows of up to 8192 columns come back from L1, whatever is stored.
-        CHUNKS == 0 or CHUNKS * BLOCK_COLS > 8192,
+        LEAVES,
     )
 
 
@@ -252,6 +252,7 @@ def forward_apply(
     BLOCK_COLS: tl.constexpr,
     EVEN_COLS: tl.constexpr,
     BLOCK_PARTS: tl.constexpr,
+    LEAVES: tl.constexpr,
 ):
     n_cols = n_cols * ALIGN
     pid = tl.program_id(0).to(tl.int64)
@@ -305,5 +306,5 @@ def forward_apply(
         COMPUTE,
         BLOCK_COLS,
         EVEN_COLS,
-        True,
+        LEAVES,
     )

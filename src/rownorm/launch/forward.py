@@ -28,6 +28,20 @@ GIVEN = ("x", "residual", "pre_bias", "weight", "bias")
 MADE = ("y", "h", "mu", "rstd")
 
 
+def _results_leave(problem: Problem, plan: Plan) -> bool:
+    """Whether results are stored to be the first to leave L2, which the kernel that comes next may regret.
+
+    As measured. Rows that are loaded ahead, but for those beside a residual, are a fifth slower otherwise; rows that
+    are read again 1 or 2 %, but for those of up to 8192 columns, which come back from L1. Where parameters are early, 8
+    rows take 8 ns less.
+    """
+    if plan.regime == "cluster":
+        return plan.stages > 1 and problem.residual_dtype is None
+    if plan.regime == "looped":
+        return not 0 < plan.chunks * plan.block_cols <= 8192
+    return plan.regime == "split" or plan.early
+
+
 def calls(
     problem: Problem, plan: Plan, program: Program, x_stride: int, residual_stride: int
 ) -> list[Call]:
@@ -61,6 +75,7 @@ def calls(
         "NUM_WARPS": plan.num_warps,
         "AHEAD": plan.stages > 1,
         "EARLY": plan.early,
+        "LEAVES": _results_leave(problem, plan),
         "PACK_X": packs(problem.dtype, problem, plan),
         "PACK_RESIDUAL": packs(problem.residual_dtype, problem, plan),
     }
