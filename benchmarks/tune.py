@@ -152,18 +152,19 @@ def _tiles(study: Study, block_cols: int, chunks: int) -> Iterator[dict[str, Any
             per_thread = block_rows * chunks * block_cols // (32 * num_warps)
             if not study.vector <= per_thread <= (64 if block_rows > 1 else 128):
                 continue
-            # 16 bytes for every thread, or 8 where they are copied ahead.
-            least = study.vector if study.direction == "forward" else study.vector // 2
-            if block_rows * block_cols < 32 * num_warps * least:
-                continue
+            vectors = block_rows * block_cols / (32 * num_warps * study.vector)
+            if vectors < 1 / 2:
+                continue  # less than 8 bytes for every thread
             if block_rows > 1 and block_rows * chunks * block_cols > 8192:
                 continue
             regime = "tile" if block_rows > 1 else "resident"
             tile = {"regime": regime, "block_rows": block_rows, "num_warps": num_warps}
             tile["block_cols"] = block_cols
             if study.direction == "forward":
-                yield tile
-                yield {**tile, "early": True}
+                yield {**tile, "early": True, "short": True}
+                if vectors >= 1:
+                    yield tile
+                    yield {**tile, "early": True}
             elif 8 <= per_thread <= 40:
                 yield from _pipelines(tile, chunks * block_cols, study)
 

@@ -703,9 +703,24 @@ def test_results_stay_in_l2_for_the_next_kernel_where_nothing_else_needs_it(
     assert calls(asked)[-1].constants["LEAVES"] is leaves
 
 
+@pytest.mark.parametrize(
+    ("short", "n_cols", "changes"),
+    [
+        (True, 4096, {}),  # as the table has it
+        (False, 2048, {}),
+        (False, 131072, {}),
+        (True, 131072, {"residual_dtype": torch.float32}),
+        (False, 131072, {"residual_dtype": torch.float32, "activation": "silu"}),
+    ],
+)
+def test_rstd_needs_no_calls_where_registers_are_few(short, n_cols, changes):
+    asked = problem(n_rows=4096, n_cols=n_cols, center=False, **changes)
+    assert calls(asked)[-1].constants["SHORT"] is short
+
+
 def test_a_plan_says_what_else_was_chosen():
-    plan = Plan("resident", 1, 4096, 4, early=True, registers=64)
-    assert "weights loaded early, at most 64 registers" in str(plan)
+    plan = Plan("resident", 1, 4096, 4, early=True, short=True, registers=64)
+    assert "weights loaded early, rstd without calls, at most 64 registers" in str(plan)
 
 
 def test_too_many_parts_are_refused():

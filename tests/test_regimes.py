@@ -91,6 +91,19 @@ def test_gradients_of_rows_that_vary_less_than_they_are_rounded(regime, dtype, n
         assert_gradients_at_what_is_kept(dtype, n_cols, device)
 
 
+@pytest.mark.parametrize("eps", [0.0, 1e-5])
+@pytest.mark.parametrize("regime", ["tile", "resident"])
+@NORMS
+def test_rstd_without_calls(center, regime, eps, device):
+    case = Case(center, torch.bfloat16, shape=(5, 70), bias=center, eps=eps)
+    tensors = case.tensors(device)
+    with forced(regime, short=True):
+        assert_case(case, tensors)
+        assert_gradients_at_what_is_kept(torch.bfloat16, 70, device)
+        tensors["x"][3] *= 1e-18
+        assert_case(case, tensors)
+
+
 @pytest.mark.parametrize("shape", [(0, 20), (3, 0, 20)])
 @pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
 @EVERY_REGIME

@@ -94,6 +94,21 @@ def test_dtypes():
             },
             32 * (2 * 2 + 3 * 4) + 3 * 8 * 2,
         ),
+        # dy, dh, h in bf16, and one gradient of both x and residual; weight, dweight
+        (
+            {"operation": "add_rms_norm", "direction": "backward", "dtype": "bf16"},
+            32 * 4 * 2 + 2 * 8 * 2,
+        ),
+        # fp16 is another dtype than bf16, though of as many bytes
+        (
+            {
+                "operation": "add_rms_norm",
+                "direction": "backward",
+                "dtype": "bf16",
+                "residual_dtype": "fp16",
+            },
+            32 * 5 * 2 + 2 * 8 * 2,
+        ),
     ],
 )
 def test_compulsory_bytes(fields, moved):

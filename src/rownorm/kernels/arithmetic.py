@@ -212,6 +212,7 @@ def moments(
     EPS: tl.constexpr,
     COMPUTE: tl.constexpr,
     CHUNKS: tl.constexpr,
+    SHORT: tl.constexpr,
 ):
     """(mu, rstd) of whole rows. Lanes where ``inside`` is false, (1, columns), are 0 in ``h`` and do not count.
 
@@ -225,13 +226,13 @@ def moments(
             careful_mu, careful_variation = _moments_about_mean(h, inside, n, CHUNKS)
             mu = tl.where(centered, mu, careful_mu)
             variation = tl.where(centered, variation, careful_variation)
-        return mu, inverse_deviation(variation, n, EPS, COMPUTE)
+        return mu, inverse_deviation(variation, n, EPS, COMPUTE, SHORT)
     else:
         squares = ()
         for c in tl.static_range(CHUNKS):
             squares = squares + (h[c] * h[c],)
         variation = tl.sum(added(squares, CHUNKS), axis=1, keep_dims=True)
-        return tl.zeros_like(variation), inverse_deviation(variation, n, EPS, COMPUTE)
+        return tl.zeros_like(variation), inverse_deviation(variation, n, EPS, COMPUTE, SHORT)
 
 
 @triton.jit
@@ -251,6 +252,7 @@ def kept_moments(
     COMPUTE: tl.constexpr,
     CHUNKS: tl.constexpr,
     KEPT_AS: tl.constexpr,
+    SHORT: tl.constexpr,
 ):
     """(mu, rstd) of centred rows once they are rounded to KEPT_AS, for backward, which has nothing else of them.
 
@@ -267,7 +269,7 @@ def kept_moments(
         total, squares = _sums(deviations, CHUNKS)
         kept_mu, variation = moments_about(origin, total, squares, n)
         mu = tl.where(far, kept_mu, mu)
-        rstd = tl.where(far, inverse_deviation(variation, n, EPS, COMPUTE), rstd)
+        rstd = tl.where(far, inverse_deviation(variation, n, EPS, COMPUTE, SHORT), rstd)
     return mu, rstd
 
 

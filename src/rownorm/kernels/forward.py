@@ -103,6 +103,7 @@ def forward_tile(
     EVEN_COLS: tl.constexpr,
     EARLY: tl.constexpr,
     LEAVES: tl.constexpr,  # results do, as in store_row
+    SHORT: tl.constexpr,  # rstd is, as in inverse_deviation
 ):
     n_cols = n_cols * ALIGN
     rows = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)[:, None]
@@ -148,12 +149,12 @@ def forward_tile(
         for c in tl.static_range(CHUNKS):
             cols = c * BLOCK_COLS + lanes
             store_row(h_ptr + out_row + cols, h[c], ok[c], LEAVES)
-    mu, rstd = moments(h, inside, n_cols, CENTER, EPS, COMPUTE, CHUNKS)
+    mu, rstd = moments(h, inside, n_cols, CENTER, EPS, COMPUTE, CHUNKS, SHORT)
     kept_mu = mu
     kept_rstd = rstd
     if KEPT_AS is not None and mu_ptr is not None:
         kept_mu, kept_rstd = kept_moments(
-            h, inside, mu, rstd, n_cols, EPS, COMPUTE, CHUNKS, KEPT_AS
+            h, inside, mu, rstd, n_cols, EPS, COMPUTE, CHUNKS, KEPT_AS, SHORT
         )
 
     # An activation takes so many instructions that one less counts.

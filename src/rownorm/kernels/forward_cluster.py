@@ -226,6 +226,7 @@ def forward_cluster(
     CLUSTER: tl.constexpr,
     AHEAD: tl.constexpr,
     LEAVES: tl.constexpr,
+    SHORT: tl.constexpr,
     NUM_WARPS: tl.constexpr,
     PACK_X: tl.constexpr,
     PACK_RESIDUAL: tl.constexpr,
@@ -243,8 +244,6 @@ def forward_cluster(
     HELD: tl.constexpr = min(CHUNKS, FITTING) if HOLDS else 1
     # Not where rows of two kinds are loaded ahead: with hints, LayerNorm of 131072 columns is a sixth slower.
     CACHE: tl.constexpr = "evict_last" if residual_ptr is None or not AHEAD else ""
-    # Beside two rows registers are few; with all else, too, the compiler spills without the calls, not with them.
-    SHORT: tl.constexpr = residual_ptr is not None and pre_bias_ptr is None and ACTIVATION is None
     n_cols = n_cols * ALIGN
     n = tl.cast(n_cols, tl.float32)
     mailbox = open_mailbox() if CLUSTER > 1 else 0

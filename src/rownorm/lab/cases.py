@@ -121,8 +121,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def compulsory_bytes(self) -> int:
         """What any implementation must move: inputs read once, outputs written once, parameters once.
 
-        forward: x [, residual] in, y [, h] out. backward: dy and h [, dh] in, dx [, dresidual] out. ``both`` is their
-        sum. Statistics of a row are left out: 4 to 8 bytes against thousands.
+        forward: x [, residual] in, y [, h] out. backward: dy and h [, dh] in, dx [, dresidual] out, which are one where
+        they have one dtype. ``both`` is their sum. Statistics of a row are left out: 4 to 8 bytes against thousands.
         """
         element = ITEMSIZE[self.dtype]
         stream = ITEMSIZE[self.residual_dtype or self.dtype] if self.adds else 0
@@ -131,7 +131,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         # Backward needs the weight, adds pre_bias again where no h was stored, and the bias only under an
         # activation; it writes the gradient of each.
         needed = 1 + (self.pre_bias and not self.adds) + (self.has_bias and bool(self.activation))
-        moved = 2 * element + 3 * stream if self.adds else 3 * element
+        dresidual = stream if self.residual_dtype not in (None, self.dtype) else 0
+        moved = 2 * element + 2 * stream + dresidual if self.adds else 3 * element
         backward = self.rows * moved + (needed + parameters) * element
         return self.cols * self._of_direction(forward, backward)
 
