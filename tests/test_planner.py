@@ -408,22 +408,28 @@ def test_few_chunks_that_a_row_fills_are_known_to_its_kernel():
         assert (other.regime, other.chunks) == ("looped", 0)
 
 
-@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(
+    ("direction", "dtype", "widest"),
+    [
+        ("forward", torch.bfloat16, 32768),
+        ("backward", torch.bfloat16, 16384),
+        ("backward", torch.float32, 32768),
+    ],
+)
 @pytest.mark.parametrize("center", [False, True])
-def test_the_table_has_plans_for_activations(direction, center):
-    """Of 16-bit rows of so many columns. Whatever else is asked for goes by the rules, from the plain norm's plan."""
+def test_the_table_has_plans_for_activations(direction, dtype, widest, center):
+    """Of so many columns. Whatever else is asked for goes by the rules, from the plain norm's plan."""
     tabled = planner._table("sm_90")["plans"]
+    kind = (direction, center, dtype.itemsize, 0)
     own = {
         row["max_cols"]: row["settings"]
         for row in reversed(tabled)  # of two rows for a width, the first is for the width itself
-        if (row["direction"], row["center"], row["option"]) == (direction, center, "activation")
+        if planner._kind(row) == kind and row["option"] == "activation"
     }
-    assert max(own) == {"forward": 32768, "backward": 16384}[direction]
+    assert widest in own
     n_sums = 1 + center if direction == "backward" else 0
     for n_cols, settings in own.items():
-        asked = problem(
-            direction, 8192, n_cols, torch.bfloat16, center=center, n_column_sums=n_sums
-        )
+        asked = problem(direction, 8192, n_cols, dtype, center=center, n_column_sums=n_sums)
         busy = dataclasses.replace(asked, activation="silu")
         plan = launch.plan(busy)
         assert {name: getattr(plan, name) for name in settings} == settings
@@ -626,7 +632,7 @@ def test_a_pre_bias_has_rows_of_its_own_for_some_widths_and_one_compiler(monkeyp
     table = planner._table("sm_90")
     found_with = tuple(int(part) for part in table["triton"].split(".")[:2])
     rows = [row for row in table["plans"] if row["option"] == "pre_bias"]
-    assert rows
+    assert {row["itemsize"] for row in rows} == {2, 4}
     for row in rows:
         plain = [
             other["max_cols"]
@@ -634,10 +640,13 @@ def test_a_pre_bias_has_rows_of_its_own_for_some_widths_and_one_compiler(monkeyp
             if planner._kind(other) == planner._kind(row) and not other["option"]
         ]
         narrower = max(width for width in plain if width < row["max_cols"])
+        own_widths = {
+            other["max_cols"] for other in rows if planner._kind(other) == planner._kind(row)
+        }
         own = {
             name: value
             for name, value in row["settings"].items()
-            if name in ("regime", "num_warps", "programs_per_sm", "cluster", "block_cols")
+            if name not in ("early", "registers")
         }
         forward = row["direction"] == "forward"
         for version, n_cols, is_own in (
@@ -647,14 +656,16 @@ def test_a_pre_bias_has_rows_of_its_own_for_some_widths_and_one_compiler(monkeyp
             (found_with, narrower, False),
             ((9, 9), row["max_cols"], forward),
         ):
+            if n_cols in own_widths - {row["max_cols"]}:
+                continue  # it has a row of its own
             monkeypatch.setattr(planner, "VERSION", version)
             asked = problem(
                 row["direction"],
                 32768,
                 n_cols,
-                torch.bfloat16,
+                torch.bfloat16 if row["itemsize"] == 2 else torch.float32,
                 center=row["center"],
-                n_column_sums=0 if forward else 3,
+                n_column_sums=0 if forward else 2 + row["center"],
                 pre_bias=forward,
             )
             plan = launch.plan(asked)

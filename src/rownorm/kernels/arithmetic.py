@@ -65,6 +65,25 @@ def load_columns(ptr, cols, col_ok):
 
 
 @triton.jit
+def load_chunks(
+    ptr,
+    first: tl.constexpr,
+    end: tl.constexpr,
+    lanes,
+    n_cols,
+    BLOCK_COLS: tl.constexpr,
+    FULL: tl.constexpr,
+):
+    """Chunks ``first`` to ``end`` of a parameter; none where there is no parameter. The first FULL of all are full."""
+    chunks = ()
+    if ptr is not None:
+        for c in tl.static_range(first, end):
+            cols = c * BLOCK_COLS + lanes
+            chunks = chunks + (load_columns(ptr, cols, in_range(cols, n_cols, c < FULL)),)
+    return chunks
+
+
+@triton.jit
 def load_h(
     x_ptr,
     residual_ptr,

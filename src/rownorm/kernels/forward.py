@@ -17,6 +17,7 @@ from .arithmetic import (
     in_range,
     is_near,
     kept_moments,
+    load_chunks,
     load_columns,
     load_h,
     moments,
@@ -138,13 +139,9 @@ def forward_tile(
     weights = ()
     biases = ()
     if EARLY:
-        for c in tl.static_range(CHUNKS):
-            cols = c * BLOCK_COLS + lanes
-            col_ok = in_range(cols, n_cols, EVEN_COLS or c < CHUNKS - 1)
-            if weight_ptr is not None:
-                weights = weights + (load_columns(weight_ptr, cols, col_ok),)
-            if bias_ptr is not None:
-                biases = biases + (load_columns(bias_ptr, cols, col_ok),)
+        FULL: tl.constexpr = CHUNKS if EVEN_COLS else CHUNKS - 1
+        weights = load_chunks(weight_ptr, 0, CHUNKS, lanes, n_cols, BLOCK_COLS, FULL)
+        biases = load_chunks(bias_ptr, 0, CHUNKS, lanes, n_cols, BLOCK_COLS, FULL)
     if h_ptr is not None:  # After all loads: a store holds up every load after it.
         for c in tl.static_range(CHUNKS):
             cols = c * BLOCK_COLS + lanes

@@ -16,6 +16,7 @@ from .arithmetic import (
     affine,
     in_range,
     inverse_deviation,
+    load_chunks,
     load_columns,
     moments_about,
     moments_about_zero,
@@ -116,25 +117,6 @@ def _sums(
 
 
 @triton.jit
-def _load_chunks(
-    ptr,
-    first: tl.constexpr,
-    end: tl.constexpr,
-    lanes,
-    n_cols,
-    BLOCK_COLS: tl.constexpr,
-    EVEN_COLS: tl.constexpr,
-):
-    """Chunks ``first`` to ``end`` of a parameter; none where there is no parameter."""
-    chunks = ()
-    if ptr is not None:
-        for c in tl.static_range(first, end):
-            cols = c * BLOCK_COLS + lanes
-            chunks = chunks + (load_columns(ptr, cols, in_range(cols, n_cols, EVEN_COLS)),)
-    return chunks
-
-
-@triton.jit
 def _finish(
     x,
     residual,
@@ -167,6 +149,7 @@ def _finish(
 
     ``x_hat`` in one step: where a row varies more than it is off from 0, that is as exact as two.
     """
+    FULL: tl.constexpr = CHUNKS if EVEN_COLS else 0
     for c in tl.static_range(CHUNKS):
         cols = c * BLOCK_COLS + lanes
         ok = in_range(cols, n_cols, EVEN_COLS)
@@ -175,10 +158,10 @@ def _finish(
         own_bias = bias[c] if bias_ptr is not None else None
         if HELD <= c + 1 and c + 1 < CHUNKS:
             # Before y is stored: a store holds up every load after it, which might be of the same memory.
-            weight = weight + _load_chunks(
-                weight_ptr, c + 1, c + 2, lanes, n_cols, BLOCK_COLS, EVEN_COLS
+            weight = weight + load_chunks(
+                weight_ptr, c + 1, c + 2, lanes, n_cols, BLOCK_COLS, FULL
             )
-            bias = bias + _load_chunks(bias_ptr, c + 1, c + 2, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
+            bias = bias + load_chunks(bias_ptr, c + 1, c + 2, lanes, n_cols, BLOCK_COLS, FULL)
         if CENTER:
             x_hat = rounded(tl.fma(h, rstd, -mu * rstd), ROUND_TO, tl.float32)
         else:
@@ -236,6 +219,7 @@ def forward_cluster(
         1, min(128 // x_ptr.dtype.element_ty.primitive_bitwidth, BLOCK_COLS // (32 * NUM_WARPS))
     )
     COLS: tl.constexpr = CHUNKS * BLOCK_COLS
+    FULL: tl.constexpr = CHUNKS if EVEN_COLS else 0
     # Two parameters for every row are twice the row, which is more than L2 delivers. So the first chunks of them stay,
     # 8 numbers of each for a thread, where nothing else wants the registers.
     PLAIN: tl.constexpr = residual_ptr is None and pre_bias_ptr is None and ACTIVATION is None
@@ -276,8 +260,8 @@ def forward_cluster(
             CACHE,
         )
     if HOLDS:
-        weight = _load_chunks(weight_ptr, 0, HELD, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
-        bias = _load_chunks(bias_ptr, 0, HELD, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
+        weight = load_chunks(weight_ptr, 0, HELD, lanes, n_cols, BLOCK_COLS, FULL)
+        bias = load_chunks(bias_ptr, 0, HELD, lanes, n_cols, BLOCK_COLS, FULL)
     if CLUSTER > 1:
         wait_for_cluster()
     exchange = 0  # counted for the mailbox
@@ -325,8 +309,8 @@ def forward_cluster(
             GROUP,
         )
         if not HOLDS:
-            weight = _load_chunks(weight_ptr, 0, HELD, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
-            bias = _load_chunks(bias_ptr, 0, HELD, lanes, n_cols, BLOCK_COLS, EVEN_COLS)
+            weight = load_chunks(weight_ptr, 0, HELD, lanes, n_cols, BLOCK_COLS, FULL)
+            bias = load_chunks(bias_ptr, 0, HELD, lanes, n_cols, BLOCK_COLS, FULL)
         total, squares = _row_sums(mailbox, exchange, total, squares, CLUSTER)
         exchange += 1
         mu = 0.0
