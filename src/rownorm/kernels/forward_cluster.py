@@ -158,9 +158,7 @@ def _finish(
         own_bias = bias[c] if bias_ptr is not None else None
         if HELD <= c + 1 and c + 1 < CHUNKS:
             # Before y is stored: a store holds up every load after it, which might be of the same memory.
-            weight = weight + load_chunks(
-                weight_ptr, c + 1, c + 2, lanes, n_cols, BLOCK_COLS, FULL
-            )
+            weight = weight + load_chunks(weight_ptr, c + 1, c + 2, lanes, n_cols, BLOCK_COLS, FULL)
             bias = bias + load_chunks(bias_ptr, c + 1, c + 2, lanes, n_cols, BLOCK_COLS, FULL)
         if CENTER:
             x_hat = rounded(tl.fma(h, rstd, -mu * rstd), ROUND_TO, tl.float32)
