@@ -44,7 +44,8 @@ def _results_leave(problem: Problem, plan: Plan) -> bool:
 
 def _rstd_is_short(problem: Problem, plan: Plan) -> bool:
     """Whether rstd is computed without calls, which want registers: where the plan has it so, and in a cluster beside a
-    residual, unless there is all else, too: then the compiler spills without the calls, not with them.
+    residual, where they are few. With a pre_bias or an activation, too, the compiler spills without the calls, not with
+    them.
     """
     if plan.regime != "cluster":
         return plan.short
