@@ -140,19 +140,18 @@ def _finish(
     BLOCK_COLS: tl.constexpr,
     CHUNKS: tl.constexpr,
     HELD: tl.constexpr,
-    EVEN_COLS: tl.constexpr,
+    FULL: tl.constexpr,
     PACK_X: tl.constexpr,
     PACK_RESIDUAL: tl.constexpr,
     LEAVES: tl.constexpr,
 ):
-    """Store y. ``weight`` and ``bias`` are those of the first HELD chunks.
+    """Store y. ``weight`` and ``bias`` are those of the first HELD chunks. Of all chunks, the first FULL are full.
 
     ``x_hat`` in one step: where a row varies more than it is off from 0, that is as exact as two.
     """
-    FULL: tl.constexpr = CHUNKS if EVEN_COLS else 0
     for c in tl.static_range(CHUNKS):
         cols = c * BLOCK_COLS + lanes
-        ok = in_range(cols, n_cols, EVEN_COLS)
+        ok = in_range(cols, n_cols, c < FULL)
         h = _h(x, residual, c, x_ptr, residual_ptr, pre_bias_ptr, cols, ok, PACK_X, PACK_RESIDUAL)
         own_weight = weight[c] if weight_ptr is not None else None
         own_bias = bias[c] if bias_ptr is not None else None
@@ -409,7 +408,7 @@ def forward_cluster(
                 BLOCK_COLS,
                 CHUNKS,
                 HELD,
-                EVEN_COLS,
+                FULL,
                 PACK_X,
                 PACK_RESIDUAL,
                 LEAVES,

@@ -42,17 +42,6 @@ def _results_leave(problem: Problem, plan: Plan) -> bool:
     return plan.regime == "split" or plan.early
 
 
-def _rstd_is_short(problem: Problem, plan: Plan) -> bool:
-    """Whether rstd is computed without calls, which want registers: where the plan has it so, and in a cluster beside a
-    residual, where they are few. With a pre_bias or an activation, too, the compiler spills without the calls, not with
-    them.
-    """
-    if plan.regime != "cluster":
-        return plan.short
-    light = not problem.pre_bias and problem.activation is None
-    return light and problem.residual_dtype is not None
-
-
 def calls(
     problem: Problem, plan: Plan, program: Program, x_stride: int, residual_stride: int
 ) -> list[Call]:
@@ -86,7 +75,7 @@ def calls(
         "NUM_WARPS": plan.num_warps,
         "AHEAD": plan.stages > 1,
         "EARLY": plan.early,
-        "SHORT": _rstd_is_short(problem, plan),
+        "SHORT": plan.short,
         "LEAVES": _results_leave(problem, plan),
         "PACK_X": packs(problem.dtype, problem, plan),
         "PACK_RESIDUAL": packs(problem.residual_dtype, problem, plan),

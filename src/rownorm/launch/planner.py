@@ -157,6 +157,8 @@ def _settled(plan: Plan, problem: Problem, forced: Regime | None = None) -> Plan
     if plan.regime == "cluster" and not _clusters_fit(plan, problem, forced):
         forward = problem.direction == "forward"
         plan = in_chunks(problem) if forward else with_options(in_a_grid(problem), problem)
+    if plan.regime == "cluster" and problem.direction == "forward":
+        plan = dataclasses.replace(plan, short=_few_registers(problem))
     if plan.regime == "grid":
         if _grid_fits(plan, problem, forced):
             return _settled_grid(plan, problem)
@@ -220,6 +222,14 @@ def _clusters_fit(plan: Plan, problem: Problem, forced: Regime | None) -> bool:
     share = CLUSTER_BYTES[problem.direction] // problem.dtype.itemsize * plan.cluster
     fits = plan.source != "rules" or problem.n_cols <= share
     return fits and problem.device.resident(plan.cluster) > 0
+
+
+def _few_registers(problem: Problem) -> bool:
+    """Forward of a cluster: whether the calls that make rstd want registers that it needs, as beside a residual. With a
+    pre_bias or an activation, too, the compiler spills without the calls, not with them.
+    """
+    plain = not problem.pre_bias and problem.activation is None
+    return plain and problem.residual_dtype is not None
 
 
 def _grid_fits(plan: Plan, problem: Problem, forced: Regime | None) -> bool:

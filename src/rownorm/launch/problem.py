@@ -104,7 +104,7 @@ class Plan:
     part_cols: int = 0  # looped, split, grid: columns of one program's part of a row
     n_programs: int = 0  # backward, cluster: programs, clusters or groups that share the rows
     early: bool = False  # forward tile, resident: weight and bias are loaded along with the rows
-    short: bool = False  # forward tile, resident: rstd without calls, which want registers
+    short: bool = False  # forward but looped and split: rstd without calls, which want registers
     registers: int = 0  # of a thread, at most; 0: what the compiler finds best
     source: str = "rules"
 
