@@ -118,7 +118,7 @@ def _loops(study: Study) -> Iterator[dict[str, Any]]:
         looped |= {"num_warps": num_warps, "programs_per_sm": 8}
         yield looped
         for registers in limits.get(study.option, ()) if num_warps == 8 else ():
-            yield {**looped, "registers": registers}
+            yield {**looped, "maxnreg": registers}
 
 
 def _tilings(study: Study) -> Iterator[tuple[int, int]]:
@@ -161,10 +161,10 @@ def _tiles(study: Study, block_cols: int, chunks: int) -> Iterator[dict[str, Any
             tile = {"regime": regime, "block_rows": block_rows, "num_warps": num_warps}
             tile["block_cols"] = block_cols
             if study.direction == "forward":
-                yield {**tile, "early": True, "short": True}
+                yield {**tile, "prefetch_parameters": True, "fast_rstd": True}
                 if vectors >= 1:
                     yield tile
-                    yield {**tile, "early": True}
+                    yield {**tile, "prefetch_parameters": True}
             elif 8 <= per_thread <= 40:
                 yield from _pipelines(tile, chunks * block_cols, study)
 
@@ -185,7 +185,7 @@ def _clusters(study: Study) -> Iterator[dict[str, Any]]:
                 if not 16 <= per_thread <= (64 if forward else 48):
                     continue
                 one = {"regime": "cluster", "block_rows": 1, "block_cols": block_cols}
-                one |= {"num_warps": num_warps, "cluster": cluster}
+                one |= {"num_warps": num_warps, "cluster_size": cluster}
                 if forward:
                     yield from _passages(one)
                 elif cluster > 1:
@@ -204,24 +204,24 @@ def _grids(study: Study) -> Iterator[dict[str, Any]]:
             if -(-study.n_cols // block_cols) <= n_sms * programs_per_sm:
                 one = {"regime": "grid", "block_rows": 1, "block_cols": block_cols}
                 one |= {"num_warps": num_warps, "programs_per_sm": programs_per_sm}
-                yield {**one, "stages": stages, "lag": 2}
+                yield {**one, "num_stages": stages, "pipeline_depth": 2}
 
 
 def _passages(one: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Forward of a cluster: a cluster to a row, or as many as the SMs hold, which load the next row ahead."""
     most = 64 // one["num_warps"]
     for registers in (0, 64, 80, 128):
-        yield {**one, "stages": 1, "registers": registers}
+        yield {**one, "num_stages": 1, "maxnreg": registers}
     pairs = ((0, 1), (0, most // 4), (80, most * 3 // 8), (128, most // 4))
     for registers, programs_per_sm in dict.fromkeys(pairs):
         if programs_per_sm:
-            ahead = {"stages": 2, "registers": registers, "programs_per_sm": programs_per_sm}
+            ahead = {"num_stages": 2, "maxnreg": registers, "programs_per_sm": programs_per_sm}
             yield {**one, **ahead}
 
 
 def _pipelines(tile: dict[str, Any], width: int, study: Study) -> Iterator[dict[str, Any]]:
     """Backward of a tile: how many programs on an SM, and how many tiles in flight in each."""
-    clustered, itemsize = "cluster" in tile, study.dtype.itemsize
+    clustered, itemsize = "cluster_size" in tile, study.dtype.itemsize
     per_element = 2 * itemsize if study.residual is None else itemsize + 2 * study.residual.itemsize
     pairs = ((1, 8), (1, 12), (2, 4), (2, 8), (4, 2), (4, 3), (4, 4), (8, 1), (8, 2), (16, 1))
     for num_warps, programs_per_sm in pairs:
@@ -236,7 +236,7 @@ def _pipelines(tile: dict[str, Any], width: int, study: Study) -> Iterator[dict[
         for stages in (3, 4, 5) if clustered else (3, 4) if itemsize == 2 else (1, 3):
             tile_bytes = tile["block_rows"] * width * per_element
             if (stages - 1) * programs_per_sm * tile_bytes <= 200 << 10:
-                yield {**tile, "programs_per_sm": programs_per_sm, "stages": stages}
+                yield {**tile, "programs_per_sm": programs_per_sm, "num_stages": stages}
 
 
 def prepared(study: Study, n_rows: int, copies: int) -> tuple[Any, Any, list[Any], int]:
@@ -433,7 +433,12 @@ def main() -> None:
     jobs = [(study, settings) for study in studies for settings in candidates(study)]
     # What is compiled does not depend on how many programs there are, but for a grid, of which all must be resident.
     kinds = {
-        str((study, settings if "lag" in settings else {**settings, "programs_per_sm": 0})): (
+        str(
+            (
+                study,
+                settings if "pipeline_depth" in settings else {**settings, "programs_per_sm": 0},
+            )
+        ): (
             study,
             settings,
         )

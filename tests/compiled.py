@@ -19,7 +19,7 @@ def keep(*given):
 resources.compile_for = keep
 for n_cols, settings in json.loads(sys.argv[1]):
     x = torch.empty(4096, n_cols, dtype=torch.bfloat16, device="meta")
-    with force(block_rows=1, stages=3, **settings):
+    with force(block_rows=1, num_stages=3, **settings):
         resources.compile_backward(x, None, None, x[0], x[0], Program(True, 1e-5), resources.TARGETS["sm_90"])
 print(json.dumps([kernel.asm["ptx"] for kernel in kept if ".entry backward_tile" in kernel.asm["ptx"]]))
 """

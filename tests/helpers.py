@@ -32,12 +32,13 @@ FORCED = {
     "resident": {"regime": "resident", "block_cols": 32},
     "cluster": {
         "regime": "cluster",
-        "cluster": 2 if HAS_CLUSTERS else 1,
+        "cluster_size": 2 if HAS_CLUSTERS else 1,
         "block_cols": 32,
         "num_warps": 1,
     },
     # The interpreter runs one program after another: there a row has one part, and a block of its own width.
-    "grid": {"regime": "grid", "lag": 2} | ({"block_cols": 32, "num_warps": 1} if ON_GPU else {}),
+    "grid": {"regime": "grid", "pipeline_depth": 2}
+    | ({"block_cols": 32, "num_warps": 1} if ON_GPU else {}),
     "looped": {"regime": "looped", "block_cols": 32},
     "split": {"regime": "split", "block_cols": 32, "part_cols": 64},
 }

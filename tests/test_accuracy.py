@@ -47,15 +47,15 @@ def _inverse_deviations(
     tl.store(rstd_ptr + lanes, inverse_deviation(variation, count, EPS, tl.float32, SHORT))
 
 
-@pytest.mark.parametrize("short", [False, True], ids=["rounded", "short"])
+@pytest.mark.parametrize("fast_rstd", [False, True], ids=["rounded", "fast_rstd"])
 @pytest.mark.parametrize("eps", [1e-5, 0.0])
-def test_the_inverse_deviation_has_22_bits(eps, short, device):
+def test_the_inverse_deviation_has_22_bits(eps, fast_rstd, device):
     """Of rows of any size: infinite, not a number, and so small that only eps keeps it from being infinite."""
     n = 1000
     variation = torch.logspace(-34, 38, 4096, dtype=torch.float64).float()
     variation[:3] = torch.tensor([math.inf, math.nan, 0.0])
     rstd = torch.empty(4096, device=device)
-    _inverse_deviations[(1,)](variation.to(device), rstd, n, eps, short, 4096)
+    _inverse_deviations[(1,)](variation.to(device), rstd, n, eps, fast_rstd, 4096)
     rstd = rstd.double().cpu()
     assert rstd[0] == 0.0
     assert rstd[1].isnan()

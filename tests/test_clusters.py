@@ -67,7 +67,7 @@ def test_warps_send_for_themselves_where_there_are_several_and_room_for_all(tmp_
         (16, 4, 512, 32768): False,  # more than there is room for in a mailbox
         (2, 8, 512, 2048): False,  # two columns to a thread
     }
-    names = ("cluster", "num_warps", "block_cols")
+    names = ("cluster_size", "num_warps", "block_cols")
     asked = [
         (case[3], {"regime": "cluster"} | dict(zip(names, case, strict=False))) for case in cases
     ]

@@ -95,7 +95,7 @@ def failures(arch: str) -> list[str]:
                 if kernel.spills:
                     wrong.append(f"{what}{kernel.spills} bytes spilled")
                 plain = residual is None and "pre_bias" not in parameters and not program.activation
-                alone = kernel.kernel == "forward_cluster" and compiled.plan.stages == 1
+                alone = kernel.kernel == "forward_cluster" and compiled.plan.num_stages == 1
                 if plain and alone and kernel.registers > FULL_REGISTERS:
                     wrong.append(f"{what}{kernel.registers} registers, so few programs to an SM")
                 if kernel.shared > MOST_SHARED[arch]:

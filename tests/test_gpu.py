@@ -174,7 +174,7 @@ def backward_plan(case: Case, tensors: dict) -> launch.Plan:
 
 
 GRID_SETTINGS = {"regime": "grid", "block_cols": 2048, "num_warps": 8}
-GRID_SETTINGS |= {"lag": 3, "stages": 3}
+GRID_SETTINGS |= {"pipeline_depth": 3, "num_stages": 3}
 EVERYTHING = {"residual_dtype": torch.float32, "pre_bias": True, "bias": True, "activation": "silu"}
 
 
@@ -201,7 +201,11 @@ def test_every_option_in_the_grid_that_is_planned(n_cols, device):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"lag": 1, "stages": 1}, {"lag": 8}, {"num_warps": 1, "block_cols": 1024}],
+    [
+        {"pipeline_depth": 1, "num_stages": 1},
+        {"pipeline_depth": 8},
+        {"num_warps": 1, "block_cols": 1024},
+    ],
     ids=str,
 )
 def test_a_grid_however_far_behind(settings, device):

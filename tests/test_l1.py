@@ -74,7 +74,7 @@ def test_the_hook_of_somebody_else_stays(monkeypatch):
 
 
 def test_programs_of_a_cluster_copy_through_l1_and_the_others_past_it(tmp_path):
-    shared = {"regime": "cluster", "num_warps": 4, "block_cols": 1024, "cluster": 2}
+    shared = {"regime": "cluster", "num_warps": 4, "block_cols": 1024, "cluster_size": 2}
     own = {"regime": "resident", "num_warps": 4, "block_cols": 2048}
     cluster, alone = backward_ptx([(8192, shared), (8192, own)], tmp_path)
     assert "cp.async.cg" not in cluster

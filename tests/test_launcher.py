@@ -125,7 +125,7 @@ def test_whoever_asked_to_be_told_of_launches_is_told(hook, start, monkeypatch):
 
 @pytest.mark.parametrize("version", ["3.6.0", "3.7.1"])
 def test_a_cluster_is_named_where_the_launcher_reads_it(version, start):
-    run, direct, _ = start(version, CALL._replace(cluster=8))
+    run, direct, _ = start(version, CALL._replace(cluster_size=8))
     direct(TENSORS, ADDRESSES)
     (arguments,) = run.launched or run.called
     assert (4, 8, 1024) in arguments
@@ -154,7 +154,7 @@ def test_the_public_way_has_every_option(monkeypatch):
 
     monkeypatch.setattr(launcher, "INTERPRETING", False)
     monkeypatch.setattr(launcher, "DIRECT", False)
-    call = CALL._replace(kernel=Kernel(), registers=128, cooperative=True)
+    call = CALL._replace(kernel=Kernel(), maxnreg=128, cooperative=True)
     launcher.bind(call, ROLES, TENSORS, 0).start(TENSORS, ADDRESSES)
     ((grid, arguments, options),) = asked
     assert (grid, arguments[3:]) == ((7,), (5, 3, 8, 1))
@@ -162,7 +162,7 @@ def test_the_public_way_has_every_option(monkeypatch):
 
 
 def test_clusters_tell_who_asked_and_are_started_all_the_same(start, monkeypatch):
-    run, direct, public = start("3.6.0", CALL._replace(cluster=2))
+    run, direct, public = start("3.6.0", CALL._replace(cluster_size=2))
     hooks = SimpleNamespace(calls=[print])
     monkeypatch.setattr(launcher.knobs.runtime, "launch_enter_hook", hooks)
     direct(TENSORS, ADDRESSES)
@@ -175,7 +175,7 @@ def test_clusters_tell_who_asked_and_are_started_all_the_same(start, monkeypatch
 def test_clusters_have_no_public_way(monkeypatch):
     monkeypatch.setattr(launcher, "DIRECT", False)
     with pytest.raises(RuntimeError, match="only a direct launch"):
-        launcher.bind(CALL._replace(cluster=2), ROLES, TENSORS, 0)
+        launcher.bind(CALL._replace(cluster_size=2), ROLES, TENSORS, 0)
 
 
 def test_tensors_in_the_order_of_their_roles(monkeypatch):

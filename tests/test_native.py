@@ -142,7 +142,7 @@ def test_a_launch_as_the_driver_sees_it(driver):
 @pytest.mark.parametrize("cooperative", [False, True])
 @pytest.mark.parametrize("cluster", [1, 2, 8])
 def test_attributes_are_those_of_tritons_launcher(cooperative, cluster, driver):
-    run = simple_run(kernels=[KERNEL._replace(cooperative=cooperative, cluster=cluster)])
+    run = simple_run(kernels=[KERNEL._replace(cooperative=cooperative, cluster_size=cluster)])
     run((None,), [64])
     _, grid, _, _, _, attributes, _ = driver.launched[0]
     expected = [(COOPERATIVE, 1, 0, 0)] if cooperative else []
@@ -155,7 +155,7 @@ def test_attributes_are_those_of_tritons_launcher(cooperative, cluster, driver):
 def test_large_clusters_are_allowed_once(driver, monkeypatch):
     allowed = []
     monkeypatch.setattr(native, "_allow_large_clusters", allowed.append)
-    run = simple_run(kernels=[KERNEL._replace(cluster=16)])
+    run = simple_run(kernels=[KERNEL._replace(cluster_size=16)])
     run((None,), [64])
     run((None,), [64])
     assert allowed == [1234]

@@ -46,9 +46,9 @@ def assert_sound(asked: Problem, plan: Plan) -> None:
         per_thread = plan.chunks * plan.block_cols // (plan.num_warps * asked.device.warp_size)
         assert per_thread * asked.dtype.itemsize <= 128, f"{asked.n_cols} columns: {plan}"
     if plan.regime in ("tile", "resident", "cluster"):
-        held = plan.cluster * plan.chunks * plan.block_cols
-        assert asked.n_cols <= held < 2 * max(asked.n_cols, plan.cluster * plan.block_cols)
-        assert (plan.cluster > 1) <= (plan.regime == "cluster")
+        held = plan.cluster_size * plan.chunks * plan.block_cols
+        assert asked.n_cols <= held < 2 * max(asked.n_cols, plan.cluster_size * plan.block_cols)
+        assert (plan.cluster_size > 1) <= (plan.regime == "cluster")
         assert (plan.block_rows > 1) == (plan.regime == "tile")
     elif plan.regime == "grid":
         assert_grid(asked, plan)
@@ -65,10 +65,10 @@ def assert_grid(asked: Problem, plan: Plan) -> None:
     assert plan.part_cols % 16 == 0
     assert (n_parts - 1) * plan.part_cols < asked.n_cols
     assert plan.n_programs * n_parts <= asked.device.n_sms * plan.programs_per_sm
-    assert plan.lag >= 1
+    assert plan.pipeline_depth >= 1
     assert plan.block_rows == 1
     threads = plan.num_warps * asked.device.warp_size * plan.programs_per_sm
-    assert (plan.registers or 255) * threads <= 65536
+    assert (plan.maxnreg or 255) * threads <= 65536
 
 
 @DEVICES
@@ -278,10 +278,10 @@ def test_clusters_take_wide_rows(direction, n_cols):
     wide = WIDE | {"n_cols": n_cols}
     plan = launch.plan(problem(direction, **wide))
     assert plan.regime == "cluster"
-    if direction == "forward" and plan.stages == 1:
+    if direction == "forward" and plan.num_stages == 1:
         assert plan.n_programs == WIDE["n_rows"]
     else:  # every SM that can have one has as many, but for a few if then all have as many rows
-        n, most = plan.n_programs, H200.resident(plan.cluster, plan.programs_per_sm)
+        n, most = plan.n_programs, H200.resident(plan.cluster_size, plan.programs_per_sm)
         assert n == most or (0.95 * most < n < most and WIDE["n_rows"] % n == 0)
     few = launch.plan(problem(direction, **(wide | {"n_rows": 2})))
     assert few == dataclasses.replace(plan, n_programs=2)  # so nothing is compiled for them
@@ -329,7 +329,7 @@ def test_options_take_more_programs_to_a_row():
     plain = launch.plan(problem("backward", 4096, 8192, torch.float32))
     plan = launch.plan(problem("backward", 4096, 8192, torch.float32, **changes))
     assert (plain.regime, plan.regime) == ("resident", "cluster")
-    assert plan.cluster > 1
+    assert plan.cluster_size > 1
     # Where there are no such clusters, a grid has them.
     few = H200._replace(clusters=())
     instead = launch.plan(problem("backward", 4096, 8192, torch.float32, on=few, **changes))
@@ -363,13 +363,13 @@ def test_dy_is_read_together_with_h_where_a_thread_can_hold_it():
 def test_a_residual_takes_more_programs_to_a_row(center):
     plain = launch.plan(problem(**WIDE, center=True))
     held = launch.plan(problem(**WIDE, center=center, residual_dtype=torch.bfloat16))
-    assert (held.regime, held.stages) == ("cluster", 2)
-    warps, more_warps = (plan.cluster * plan.num_warps for plan in (plain, held))
+    assert (held.regime, held.num_stages) == ("cluster", 2)
+    warps, more_warps = (plan.cluster_size * plan.num_warps for plan in (plain, held))
     assert more_warps == 2 * warps  # for 4 bytes an element instead of 2, and the next row too
     for n_cols, regime in ((262144, "cluster"), (524288, "looped")):
         wide = problem("forward", 4096, n_cols, torch.float32, center=center)
         plan = launch.plan(dataclasses.replace(wide, residual_dtype=torch.float32))
-        assert (plan.regime, plan.stages) == (regime, 1)
+        assert (plan.regime, plan.num_stages) == (regime, 1)
 
 
 @DIRECTIONS
@@ -447,7 +447,7 @@ def test_the_table_has_plans_for_activations(direction, center, dtype, widest):
 def test_an_activation_may_have_plans_of_its_own(monkeypatch):
     """For some widths: for the others it takes those for all activations."""
     row = {"direction": "backward", "center": False, "itemsize": 2, "residual": 0}
-    settings = {"regime": "resident", "block_rows": 1, "programs_per_sm": 1, "stages": 3}
+    settings = {"regime": "resident", "block_rows": 1, "programs_per_sm": 1, "num_stages": 3}
     every = [row | {"option": "activation", "max_cols": n} for n in (1024, 4096, 8192)]
     own = [row | {"option": "gelu", "max_cols": 4096}]
     plans = [one | {"settings": settings | {"num_warps": 1}} for one in every]
@@ -472,15 +472,17 @@ def test_force_changes_what_is_planned_with_all_options():
 
 def test_weights_are_not_loaded_early_beside_a_residual():
     asked = problem(n_rows=32768, n_cols=5120, dtype=torch.bfloat16, center=False)
-    assert launch.plan(asked).early
-    assert not launch.plan(dataclasses.replace(asked, residual_dtype=torch.bfloat16)).early
+    assert launch.plan(asked).prefetch_parameters
+    assert not launch.plan(
+        dataclasses.replace(asked, residual_dtype=torch.bfloat16)
+    ).prefetch_parameters
 
 
 def test_a_pre_bias_lifts_the_limit_of_registers(monkeypatch):
     monkeypatch.setattr(planner, "VERSION", (3, 6))
     asked = problem(**WIDE, center=False)
-    assert launch.plan(asked).registers
-    assert not launch.plan(dataclasses.replace(asked, pre_bias=True)).registers
+    assert launch.plan(asked).maxnreg
+    assert not launch.plan(dataclasses.replace(asked, pre_bias=True)).maxnreg
 
 
 def test_a_pre_bias_is_loaded_ahead_for_a_smaller_tile():
@@ -577,7 +579,7 @@ def test_a_residual_leaves_a_grid_room_to_load_ahead(arch, dtype):
     for n_cols in (32768, 262144):
         asked = problem("backward", 1024, n_cols, torch.bfloat16, on=on)
         plan = launch.plan(dataclasses.replace(asked, residual_dtype=dtype))
-        assert (plan.regime, plan.stages) == ("grid", 3)
+        assert (plan.regime, plan.num_stages) == ("grid", 3)
 
 
 def test_a_grid_takes_one_row_at_a_time():
@@ -592,7 +594,7 @@ def test_a_third_sum_leaves_a_grid_room_to_load_ahead(arch, residual):
     asked = problem("backward", 4096, 16384, torch.bfloat16, on=on, n_column_sums=3)
     plan = launch.plan(dataclasses.replace(asked, residual_dtype=residual))
     assert plan.regime == "grid"
-    assert plan.stages >= 3
+    assert plan.num_stages >= 3
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "gfx942"])
@@ -608,7 +610,7 @@ def test_a_plan_of_a_grid_says_how_it_works():
     plan = launch.plan(problem("backward", 1024, 262144, torch.bfloat16))
     text = str(dataclasses.replace(plan, n_programs=2))
     tile = f"grid: {plan.block_rows} x {plan.block_cols} tile"
-    ahead = f"sums {plan.lag} rows ahead"
+    ahead = f"sums {plan.pipeline_depth} rows ahead"
     for words in (tile, f"{plan.part_cols} columns per part", "2 groups", ahead):
         assert words in text
 
@@ -618,15 +620,15 @@ def test_limits_of_registers_are_for_the_compiler_they_were_found_with(monkeypat
     row = next(
         row
         for row in table["plans"]
-        if row["settings"].get("registers") and row["max_cols"] > 32768 and not row["option"]
+        if row["settings"].get("maxnreg") and row["max_cols"] > 32768 and not row["option"]
     )  # narrower ones are for rows that do not fill the chunks of another
     dtype = {2: torch.bfloat16, 4: torch.float32}[row["itemsize"]]
     asked = problem(row["direction"], 4096, row["max_cols"], dtype, center=row["center"])
     assert not row["residual"]
     found_with = tuple(int(part) for part in table["triton"].split(".")[:2])
-    for version, limit in ((found_with, row["settings"]["registers"]), ((9, 9), 0)):
+    for version, limit in ((found_with, row["settings"]["maxnreg"]), ((9, 9), 0)):
         monkeypatch.setattr(planner, "VERSION", version)
-        assert launch.plan(asked).registers == limit
+        assert launch.plan(asked).maxnreg == limit
 
 
 def test_a_pre_bias_has_rows_of_its_own_for_some_widths_and_one_compiler(monkeypatch):
@@ -638,7 +640,7 @@ def test_a_pre_bias_has_rows_of_its_own_for_some_widths_and_one_compiler(monkeyp
 
     def settings(row):
         """Those that are the same whatever compiles them."""
-        return {name: value for name, value in row["settings"].items() if name != "registers"}
+        return {name: value for name, value in row["settings"].items() if name != "maxnreg"}
 
     for row in rows:
         plain = [
@@ -718,7 +720,7 @@ def test_results_stay_in_l2_for_the_next_kernel_where_nothing_else_needs_it(
 
 
 @pytest.mark.parametrize(
-    ("short", "n_cols", "changes"),
+    ("fast_rstd", "n_cols", "changes"),
     [
         (True, 4096, {}),  # as the table has it
         (False, 2048, {}),
@@ -727,13 +729,13 @@ def test_results_stay_in_l2_for_the_next_kernel_where_nothing_else_needs_it(
         (False, 131072, {"residual_dtype": torch.float32, "activation": "silu"}),
     ],
 )
-def test_rstd_needs_no_calls_where_registers_are_few(short, n_cols, changes):
+def test_rstd_needs_no_calls_where_registers_are_few(fast_rstd, n_cols, changes):
     asked = problem(n_rows=4096, n_cols=n_cols, center=False, **changes)
-    assert calls(asked)[-1].constants["SHORT"] is short
+    assert calls(asked)[-1].constants["SHORT"] is fast_rstd
 
 
 def test_a_plan_says_what_else_was_chosen():
-    plan = Plan("resident", 1, 4096, 4, early=True, short=True, registers=64)
+    plan = Plan("resident", 1, 4096, 4, prefetch_parameters=True, fast_rstd=True, maxnreg=64)
     assert "weights loaded early, rstd without calls, at most 64 registers" in str(plan)
 
 

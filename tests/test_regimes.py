@@ -97,7 +97,7 @@ def test_gradients_of_rows_that_vary_less_than_they_are_rounded(regime, dtype, n
 def test_rstd_without_calls(center, regime, eps, device):
     case = Case(center, torch.bfloat16, shape=(5, 70), bias=center, eps=eps)
     tensors = case.tensors(device)
-    with forced(regime, short=True):
+    with forced(regime, fast_rstd=True):
         assert_case(case, tensors)
         assert_gradients_at_what_is_kept(torch.bfloat16, 70, device)
         tensors["x"][3] *= 1e-18
@@ -179,7 +179,7 @@ def test_clusters_that_load_ahead_and_clusters_that_do_not(residual_dtype, data,
     case = Case(True, torch.bfloat16, (5, 70), data, residual_dtype, bias=True, activation="gelu")
     tensors, made = case.tensors(device), []
     for stages in (1, 2):
-        with forced("cluster", stages=stages, n_programs=2):
+        with forced("cluster", num_stages=stages, n_programs=2):
             made.append(ours(case, tensors))
         assert_case(case, tensors, made=made[-1])
     for name, value in made[0].items():

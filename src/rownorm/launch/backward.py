@@ -60,10 +60,10 @@ def calls(
         "BLOCK_ROWS": plan.block_rows,
         "BLOCK_COLS": plan.block_cols,
         "CHUNKS": plan.chunks,
-        "EVEN_COLS": plan.cluster * plan.chunks * plan.block_cols == n_cols,
+        "EVEN_COLS": plan.cluster_size * plan.chunks * plan.block_cols == n_cols,
         "BLOCK_PARTS": 1 if n_parts == 1 else MOST_PARTS,
-        "STAGES": plan.stages,
-        "CLUSTER": plan.cluster,
+        "STAGES": plan.num_stages,
+        "CLUSTER": plan.cluster_size,
         "SUM_ROWS": sums_rows(plan, problem),
         "READ_TOGETHER": reads_together(plan, problem),
         "NUM_WARPS": plan.num_warps,
@@ -79,7 +79,7 @@ def calls(
                 plan.num_warps,
                 integers,
                 constants,
-                plan.cluster,
+                plan.cluster_size,
                 programs_per_sm=plan.programs_per_sm,
             )
         ]
@@ -88,7 +88,7 @@ def calls(
         constants |= {
             "EVEN_COLS": n_parts * plan.block_cols == n_cols,
             "BLOCK_PARTS": next_power_of_2(n_parts),
-            "LAG": plan.lag,
+            "LAG": plan.pipeline_depth,
         }
         steps = [
             Call(
@@ -97,7 +97,7 @@ def calls(
                 plan.num_warps,
                 integers,
                 constants,
-                registers=plan.registers,
+                maxnreg=plan.maxnreg,
                 cooperative=True,
             )
         ]

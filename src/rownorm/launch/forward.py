@@ -36,10 +36,10 @@ def _results_leave(problem: Problem, plan: Plan) -> bool:
     rows take 8 ns less.
     """
     if plan.regime == "cluster":
-        return plan.stages > 1 and problem.residual_dtype is None
+        return plan.num_stages > 1 and problem.residual_dtype is None
     if plan.regime == "looped":
         return not 0 < plan.chunks * plan.block_cols <= 8192
-    return plan.regime == "split" or plan.early
+    return plan.regime == "split" or plan.prefetch_parameters
 
 
 def calls(
@@ -69,13 +69,13 @@ def calls(
         "BLOCK_ROWS": plan.block_rows,
         "BLOCK_COLS": plan.block_cols,
         "CHUNKS": plan.chunks,
-        "EVEN_COLS": n_cols % (plan.cluster * plan.block_cols) == 0,
+        "EVEN_COLS": n_cols % (plan.cluster_size * plan.block_cols) == 0,
         "BLOCK_PARTS": 1 if n_parts == 1 else MOST_PARTS,
-        "CLUSTER": plan.cluster,
+        "CLUSTER": plan.cluster_size,
         "NUM_WARPS": plan.num_warps,
-        "AHEAD": plan.stages > 1,
-        "EARLY": plan.early,
-        "SHORT": plan.short,
+        "AHEAD": plan.num_stages > 1,
+        "EARLY": plan.prefetch_parameters,
+        "SHORT": plan.fast_rstd,
         "LEAVES": _results_leave(problem, plan),
         "PACK_X": packs(problem.dtype, problem, plan),
         "PACK_RESIDUAL": packs(problem.residual_dtype, problem, plan),
@@ -92,7 +92,7 @@ def calls(
     else:
         steps = [(kernels.forward_tile, -(-n_rows // plan.block_rows))]
     return [
-        Call(kernel, grid, plan.num_warps, integers, constants, plan.cluster, plan.registers)
+        Call(kernel, grid, plan.num_warps, integers, constants, plan.cluster_size, plan.maxnreg)
         for kernel, grid in steps
     ]
 

@@ -57,16 +57,16 @@ class Call(NamedTuple):
     num_warps: int
     integers: dict[str, int]
     constants: dict[str, Any]
-    cluster: int = 1  # programs to a cluster; the grid then counts clusters
-    registers: int = 0  # at most, for each thread; 0: as the compiler likes
+    cluster_size: int = 1  # programs to a cluster; the grid then counts clusters
+    maxnreg: int = 0  # at most, for each thread; 0: as the compiler likes
     cooperative: bool = False  # all programs at once, or none
     programs_per_sm: int = 0  # that have to fit an SM at once; 0: as the driver likes
 
     @property
     def options(self) -> dict[str, int]:
         options = {"num_warps": self.num_warps}
-        if self.registers:
-            options["maxnreg"] = self.registers
+        if self.maxnreg:
+            options["maxnreg"] = self.maxnreg
         if self.cooperative:
             options["launch_cooperative_grid"] = True
         return options
@@ -169,10 +169,10 @@ def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], dev
         kernel[(grid,)](*take(tensors), *arguments, **options)
 
     if INTERPRETING or not DIRECT:
-        if call.cluster > 1:
+        if call.cluster_size > 1:
             raise RuntimeError(f"{kernel.__name__}: only a direct launch can start clusters")
         return Bound(public)
-    with _binding, copies_through_l1(call.cluster > 1):
+    with _binding, copies_through_l1(call.cluster_size > 1):
         compiled = kernel.warmup(*take(tensors), *arguments, **options, grid=(1,))
         _ = compiled.run  # loads it
     if call.programs_per_sm and _is_for_cuda(compiled):
@@ -199,9 +199,9 @@ def _direct(
     if not is_known():
         return None
     run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
-    if call.cluster > 1:
+    if call.cluster_size > 1:
         # Compiled as programs that know of no cluster, they are started as one: warps, programs to a cluster, shared.
-        metadata = (metadata[0], call.cluster, metadata[2])
+        metadata = (metadata[0], call.cluster_size, metadata[2])
     middle: tuple[Any, ...]
     if VERSION == (3, 6) and _is_for_cuda(compiled) and not run.global_scratch_size:
         # The extension function under the launcher. After the function come: cooperative, programmatic,
@@ -211,7 +211,7 @@ def _direct(
         launch, middle = run, (metadata,)
     unheard = (*middle, None, None, None)  # launch metadata, enter hook, exit hook
     current_stream = torch._C._cuda_getCurrentRawStream
-    runtime, grid, clustered = knobs.runtime, call.grid, call.cluster > 1
+    runtime, grid, clustered = knobs.runtime, call.grid, call.cluster_size > 1
     take = itemgetter(*places)
     arguments = (*call.ordered(call.integers), *call.ordered(call.constants))
 
@@ -246,7 +246,7 @@ def _described(call: Call, roles: Sequence[str], compiled: Any) -> native.Kernel
         warps=metadata[0],
         shared=metadata[2],
         cooperative=call.cooperative,
-        cluster=call.cluster,
+        cluster_size=call.cluster_size,
         parameters=native.parameters(
             compiled.src.signature, compiled.asm["ptx"], places, call.integers
         ),
@@ -269,5 +269,5 @@ def compile_for(call: Call, dtypes: Mapping[str, torch.dtype | None], target: GP
             signature[name] = "constexpr"
             constants[place,] = call.constants.get(name)
     source = ASTSource(call.kernel, signature, constants, attributes)
-    with copies_through_l1(call.cluster > 1):
+    with copies_through_l1(call.cluster_size > 1):
         return triton.compile(source, target=target, options=call.options)

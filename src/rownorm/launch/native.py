@@ -39,7 +39,7 @@ class Kernel(NamedTuple):
     warps: int
     shared: int  # bytes
     cooperative: bool
-    cluster: int  # programs
+    cluster_size: int  # programs
     parameters: tuple[tuple[int, int], ...]  # (place among the tensors, 0) or (-1, value)
 
 
@@ -147,7 +147,7 @@ def run(
     returned: places among what the makers make; -1 for None.
     """
     for kernel in kernels:
-        if kernel.cluster > LARGEST_PORTABLE_CLUSTER:
+        if kernel.cluster_size > LARGEST_PORTABLE_CLUSTER:
             _allow_large_clusters(kernel.function)
     addresses = tuple(tensor.data_ptr() for tensor in fixed)
     plain = tuple(map(_without_partial, makers))

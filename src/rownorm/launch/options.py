@@ -50,8 +50,10 @@ def with_residual(plan: Plan, problem: Problem) -> Plan:
     if plan.regime in ("looped", "split"):
         return _held(plan, problem)
     if plan.regime != "cluster":
-        return dataclasses.replace(plan, early=plan.early and problem.n_cols <= EARLY_COLS)
-    plan = dataclasses.replace(plan, programs_per_sm=1, registers=0)
+        return dataclasses.replace(
+            plan, prefetch_parameters=plan.prefetch_parameters and problem.n_cols <= EARLY_COLS
+        )
+    plan = dataclasses.replace(plan, programs_per_sm=1, maxnreg=0)
     bytes_held = problem.dtype.itemsize + problem.residual_dtype.itemsize
     # Of this row and, as much again, of the next.
     held_by_thread = 1 << (HELD_AHEAD // bytes_held).bit_length() - 1
@@ -60,7 +62,7 @@ def with_residual(plan: Plan, problem: Problem) -> Plan:
     block_cols = 16 // problem.dtype.itemsize * threads
     if problem.device.resident(cluster):
         return dataclasses.replace(
-            plan, block_cols=block_cols, num_warps=16, cluster=cluster, stages=2
+            plan, block_cols=block_cols, num_warps=16, cluster_size=cluster, num_stages=2
         )
     # Wider rows are not loaded ahead. Uncentred, they are best held by few threads with many registers.
     for num_warps, registers in ((16, 0),) if problem.center else ((8, 128), (16, 0)):
@@ -68,9 +70,9 @@ def with_residual(plan: Plan, problem: Problem) -> Plan:
             plan,
             block_cols=block_cols * num_warps // 16,
             num_warps=num_warps,
-            cluster=MOST_PROGRAMS[problem.direction],
-            stages=1,
-            registers=registers,
+            cluster_size=MOST_PROGRAMS[problem.direction],
+            num_stages=1,
+            maxnreg=registers,
         )
         held_cols = wide.block_cols * chunks_of(wide, problem)
         if held_cols * bytes_held <= HELD_BYTES[num_warps] * num_warps * problem.device.warp_size:
@@ -93,12 +95,14 @@ def _with_pre_bias(plan: Plan, problem: Problem) -> Plan:
         held = _held(plan, problem)
         if held.regime in ("looped", "split"):
             return held
-        return dataclasses.replace(held, num_warps=max(1, held.num_warps // 2), early=True)
+        return dataclasses.replace(
+            held, num_warps=max(1, held.num_warps // 2), prefetch_parameters=True
+        )
     if plan.regime != "cluster":
         return plan
     halved = plan.block_cols > _narrowest(plan, problem)
     block_cols = plan.block_cols // 2 if halved else plan.block_cols
-    return dataclasses.replace(plan, registers=0, block_cols=block_cols)
+    return dataclasses.replace(plan, maxnreg=0, block_cols=block_cols)
 
 
 def _narrowest(plan: Plan, problem: Problem) -> int:
@@ -138,10 +142,10 @@ def _backward(plan: Plan, problem: Problem) -> Plan:
         if activates:
             return _in_smaller_tiles(in_a_grid(problem), problem)
         if problem.dtype.itemsize <= 2 and problem.n_cols <= RESIDENT_COLS[1]:
-            return Plan("resident", 1, 2048, 8, stages=3, source=plan.source)
+            return Plan("resident", 1, 2048, 8, num_stages=3, source=plan.source)
         # Of programs with one warp, which wait for nobody but each other.
         block_cols = GRID_TILE_BYTES // 4 // problem.dtype.itemsize
-        one = Plan("grid", 1, block_cols, 1, programs_per_sm=8, stages=3, lag=2)
+        one = Plan("grid", 1, block_cols, 1, programs_per_sm=8, num_stages=3, pipeline_depth=2)
         return _in_smaller_tiles(one, problem)
     if threads < 256:
         programs_per_sm = max(1, plan.programs_per_sm // 2)
@@ -172,8 +176,8 @@ def _with_more_programs(plan: Plan, problem: Problem, room: int) -> Plan | None:
         block_cols //= 2
     plan = dataclasses.replace(plan, block_cols=block_cols)
     while plan.block_cols * chunks_of(plan, problem) > room:
-        plan = dataclasses.replace(plan, cluster=2 * plan.cluster)
-        if block_cols > room or problem.device.resident(plan.cluster) == 0:
+        plan = dataclasses.replace(plan, cluster_size=2 * plan.cluster_size)
+        if block_cols > room or problem.device.resident(plan.cluster_size) == 0:
             return None
     return plan
 

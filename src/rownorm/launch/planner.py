@@ -125,7 +125,7 @@ def _from_table(problem: Problem, residual: int, option: str) -> Plan | None:
         return None  # a third sum takes the last registers; another compiler may need one more
     settings = {"block_cols": next_power_of_2(row["max_cols"]), **row["settings"]}
     if not of_its_compiler:
-        settings["registers"] = 0  # a limit is good for the compiler it was found with
+        settings["maxnreg"] = 0  # a limit is good for the compiler it was found with
     if settings["regime"] in ("tile", "resident"):
         settings["block_cols"] = min(settings["block_cols"], next_power_of_2(problem.n_cols))
     return Plan(**settings, source=f"table for {table['device']}")
@@ -158,7 +158,7 @@ def _settled(plan: Plan, problem: Problem, forced: Regime | None = None) -> Plan
         forward = problem.direction == "forward"
         plan = in_chunks(problem) if forward else with_options(in_a_grid(problem), problem)
     if plan.regime == "cluster" and problem.direction == "forward":
-        plan = dataclasses.replace(plan, short=_few_registers(problem))
+        plan = dataclasses.replace(plan, fast_rstd=_few_registers(problem))
     if plan.regime == "grid":
         if _grid_fits(plan, problem, forced):
             return _settled_grid(plan, problem)
@@ -168,7 +168,7 @@ def _settled(plan: Plan, problem: Problem, forced: Regime | None = None) -> Plan
     if not wide:
         plan = dataclasses.replace(plan, chunks=chunks)
         plan = dataclasses.replace(
-            plan, stages=max(1, min(plan.stages, most_stages(plan, problem)))
+            plan, num_stages=max(1, min(plan.num_stages, most_stages(plan, problem)))
         )
     if wide and not plan.part_cols:
         parts = 1
@@ -189,11 +189,11 @@ def _settled(plan: Plan, problem: Problem, forced: Regime | None = None) -> Plan
         raise ValueError(
             f"part_cols must make at most {MOST_PARTS} parts of {n_cols} columns; got {plan.part_cols}"
         )
-    if plan.regime == "cluster" and problem.direction == "forward" and plan.stages == 1:
+    if plan.regime == "cluster" and problem.direction == "forward" and plan.num_stages == 1:
         # What a cluster does not load ahead, the next one does: each has one row.
         plan = dataclasses.replace(plan, n_programs=max(1, n_rows))
     elif plan.regime == "cluster" and not plan.n_programs:
-        clusters = problem.device.resident(plan.cluster, plan.programs_per_sm)
+        clusters = problem.device.resident(plan.cluster_size, plan.programs_per_sm)
         if problem.direction == "forward":
             clusters = _even(clusters, n_rows)
         plan = dataclasses.replace(plan, n_programs=max(1, min(clusters, n_rows)))
@@ -219,9 +219,9 @@ def _clusters_fit(plan: Plan, problem: Problem, forced: Regime | None) -> bool:
         return False
     if forced:
         return True
-    share = CLUSTER_BYTES[problem.direction] // problem.dtype.itemsize * plan.cluster
+    share = CLUSTER_BYTES[problem.direction] // problem.dtype.itemsize * plan.cluster_size
     fits = plan.source != "rules" or problem.n_cols <= share
-    return fits and problem.device.resident(plan.cluster) > 0
+    return fits and problem.device.resident(plan.cluster_size) > 0
 
 
 def _few_registers(problem: Problem) -> bool:
@@ -256,9 +256,9 @@ def _settled_grid(plan: Plan, problem: Problem) -> Plan:
     return dataclasses.replace(
         plan,
         part_cols=_part_cols(plan, problem),
-        stages=max(1, min(plan.stages, most_stages(plan, problem))),
+        num_stages=max(1, min(plan.num_stages, most_stages(plan, problem))),
         n_programs=max(1, min(groups, problem.n_rows)),
-        registers=registers if registers < 255 else 0,
+        maxnreg=registers if registers < 255 else 0,
     )
 
 

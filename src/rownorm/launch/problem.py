@@ -95,17 +95,23 @@ class Plan:
     block_rows: int  # rows of one tile; 1 except in the tile regime
     block_cols: int  # columns of one tile
     num_warps: int
-    cluster: int = 1  # programs that share a row; 1 except in the cluster regime
+    cluster_size: int = 1  # programs that share a row; 1 except in the cluster regime
     # Tiles that hold a program's columns of a row: tile, resident, cluster. Forward looped: that a row fills, if few.
     chunks: int = 0
     programs_per_sm: int = 1  # backward, cluster: programs on each SM, together n_programs
-    stages: int = 1  # tiles in flight: backward but looped and split; forward cluster, 1 or 2
-    lag: int = 0  # grid: rows from one whose sums are sent to the one that is finished then
+    num_stages: int = 1  # tiles in flight: backward but looped and split; forward cluster, 1 or 2
+    pipeline_depth: int = (
+        0  # grid: rows from one whose sums are sent to the one that is finished then
+    )
     part_cols: int = 0  # looped, split, grid: columns of one program's part of a row
     n_programs: int = 0  # backward, cluster: programs, clusters or groups that share the rows
-    early: bool = False  # forward tile, resident: weight and bias are loaded along with the rows
-    short: bool = False  # forward but looped and split: rstd without calls, which want registers
-    registers: int = 0  # of a thread, at most; 0: what the compiler finds best
+    prefetch_parameters: bool = (
+        False  # forward tile, resident: weight and bias are loaded along with the rows
+    )
+    fast_rstd: bool = (
+        False  # forward but looped and split: rstd without calls, which want registers
+    )
+    maxnreg: int = 0  # of a thread, at most; 0: what the compiler finds best
     source: str = "rules"
 
     def __str__(self) -> str:
@@ -114,21 +120,29 @@ class Plan:
             f"{self.regime}: {self.block_rows} x {columns} tile, "
             f"{self.num_warps} warp{'s' if self.num_warps > 1 else ''}"
         ]
-        if self.cluster > 1:
-            words.append(f"{self.cluster} programs to a row")
+        if self.cluster_size > 1:
+            words.append(f"{self.cluster_size} programs to a row")
         if self.part_cols:
             words.append(f"{self.part_cols} columns per part")
         if self.n_programs:
-            noun = "cluster" if self.cluster > 1 else "group" if self.lag else "program"
+            noun = (
+                "cluster"
+                if self.cluster_size > 1
+                else "group"
+                if self.pipeline_depth
+                else "program"
+            )
             words.append(f"{self.n_programs} {noun}{'s' if self.n_programs > 1 else ''}")
-        if self.stages > 1:
-            words.append(f"{self.stages} stages")
-        if self.lag:
-            words.append(f"sums {self.lag} row{'s' if self.lag > 1 else ''} ahead")
-        if self.early:
+        if self.num_stages > 1:
+            words.append(f"{self.num_stages} stages")
+        if self.pipeline_depth:
+            words.append(
+                f"sums {self.pipeline_depth} row{'s' if self.pipeline_depth > 1 else ''} ahead"
+            )
+        if self.prefetch_parameters:
             words.append("weights loaded early")
-        if self.short:
+        if self.fast_rstd:
             words.append("rstd without calls")
-        if self.registers:
-            words.append(f"at most {self.registers} registers")
+        if self.maxnreg:
+            words.append(f"at most {self.maxnreg} registers")
         return ", ".join(words) + f" ({self.source})"

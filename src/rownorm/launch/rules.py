@@ -44,7 +44,7 @@ def from_rules(problem: Problem, regime: Regime | None = None) -> Plan:
             block_cols=block_cols,
             num_warps=num_warps,
             programs_per_sm=max(1, 8 // num_warps),
-            stages=MOST_STAGES,
+            num_stages=MOST_STAGES,
         )
     most = MOST_PROGRAMS[problem.direction] * CLUSTER_BYTES[problem.direction]
     if (
@@ -70,7 +70,7 @@ def _is_short(held_cols: int, problem: Problem) -> bool:
 def _in_one_warp(block_cols: int, problem: Problem) -> Plan:
     """Backward of short rows: in programs of one warp, which waits for no other."""
     block_rows = 2048 // (block_cols * problem.dtype.itemsize)
-    return Plan("tile", block_rows, block_cols, 1, programs_per_sm=8, stages=3)
+    return Plan("tile", block_rows, block_cols, 1, programs_per_sm=8, num_stages=3)
 
 
 def blocks(problem: Problem) -> tuple[int, int]:
@@ -104,9 +104,9 @@ def in_clusters(problem: Problem) -> Plan:
     most = MOST_PROGRAMS[problem.direction]
     cluster = min(most, next_power_of_2(-(-problem.n_cols // share)))
     if problem.direction == "forward":
-        return Plan("cluster", 1, min(4096, share), 16, cluster=cluster, stages=2)
+        return Plan("cluster", 1, min(4096, share), 16, cluster_size=cluster, num_stages=2)
     # Small programs with all the registers there are, two to an SM: while one waits, the other works.
-    return Plan("cluster", 1, 512, 4, cluster=cluster, programs_per_sm=2, stages=3)
+    return Plan("cluster", 1, 512, 4, cluster_size=cluster, programs_per_sm=2, num_stages=3)
 
 
 def in_a_grid(problem: Problem) -> Plan:
@@ -115,7 +115,7 @@ def in_a_grid(problem: Problem) -> Plan:
     Small programs, two to an SM, with all the registers there are: while one waits, the other works.
     """
     block_cols = min(GRID_TILE_BYTES // problem.dtype.itemsize, next_power_of_2(problem.n_cols))
-    return Plan("grid", 1, block_cols, 4, programs_per_sm=2, stages=4, lag=2)
+    return Plan("grid", 1, block_cols, 4, programs_per_sm=2, num_stages=4, pipeline_depth=2)
 
 
 def in_chunks(problem: Problem) -> Plan:
@@ -128,7 +128,7 @@ def in_chunks(problem: Problem) -> Plan:
 
 def chunks_of(plan: Plan, problem: Problem) -> int:
     """Tiles that a program's share of a row is taken in."""
-    return -(-problem.n_cols // (plan.cluster * plan.block_cols))
+    return -(-problem.n_cols // (plan.cluster_size * plan.block_cols))
 
 
 def filled_chunks(plan: Plan, problem: Problem) -> int:
