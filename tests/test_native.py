@@ -15,12 +15,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from compiled import said
 
 import rownorm
 from rownorm import launch
 from rownorm.launch import launcher, native
 from rownorm.ops import eager, execute, library
+from support.compiled import said
 
 LAUNCH = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p

@@ -2,20 +2,14 @@
 
 import pytest
 import torch
-from helpers import (
-    DTYPES,
-    INPUTS,
-    Case,
-    assert_case,
-    covering,
-    exact,
-    oracle,
-    outputs_and_gradients,
-    torch_own,
-)
 
 from rownorm import reference
 from rownorm.program import ACTIVATIONS
+from support.cases import DTYPES, INPUTS, Case, outputs_and_gradients
+from support.criterion import assert_case
+from support.oracle import exact, oracle
+from support.pairwise import covering
+from support.torch_answers import torch_own
 
 CASES = [
     Case(shape=(3, 4, 9), dtype=torch.float64, **one)

@@ -6,17 +6,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import (
-    DTYPES,
-    INPUTS,
-    REGIMES,
-    Case,
-    assert_same_bits,
-    call,
-    forced,
-    ours,
-    outputs_and_gradients,
-)
+
+from support.cases import DTYPES, INPUTS, Case, call, ours, outputs_and_gradients
+from support.criterion import assert_same_bits
+from support.regimes import REGIMES, forced
 
 EVERY_REGIME = pytest.mark.parametrize("regime", REGIMES)
 NORMS = pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])

@@ -6,9 +6,12 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from helpers import DATA, DTYPES, ON_GPU, REGIMES, Case, assert_case, forced
 
 from rownorm.kernels.arithmetic import inverse_deviation
+from support.cases import DTYPES, Case
+from support.criterion import assert_case
+from support.data import DATA
+from support.regimes import ON_GPU, REGIMES, forced
 
 NORMS = pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
 

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 import torch
-from compiled import backward_ptx
-from helpers import HAS_CLUSTERS
 
 from rownorm.launch import Device, clusters
+from support.compiled import backward_ptx
+from support.regimes import HAS_CLUSTERS
 
 
 def test_no_driver_no_clusters(monkeypatch):

@@ -5,8 +5,6 @@ import itertools
 
 import pytest
 import torch
-from helpers import _torch_activation
-from norm_cases import COLS, ROWS, every_case, few_cases, full_cases, gradients, same_bits
 from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
@@ -15,6 +13,8 @@ import rownorm
 from rownorm.launch import force
 from rownorm.ops import execute
 from rownorm.program import ACTIVATIONS
+from support.operators import COLS, ROWS, every_case, few_cases, full_cases, gradients, same_bits
+from support.torch_answers import torch_activation
 
 REGIMES = {
     "tile": {"regime": "tile", "block_rows": 2},
@@ -537,5 +537,5 @@ def test_fp64_rows_with_a_gradient_of_16_bits_alone(activation, settings, device
         y = rownorm.rms_norm(x, weight, eps=1e-6, activation=activation)
         (found,) = torch.autograd.grad(y.sum(), weight)
     scaled = torch.nn.functional.rms_norm(x, (COLS,), eps=1e-6) * weight.double()
-    (expected,) = torch.autograd.grad(_torch_activation(activation, scaled).sum(), weight)
+    (expected,) = torch.autograd.grad(torch_activation(activation, scaled).sum(), weight)
     torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-3)

@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from compiled import backward_ptx
 from triton import knobs
 
 import rownorm
 from rownorm.launch import launcher
 from rownorm.launch.l1 import copies_through_l1
+from support.compiled import backward_ptx
 
 PTX = "cp.async.cg.shared.global [a], [b], 0x10; cp.async.ca.shared.global [c], [d], 0x8;"
 

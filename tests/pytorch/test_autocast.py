@@ -5,10 +5,10 @@ import contextlib
 import pytest
 import torch
 import torch.nn.functional as F
-from norm_cases import COLS, OPERATORS, ROWS, full_cases, gradients, same_bits
 from torch._subclasses import FakeTensorMode
 
 import rownorm
+from support.operators import COLS, OPERATORS, ROWS, full_cases, gradients, same_bits
 
 HALVES = (torch.float16, torch.bfloat16)
 half_precision = pytest.mark.parametrize("dtype", HALVES, ids=str)

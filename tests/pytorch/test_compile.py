@@ -5,11 +5,11 @@ import contextlib
 import pytest
 import torch
 from functorch.compile import make_boxed_func
-from norm_cases import COLS, ROWS, every_case, full_cases, gradients, same_bits
 from torch._dynamo.backends.common import aot_autograd
 from torch.utils.checkpoint import checkpoint
 
 import rownorm
+from support.operators import COLS, ROWS, every_case, full_cases, gradients, same_bits
 
 
 @pytest.fixture(autouse=True)

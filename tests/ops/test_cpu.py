@@ -2,19 +2,12 @@
 
 import pytest
 import torch
-from helpers import (
-    DTYPES,
-    Case,
-    assert_case,
-    assert_gradients_at_what_is_kept,
-    assert_same_bits,
-    combinations,
-    name_of,
-    ours,
-)
 
 import rownorm
 from rownorm.ops import cpu, execute
+from support.cases import DTYPES, Case, ours
+from support.criterion import assert_case, assert_gradients_at_stored_h, assert_same_bits
+from support.pairwise import combinations, name_of
 
 pytestmark = pytest.mark.usefixtures("without_interpreter")
 
@@ -72,7 +65,7 @@ def test_what_torch_has_not_does_not_go_there(center, options, expected, torchs_
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_gradients_of_rows_that_vary_less_than_they_are_rounded(dtype, rounding):
     for n_cols in (1, 70):
-        assert_gradients_at_what_is_kept(dtype, n_cols, "cpu", rounding=rounding)
+        assert_gradients_at_stored_h(dtype, n_cols, "cpu", rounding=rounding)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)

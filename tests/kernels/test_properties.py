@@ -2,23 +2,14 @@
 
 import hypothesis
 import torch
-from helpers import (
-    DTYPES,
-    INPUTS,
-    REGIMES,
-    Case,
-    call,
-    exact,
-    forced,
-    one_rounding,
-    oracle,
-    ours,
-    outputs_and_gradients,
-)
 from hypothesis import strategies as st
 
 from rownorm.launch import force
 from rownorm.program import ACTIVATIONS
+from support.cases import DTYPES, INPUTS, Case, call, ours, outputs_and_gradients
+from support.oracle import exact, oracle
+from support.regimes import REGIMES, forced
+from support.rounding import one_rounding
 
 settings = hypothesis.settings(
     deadline=None,

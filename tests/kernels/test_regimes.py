@@ -5,26 +5,17 @@ from dataclasses import replace
 import pytest
 import torch
 import triton.language as tl
-from helpers import (
-    REGIMES,
-    Case,
-    assert_case,
-    assert_gradients_at_what_is_kept,
-    assert_same_bits,
-    call,
-    combinations,
-    exact,
-    forced,
-    name_of,
-    oracle,
-    ours,
-    truncates,
-)
 
 from rownorm.kernels.backward import column_sums
 from rownorm.launch import Device, Problem, force, plan
 from rownorm.launch.backward import calls
 from rownorm.program import Program
+from support.cases import Case, call, ours
+from support.criterion import assert_case, assert_gradients_at_stored_h, assert_same_bits
+from support.oracle import exact, oracle
+from support.pairwise import combinations, name_of
+from support.regimes import REGIMES, forced
+from support.rounding import truncates
 
 NORMS = pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
 EVERY_REGIME = pytest.mark.parametrize("regime", REGIMES)
@@ -88,7 +79,7 @@ def test_a_row_beside_one_that_is_far_from_0(regime, device):
 @EVERY_REGIME
 def test_gradients_of_rows_that_vary_less_than_they_are_rounded(regime, dtype, n_cols, device):
     with forced(regime):
-        assert_gradients_at_what_is_kept(dtype, n_cols, device)
+        assert_gradients_at_stored_h(dtype, n_cols, device)
 
 
 @pytest.mark.parametrize("eps", [0.0, 1e-5])
@@ -99,7 +90,7 @@ def test_rstd_without_calls(center, regime, eps, device):
     tensors = case.tensors(device)
     with forced(regime, fast_rstd=True):
         assert_case(case, tensors)
-        assert_gradients_at_what_is_kept(torch.bfloat16, 70, device)
+        assert_gradients_at_stored_h(torch.bfloat16, 70, device)
         tensors["x"][3] *= 1e-18
         assert_case(case, tensors)
 

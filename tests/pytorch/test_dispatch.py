@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from norm_cases import COLS, ROWS, every_case, full_cases, gradients, same_bits
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rownorm
+from support.operators import COLS, ROWS, every_case, full_cases, gradients, same_bits
 
 
 class Dispatched(TorchDispatchMode):

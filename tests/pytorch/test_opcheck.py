@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from norm_cases import OPERATORS, every_case, few_cases, full_cases
 from torch.library import opcheck
 
 from rownorm.program import Program
+from support.operators import OPERATORS, every_case, few_cases, full_cases
 
 WANTED = {"everything": (1, 1, 1, 1, 1), "rows": (1, 1, 0, 0, 0), "parameters": (0, 0, 1, 1, 1)}
 

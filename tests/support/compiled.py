@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+TESTS = Path(__file__).parent.parent  # a script finds ``support`` there
 _COMPILE = """
 import json, sys, torch
 from rownorm.launch import force, launcher, resources
@@ -29,6 +30,8 @@ def said(arguments: list[str], cache: Path) -> Any:
     """What Python prints, as JSON, where kernels are compiled: without the interpreter, and into a cache of its own."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(cache)
+    paths = [str(TESTS), os.environ.get("PYTHONPATH")]
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     command = [sys.executable, *arguments]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

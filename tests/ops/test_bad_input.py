@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from helpers import assert_same_bits
 
 import rownorm
 from rownorm.ops import execute
+from support.criterion import assert_same_bits
 
 OPERATIONS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
 N_COLS = 12

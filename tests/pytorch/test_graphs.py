@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from norm_cases import every_case, full_cases, gradients, same_bits
 
 from rownorm.launch import force
+from support.operators import every_case, full_cases, gradients, same_bits
 
 needs_gpu = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="CUDA graphs and streams need a GPU"

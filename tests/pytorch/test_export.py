@@ -4,9 +4,9 @@ import io
 
 import pytest
 import torch
-from norm_cases import COLS, ROWS, every_case, full_cases, same_bits
 
 import rownorm
+from support.operators import COLS, ROWS, every_case, full_cases, same_bits
 
 
 class Norm(torch.nn.Module):

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from norm_cases import COLS, ROWS, every_case, few_cases, full_cases
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import rownorm
+from support.operators import COLS, ROWS, every_case, few_cases, full_cases
 
 
 def fp64(case, device, **options):

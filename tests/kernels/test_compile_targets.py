@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from compiled import said
+
+from support.compiled import said
 
 ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942")
 WIDTHS = (256, 1000, 4096, 8192, 16384, 65536)

@@ -8,10 +8,10 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from helpers import _torch_activation
 
 from rownorm.kernels.activations import activate, activation_gradient
 from rownorm.program import ACTIVATIONS
+from support.torch_answers import torch_activation
 
 SMOOTH = ("silu", "gelu", "gelu_tanh")
 EVERY_ACTIVATION = pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -160,7 +160,7 @@ def test_edges_are_as_in_torch(activation, form, device):
     z = torch.tensor([*EDGES, *(-value for value in EDGES)])
     y, slope = evaluated(z.to(device), activation, form)
     wide = z.double().requires_grad_()
-    torch_y = _torch_activation(activation, wide)
+    torch_y = torch_activation(activation, wide)
     (torch_slope,) = torch.autograd.grad(torch_y.sum(), wide)
     if activation == "gelu" and form != PRECISE:
         torch_y = torch.where(z == -math.inf, 0.0, torch_y)

@@ -5,12 +5,15 @@ import fcntl
 
 import pytest
 import torch
-from helpers import Case, assert_case, assert_same_bits, call, exact, one_rounding, oracle, ours
 
 import rownorm
 from rownorm import launch
 from rownorm.launch import launcher, native
 from rownorm.ops import execute
+from support.cases import Case, call, ours
+from support.criterion import assert_case, assert_same_bits
+from support.oracle import exact, oracle
+from support.rounding import one_rounding
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a GPU: too large for the interpreter, or not in it"

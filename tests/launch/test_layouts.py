@@ -3,9 +3,11 @@ copied."""
 
 import pytest
 import torch
-from helpers import REGIMES, Case, assert_case, assert_same_bits, forced, ours
 
 from rownorm import launch
+from support.cases import Case, ours
+from support.criterion import assert_case, assert_same_bits
+from support.regimes import REGIMES, forced
 
 ROWS = ("x", "residual", "dy", "dh")
 
