@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from rownorm.launch import force
 from support.operators import every_case, full_cases, gradients, same_bits
 
 needs_gpu = pytest.mark.skipif(
@@ -40,22 +39,6 @@ def test_graph_capture(case, device):
                 t.normal_()
         graph.replay()
         same_bits(captured, both_ways(case, tensors))
-
-
-@needs_gpu
-@full_cases
-@pytest.mark.parametrize("regime", ["tile", "resident", "looped", "split"])
-def test_graph_capture_in_every_regime(case, regime, device):
-    tensors = case.tensors(device, rows=(5,), cols=1000)
-    with force(regime=regime):
-        case(**tensors)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            captured = case(**tensors)
-        for t in tensors.values():
-            t.normal_()
-        graph.replay()
-        same_bits(captured, case(**tensors))
 
 
 @needs_gpu

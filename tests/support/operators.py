@@ -17,7 +17,7 @@ ROWS, COLS = 3, 8
 
 
 @dataclass(frozen=True)
-class Case:
+class OperatorCase:
     """One operator with some of its optional tensors and options."""
 
     operator: str
@@ -97,8 +97,8 @@ class Case:
         return sum(output.sin().sum() for output in self.expected(*tensors))
 
 
-def _cases(*sets: tuple[str, tuple[str, ...], dict[str, Any]]) -> list[Case]:
-    return [Case(operator, *options) for operator in OPERATORS for options in sets]
+def _cases(*sets: tuple[str, tuple[str, ...], dict[str, Any]]) -> list[OperatorCase]:
+    return [OperatorCase(operator, *options) for operator in OPERATORS for options in sets]
 
 
 BARE = ("bare", (), {})
