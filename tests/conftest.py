@@ -50,16 +50,12 @@ def poisoned_memory():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def fused_multiply_add():
-    """Rounded once, as by a GPU. Triton's interpreter rounds the product, too, which PyTorch's own sums do not."""
-    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
-
-    def create_fma(_, x, y, z):
-        total = x.data.astype(np.float64) * y.data + z.data
-        return TensorHandle(total.astype(z.data.dtype), z.dtype.scalar)
+def interpreter():
+    """Triton's interpreter rounds like a GPU, and prepares its language once per kernel: ``support/interpreter.py``."""
+    from support.interpreter import apply
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(InterpreterBuilder, "create_fma", create_fma)
+        apply(patch)
         yield
 
 

@@ -75,6 +75,8 @@ def _exact_erf(z: np.ndarray) -> np.ndarray:
     for n in range(1, 300):
         term = term * 2 * inner * inner / (2 * n + 1)
         total = total + term
+        if (np.abs(term) <= np.abs(total) * 2.0**-70).all():  # extended precision has 64 bits
+            break
     return 2 / np.sqrt(np.arccos(np.longdouble(-1))) * np.exp(-inner * inner) * total
 
 
