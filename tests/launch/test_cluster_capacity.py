@@ -56,7 +56,7 @@ def test_the_driver_answers_before_anything_else_was_done():
     assert int(ran.stdout) == len(clusters.SHARES)
 
 
-def test_warps_send_for_themselves_where_there_are_several_and_room_for_all(tmp_path):
+def test_warps_send_for_themselves_where_there_are_several_and_room_for_all(triton_cache):
     cases = {  # cluster, warps, columns of a tile, columns of a row
         (8, 2, 256, 16384): True,
         (8, 2, 2048, 16384): True,
@@ -71,7 +71,7 @@ def test_warps_send_for_themselves_where_there_are_several_and_room_for_all(tmp_
     asked = [
         (case[3], {"regime": "cluster"} | dict(zip(names, case, strict=False))) for case in cases
     ]
-    for (case, by_warps), ptx in zip(cases.items(), backward_ptx(asked, tmp_path), strict=True):
+    for (case, by_warps), ptx in zip(cases.items(), backward_ptx(asked, triton_cache), strict=True):
         assert ("complete_tx::bytes.f32" in ptx) == by_warps, case
         assert ("complete_tx::bytes.v2.f32" in ptx) != by_warps, case
         # Twice, if a column were two threads': each had twice as many, and would send the sums of both halves.

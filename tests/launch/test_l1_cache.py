@@ -73,10 +73,10 @@ def test_the_hook_of_somebody_else_stays(monkeypatch):
     assert knobs.runtime.add_stages_inspection_hook is theirs
 
 
-def test_programs_of_a_cluster_copy_through_l1_and_the_others_past_it(tmp_path):
+def test_programs_of_a_cluster_copy_through_l1_and_the_others_past_it(triton_cache):
     shared = {"regime": "cluster", "num_warps": 4, "block_cols": 1024, "cluster_size": 2}
     own = {"regime": "resident", "num_warps": 4, "block_cols": 2048}
-    cluster, alone = backward_ptx([(8192, shared), (8192, own)], tmp_path)
+    cluster, alone = backward_ptx([(8192, shared), (8192, own)], triton_cache)
     assert "cp.async.cg" not in cluster
     assert "], 0x10" in cluster.partition("cp.async.ca")[2]
     assert "cp.async.cg" in alone

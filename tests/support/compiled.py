@@ -1,4 +1,4 @@
-"""Kernels as the compiler makes them for a GPU that need not be there."""
+"""Kernels compiled without a GPU, in a process of their own, because Triton's interpreter cannot compile."""
 
 import json
 import os
@@ -7,27 +7,27 @@ import sys
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).parent.parent  # a script finds ``support`` there
+TESTS = Path(__file__).parent.parent  # scripts import ``support`` from it
 _COMPILE = """
 import json, sys, torch
 from rownorm.launch import force, launcher, resources
 from rownorm.program import Program
-kept = []
+compiled = []
 compile_for = launcher.compile_for
-def keep(*given):
-    kept.append(compile_for(*given))
-    return kept[-1]
-resources.compile_for = keep
+def recorded(*arguments):
+    compiled.append(compile_for(*arguments))
+    return compiled[-1]
+resources.compile_for = recorded
 for n_cols, settings in json.loads(sys.argv[1]):
     x = torch.empty(4096, n_cols, dtype=torch.bfloat16, device="meta")
     with force(block_rows=1, num_stages=3, **settings):
         resources.compile_backward(x, None, None, x[0], x[0], Program(True, 1e-5), resources.TARGETS["sm_90"])
-print(json.dumps([kernel.asm["ptx"] for kernel in kept if ".entry backward_tile" in kernel.asm["ptx"]]))
+print(json.dumps([kernel.asm["ptx"] for kernel in compiled if ".entry backward_tile" in kernel.asm["ptx"]]))
 """
 
 
-def said(arguments: list[str], cache: Path) -> Any:
-    """What Python prints, as JSON, where kernels are compiled: without the interpreter, and into a cache of its own."""
+def json_of(arguments: list[str], cache: Path) -> Any:
+    """What a Python process prints, read as JSON. It compiles kernels: it runs without the interpreter."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(cache)
     paths = [str(TESTS), os.environ.get("PYTHONPATH")]
@@ -39,5 +39,5 @@ def said(arguments: list[str], cache: Path) -> Any:
 
 
 def backward_ptx(cases: list[tuple[int, dict]], cache: Path) -> list[str]:
-    """``backward_tile`` for rows of so many bf16 columns with these settings, compiled for sm_90."""
-    return said(["-c", _COMPILE, json.dumps(cases)], cache)
+    """The PTX for sm_90 of ``backward_tile`` for each (columns, settings), LayerNorm in bf16."""
+    return json_of(["-c", _COMPILE, json.dumps(cases)], cache)
