@@ -140,7 +140,11 @@ def test_checks_come_before_fake_tensors_too(norm):
         norm(torch.empty(ROWS, COLS), torch.empty(COLS + 1))
 
 
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore::torch.jit.TracerWarning",
+    "ignore:`torch.jit.trace:DeprecationWarning",
+    "ignore:`torch.jit.trace:FutureWarning",
+)
 @pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize("module", [rownorm.nn.RMSNorm, rownorm.nn.LayerNorm])
 def test_jit_trace(module, trains, device):
