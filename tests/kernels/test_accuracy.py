@@ -1,4 +1,4 @@
-"""Errors against the oracle, beside PyTorch's own, on data that is easy and data that is not."""
+"""Errors against the oracle, compared with PyTorch's own errors, on easy and difficult data."""
 
 import math
 
@@ -53,7 +53,7 @@ def _inverse_deviations(
 @pytest.mark.parametrize("fast_rstd", [False, True], ids=["rounded", "fast_rstd"])
 @pytest.mark.parametrize("eps", [1e-5, 0.0])
 def test_the_inverse_deviation_has_22_bits(eps, fast_rstd, device):
-    """Of rows of any size: infinite, not a number, and so small that only eps keeps it from being infinite."""
+    """For variations from 1e-34 to 1e38, and infinity, NaN and 0."""
     n = 1000
     variation = torch.logspace(-34, 38, 4096, dtype=torch.float64).float()
     variation[:3] = torch.tensor([math.inf, math.nan, 0.0])

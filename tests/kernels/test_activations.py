@@ -1,5 +1,4 @@
-"""Activations and their slopes as the kernels compute them, number by number: errors in ulp of what is stored, and the
-numbers at the edge."""
+"""Activations and their derivatives in the kernels: errors in ulp of the stored dtype, and special values."""
 
 import math
 
@@ -36,7 +35,7 @@ def _evaluate(
 
 
 def evaluated(z: torch.Tensor, activation: str, form: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """(activation(z), its derivative) in the dtype of z, before anything is rounded to be stored."""
+    """(activation(z), its derivative) in the dtype of z, before the rounding of a store."""
     precise, may_wait = form == PRECISE, form == SHORTEST
     block = 1 << 14
     padded = torch.zeros(-(-len(z) // block) * block, dtype=z.dtype, device=z.device)
@@ -47,7 +46,7 @@ def evaluated(z: torch.Tensor, activation: str, form: str) -> tuple[torch.Tensor
 
 
 def exactly(z: torch.Tensor, activation: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(activation(z), its derivative, activation(z) / z) in fp64, with a tail that keeps its digits."""
+    """(activation(z), its derivative, activation(z) / z) in fp64, accurate for large negative z too."""
     z = z.double().cpu().numpy()
     if activation == "gelu":
         share = np.array([0.5 * math.erfc(-value / math.sqrt(2)) for value in z])
@@ -59,7 +58,7 @@ def exactly(z: torch.Tensor, activation: str) -> tuple[np.ndarray, np.ndarray, n
 
 
 def ulps(made: torch.Tensor, truth: np.ndarray, dtype: torch.dtype, beside=0.0) -> float:
-    """The largest error, in ulp of ``dtype`` at the true value, or at what is ``beside`` it if that is larger."""
+    """The largest error, in ulp of ``dtype`` at the true value, or at ``beside`` if that is larger."""
     limits = torch.finfo(dtype)
     size = np.maximum(np.abs(truth), np.maximum(beside, limits.tiny))
     error = np.abs(made.double().numpy() - truth)
@@ -67,7 +66,7 @@ def ulps(made: torch.Tensor, truth: np.ndarray, dtype: torch.dtype, beside=0.0) 
 
 
 def numbers(device: str) -> torch.Tensor:
-    """Many fp32 numbers of both signs: evenly up to 20, and down to the smallest."""
+    """Many fp32 numbers of both signs: evenly spaced up to 20, and logarithmically down to the smallest."""
     even = torch.linspace(-20, 20, 100_001)
     small = torch.logspace(-37, 0, 10_000, dtype=torch.float64).float()
     return torch.cat([even, small, -small]).to(device)
@@ -86,12 +85,12 @@ def numbers(device: str) -> torch.Tensor:
     ids=str,
 )
 @pytest.mark.parametrize("form", [SHORT, SHORTEST])
-def test_short_forms_are_good_for_16_bits(activation, dtype, most, form, device):
-    """What a store adds is half an ulp. A slope is a sum, of which the share is one part, and can be no better."""
+def test_short_forms_are_accurate_enough_for_16_bits(activation, dtype, most, form, device):
+    """A store adds half an ulp. A slope is a sum with ``share`` as one term, so its error is relative to that."""
     z = numbers(device)
     y, slope = evaluated(z, activation, form)
     true_y, true_slope, share = exactly(z, activation)
-    # Beyond -4.5 PyTorch's gelu, from 1 + erf in fp32, has no digit left that is right.
+    # Below -4.5 PyTorch's gelu in fp32, computed from 1 + erf, has no correct digit.
     assert ulps(y, true_y, dtype, beside=1e-5) <= most
     assert ulps(slope, true_slope, dtype, beside=np.maximum(share, 1e-5)) <= most
 
@@ -99,7 +98,7 @@ def test_short_forms_are_good_for_16_bits(activation, dtype, most, form, device)
 @pytest.mark.parametrize("activation", SMOOTH)
 @pytest.mark.parametrize("form", [SHORT, SHORTEST])
 def test_short_forms_stay_within_the_budget_of_roundings(activation, form, device):
-    """What 16 roundings of fp32 can do, of the argument or of its share, is what the lab allows for the formulas."""
+    """The lab allows 16 fp32 roundings for the formulas."""
     z = torch.linspace(-12, 12, 1 << 15, device=device)
     y, slope = evaluated(z, activation, form)
     truth, true_slope, _ = exactly(z, activation)
@@ -109,7 +108,7 @@ def test_short_forms_stay_within_the_budget_of_roundings(activation, form, devic
 
 
 @pytest.mark.parametrize("activation", SMOOTH)
-def test_precise_forms_are_good_for_fp32(activation, device):
+def test_precise_forms_are_accurate_enough_for_fp32(activation, device):
     z = numbers(device)
     y, slope = evaluated(z, activation, PRECISE)
     true_y, true_slope, _ = exactly(z, activation)
@@ -121,8 +120,8 @@ def test_precise_forms_are_good_for_fp32(activation, device):
     ("activation", "form"),
     [*((activation, PRECISE) for activation in SMOOTH), ("gelu", SHORT), ("gelu", SHORTEST)],
 )
-def test_fp64_has_all_its_digits(activation, form, device):
-    """The short forms of gelu are for fp32 alone: fp64 takes the long one, even where 16 bits are stored."""
+def test_fp64_is_accurate_to_8_ulp(activation, form, device):
+    """The short forms of gelu are for fp32. fp64 takes the precise form, also where 16 bits are stored."""
     z = numbers(device).double()
     y, slope = evaluated(z, activation, form)
     true_y, true_slope, _ = exactly(z, activation)
@@ -150,12 +149,12 @@ EDGES = [
 
 @pytest.mark.parametrize("form", FORMS)
 @EVERY_ACTIVATION
-def test_edges_are_as_in_torch(activation, form, device):
-    """Infinities, nan, both zeros, subnormal and great numbers; zeros of ``y`` with their sign.
+def test_special_values_are_as_in_torch(activation, form, device):
+    """Infinities, NaN, both zeros, subnormal and large numbers, and the sign of zeros of ``y``.
 
-    In fp64, since PyTorch's own gelu in fp32 makes nan of inf on a CPU. Where z^2 overflows, the slope of gelu_tanh is
-    nan, here as there. Of -inf PyTorch's gelu makes nan, too; in the short form it is the limit, 0. Whether PyTorch's
-    relu of -0 is -0, as it is here, depends on the processor.
+    PyTorch computes in fp64, because its gelu of inf in fp32 on a CPU is NaN. Where z^2 overflows, the slope of gelu_tanh
+    is NaN in both. PyTorch's gelu of -inf is NaN; the short form gives the limit, 0. In PyTorch it depends on the
+    processor whether relu of -0 is -0; here it always is.
     """
     z = torch.tensor([*EDGES, *(-value for value in EDGES)])
     y, slope = evaluated(z.to(device), activation, form)

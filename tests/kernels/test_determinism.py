@@ -1,4 +1,4 @@
-"""The same bits every time, whatever else is asked for and whatever else is in the batch."""
+"""The same bits every time, for any set of requested gradients and any other rows in the batch."""
 
 import itertools
 import math
@@ -24,7 +24,7 @@ def assert_all_same(made: dict, again: dict) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_memory_is_poisoned(dtype, device):
-    """What every other test relies on: memory that nothing was written to shows as NaN."""
+    """Every other test relies on it: unwritten memory is NaN."""
     empty = torch.empty(3, 5, dtype=dtype, device=device)
     assert empty.isnan().all()
     assert torch.empty_like(empty, memory_format=torch.contiguous_format).isnan().all()
@@ -41,9 +41,8 @@ def test_repetition_gives_the_same_bits(regime, device):
 
 @pytest.mark.parametrize("residual_dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("wanted", SUBSETS, ids="+".join)
-def test_only_what_is_asked_for(wanted, residual_dtype, device):
-    """Every combination of inputs that require grad: those gradients, the same bits, and no
-    others."""
+def test_only_requested_gradients_are_computed(wanted, residual_dtype, device):
+    """Every combination of inputs that require grad gets the same bits, and no other gradient."""
     case = Case(True, shape=(3, 20), bias=True, pre_bias=True, residual_dtype=residual_dtype)
     tensors = case.tensors(device)
     every = ours(case, tensors)
@@ -58,8 +57,7 @@ def test_only_what_is_asked_for(wanted, residual_dtype, device):
 @pytest.mark.parametrize("wanted", [*INPUTS, None])
 @EVERY_REGIME
 def test_one_gradient_in_every_regime(regime, wanted, device):
-    """Nothing but one gradient, from an operation without a residual or, asked for its gradient,
-    with one."""
+    """One gradient is requested, or none. Only the gradient of the residual has a residual."""
     residual_dtype = torch.float32 if wanted == "residual" else None
     case = Case(False, shape=(3, 40), bias=True, pre_bias=True, residual_dtype=residual_dtype)
     tensors = case.tensors(device)
@@ -76,8 +74,8 @@ def test_one_gradient_in_every_regime(regime, wanted, device):
 
 
 @pytest.mark.parametrize("used", ["y", "h"])
-def test_one_output_used(used, device):
-    """A gradient that comes by one output alone."""
+def test_gradient_through_one_output(used, device):
+    """Only one of the outputs receives a gradient."""
     case = Case(True, shape=(3, 20), bias=True, residual_dtype=torch.float32)
     tensors = case.tensors(device)
     unused, cotangent = ("dh", "dy") if used == "y" else ("dy", "dh")
@@ -104,8 +102,7 @@ def test_rows_do_not_depend_on_the_batch(regime, center, device):
 
 @pytest.mark.parametrize("n_cols", [5, 64, 130])
 def test_rows_do_not_depend_on_the_batch_by_default(n_cols, device):
-    """The same without forcing a plan: its compiled settings do not depend on the number of
-    rows."""
+    """Without a forced plan: its compiled settings do not depend on the number of rows."""
     case = Case(True, shape=(40, n_cols), bias=True)
     tensors = case.tensors(device)
     together = ours(case, tensors)
@@ -118,8 +115,8 @@ def test_rows_do_not_depend_on_the_batch_by_default(n_cols, device):
 @pytest.mark.parametrize(("value", "place"), [(math.inf, 0), (-math.inf, 71), (math.nan, 37)])
 @NORMS
 @EVERY_REGIME
-def test_not_finite_in_one_row(regime, center, value, place, device):
-    """Other rows keep their bits; the row itself becomes what torch makes of it."""
+def test_non_finite_values_stay_in_their_row(regime, center, value, place, device):
+    """Other rows keep their bits. The row itself is what PyTorch computes."""
     case = Case(center, shape=(3, 72), bias=center)
     tensors = case.tensors(device)
     with forced(regime):

@@ -18,8 +18,7 @@ settings = hypothesis.settings(
     max_examples=40,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
 )
-# Rows have an eps of 1/100, so that rstd is at most 10 and 64 roundings of numbers up to 100 are
-# all that can happen between an input and an output.
+# eps is 1/100, so rstd is at most 10. Between an input and an output there are at most 64 roundings of numbers up to 100.
 ROUNDINGS = 64 * 100
 
 plans = st.one_of(
@@ -58,7 +57,7 @@ def cases(draw) -> Case:
 
 
 def strided(draw, t: torch.Tensor) -> torch.Tensor:
-    """The same numbers with another storage offset, padding after rows, or order of dimensions."""
+    """The same values with a random storage offset, padding after rows and order of dimensions."""
     order = draw(st.permutations(range(t.dim())))
     padding = draw(st.integers(0, 3))
     moved = t.permute(order)
@@ -72,7 +71,7 @@ def strided(draw, t: torch.Tensor) -> torch.Tensor:
 
 
 def allowed(truth, dtype, case: Case):
-    """Backward starts from h as it was stored, in the dtype of the residual."""
+    """The largest allowed error. Backward starts from the stored h, in the dtype of the residual."""
     coarsest = torch.float32 in (case.residual_dtype or case.dtype, case.dtype)
     unit = 2.0 ** (-24 if coarsest else -53)
     largest = 1 + abs(truth).max(initial=0)
@@ -81,8 +80,8 @@ def allowed(truth, dtype, case: Case):
 
 @settings
 @hypothesis.given(cases(), plans, st.data())
-def test_any_case_is_the_row_program(device, case, plan, data):
-    """Any options, shape, strides and plan: outputs and those gradients that are wanted."""
+def test_any_case_computes_the_row_program(device, case, plan, data):
+    """Any options, shape, strides and plan: outputs and requested gradients."""
     torch.manual_seed(0)
     tensors = case.tensors(device)
     for name in ("x", "residual", "dy", "dh"):
@@ -104,7 +103,7 @@ def test_any_case_is_the_row_program(device, case, plan, data):
     st.sampled_from(DTYPES), st.integers(1, 70), st.sampled_from([None, *ACTIVATIONS]), plans
 )
 def test_scaling_by_a_power_of_two_changes_nothing(device, dtype, n_cols, activation, plan):
-    """RMSNorm without eps knows no scale: the same bits."""
+    """RMSNorm with eps = 0 does not depend on the scale of a row: the same bits."""
     case = Case(False, dtype, (2, n_cols), eps=0.0, activation=activation)
     torch.manual_seed(0)
     tensors = case.tensors(device)
@@ -117,8 +116,7 @@ def test_scaling_by_a_power_of_two_changes_nothing(device, dtype, n_cols, activa
 @hypothesis.settings(settings, max_examples=20)
 @hypothesis.given(st.integers(2, 50), st.sampled_from(REGIMES))
 def test_gradient_is_orthogonal_to_what_the_norm_ignores(device, n_cols, regime):
-    """LayerNorm does not see a shift of a row: dx sums to zero. RMSNorm without eps does not see
-    its scale."""
+    """LayerNorm ignores a shift of a row, so dx sums to zero. RMSNorm with eps = 0 ignores its scale."""
     torch.manual_seed(0)
     for center in (True, False):
         case = Case(center, torch.float64, (2, n_cols), eps=1e-3 if center else 0.0)

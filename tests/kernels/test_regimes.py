@@ -1,4 +1,4 @@
-"""Every regime, forced on small rows: widths around its blocks, and options in all pairs."""
+"""Every regime, forced on small rows: widths around its block sizes, and all pairs of options."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ def test_options_in_every_pair(regime, case, device):
 @pytest.mark.parametrize("n_cols", WIDTHS)
 @EVERY_REGIME
 def test_widths_around_powers_of_two(regime, n_cols, device):
-    # Width and norm go together so that each norm meets full, nearly full and barely begun blocks.
+    # Widths alternate between the norms. Each norm gets full, nearly full and nearly empty blocks.
     for center in (True, False) if regime == "tile" else ((n_cols + len(regime)) % 2 == 0,):
         case = Case(center, shape=(2, n_cols), bias=True, pre_bias=True)
         with forced(regime):
@@ -48,16 +48,15 @@ def test_widths_around_powers_of_two(regime, n_cols, device):
 @pytest.mark.parametrize("n_rows", [1, 2, 4, 5, 9])
 @EVERY_REGIME
 def test_row_counts(regime, n_rows, device):
-    """Fewer rows than a tile has, as many, and one more; with two programs that share them in
-    backward."""
+    """Fewer rows than a tile has, as many, and one more. Two programs share them in backward."""
     case = Case(True, shape=(n_rows, 20), bias=True)
     with forced(regime, n_programs=2):
         assert_case(case, case.tensors(device))
 
 
 @pytest.mark.parametrize("regime", ["tile", "resident", "cluster"])
-def test_a_row_beside_one_that_is_far_from_0(regime, device):
-    """Each gets what it gets alone; of a constant row, whose ``x_hat`` is 0, the weight gets nothing."""
+def test_a_large_row_does_not_change_its_neighbors(regime, device):
+    """A constant row has ``x_hat`` = 0, so it adds nothing to the gradient of the weight."""
     case = Case(True, torch.bfloat16, shape=(4, 70), bias=True, activation="gelu")
     tensors = case.tensors(device)
     near = tensors["x"].clone()
@@ -77,7 +76,7 @@ def test_a_row_beside_one_that_is_far_from_0(regime, device):
 @pytest.mark.parametrize("n_cols", [1, 70, 200])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @EVERY_REGIME
-def test_gradients_of_rows_that_vary_less_than_they_are_rounded(regime, dtype, n_cols, device):
+def test_gradients_are_those_at_the_stored_h(regime, dtype, n_cols, device):
     with forced(regime):
         assert_gradients_at_stored_h(dtype, n_cols, device)
 
@@ -85,7 +84,7 @@ def test_gradients_of_rows_that_vary_less_than_they_are_rounded(regime, dtype, n
 @pytest.mark.parametrize("eps", [0.0, 1e-5])
 @pytest.mark.parametrize("regime", ["tile", "resident"])
 @NORMS
-def test_rstd_without_calls(center, regime, eps, device):
+def test_fast_rstd_is_as_accurate(center, regime, eps, device):
     case = Case(center, torch.bfloat16, shape=(5, 70), bias=center, eps=eps)
     tensors = case.tensors(device)
     with forced(regime, fast_rstd=True):
@@ -98,9 +97,7 @@ def test_rstd_without_calls(center, regime, eps, device):
 @pytest.mark.parametrize("shape", [(0, 20), (3, 0, 20)])
 @pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
 @EVERY_REGIME
-def test_no_rows_at_all(regime, shape, residual, device):
-    """Outputs are empty, and the gradients of parameters are sums of nothing: zero, not left as
-    they were."""
+def test_no_rows_give_empty_outputs_and_zero_parameter_gradients(regime, shape, residual, device):
     residual_dtype = torch.float32 if residual else None
     case = Case(True, shape=shape, bias=True, pre_bias=True, residual_dtype=residual_dtype)
     with forced(regime):
@@ -127,14 +124,13 @@ def test_eps(center, eps, device):
 
 @EVERY_REGIME
 def test_llama_rounding_is_that_of_the_input_dtype(regime, device):
-    """``x_hat`` in fp16 exactly, then the weight in fp32: with ``weight`` in fp32, y shows which
-    was done."""
+    """``x_hat`` is rounded to fp16, then multiplied by a weight in fp32."""
     case = Case(False, torch.float16, parameter_dtype=torch.float32, rounding="llama")
     tensors = case.tensors(device)
     x_hat = oracle(replace(case, rounding="once", weight=False), tensors | {"weight": None})["y"]
     nearest = torch.from_numpy(x_hat.astype("float64")).to(device).half().double()
     product = nearest * tensors["weight"].double()
-    # A hair's breadth from a tie, fp32 may round the other way: those elements are not asked.
+    # Very close to a tie, fp32 may round the other way. Those elements are not compared.
     spacing = 2.0 ** (torch.frexp(nearest.abs()).exponent - 11)
     to_tie = (torch.from_numpy(x_hat.astype("float64")).to(device) - nearest).abs() / spacing - 0.5
     clear = to_tie.abs() > 1e-2
@@ -165,8 +161,8 @@ def test_relu_has_no_gradient_at_zero(regime, device):
 
 @pytest.mark.parametrize("data", ["normal", "offset", "constant"])
 @pytest.mark.parametrize("residual_dtype", [None, torch.bfloat16], ids=str)
-def test_clusters_that_load_ahead_and_clusters_that_do_not(residual_dtype, data, device):
-    """The same bits: with a row to each of them, however few were asked for, and with rows in turn."""
+def test_clusters_with_and_without_prefetch_give_the_same_bits(residual_dtype, data, device):
+    """With one stage each cluster takes one row. With two, two clusters take the rows in turn."""
     case = Case(True, torch.bfloat16, (5, 70), data, residual_dtype, bias=True, activation="gelu")
     tensors, made = case.tensors(device), []
     for stages in (1, 2):
@@ -179,8 +175,8 @@ def test_clusters_that_load_ahead_and_clusters_that_do_not(residual_dtype, data,
 
 @pytest.mark.parametrize("chunks", [1, 2, 4, 5])
 @NORMS
-def test_a_looped_row_that_fills_its_chunks(center, chunks, device):
-    """Its kernel knows their number, unless there are many."""
+def test_looped_rows_that_fill_their_chunks(center, chunks, device):
+    """The number of chunks is a constant of the kernel when there are at most four."""
     case = Case(center, torch.bfloat16, (3, 32 * chunks), bias=center, pre_bias=True)
     with forced("looped"):
         assert_case(case, case.tensors(device))
@@ -188,7 +184,7 @@ def test_a_looped_row_that_fills_its_chunks(center, chunks, device):
 
 @NORMS
 def test_wide_rows_whose_parts_differ(center, device):
-    """More parts than a block of parts holds evenly, and means that differ from part to part."""
+    """13 parts, which is no power of two, with different means."""
     case = Case(center, shape=(1, 200), bias=center)
     tensors = case.tensors(device)
     tensors["x"] += torch.arange(200, device=device) // 8 % 7 * 10.0
@@ -210,13 +206,13 @@ def test_bf16_rounds_to_nearest_on_a_gpu(device):
     y, _ = call(case, tensors)
     expected = torch.from_numpy(oracle(case, tensors)["y"].astype("float64")).to(device)
     agree = (y == expected.bfloat16()).float().mean()
-    assert agree > 0.99  # the rest lie on a tie, as nearly as fp32 can tell
+    assert agree > 0.99  # the rest are too close to a tie for fp32
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu"])
 @EVERY_REGIME
-def test_lanes_beyond_the_row_do_not_touch_it(regime, activation, device):
-    """Rounded to fp16 they would be infinite, and the slope of an activation there is nan."""
+def test_masked_lanes_do_not_change_the_row(regime, activation, device):
+    """Rounded to fp16, a masked lane would be infinite, and the slope of the activation there NaN."""
     case = Case(True, torch.float16, (2, 40), bias=True, activation=activation, rounding="llama")
     tensors = case.tensors(device)
     tensors["x"].fill_(1000.0)
@@ -227,7 +223,7 @@ def test_lanes_beyond_the_row_do_not_touch_it(regime, activation, device):
 
 @EVERY_REGIME
 def test_a_huge_constant_row_gives_its_bias(regime, device):
-    """Its square is infinite; a program with no part in it must not say so."""
+    """The square of an element overflows. Programs whose columns are all masked must not return NaN."""
     x, bias = torch.full((3, 33), 3e19, device=device), torch.randn(33, device=device)
     with forced(regime):
         y = call(
@@ -241,7 +237,7 @@ def test_a_huge_constant_row_gives_its_bias(regime, device):
 @pytest.mark.parametrize("n_partials", [1, 33, 600])
 @pytest.mark.parametrize("block", [(512, 8), (128, 32), (32, 128)], ids=str)
 def test_partial_sums_are_added_in_any_tile(block, n_partials, present, device):
-    """Whatever tiles the widths get: every column of every parameter that is there, once."""
+    """Every column of every present parameter is summed once, for any shape of tile."""
     n_cols, align = 70, 2
     partial = torch.randn(3, n_partials, n_cols).to(device)
     sums = torch.full((3, n_cols), torch.nan, device=device)
@@ -259,7 +255,7 @@ def test_partial_sums_are_added_in_any_tile(block, n_partials, present, device):
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
-def test_tiles_of_partial_sums_go_by_the_width_alone(arch):
+def test_tiles_of_partial_sums_depend_on_the_width_only(arch):
     on = Device("a GPU", arch, 132, 32)
     for n_cols in (256, 4096, 8192, 65536):
         blocks = set()

@@ -1,5 +1,4 @@
-"""Tensors as they come: padded, sliced, transposed, expanded, misaligned. Rows in place are not
-copied."""
+"""Padded, sliced, transposed, expanded and misaligned tensors. Rows with a constant stride are not copied."""
 
 import pytest
 import torch
@@ -35,7 +34,7 @@ def one_row_repeated(t):
 
 
 def cut_from_more_rows(t):
-    """Rows at one distance within a block and at another from block to block."""
+    """Rows without a constant stride: one within a block, another from block to block."""
     more = torch.cat([t, torch.full_like(t, float("nan"))], dim=-2)
     return more[..., : t.shape[-2], :]
 
@@ -87,7 +86,7 @@ LAYOUTS += [pytest.param(*one, 1, id=f"{one[1].__name__}-{len(one[0])}d-copied")
 
 @pytest.fixture
 def copies(monkeypatch):
-    """A list that gets the shape of every tensor of which a copy is made."""
+    """A list of the shapes of all tensors that are copied."""
     copied = []
 
     def spy_on(name: str):
@@ -112,8 +111,7 @@ def count(copied: list, shape: tuple) -> int:
 
 @pytest.mark.parametrize(("shape", "layout", "allowed"), LAYOUTS)
 def test_rows_of_any_layout(shape, layout, allowed, device, copies):
-    """x, residual, dy and dh all so laid out: right numbers, at most one copy of each and none of
-    strided rows."""
+    """x, residual, dy and dh in one layout: at most one copy of each, and none of rows with a constant stride."""
     case = Case(True, shape=shape, bias=True, residual_dtype=torch.float32)
     tensors = case.tensors(device)
     for name in ROWS:
@@ -138,8 +136,8 @@ def test_layouts_in_every_regime(regime, layout, device):
 
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("layout", [padded, transposed])
-def test_one_tensor_laid_out_differently(name, layout, device):
-    """Strides belong to their tensors: the others are contiguous."""
+def test_one_tensor_with_another_layout(name, layout, device):
+    """Every tensor has its own stride: the others are contiguous."""
     case = Case(True, shape=(3, 20), residual_dtype=torch.float32)
     tensors = case.tensors(device)
     tensors[name] = layout(tensors[name])
@@ -147,7 +145,7 @@ def test_one_tensor_laid_out_differently(name, layout, device):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64], ids=str)
-def test_misaligned_in_other_sizes(dtype, device):
+def test_misaligned_elements_of_2_and_8_bytes(dtype, device):
     case = Case(True, dtype, shape=(3, 24), bias=True)
     tensors = case.tensors(device)
     for name in ("x", "dy", "weight", "bias"):
@@ -167,7 +165,7 @@ def test_parameters_that_are_not_contiguous(device):
 
 @pytest.mark.parametrize("regime", REGIMES)
 def test_gradient_of_a_sum(regime, device):
-    """``.sum()`` sends back one number, expanded over all of y."""
+    """The gradient of ``.sum()`` is one number expanded to the shape of y."""
     case = Case(True, shape=(3, 40), bias=True)
     tensors = case.tensors(device)
     tensors["dy"] = torch.ones((), device=device).expand(3, 40)
@@ -182,8 +180,8 @@ def test_outputs_are_contiguous(device):
 
 
 @pytest.mark.parametrize("regime", REGIMES)
-def test_inputs_are_left_as_they_were(regime, device):
-    """In particular dy: another branch of the graph may still need it."""
+def test_inputs_are_not_changed(regime, device):
+    """dy in particular: another branch of the graph may still need it."""
     case = Case(True, bias=True, pre_bias=True, residual_dtype=torch.float32)
     tensors = case.tensors(device)
     before = {name: t.clone() for name, t in tensors.items()}
@@ -194,8 +192,8 @@ def test_inputs_are_left_as_they_were(regime, device):
 
 
 @pytest.mark.parametrize("regime", REGIMES)
-def test_nothing_is_written_outside(regime, device, monkeypatch):
-    """Outputs allocated inside larger tensors of a known value, which must keep it around them."""
+def test_no_write_out_of_bounds(regime, device, monkeypatch):
+    """Outputs are allocated inside larger tensors of a known value, which must not change around them."""
     case = Case(True, shape=(3, 45), bias=True, pre_bias=True, residual_dtype=torch.float32)
     tensors = case.tensors(device)
     margins = []

@@ -1,4 +1,4 @@
-"""Tensors on a CPU, without the interpreter: PyTorch's own LayerNorm where it can do the work."""
+"""Tensors on a CPU, without the interpreter: PyTorch's LayerNorm where it applies, else the reference."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("without_interpreter")
 
 @pytest.fixture
 def torchs_kernels(monkeypatch):
-    """How often PyTorch's LayerNorm was called, forward and backward."""
+    """The calls of PyTorch's LayerNorm: a list of "forward" and "backward"."""
     calls = []
     native = torch.native_layer_norm
     backward = torch.ops.aten.native_layer_norm_backward
@@ -55,7 +55,7 @@ def test_layer_norm_takes_torchs_kernel(residual, dtype, torchs_kernels):
     ],
     ids=["rms_norm", "llama", "activation"],
 )
-def test_what_torch_has_not_does_not_go_there(center, options, expected, torchs_kernels):
+def test_other_norms_and_options_take_the_reference(center, options, expected, torchs_kernels):
     case = Case(center, torch.float32, **options)
     ours(case, case.tensors("cpu"))
     assert torchs_kernels == expected
@@ -63,15 +63,14 @@ def test_what_torch_has_not_does_not_go_there(center, options, expected, torchs_
 
 @pytest.mark.parametrize("rounding", ["once", "llama"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_gradients_of_rows_that_vary_less_than_they_are_rounded(dtype, rounding):
+def test_gradients_are_those_at_the_stored_h(dtype, rounding):
     for n_cols in (1, 70):
         assert_gradients_at_stored_h(dtype, n_cols, "cpu", rounding=rounding)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_gradients_of_constant_rows_far_from_0(dtype):
-    """``x_hat`` is 0: the weight gets nothing, and neither does x from a ``dy`` that is constant too. PyTorch's own
-    backward takes large numbers from one another here."""
+    """``x_hat`` is 0 and ``dy`` is constant, so both gradients are 0. PyTorch's backward subtracts large numbers here."""
     x = torch.full((3, 64), 1e7, dtype=dtype, requires_grad=True)
     weight = torch.ones(64, requires_grad=True)
     rownorm.layer_norm(x, weight).backward(torch.ones_like(x))
@@ -81,7 +80,7 @@ def test_gradients_of_constant_rows_far_from_0(dtype):
 
 @pytest.mark.parametrize("operator", ["layer_norm", "add_layer_norm"])
 def test_jacobian_of_the_rows(operator):
-    """A batch of gradients with one row's statistics for all of it, which do not lie in memory as often."""
+    """A batch of gradients shares one set of statistics, which are expanded."""
     x, weight = torch.randn(3, 8, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
     rows = (torch.zeros_like(x),) if operator.startswith("add") else ()
 
@@ -94,7 +93,7 @@ def test_jacobian_of_the_rows(operator):
 
 
 def test_second_derivatives_of_fp64_rows_beside_a_narrower_residual():
-    """In fp64: ``h`` is what fp32 holds of it, and nothing else is lost."""
+    """Only ``h`` is rounded to fp32. Everything else is computed in fp64."""
     rows = (1e4 + torch.randn(3, 8, dtype=torch.float64)).float()
     x = rows.double().requires_grad_()
 
@@ -135,7 +134,7 @@ def test_rms_norm_of_any_width_is_as_accurate_as_torch(n_cols, dtype):
 
 
 @pytest.mark.parametrize("case", combinations(seed=4), ids=name_of)
-def test_what_was_given_is_not_overwritten(case):
+def test_inputs_are_not_changed(case):
     tensors = case.tensors("cpu")
     before = {name: None if t is None else t.clone() for name, t in tensors.items()}
     ours(case, tensors)
@@ -144,7 +143,7 @@ def test_what_was_given_is_not_overwritten(case):
             assert_same_bits(tensor, before[name])
 
 
-def test_a_call_is_checked_once_and_remembered(monkeypatch):
+def test_a_repeated_call_is_not_checked_again(monkeypatch):
     x, weight = torch.randn(3, 7), torch.ones(7)
     rownorm.rms_norm(x, weight)
     checks = []
@@ -156,8 +155,8 @@ def test_a_call_is_checked_once_and_remembered(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm"])
-def test_outputs_and_gradients_are_contiguous_whatever_x_is(name):
-    """The operators promise it to whoever compiles them."""
+def test_outputs_and_gradients_are_contiguous_for_any_layout_of_x(name):
+    """The fake implementation promises it to torch.compile."""
     x = torch.randn(64, 8, 16).transpose(0, 1).requires_grad_()
     rows = (x, torch.randn(64, 8, 16).transpose(0, 1)) if name.startswith("add") else (x,)
     weight = torch.randn(16)
@@ -169,7 +168,7 @@ def test_outputs_and_gradients_are_contiguous_whatever_x_is(name):
         assert torch.autograd.grad(outputs, x, dy)[0].is_contiguous()
 
 
-def test_meta_tensors_are_not_taken_for_those_of_a_cpu():
+def test_meta_tensors_are_not_confused_with_cpu_tensors():
     x, weight = torch.randn(3, 9), torch.ones(9)
     rownorm.layer_norm(x, weight)
     with pytest.raises(ValueError, match="must be on the device of x"):
