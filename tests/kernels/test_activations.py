@@ -152,9 +152,9 @@ EDGES = [
 def test_special_values_are_as_in_torch(activation, form, device):
     """Infinities, NaN, both zeros, subnormal and large numbers, and the sign of zeros of ``y``.
 
-    PyTorch computes in fp64, because its gelu of inf in fp32 on a CPU is NaN. Where z^2 overflows, the slope of gelu_tanh
-    is NaN in both. PyTorch's gelu of -inf is NaN; the short form gives the limit, 0. In PyTorch it depends on the
-    processor whether relu of -0 is -0; here it always is.
+    PyTorch computes in fp64, because its gelu of inf in fp32 on a CPU is NaN. Where z^2 overflows, the slope of
+    gelu_tanh is NaN in both. PyTorch's gelu of -inf is NaN; the short form gives the limit, 0. In PyTorch it depends on
+    the processor whether relu of -0 is -0; here it always is.
     """
     z = torch.tensor([*EDGES, *(-value for value in EDGES)])
     y, slope = evaluated(z.to(device), activation, form)

@@ -1,5 +1,4 @@
-"""What only a GPU can show: sizes past 2^31, real shapes, streams, and every way to start a
-kernel."""
+"""Tests that need a GPU: sizes past 2^31, real shapes, streams, and every way to launch a kernel."""
 
 import fcntl
 
@@ -16,7 +15,8 @@ from support.oracle import exact, oracle
 from support.rounding import one_rounding
 
 pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="needs a GPU: too large for the interpreter, or not in it"
+    not torch.cuda.is_available(),
+    reason="needs a GPU: too large for the interpreter, or not supported by it",
 )
 BF16 = torch.bfloat16
 ROWS = ("x", "residual", "dy", "dh")
@@ -30,7 +30,7 @@ def enough_memory(n_bytes: int) -> None:
 
 @pytest.fixture
 def alone(tmp_path_factory):
-    """One such test at a time, in however many processes the tests run: several would not find the memory."""
+    """One such test at a time over all test processes, because several would not fit in memory."""
     with (tmp_path_factory.getbasetemp().parent / "alone.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -38,8 +38,7 @@ def alone(tmp_path_factory):
 
 @pytest.fixture
 def unpoisoned():
-    """Large tensors are not filled before they are written; the rows that are looked at would show
-    NaN."""
+    """Large tensors are not filled with NaN, which takes long."""
     torch.utils.deterministic.fill_uninitialized_memory = False
     torch.cuda.empty_cache()
     yield
@@ -51,7 +50,7 @@ def unpoisoned():
     [(2_200_000_000 // 256, 256), (2_200_000_000 // 8192, 8192), (2100, 1 << 20)],
 )
 def test_past_two_to_the_31_elements(n_rows, n_cols, device, alone, unpoisoned):
-    """Forward and backward on a sample of rows, the last one past the limit of 32 bits."""
+    """Forward and backward, compared on a sample of rows. The last one is past the range of 32 bits."""
     assert n_rows * n_cols > 1 << 31
     enough_memory(8 * n_rows * n_cols * 2)
     x = torch.empty(n_rows, n_cols, dtype=BF16, device=device).normal_()
@@ -66,7 +65,7 @@ def test_past_two_to_the_31_elements(n_rows, n_cols, device, alone, unpoisoned):
     truth = oracle(case, {"residual": None, "pre_bias": None, "bias": None, "dh": None} | rows)
     for name, value in (("y", y.detach()[sample]), ("dx", dx[sample])):
         error = abs(exact(value) - truth[name])
-        # The store, and 64 roundings of fp32 on the longest path.
+        # The store and 64 fp32 roundings on the longest path.
         limit = one_rounding(truth[name], BF16) + 64 * 2.0**-24 * abs(truth[name]).max()
         assert (error <= limit).all(), name
     expected = torch.zeros(n_cols, dtype=torch.float64, device=device)
@@ -86,7 +85,7 @@ REAL = [
     (512, 16384),
     (1024, 65536),
     (2, 131072),
-    # Rows of several tiles; and rows shared by clusters, the last program of which has less to do, or nothing.
+    # Rows of several tiles, and rows shared by clusters whose last program has fewer columns or none.
     (300, 3000),
     (300, 5120),
     (150, 12288),
@@ -103,8 +102,7 @@ REAL = [
 @pytest.mark.parametrize(("n_rows", "n_cols"), REAL)
 @pytest.mark.parametrize("dtype", [BF16, torch.float32], ids=str)
 def test_real_shapes(dtype, n_rows, n_cols, center, device):
-    """Whatever regime they get, on a part of the rows; parameter gradients from those rows
-    alone."""
+    """A part of the rows is compared. Parameter gradients are of those rows only."""
     case = Case(center, dtype, (n_rows, n_cols), bias=center)
     tensors = case.tensors(device)
     rows = slice(0, max(2, (1 << 17) // n_cols))
@@ -115,7 +113,7 @@ def test_real_shapes(dtype, n_rows, n_cols, center, device):
     assert_case(part, some, made=made, batches=1)
 
 
-def test_every_regime_is_met_by_real_shapes():
+def test_real_shapes_cover_every_regime():
     on = launch.device_of(0)
     met = {
         launch.plan(launch.Problem(direction, *shape, BF16, None, center, 2, on)).regime
@@ -131,7 +129,7 @@ def test_every_regime_is_met_by_real_shapes():
 @pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
 @pytest.mark.parametrize("n_cols", [12288, 20000, 65536, 131072, 262144])
 def test_parameter_gradients_of_many_wide_rows(n_cols, center, device):
-    """Every row counts once, whichever cluster or group it went to."""
+    """Every row counts once, in any cluster or group."""
     case = Case(center, BF16, (500, n_cols), bias=center)
     tensors = case.tensors(device)
     made = ours(case, tensors)
@@ -164,7 +162,7 @@ def test_every_option_in_a_cluster(center, device):
 
 def needs_a_grid() -> None:
     if not launch.device_of(0).arch.startswith("sm_"):
-        pytest.skip("needs an NVIDIA GPU: rows are shared by a grid there alone")
+        pytest.skip("the grid regime needs an NVIDIA GPU")
 
 
 def backward_plan(case: Case, tensors: dict) -> launch.Plan:
@@ -193,8 +191,8 @@ def test_every_option_in_a_grid(n_cols, center, device):
 
 
 @pytest.mark.parametrize("n_cols", [200_000, 262144, 300_000, 524288])
-def test_every_option_in_the_grid_that_is_planned(n_cols, device):
-    """One program to an SM, or two; the last part of a row full, or not."""
+def test_every_option_in_a_planned_grid(n_cols, device):
+    """One or two programs per SM. The last part of a row is full or not."""
     needs_a_grid()
     case = Case(True, BF16, (17, n_cols), **EVERYTHING)
     tensors = case.tensors(device)
@@ -211,8 +209,8 @@ def test_every_option_in_the_grid_that_is_planned(n_cols, device):
     ],
     ids=str,
 )
-def test_a_grid_however_far_behind(settings, device):
-    """Sums of this very turn's predecessor, of one long ago; programs of one warp; more groups than one."""
+def test_a_grid_with_any_pipeline_depth(settings, device):
+    """Depths 1 and 8, programs of one warp, and several groups."""
     needs_a_grid()
     case = Case(True, BF16, (100, 40000), bias=True)
     tensors = case.tensors(device)
@@ -222,8 +220,8 @@ def test_a_grid_however_far_behind(settings, device):
 
 
 @pytest.mark.parametrize("value", [0.0, float("nan"), float("inf")])
-def test_a_grid_ends_whatever_is_sent(value, device):
-    """Sums that are 0 in every bit would look as if they had not come; what is no number is sent all the same."""
+def test_a_grid_ends_for_any_sums(value, device):
+    """A sum of all zero bits must not look like an empty message slot. NaN and infinities are sent like numbers."""
     needs_a_grid()
     case = Case(True, BF16, (40, 262144), bias=True)
     tensors = case.tensors(device)
@@ -251,7 +249,7 @@ def test_a_grid_gives_the_same_bits_every_time(device):
 
 
 def test_grids_on_several_streams_at_once(device):
-    """Each of them wants nearly every multiprocessor for itself: they come one after another, and all end."""
+    """Each grid needs nearly every SM, so they run one after another. All of them end."""
     needs_a_grid()
     case = Case(True, BF16, (200, 262144), bias=True)
     batches = [case.tensors(device) for _ in range(2)]
@@ -276,8 +274,8 @@ def test_a_million_columns(n_rows, device):
 
 
 @pytest.mark.parametrize("n_cols", [256, 4096, 1 << 20])
-def test_every_way_to_start_a_kernel(n_cols, device, monkeypatch):
-    """In C, in Python, and Triton's own, which clusters do not have."""
+def test_every_way_to_launch_a_kernel(n_cols, device, monkeypatch):
+    """From C, from Python, and through Triton's public interface, which has no clusters."""
     case = Case(True, BF16, (5, n_cols), bias=True, pre_bias=True, residual_dtype=torch.float32)
     tensors = case.tensors(device)
     assert native.load() is not None, native.reason()
@@ -287,7 +285,7 @@ def test_every_way_to_start_a_kernel(n_cols, device, monkeypatch):
             patched.setattr(native, "load", load)
             patched.setattr(launcher, "DIRECT", direct)
             execute._forget()
-            # The first call of a kind is Python's, whatever comes after it.
+            # The first call of a kind goes through Python in every case.
             made += [ours(case, tensors), ours(case, tensors)]
     execute._forget()
     for name, value in made[0].items():
@@ -295,7 +293,7 @@ def test_every_way_to_start_a_kernel(n_cols, device, monkeypatch):
             assert_same_bits(value, other[name])
 
 
-def test_both_ways_to_start_a_grid(device, monkeypatch):
+def test_both_ways_to_launch_a_grid(device, monkeypatch):
     needs_a_grid()
     case = Case(True, BF16, (50, 262144), bias=True)
     tensors = case.tensors(device)
@@ -304,7 +302,7 @@ def test_both_ways_to_start_a_grid(device, monkeypatch):
         monkeypatch.setattr(launcher, "DIRECT", direct)
         with launch.force(
             **GRID_SETTINGS, programs_per_sm=2
-        ):  # forward is looped: clusters have one way
+        ):  # forward is looped, because clusters can only be launched directly
             assert backward_plan(case, tensors).regime == "grid"
             made.append(ours(case, tensors))
     for name, value in made[0].items():
@@ -312,7 +310,7 @@ def test_both_ways_to_start_a_grid(device, monkeypatch):
 
 
 def test_several_streams(device):
-    """Each stream's call reads what that stream wrote, and the bits are those of one stream."""
+    """A call reads what its stream wrote. The results have the same bits as on one stream."""
     case = Case(True, BF16, (512, 4096), bias=True)
     batches = [case.tensors(device) for _ in range(4)]
     expected = [ours(case, batch) for batch in batches]
@@ -332,7 +330,7 @@ def test_several_streams(device):
 
 @pytest.mark.parametrize("narrow", [torch.float16, BF16], ids=str)
 def test_fp64_with_16_bit_parameters_and_stream(narrow, device):
-    """Only here: Triton's interpreter cannot convert fp64 to bf16."""
+    """Triton's interpreter cannot convert fp64 to bf16."""
     case = Case(True, torch.float64, bias=True, parameter_dtype=narrow, residual_dtype=narrow)
     assert_case(case, case.tensors(device))
 

@@ -18,7 +18,7 @@ settings = hypothesis.settings(
     max_examples=40,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
 )
-# eps is 1/100, so rstd is at most 10. Between an input and an output there are at most 64 roundings of numbers up to 100.
+# eps is 1/100, so rstd is at most 10. An output is at most 64 roundings of numbers up to 100 away from its input.
 ROUNDINGS = 64 * 100
 
 plans = st.one_of(

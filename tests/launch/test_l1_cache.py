@@ -1,4 +1,4 @@
-"""What kernels leave to the L1 cache: how Triton is told, and what a GPU was told."""
+"""Copies through the L1 cache: how Triton is told to use it, and the carve-out that the driver gets."""
 
 import ctypes
 import threading
@@ -22,12 +22,12 @@ def test_copies_go_through_l1_within_it_and_only_there():
     with copies_through_l1(True):
         hook = knobs.runtime.add_stages_inspection_hook
         hook("backend", stages, "options", "language", 90)
-        assert hook() == hook()  # asked for its cache key
+        assert hook() == hook()  # the hook is called for its cache key
     assert knobs.runtime.add_stages_inspection_hook is None
     assert stages["ptx"](PTX, "rest") == PTX.replace(".cg", ".ca") + "rest"
 
 
-def test_threads_that_compile_at_once_all_have_it():
+def test_threads_that_compile_at_once_all_use_l1():
     together = threading.Barrier(4)
 
     def compiles(_):
@@ -42,7 +42,7 @@ def test_threads_that_compile_at_once_all_have_it():
     assert knobs.runtime.add_stages_inspection_hook is None
 
 
-def test_what_another_thread_compiles_meanwhile_is_its_own():
+def test_other_threads_are_not_affected():
     stages = {"ptx": lambda source, metadata: source + metadata}
     with copies_through_l1(True):
         hook = knobs.runtime.add_stages_inspection_hook
@@ -52,18 +52,18 @@ def test_what_another_thread_compiles_meanwhile_is_its_own():
     assert stages["ptx"](PTX, "") == PTX
 
 
-def test_nothing_is_hooked_where_it_is_not_wanted():
+def test_no_hook_is_set_when_l1_is_not_wanted():
     with copies_through_l1(False):
         assert knobs.runtime.add_stages_inspection_hook is None
 
 
-def test_a_compilation_that_fails_leaves_nothing_behind():
+def test_a_failed_compilation_removes_the_hook():
     with pytest.raises(RuntimeError, match="compiler"), copies_through_l1(True):
         raise RuntimeError("compiler")
     assert knobs.runtime.add_stages_inspection_hook is None
 
 
-def test_the_hook_of_somebody_else_stays(monkeypatch):
+def test_an_existing_hook_stays(monkeypatch):
     def theirs(*_):
         return "theirs", "1"
 
@@ -73,7 +73,7 @@ def test_the_hook_of_somebody_else_stays(monkeypatch):
     assert knobs.runtime.add_stages_inspection_hook is theirs
 
 
-def test_programs_of_a_cluster_copy_through_l1_and_the_others_past_it(triton_cache):
+def test_only_clusters_copy_through_l1(triton_cache):
     shared = {"regime": "cluster", "num_warps": 4, "block_cols": 1024, "cluster_size": 2}
     own = {"regime": "resident", "num_warps": 4, "block_cols": 2048}
     cluster, alone = backward_ptx([(8192, shared), (8192, own)], triton_cache)
@@ -84,10 +84,10 @@ def test_programs_of_a_cluster_copy_through_l1_and_the_others_past_it(triton_cac
 
 @pytest.mark.skipif(
     not torch.cuda.is_available() or torch.version.hip is not None,
-    reason="only an NVIDIA driver can be asked",
+    reason="needs an NVIDIA driver",
 )
-def test_the_driver_was_told_what_backward_needs(monkeypatch):
-    """As much shared memory as the planned programs have, and not all there is."""
+def test_the_driver_gets_the_shared_memory_that_backward_needs(monkeypatch):
+    """As much as the planned programs use, not all of it, so that the rest remains L1."""
     bound = []
     bind = launcher.bind
 

@@ -1,4 +1,4 @@
-"""What is refused: the right exception, a message that says what to do, and nothing written."""
+"""Invalid input: the right exception and a message that says what to do."""
 
 import math
 
@@ -14,7 +14,7 @@ N_COLS = 12
 
 
 def arguments(operation: str, device: str) -> dict:
-    """A call that is accepted."""
+    """The arguments of a valid call."""
     rows = ("x", "residual") if operation.startswith("add_") else ("x",)
     return {name: torch.randn(3, N_COLS, device=device) for name in rows} | {
         name: torch.randn(N_COLS, device=device) for name in ("weight", "bias", "pre_bias")
@@ -25,7 +25,7 @@ def elsewhere(t: torch.Tensor) -> torch.Tensor:
     return t.to("cpu" if t.is_cuda else "meta")
 
 
-# What is wrong, the exception, and words of its message: the rule, what came, what to do.
+# The change that makes a call invalid, the exception, and words of its message: the rule, the value, the fix.
 BAD = {
     "weight too short": (
         {"weight": lambda t: t[:-1]},
@@ -122,8 +122,8 @@ CASES += [("add_layer_norm", wrong) for wrong in BAD_RESIDUAL]
 
 @pytest.mark.parametrize("requires_grad", [False, True], ids=["no_grad", "grad"])
 @pytest.mark.parametrize(("operation", "wrong"), CASES, ids=str)
-def test_refused(operation, wrong, requires_grad, device):
-    """Also after a good call of the same kind, whose checks and plan are remembered."""
+def test_invalid_input_raises(operation, wrong, requires_grad, device):
+    """Also after a valid call of the same kind, which is prepared and not checked again."""
     good = arguments(operation, device)
     run = getattr(rownorm, operation)
     changes, exception, words = (BAD | BAD_RESIDUAL)[wrong]
@@ -134,7 +134,7 @@ def test_refused(operation, wrong, requires_grad, device):
     changes = {n: c for n, c in changes.items() if n in good or n != "residual"}
     bad = good | {n: change(good[n]) if n in good else change for n, change in changes.items()}
     if elsewhere in changes.values() and device == "cpu":
-        # cpu and meta have one index, -1: only in the interpreter can one be taken for the other.
+        # cpu and meta have the same index, -1: they could be confused in the interpreter only.
         execute._forward_runs.clear()
     with pytest.raises(exception) as raised:
         run(**bad)
@@ -147,8 +147,8 @@ def test_refused(operation, wrong, requires_grad, device):
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_good_call_is_accepted(operation, device):
-    """Else the tests above might pass for another reason."""
+def test_a_valid_call_is_accepted(operation, device):
+    """So the tests above do not pass for another reason."""
     getattr(rownorm, operation)(**arguments(operation, device), eps=0, weight_shift=-1)
 
 
@@ -164,7 +164,7 @@ def test_a_good_call_is_accepted(operation, device):
         ((2, 0), (0,), None, ("at least one column",)),
     ],
 )
-def test_functional_refuses(name, shape, normalized_shape, weight_shape, words, device):
+def test_functional_raises(name, shape, normalized_shape, weight_shape, words, device):
     x = torch.randn(shape, device=device)
     weight = None if weight_shape is None else torch.randn(weight_shape, device=device)
     with pytest.raises(ValueError, match=rf"^rownorm\.(functional\.)?{name}: ") as raised:
@@ -174,8 +174,8 @@ def test_functional_refuses(name, shape, normalized_shape, weight_shape, words, 
 
 
 @pytest.mark.parametrize("operation", ["layer_norm", "rms_norm"])
-def test_operators_refuse_too(operation, device):
-    """``torch.ops.rownorm`` is a public way in as well."""
+def test_operators_raise(operation, device):
+    """``torch.ops.rownorm`` is public too."""
     x, weight = torch.randn(3, 12, device=device), torch.randn(11, device=device)
     with pytest.raises(ValueError, match=rf"^rownorm\.{operation}: weight must have shape"):
         getattr(torch.ops.rownorm, operation)(x, weight)
@@ -189,7 +189,7 @@ def test_options_are_keywords(device):
         rownorm.rms_norm(x, epsilon=1e-6)
 
 
-def test_more_columns_than_32_bits_can_count():
+def test_more_than_2_to_the_31_columns_raise():
     x = torch.empty(1, 1, dtype=torch.float16).expand(1, (1 << 30) + 1)
     with pytest.raises(ValueError, match="at most 1073741824 columns"):
         rownorm.rms_norm(x)

@@ -70,7 +70,7 @@ def test_gradients_are_those_at_the_stored_h(dtype, rounding):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_gradients_of_constant_rows_far_from_0(dtype):
-    """``x_hat`` is 0 and ``dy`` is constant, so both gradients are 0. PyTorch's backward subtracts large numbers here."""
+    """``x_hat`` is 0 and ``dy`` is constant, so both gradients are 0. PyTorch's backward loses digits here."""
     x = torch.full((3, 64), 1e7, dtype=dtype, requires_grad=True)
     weight = torch.ones(64, requires_grad=True)
     rownorm.layer_norm(x, weight).backward(torch.ones_like(x))

@@ -1,4 +1,4 @@
-"""Autocast: the policy torch has for its own norms, on this device and, by fake tensors, for CUDA."""
+"""Autocast: the same policy as for torch's norms, on this device and, with fake tensors, for CUDA."""
 
 import contextlib
 
@@ -28,7 +28,7 @@ def cuda_autocast_without_cuda():
 
 
 def output_dtypes(x, residual):
-    """Of torch's norms and of ours, by operator."""
+    """The output dtypes of torch's norms and of ours, by operator."""
     shape = x.shape[-1:]
     torchs = {"layer_norm": F.layer_norm(x, shape).dtype, "rms_norm": F.rms_norm(x, shape).dtype}
     ours = {}
@@ -67,7 +67,7 @@ def test_policy_of_cuda(dtype):
 @full_cases
 @half_precision
 def test_numbers(case, dtype, device):
-    """What torch casts, we cast: the numbers are those of a call on what autocast makes of x."""
+    """The result equals that of a call on tensors that were cast as autocast casts them."""
     tensors = case.tensors(device, dtype)
     with torch.autocast(device, dtype):
         outputs = case(**tensors)
@@ -78,7 +78,7 @@ def test_numbers(case, dtype, device):
 @full_cases
 @half_precision
 def test_gradients(case, dtype, device):
-    """Gradients have the dtypes of the tensors as the caller has them."""
+    """Gradients have the dtypes of the caller's tensors."""
     tensors = case.tensors(device, dtype, requires_grad=True)
     with torch.autocast(device, dtype):
         outputs = case(**tensors)

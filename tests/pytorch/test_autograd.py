@@ -1,13 +1,10 @@
-"""Autograd: gradients of both orders, what is saved for them, and every way to ask for them."""
+"""Autograd: first and second derivatives, and every way to request them."""
 
-import contextlib
 import itertools
 
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
-from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.checkpoint import checkpoint
 
 import rownorm
 from rownorm.launch import force
@@ -26,7 +23,7 @@ every_regime = pytest.mark.parametrize("settings", REGIMES.values(), ids=REGIMES
 
 
 def tiny(case, device):
-    """fp64 leaves of few elements: each of them costs a check two calls."""
+    """fp64 leaves with few elements, because gradcheck calls the function twice per element."""
     return case.tensors(device, torch.float64, rows=(2,), cols=3, requires_grad=True)
 
 
@@ -39,7 +36,7 @@ def test_gradcheck_in_every_regime(case, settings, device):
 
 @few_cases
 def test_gradcheck(case, device):
-    """Every element of the Jacobian, and gradients that come in batches."""
+    """Every element of the Jacobian, and batched gradients."""
     inputs = tuple(tiny(case, device).values())
     assert gradcheck(case.positional, inputs, check_batched_grad=True)
 
@@ -72,7 +69,7 @@ def test_second_order_in_every_regime(case, settings, device):
 
 @few_cases
 def test_any_combination_of_inputs_requires_grad(case, device):
-    """What is asked for is what it is when everything is asked for."""
+    """A requested gradient does not depend on which others are requested."""
     tensors = case.tensors(device, requires_grad=True)
     everything = dict(zip(tensors, gradients(case(**tensors), tensors), strict=True))
     names = case.tensor_names
@@ -88,7 +85,7 @@ def test_any_combination_of_inputs_requires_grad(case, device):
 
 
 @full_cases
-def test_nothing_is_computed_that_is_not_asked_for(case, device, monkeypatch):
+def test_gradients_that_are_not_requested_are_not_computed(case, device, monkeypatch):
     asked = []
     find = execute.find_backward
 
@@ -101,7 +98,7 @@ def test_nothing_is_computed_that_is_not_asked_for(case, device, monkeypatch):
     for name in case.tensor_names:
         tensors = {n: t.requires_grad_(n == name) for n, t in case.tensors(device).items()}
         gradients(case(**tensors), tensors)
-    # One tensor each; a residual of x's dtype has x's gradient.
+    # One tensor each. A residual with the dtype of x shares the gradient of x.
     assert [sum(wanted) for wanted in asked] == [1] * len(case.tensor_names)
 
 
@@ -164,8 +161,8 @@ def test_either_output_may_be_used(operator, used, device):
 
 
 @add_operators
-def test_where_only_the_sum_is_used_the_norm_has_no_say(operator, device):
-    """Nothing for its weight and bias, and no nan from rows that have no norm."""
+def test_gradient_of_h_alone_does_not_involve_the_norm(operator, device):
+    """Weight and bias get no gradient, and rows with infinities or zeros give no NaN."""
     x, residual = (torch.randn(ROWS, COLS, device=device) for _ in range(2))
     x[0, 0], x[1], residual[1] = float("inf"), 0, 0
     x = x.half()
@@ -185,8 +182,8 @@ def test_where_only_the_sum_is_used_the_norm_has_no_say(operator, device):
 
 
 @add_operators
-def test_a_sum_that_is_changed_where_only_it_is_used(operator, device):
-    """The norm would need it as it was; its own gradient does not."""
+def test_h_may_be_changed_in_place_when_only_h_is_used(operator, device):
+    """Only the gradient of y needs the saved h."""
     x, residual = (torch.randn(ROWS, COLS, device=device, requires_grad=True) for _ in range(2))
     _, h = getattr(rownorm, operator)(x, residual)
     h.mul_(3)
@@ -207,7 +204,7 @@ def test_one_tensor_as_x_and_residual(operator, device):
 
 @add_operators
 def test_residual_stream_of_another_dtype(operator, device):
-    """Gradients have the dtypes of what they are gradients of."""
+    """A gradient has the dtype of its tensor."""
     x = torch.randn(ROWS, COLS, device=device, dtype=torch.bfloat16, requires_grad=True)
     residual = torch.randn(ROWS, COLS, device=device, requires_grad=True)
     y, h = getattr(rownorm, operator)(x, residual)
@@ -215,233 +212,6 @@ def test_residual_stream_of_another_dtype(operator, device):
     dx, dresidual = torch.autograd.grad(y.float().sin().sum() + h.sin().sum(), (x, residual))
     assert (dx.dtype, dresidual.dtype) == (torch.bfloat16, torch.float32)
     torch.testing.assert_close(dx.float(), dresidual, rtol=2**-7, atol=0)
-
-
-@pytest.mark.parametrize("change", ["x", "h", "weight"])
-def test_changing_what_was_saved_is_an_error(change, device):
-    x, residual = (torch.randn(ROWS, COLS, device=device) for _ in range(2))
-    weight = torch.randn(COLS, device=device, requires_grad=True)
-    if change == "h":
-        y, h = rownorm.add_rms_norm(x, residual, weight)
-        h.add_(1)
-    else:
-        y = rownorm.rms_norm(x, weight)
-        with torch.no_grad():
-            {"x": x, "weight": weight}[change].add_(1)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        y.sum().backward()
-
-
-@full_cases
-def test_outputs_may_be_changed_that_are_not_saved(case, device):
-    tensors = case.tensors(device, torch.float64, requires_grad=True)
-    y = case(**tensors)[0]
-    y.mul_(2)
-    expected = gradients((2 * case.expected(*tensors.values())[0],), tensors)
-    torch.testing.assert_close(gradients((y,), tensors), expected)
-
-
-def saved_by(call):
-    saved = []
-
-    def pack(t):
-        saved.append(t)
-        return t
-
-    with saved_tensors_hooks(pack, lambda t: t):
-        call()
-    return saved
-
-
-@full_cases
-def test_what_is_saved(case, device):
-    """x or h, the parameters, and one or two numbers a row."""
-    tensors = case.tensors(device, requires_grad=True)
-    outputs = []
-    saved = saved_by(lambda: outputs.extend(case(**tensors)))
-    n_statistics = 2 if case.operator.endswith("layer_norm") else 1
-    rows = outputs[1] if "residual" in tensors else tensors["x"]
-    expected = {t.data_ptr() for t in (rows, *(tensors[name] for name in case.parameters))}
-    statistics = [t for t in saved if t.data_ptr() not in expected]
-    assert len(saved) == len(expected) + n_statistics
-    assert [t.shape for t in statistics] == [(ROWS,)] * n_statistics
-
-
-@pytest.fixture
-def found(monkeypatch):
-    """How often backward was looked for the long way; nothing is remembered from before."""
-    looked = []
-    find = execute.find_backward
-
-    def spy(*arguments):
-        looked.append(arguments)
-        return find(*arguments)
-
-    monkeypatch.setattr(execute, "find_backward", spy)
-    execute._forget()
-    return looked
-
-
-@full_cases
-def test_backward_is_looked_for_once(case, device, found):
-    """Again where dy lies otherwise, or other gradients are wanted."""
-    tensors = case.tensors(device, requires_grad=True)
-    outputs = case(**tensors)
-    dense = [torch.randn_like(output) for output in outputs]
-    strided = [torch.cat([dy, dy], -1)[..., :COLS] for dy in dense]
-    for incoming, times in ((dense, 1), (dense, 1), (strided, 2), (strided, 2), (dense, 2)):
-        torch.autograd.grad(outputs, tuple(tensors.values()), incoming, retain_graph=True)
-        assert len(found) == times
-    gradients(case(**tensors | {"x": tensors["x"].detach()}), tensors | {"x": tensors["weight"]})
-    assert len(found) == 3
-
-
-def elsewhere(t):
-    """The same numbers at an address of which nothing is known, further apart."""
-    room = t.new_empty(2 * t.numel() + 1)[1:].view(*t.shape[:-1], 2 * t.shape[-1])
-    return room[..., ::2].copy_(t) if t.dim() == 1 else room[..., : t.shape[-1]].copy_(t)
-
-
-@full_cases
-def test_saved_tensors_that_come_back_elsewhere(case, device):
-    """Whoever has them unpacked: hooks around forward, hooks on what was saved, or a new home for a parameter."""
-    tensors = case.tensors(device, requires_grad=True)
-    expected = gradients(case(**tensors), tensors)  # and is remembered
-    with saved_tensors_hooks(lambda t: t, elsewhere):
-        outputs = case(**tensors)
-    same_bits(gradients(outputs, tensors), expected)
-
-    outputs = case(**tensors)
-    for saved in outputs[0].grad_fn._raw_saved_tensors:
-        if saved is not None:
-            with contextlib.suppress(RuntimeError):  # nothing was saved here
-                saved.register_hooks(lambda t: t.detach(), elsewhere)
-    same_bits(gradients(outputs, tensors), expected)
-
-    outputs = case(**tensors)
-    weight = tensors["weight"]
-    weight.data = elsewhere(weight.detach())
-    same_bits(gradients(outputs, tensors), expected)
-
-
-def test_saved_rows_that_come_back_at_the_same_address(device):
-    """What was cut from wider rows comes back from a hook without the gaps, just where it was."""
-    room = torch.randn(ROWS, 2 * COLS, device=device)
-    weight = torch.randn(COLS, device=device, requires_grad=True)
-    x = room[:, :COLS].requires_grad_()
-    (expected,) = torch.autograd.grad(rownorm.rms_norm(x, weight).sin().sum(), weight)
-
-    def pack(t):
-        return t.clone() if t.shape == x.shape else t
-
-    def unpack(t):
-        if t.shape != x.shape:
-            return t
-        with torch.no_grad():
-            return room.flatten()[: t.numel()].view(t.shape).copy_(t)
-
-    with saved_tensors_hooks(pack, unpack):
-        y = rownorm.rms_norm(x, weight)
-    dy = y.detach().cos()
-    (dweight,) = torch.autograd.grad(y, weight, dy)
-    same_bits((dweight,), (expected,))
-
-
-def test_a_new_plan_between_forward_and_backward(device, found):
-    x = torch.randn(ROWS, COLS, device=device, dtype=torch.float64, requires_grad=True)
-    y, dy = rownorm.rms_norm(x), torch.randn_like(x)
-    (expected,) = torch.autograd.grad(y, x, dy, retain_graph=True)
-    with force(**REGIMES["looped"]):
-        (dx,) = torch.autograd.grad(y, x, dy)
-    torch.testing.assert_close(dx, expected)
-    assert len(found) == 2
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU's memory is counted")
-@full_cases
-def test_memory_held_for_backward(case, device):
-    """Beside the outputs: the statistics, 4 bytes a row each."""
-    rows, cols = 4096, 512
-    tensors = case.tensors(device, rows=(rows,), cols=cols, requires_grad=True)
-    case(**tensors)
-    before = torch.cuda.memory_allocated()
-    outputs = case(**tensors)
-    held = torch.cuda.memory_allocated() - before
-    n_statistics = 2 if case.operator.endswith("layer_norm") else 1
-    assert held == len(outputs) * rows * cols * 4 + n_statistics * rows * 4
-
-
-@full_cases
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("through", ["function", "operator"])
-def test_nothing_is_saved_without_gradients(case, mode, through, device, monkeypatch):
-    statistics = []
-    find = execute.find_forward
-
-    def spy(*arguments):
-        statistics.append(arguments[-1])
-        return find(*arguments)
-
-    monkeypatch.setattr(execute, "find_forward", spy)
-    tensors = case.tensors(device, requires_grad=True)
-    namespace = rownorm if through == "function" else torch.ops.rownorm
-    with mode():
-        call = getattr(namespace, case.operator)
-        assert saved_by(lambda: call(**tensors, **case.options)) == []
-    assert statistics == [False]
-
-
-@full_cases
-def test_nothing_is_saved_where_nothing_requires_grad(case, device):
-    tensors = case.tensors(device)
-    assert saved_by(lambda: case(**tensors)) == []
-    assert not any(output.requires_grad for output in case(**tensors))
-
-
-@every_case
-def test_inference_tensors(case, device):
-    tensors = case.tensors(device)
-    with torch.inference_mode():
-        outputs = case(**tensors)
-        assert all(output.is_inference() for output in outputs)
-        # An inference tensor is an input like any other.
-        again = case(**{**tensors, "x": outputs[0]})
-    same_bits(outputs, case(**tensors))
-    same_bits(again, case(**{**tensors, "x": outputs[0].clone()}))
-    with torch.inference_mode():
-        frozen = case.tensors(device)
-    assert not case(**frozen)[0].requires_grad
-
-
-@few_cases
-@pytest.mark.parametrize("use_reentrant", [False, True], ids=["hooks", "reentrant"])
-def test_activation_checkpointing(case, use_reentrant, device):
-    tensors = case.tensors(device, requires_grad=True)
-    inputs = tuple(tensors.values())
-
-    def block(*inputs):
-        first, *rest = case.positional(*inputs)
-        return case.positional(first.sin(), *rest, *inputs[1 + len(rest) :])
-
-    def gradients_of(outputs):  # by backward(): the reentrant kind knows no other way
-        for t in inputs:
-            t.grad = None
-        sum(output.sin().sum() for output in outputs).backward()
-        return tuple(t.grad for t in inputs)
-
-    expected = gradients_of(block(*inputs))
-    outputs = []
-    kept = saved_by(lambda: outputs.extend(checkpoint(block, *inputs, use_reentrant=use_reentrant)))
-    kept = [
-        t for t in kept if t.numel()
-    ]  # the hooks of checkpoint may save an empty tensor of their own
-    assert all(any(t is given for given in inputs) for t in kept)
-    if (
-        use_reentrant
-    ):  # its first forward runs without gradients, by a kernel that keeps no statistics
-        torch.testing.assert_close(gradients_of(outputs), expected)
-    else:
-        same_bits(gradients_of(outputs), expected)
 
 
 @full_cases
@@ -463,7 +233,7 @@ def test_training_step_through_a_gradient(case, device):
 
 @full_cases
 def test_gradients_in_batches(case, device):
-    """``is_grads_batched``, on which a vectorized ``torch.autograd.functional.jacobian`` stands."""
+    """``is_grads_batched``, which a vectorized ``torch.autograd.functional.jacobian`` uses."""
     tensors = case.tensors(device, torch.float64, requires_grad=True)
     inputs, last = tuple(tensors.values()), -1  # of y, or of h alone
     batch = torch.randn(4, ROWS, COLS, device=device, dtype=torch.float64)
@@ -504,7 +274,7 @@ def test_hooks_see_the_gradients(case, device):
 
 @full_cases
 def test_negated_views(case, device):
-    """A tensor may be the negative of what its memory holds (``is_neg``)."""
+    """Views whose elements are the negatives of their memory (``is_neg``)."""
     tensors = case.tensors(device, requires_grad=True)
     outputs = case(**tensors)
     expected = gradients(outputs, tensors)
@@ -530,7 +300,7 @@ def test_negated_gradients(case, device):
 
 @every_regime
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_fp64_rows_with_a_gradient_of_16_bits_alone(activation, settings, device):
+def test_fp64_rows_with_a_16_bit_parameter_gradient_only(activation, settings, device):
     x = torch.randn(ROWS, COLS, device=device, dtype=torch.float64)
     weight = torch.randn(COLS, device=device, dtype=torch.float16, requires_grad=True)
     with force(**settings):

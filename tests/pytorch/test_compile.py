@@ -1,4 +1,4 @@
-"""``torch.compile``: one graph, the same numbers both ways, no recompiling on a new row count."""
+"""``torch.compile``: one graph, the same bits as eager in both directions, no recompilation for new row counts."""
 
 import contextlib
 
@@ -69,14 +69,14 @@ def test_new_row_counts_do_not_recompile(case, device):
         same_bits(gradients(outputs, tensors), gradients(expected, tensors))
 
     step(3)
-    step(4)  # a second size is what tells torch that this one varies
+    step(4)  # torch marks the size as dynamic when it sees a second one
     with recompiling_is_an_error():
-        for rows in (5, 2, 17):  # torch compiles anew for 0 and 1, whatever is compiled
+        for rows in (5, 2, 17):  # torch specializes on the sizes 0 and 1 for any function
             step(rows)
 
 
 class Recorder:
-    """A backend that keeps the operators of rownorm and of ATen in the graphs that it is given."""
+    """A backend that records the operators of rownorm and of ATen in its graphs."""
 
     def __init__(self):
         self.forward, self.backward = [], []
@@ -97,7 +97,7 @@ class Recorder:
 
 @full_cases
 def test_one_operator_each_way(case, device):
-    """One operator for the forward and one for the backward, and nothing around them."""
+    """One operator in forward and one in backward, and no other operator."""
     recorder = Recorder()
     compiled = torch.compile(case.positional, fullgraph=True, backend=recorder.backend)
     tensors = case.tensors(device, requires_grad=True)
@@ -132,7 +132,7 @@ def test_modules_in_a_model(device):
 
 
 def test_inductor(device):
-    """Code that inductor generates around the operators, for any number of rows."""
+    """Inductor generates the code around the operators, for any number of rows."""
     model = Block().to(device)
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="inductor")
     first, second = (torch.randn(rows, COLS, device=device) for rows in (3, 5))
@@ -142,7 +142,7 @@ def test_inductor(device):
 
 
 def test_inductor_on_strided_rows(device):
-    """Inductor gives an operator the strides it finds best; any will do."""
+    """Inductor chooses the strides of an operator's inputs. The operators accept any."""
 
     def around(x, residual):
         y, h = rownorm.add_layer_norm(x.t() * 2, residual.t().relu(), activation="gelu")
@@ -211,9 +211,11 @@ def test_errors_reach_the_caller(wrong, device):
 
 @full_cases
 @pytest.mark.parametrize("through", ["function", "operator"])
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of saved tensors, which torch looks at
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute"
+)  # torch reads the gradients of saved tensors
 def test_compiled_autograd(case, through, device):
-    """Forward in eager mode, backward captured as it runs."""
+    """Forward runs in eager mode. Backward is captured while it runs."""
     tensors = case.tensors(device, requires_grad=True)
     namespace = rownorm if through == "function" else torch.ops.rownorm
     call = getattr(namespace, case.operator)

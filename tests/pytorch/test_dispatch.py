@@ -1,4 +1,4 @@
-"""What stands before an operator sees it: modes, subclasses, profilers, fake tensors, meta."""
+"""Dispatch: modes, subclasses, profilers, fake and meta tensors see the operators."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from support.operators import COLS, ROWS, every_case, full_cases, gradients, sam
 
 
 class Dispatched(TorchDispatchMode):
-    """Keeps the operators of this library that are dispatched."""
+    """A mode that records the operators of rownorm that are dispatched."""
 
     def __init__(self):
         super().__init__()
@@ -34,7 +34,7 @@ class Functions(TorchFunctionMode):
 
 
 class Wrapped(torch.Tensor):
-    """A subclass that holds a tensor, and keeps what is called on it."""
+    """A subclass that wraps a tensor and records the operators called on it."""
 
     seen: list[str] = []  # noqa: RUF012
 
@@ -148,8 +148,8 @@ def test_checks_come_before_fake_tensors_too(norm):
 @pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize("module", [rownorm.nn.RMSNorm, rownorm.nn.LayerNorm])
 def test_jit_trace(module, trains, device):
-    """It records what the dispatcher is asked for."""
+    """Tracing goes through the dispatcher."""
     norm = module(64, device=device).requires_grad_(trains)
     traced = torch.jit.trace(norm, (torch.randn(4, 64, device=device),))
-    x = torch.randn(7, 64, device=device)  # as many rows as it likes
+    x = torch.randn(7, 64, device=device)  # another number of rows
     assert torch.equal(traced(x), norm(x))

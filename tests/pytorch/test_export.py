@@ -1,4 +1,4 @@
-"""``torch.export``: the operators are nodes of a program that runs, decomposes and is stored."""
+"""``torch.export``: the operators are nodes of a program that runs, decomposes, saves and loads."""
 
 import io
 
@@ -10,7 +10,7 @@ from support.operators import COLS, ROWS, every_case, full_cases, same_bits
 
 
 class Norm(torch.nn.Module):
-    """A case as a module: its parameters are the module's, its rows are the inputs."""
+    """A case as a module with the case's parameters. The rows are its inputs."""
 
     def __init__(self, case, tensors):
         super().__init__()
@@ -67,7 +67,7 @@ def test_save_and_load(case, device):
 
 
 def test_exported_program_trains(device):
-    """Exported for training, a program has gradients, and the same ones."""
+    """A program exported for training has the same gradients."""
     model = torch.nn.Sequential(
         rownorm.nn.LayerNorm(COLS), torch.nn.Linear(COLS, COLS), rownorm.nn.RMSNorm(COLS)
     ).to(device)

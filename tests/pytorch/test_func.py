@@ -1,4 +1,4 @@
-"""``torch.func``: transforms, alone and nested, against the same transforms of plain PyTorch."""
+"""``torch.func``: transforms, single and nested, compared with the same transforms of plain PyTorch."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def fp64(case, device, **options):
 
 
 def batched_tensors(case, device, in_dims, batch=2):
-    """Tensors with a further dimension of size ``batch`` where ``in_dims`` says, by argument."""
+    """Tensors with an additional dimension of size ``batch`` at the place given by ``in_dims``."""
     return tuple(
         t if dim is None else torch.stack([t + i * t.cos() for i in range(batch)], dim)
         for t, dim in zip(fp64(case, device), in_dims, strict=True)
@@ -52,7 +52,7 @@ def pulled_back(function):
 
 
 def forward_over_pull_back(function):
-    """Forward mode over a backward whose forward was over before it began."""
+    """Forward mode over a backward whose forward ran before, outside of forward mode."""
 
     def call(*tensors):
         outputs, pull = vjp(function, *tensors)
@@ -144,7 +144,7 @@ def test_vmap_in_vmap(case, device):
 @every_case
 @pytest.mark.parametrize("n", [0, 1, 2])
 def test_batches_of_gradients_of_the_rows_alone(case, n, device):
-    """Nested: what an operator returns none of, here the gradients of parameters, has no batch."""
+    """Nested vmap. Outputs that an operator does not compute, here the parameter gradients, have no batch dimension."""
     in_dims = rows_only(case, 0)
     tensors = tuple(
         t if dim is None else t[:n]
@@ -162,7 +162,7 @@ def test_batches_of_gradients_of_the_rows_alone(case, n, device):
 
 @few_cases
 def test_per_sample_gradients(case, device):
-    """vmap of grad: the parameters are shared, each sample has its own gradients of them."""
+    """vmap of grad: samples share the parameters and have their own gradients."""
     tensors, argnums, in_dims = fp64(case, device), all_arguments(case), rows_only(case, 0)
 
     def per_sample(function):
@@ -188,7 +188,7 @@ def test_gradient_of_a_batch(case, shared, device):
 
 @full_cases
 def test_ensemble_gradients(case, device):
-    """vmap of grad over models: every model has its own parameters, all see the same rows."""
+    """vmap of grad over models: every model has its own parameters and all get the same rows."""
     in_dims = tuple(0 if name in case.parameters else None for name in case.tensor_names)
     tensors, argnums = batched_tensors(case, device, in_dims), all_arguments(case)
 
@@ -211,7 +211,7 @@ def test_per_sample_second_order(case, device):
 @full_cases
 @pytest.mark.parametrize("through", ["function", "operator"])
 def test_forward_mode_with_dual_tensors(case, through, device):
-    """A dual tensor keeps its tangent, whether it comes to the function or to the operator."""
+    """A dual tensor keeps its tangent, through the public function and through the operator."""
     tensors = case.tensors(device, torch.float64)
     tangents = {name: t.cos() for name, t in tensors.items()}
     namespace = rownorm if through == "function" else torch.ops.rownorm

@@ -1,4 +1,4 @@
-"""CUDA graphs, streams and threads; and the same bits every time."""
+"""CUDA graphs, streams, threads and determinism. Graphs of every regime: ``launch/test_cuda_graphs.py``."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ needs_gpu = pytest.mark.skipif(
 
 
 def both_ways(case, tensors):
-    """Outputs and gradients."""
+    """(outputs, then gradients)."""
     outputs = case(**tensors)
     return (*(output.detach() for output in outputs), *gradients(outputs, tensors))
 
@@ -22,7 +22,7 @@ def both_ways(case, tensors):
 @needs_gpu
 @every_case
 def test_graph_capture(case, device):
-    """Forward and backward in one graph, replayed on new numbers."""
+    """Forward and backward in one graph, replayed on new values."""
     tensors = case.tensors(device, rows=(33,), cols=1000, requires_grad=True)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -56,7 +56,7 @@ def test_make_graphed_callables(case, device):
 @needs_gpu
 @full_cases
 def test_streams(case, device):
-    """Work goes to the stream that is current: each stream sees what was queued on it before."""
+    """Kernels run on the current stream, after the work that was queued there before."""
     many = [case.tensors(device, rows=(257,), cols=1024, requires_grad=True) for _ in range(4)]
     expected = [both_ways(case, tensors) for tensors in many]
     torch.cuda.synchronize()
@@ -73,9 +73,8 @@ def test_streams(case, device):
 
 @full_cases
 def test_threads(case, device, without_interpreter):
-    """Threads that start together, with nothing remembered yet."""
-    # Triton's interpreter keeps its place in the grid in a global: without a GPU, threads take
-    # the reference.
+    """Threads start together, before any call is prepared."""
+    # Triton's interpreter keeps the program index in a global, so without a GPU threads take the reference.
     shapes = [(2, 8), (3, 16), (5, 24), (2, 8)]
     many = [
         case.tensors(device, rows=(rows,), cols=cols, requires_grad=True) for rows, cols in shapes
@@ -103,8 +102,7 @@ def test_same_bits_every_time(case, device):
 
 
 @full_cases
-def test_a_row_does_not_depend_on_its_neighbours(case, device):
-    """The bits of a row are the same whatever batch it is in."""
+def test_a_row_does_not_depend_on_its_batch(case, device):
     tensors = case.tensors(device, rows=(19,), cols=48)
     outputs = case(**tensors)
     for rows in (slice(0, 1), slice(7, 12)):

@@ -15,7 +15,7 @@ INPUTS = ("x", "residual", "pre_bias", "weight", "bias")
 
 @dataclass(frozen=True)
 class Case:
-    """One call of the library, apart from the numbers in its tensors."""
+    """One call of the library without the values of its tensors."""
 
     center: bool
     dtype: torch.dtype = torch.float32
@@ -25,7 +25,7 @@ class Case:
     pre_bias: bool = False
     weight: bool = True
     bias: bool = False
-    parameter_dtype: torch.dtype | None = None  # None: that of x
+    parameter_dtype: torch.dtype | None = None  # None: the dtype of x
     activation: str | None = None
     weight_shift: float = 0.0
     rounding: str = "once"
@@ -81,7 +81,7 @@ def call(case: Case, tensors: dict) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 
 def outputs_and_gradients(function, tensors: dict, wanted=INPUTS) -> dict[str, torch.Tensor]:
-    """y, [h,] and the gradients of those inputs that are wanted and present."""
+    """y, [h,] and the gradients of the inputs that are both wanted and present, by name."""
     given = dict(tensors)
     leaves = [name for name in wanted if tensors[name] is not None]
     for name in leaves:

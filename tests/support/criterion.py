@@ -23,17 +23,17 @@ def errors(values: torch.Tensor, truth: np.ndarray) -> np.ndarray:
 
 
 def largest_errors(by_torch: dict, truth: dict) -> dict[str, float]:
-    """PyTorch's largest error, by output; where PyTorch overflows it has none."""
+    """PyTorch's largest error by output. Elements that PyTorch cannot compute do not count."""
     return {
         name: np.where(
-            asked(by_torch[name], truth[name]), errors(by_torch[name], truth[name]), 0
+            compared(by_torch[name], truth[name]), errors(by_torch[name], truth[name]), 0
         ).max(initial=0)
         for name in truth
     }
 
 
-def asked(by_torch: torch.Tensor, truth: np.ndarray) -> np.ndarray:
-    """The elements that are judged: those that the dtype can hold and PyTorch can compute."""
+def compared(by_torch: torch.Tensor, truth: np.ndarray) -> np.ndarray:
+    """The elements that are compared: finite in the output dtype and in PyTorch's result."""
     representable = np.abs(truth) <= torch.finfo(by_torch.dtype).max
     return representable & np.isfinite(exact(by_torch))
 
@@ -61,7 +61,7 @@ def _assert_close(case, made, tensors, truths: dict, names: tuple, batches: int,
         assert value.dtype == own.dtype, f"{name}: {value.dtype}, PyTorch gives {own.dtype}"
         assert value.shape == own.shape, f"{name}: {value.shape}, PyTorch gives {own.shape}"
         torch_error = max(here[name], elsewhere.get(name, 0))
-        error = np.where(asked(own, truth), errors(value, truth), 0)
+        error = np.where(compared(own, truth), errors(value, truth), 0)
         allowed = 1.25 * torch_error + one_rounding(truth, value.dtype)
         worst = np.unravel_index(np.argmax(error - allowed), error.shape) if error.size else ()
         assert (error <= allowed).all(), (
@@ -82,19 +82,21 @@ def errors_of_torch(case: Case, device: torch.device, batches: int, **how) -> di
 
 
 def assert_gradients_at_stored_h(dtype: torch.dtype, n_cols: int, device, **options):
-    """Rows of a 16-bit residual stream that vary less than they are rounded: LayerNorm's gradients are those at the
-    ``h`` that is returned, which is all that backward has of them."""
+    """LayerNorm's gradients are those at the stored ``h``, because backward reads nothing else.
+
+    It shows in rows of a 16-bit residual stream that vary less than their rounding.
+    """
     case = Case(True, dtype, (6, n_cols), residual_dtype=dtype, **options)
     tensors = case.tensors(device)
-    spacing = 16 * torch.finfo(dtype).eps  # of numbers from 16 to 32
+    spacing = 16 * torch.finfo(dtype).eps  # of adjacent numbers from 16 to 32
     tensors["dh"] = torch.zeros_like(tensors["dh"])
     tensors["x"][:2] = 20
-    tensors["residual"][0] = 0.4 * spacing  # constant, and stays so
+    tensors["residual"][0] = 0.4 * spacing  # constant before and after rounding
     few = torch.arange(n_cols, device=device) % 7 == 3
     tensors["residual"][1] = torch.where(few, 0.6 * spacing, 0.4 * spacing)
     tensors["x"][2] = 20 + 4 * spacing * tensors["x"][2]
     tensors["x"][3] = 1000 + 10 * tensors["x"][3]
-    tensors["x"][4] = 1e7 if dtype == torch.bfloat16 else 6e4  # and all that is added is lost
+    tensors["x"][4] = 1e7 if dtype == torch.bfloat16 else 6e4  # the residual is lost in rounding
     made = ours(case, tensors)
 
     h, weight = (t.double().requires_grad_() for t in (made["h"], tensors["weight"]))

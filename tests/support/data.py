@@ -1,4 +1,4 @@
-"""Rows of random numbers of every kind that a norm has to survive."""
+"""Kinds of random rows, from normal to overflowing."""
 
 import torch
 
@@ -19,8 +19,7 @@ DATA = (
 
 
 def make_rows(data: str, shape: tuple[int, ...], dtype: torch.dtype, program: Program):
-    """Rows of one kind, in ``dtype``. Magnitudes are set by what the dtype and its squares can
-    hold."""
+    """Rows of one kind, in ``dtype``. Magnitudes depend on the range of the dtype and of its squares."""
     largest = torch.finfo(dtype).max
     computed_largest = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).max
     normal = torch.randn(shape, dtype=torch.float64)
@@ -31,7 +30,7 @@ def make_rows(data: str, shape: tuple[int, ...], dtype: torch.dtype, program: Pr
             rows = normal
         case "offset":
             rows = normal + 1e4
-        case "step":  # where a row begins says little about the rest of it
+        case "step":  # the first columns say little about the others
             rows = normal + 1e3 * (torch.arange(shape[-1]) < shape[-1] // 5)
         case "constant":
             rows = 10 * per_row

@@ -1,4 +1,4 @@
-"""The four operators with sets of options, as values that PyTorch's machinery can be tried on."""
+"""The four operators with sets of options, to test PyTorch's features with."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class OperatorCase:
         strided: bool = False,
         requires_grad: bool = False,
     ) -> dict[str, Tensor]:
-        """Random tensors by name; strided rows lie in a wider tensor."""
+        """Random tensors by name. Strided rows are slices of a wider tensor."""
         made = {}
         for name in self.tensor_names:
             if name in self.parameters:
@@ -64,13 +64,13 @@ class OperatorCase:
         return self(**dict(zip(self.tensor_names, tensors, strict=True)))
 
     def scalar(self, *tensors: Tensor) -> Tensor:
-        """A number in which every element of every output counts."""
+        """A scalar that depends on every element of every output."""
         return sum(output.sin().sum() for output in self.positional(*tensors))
 
     def expected(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """What the outputs are, in plain PyTorch; meant for fp64, where rounding does not show.
+        """The outputs computed by plain PyTorch. For fp64, where roundings do not matter.
 
-        Not by ``F.layer_norm``: the gradient of its forward-mode derivative is wrong.
+        ``F.layer_norm`` is not used, because the gradient of its forward-mode derivative is wrong.
         """
         given = dict(zip(self.tensor_names, tensors, strict=True))
         h = given["x"]
@@ -116,7 +116,7 @@ full_cases = pytest.mark.parametrize("case", _cases(FULL), ids=str)
 
 
 def gradients(outputs: tuple[Tensor, ...], inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
-    """Gradients of a number made of all outputs."""
+    """Gradients of a scalar that depends on all outputs."""
     total = sum(output.sin().sum() for output in outputs)
     return torch.autograd.grad(total, [t for t in inputs.values() if t.requires_grad])
 

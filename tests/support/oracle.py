@@ -11,7 +11,7 @@ from support.cases import INPUTS, Case
 
 
 def oracle(case: Case, tensors: dict) -> dict[str, np.ndarray]:
-    """The row program and its derivative in extended precision; no value is rounded anywhere."""
+    """The row program and its derivative in extended precision, without any of the kernels' roundings."""
     given = {name: None if t is None else exact(t) for name, t in tensors.items()}
     zero = np.longdouble(0)
     x, weight, dh = given["x"], given["weight"], given["dh"]
@@ -68,8 +68,8 @@ def _exact_activation(activation: str | None, z: np.ndarray) -> tuple[np.ndarray
 
 
 def _exact_erf(z: np.ndarray) -> np.ndarray:
-    """``2/sqrt(pi) exp(-z^2) sum of 2^n z^(2n+1) / (2n+1)!!``: all terms of one sign, so nothing
-    cancels."""
+    """``2/sqrt(pi) exp(-z^2) sum of 2^n z^(2n+1) / (2n+1)!!``: all terms have one sign, so
+    nothing cancels."""
     inner = np.clip(z, -7, 7)  # 1 - erf(7) is far below the last digit
     term = total = inner
     for n in range(1, 300):

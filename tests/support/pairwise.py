@@ -42,7 +42,7 @@ OTHER = {
     torch.bfloat16: torch.float32,
     torch.float32: torch.bfloat16,
     torch.float64: torch.float32,
-}  # the dtype of a residual stream or of parameters that is not that of x
+}  # by dtype of x: another dtype, for a residual stream or parameters
 
 
 def combinations(seed: int) -> list[Case]:

@@ -20,7 +20,7 @@ FORCED = {
         "block_cols": 32,
         "num_warps": 1,
     },
-    # The interpreter runs one program after another: there a row has one part, and a block of its own width.
+    # The interpreter runs programs one after another, so there a row has one part, in a block of its own width.
     "grid": {"regime": "grid", "pipeline_depth": 2}
     | ({"block_cols": 32, "num_warps": 1} if ON_GPU else {}),
     "looped": {"regime": "looped", "block_cols": 32},
@@ -31,5 +31,5 @@ REGIMES = tuple(FORCED)
 
 
 def forced(regime: str, **settings):
-    """Plans of this regime, with blocks small enough that small rows need several of them."""
+    """Force plans of this regime, with blocks so small that small rows need several of them."""
     return force(**(FORCED[regime] | settings))

@@ -7,10 +7,9 @@ from support.regimes import ON_GPU
 
 
 def truncates(dtype: torch.dtype) -> bool:
-    """Triton's interpreter cuts fp32 off to bf16 where a GPU rounds: a rounding there is a whole
-    ulp, not half of one.
+    """Whether a store to ``dtype`` truncates: Triton's interpreter does so for bf16, where a GPU rounds to nearest.
 
-    This is the only place where the interpreter is judged differently from a GPU.
+    The error of a store is then a whole ulp, not half of one. Only this differs between the interpreter and a GPU.
     """
     return dtype == torch.bfloat16 and not ON_GPU
 
@@ -23,8 +22,7 @@ def rounded(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def one_rounding(values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """The most that one store to ``dtype`` changes each value by: half an ulp, subnormals
-    included."""
+    """The largest error of one store to ``dtype``, by value: half an ulp, also for subnormals."""
     limits = torch.finfo(dtype)
     _, exponent = np.frexp(np.maximum(np.abs(values), limits.tiny))
     ulp = np.ldexp(np.longdouble(limits.eps), exponent - 1)

@@ -11,12 +11,12 @@ from support.rounding import rounded
 
 
 def torch_own(case: Case, tensors: dict, *, h_rounded: bool = True) -> dict[str, torch.Tensor]:
-    """What PyTorch makes of a case.
+    """Outputs and gradients of a case computed by PyTorch.
 
-    A plain norm in one dtype is ``F.layer_norm`` or ``F.rms_norm`` itself. Anything else is
-    composed in fp32 (fp64 for fp64) and rounded where the row program rounds, which is stricter
-    than composing it in the dtype of x. With ``h_rounded`` the norm sees the residual stream as it
-    is stored, as it does in eager PyTorch.
+    A plain norm in one dtype is ``F.layer_norm`` or ``F.rms_norm``. Everything else is composed in
+    fp32 (fp64 for fp64) and rounded where the row program rounds, which is stricter than composing
+    it in the dtype of x. With ``h_rounded`` the norm reads the rounded residual stream, as in eager
+    PyTorch.
     """
     plain = Case(case.center, case.dtype, case.shape, weight=case.weight, bias=case.bias)
     torch_has_it = case.center or not case.bias
