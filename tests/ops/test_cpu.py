@@ -130,7 +130,8 @@ def test_second_derivatives():
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rms_norm_of_any_width_is_as_accurate_as_torch(n_cols, dtype):
     case = Case(False, dtype, (3, n_cols), data="outliers")
-    assert_case(case, case.tensors("cpu"))
+    # The more elements a batch has, the less its largest error varies.
+    assert_case(case, case.tensors("cpu"), batches=48 if n_cols <= 256 else 4)
 
 
 @pytest.mark.parametrize("case", combinations(seed=4), ids=name_of)

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 import rownorm
 from rownorm.ops import execute
-from support.operators import COLS, ROWS, every_case, full_cases, gradients, same_bits
+from support.operators import COLS, ROWS, every_case, few_cases, full_cases, gradients, same_bits
 from support.regimes import forced
 
 
