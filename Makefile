@@ -1,46 +1,85 @@
-# make test   the environment, the package, the tests: all that is needed is Python 3.11 or newer and a C++ compiler
+# make test   sets up an environment, installs the package and runs the tests. Needs Python 3.11 or newer and a C compiler.
 #
-# PYTHON=python3.12          makes the environment with another interpreter
-# VENV= PYTHON=/opt/bin/python   uses that interpreter as it is and installs nothing: for a GPU machine that has
-#                            its own torch and triton (and what the lab and the tests need: CONTRIBUTING.md)
-# WORKERS=4                  test processes; one on a machine with a GPU, which they would have to share
+# PYTHON=python3.12          the interpreter to make the environment with
+# VENV= PYTHON=/opt/bin/python   use that interpreter as it is and install nothing: for a GPU machine that has its own
+#                            torch and triton (and the packages of the lab and the tests: CONTRIBUTING.md)
+# TORCH=2.15                 the version of torch to install: one of constraints/torch-*.txt
+# PAIR=2.15                  make test-versions: only this version of torch
+# WORKERS=4                  test processes; without pytest-xdist on a machine with a GPU, which they would share
 # TESTS="tests/test_nn.py -k repr"   only some tests
-# DEMO=results/mine          where make demo leaves its records and its report; a new folder each time by default
+# BASE=v1.0                  make same-code: the revision to compare with; QUICK=1 compares every tenth case
+# DEMO=results/mine          where make demo writes its records and its report; by default a new folder each time
 
 PYTHON ?= python3
 VENV ?= .venv
+TORCH ?= 2.13
+PAIR ?= 2.11 2.13 2.15
 TESTS ?=
+BASE ?= HEAD
+QUICK ?=
 DEMO := $(or $(DEMO),results/demo-$(shell date +%Y-%m-%d-%H%M%S))
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 GPU := $(wildcard /dev/nvidia[0-9]* /dev/kfd)
 WORKERS ?= $(if $(GPU),0,$(shell echo $$(($(CORES) < 8 ? $(CORES) : 8))))
+CONSTRAINTS := constraints/torch-$(TORCH).txt
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
-export PIP_CONSTRAINT = constraints.txt
+export PIP_CONSTRAINT = $(CONSTRAINTS)
 
 ifeq ($(VENV),)
+INTERPRETER := $(PYTHON)
 RUN := PYTHONPATH=$(CURDIR)/src $(PYTHON)
 STAMP :=
 PARALLEL :=
 else
-RUN := $(VENV)/bin/python
+INTERPRETER := $(VENV)/bin/python
+RUN := $(INTERPRETER)
 STAMP := $(VENV)/.stamp
 PARALLEL := -n $(WORKERS)
 endif
 
-.PHONY: help test demo check format wheel clean
+.PHONY: help test test-all test-versions same-code demo check format wheel clean
 
 help:
-	@echo "make test    set up $(or $(VENV),nothing), run the tests (on the GPU where there is one)"
-	@echo "make demo    check, measure a few small cases, leave a report and say where it is"
-	@echo "make check   formatter, linter, type checker"
-	@echo "make format  let the formatter and the linter mend what they can"
-	@echo "make wheel   build dist/*.whl"
-	@echo "make clean   remove everything that make made, but for results"
-	@echo "Settings (PYTHON, VENV, WORKERS, TESTS, DEMO) are described at the top of the Makefile."
+	@echo "make test           set up $(or $(VENV),nothing), run the tests (on the GPU where there is one)"
+	@echo "make test-all       the same with the exhaustive tests: before a change to kernels is called done"
+	@echo "make test-versions  the tests with every supported pair of torch and triton, each in .venvs/torch-*"
+	@echo "make same-code      compare machine code and plans with those of another revision (BASE=...)"
+	@echo "make demo           check, measure a few small cases, write a report and print its path"
+	@echo "make check          formatter, linter, type checker"
+	@echo "make format         apply the fixes of the formatter and the linter"
+	@echo "make wheel          build dist/*.whl"
+	@echo "make clean          remove everything that make created, except results"
+	@echo "Settings (PYTHON, VENV, TORCH, PAIR, WORKERS, TESTS, BASE, DEMO) are described at the top of the Makefile."
 
 test: $(STAMP)
 	$(RUN) -m pytest $(PARALLEL) $(TESTS)
+
+test-all: $(STAMP)
+	$(RUN) -m pytest $(PARALLEL) --exhaustive $(TESTS)
+
+# Every pair is tested, also after one has failed.
+test-versions:
+	@failed=; \
+	for pair in $(PAIR); do \
+	  echo "== torch $$pair"; \
+	  $(MAKE) --no-print-directory test VENV=.venvs/torch-$$pair TORCH=$$pair || failed="$$failed $$pair"; \
+	done; \
+	test -z "$$failed" || { echo "tests failed with torch$$failed"; exit 1; }
+
+same-code: $(STAMP)
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	base=$$(git rev-parse --verify "$(BASE)^{commit}") && \
+	git clone --quiet --shared --no-checkout . "$$folder/base" && \
+	git -C "$$folder/base" checkout --quiet --detach "$$base" && \
+	for tree in base new; do \
+	  source=$$folder/base/src; test $$tree = base || source=$(CURDIR)/src; \
+	  PYTHONPATH=$$source $(INTERPRETER) tools/same_plans.py write "$$folder/$$tree-plans.json" $(if $(QUICK),--quick) && \
+	  PYTHONPATH=$$source $(INTERPRETER) tools/same_code.py dump --out "$$folder/$$tree-code.jsonl" $(if $(QUICK),--every 10) \
+	  || exit 1; \
+	done && \
+	{ $(INTERPRETER) tools/same_plans.py compare "$$folder/base-plans.json" "$$folder/new-plans.json"; plans=$$?; \
+	  $(INTERPRETER) tools/same_code.py compare "$$folder/base-code.jsonl" "$$folder/new-code.jsonl" && test $$plans = 0; }
 
 demo: $(STAMP)
 	@$(RUN) -m rownorm_command check --quick
@@ -62,11 +101,12 @@ wheel: $(STAMP)
 	@ls dist/*.whl
 
 clean:
-	rm -rf $(VENV) build dist traces src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venvs build dist traces src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# pip, because it finds local builds of torch; setuptools first, because the package is then built with it.
-$(VENV)/.stamp: pyproject.toml constraints.txt
+# pip rather than another installer, because it finds local builds of torch. setuptools first, because it builds the
+# package.
+$(VENV)/.stamp: pyproject.toml constraints/common.txt $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rownorm needs Python 3.11 or newer: make PYTHON=...")'
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet setuptools

@@ -1,29 +1,74 @@
-"""What every test shares: the device, a fixed seed, and memory that is NaN until something is
-written to it."""
+"""What every test shares: the device, a fixed seed, memory that is NaN until it is written, and the selection of tests.
+
+Tests marked ``exhaustive`` run with ``--exhaustive`` (``make test-all``). Otherwise they are deselected, and the
+summary says how many.
+"""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 if not torch.cuda.is_available():
-    # Read by triton when it is imported, so it comes before anything of rownorm.
+    # Triton reads it when it is imported, so it is set before rownorm is imported.
     os.environ.setdefault("TRITON_INTERPRET", "1")
-# A deterministic matrix product on a GPU asks for this before the first one.
+# PyTorch requires it before the first matrix product, because tests use deterministic algorithms.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-torch.set_num_threads(1)  # tensors are small, and pytest-xdist has the other cores
+torch.set_num_threads(1)  # tensors are small, and pytest-xdist uses the other cores
+
+left_out = pytest.StashKey[int]()
+
+
+def pytest_addoption(parser) -> None:
+    parser.addoption("--exhaustive", action="store_true", help="also run tests marked exhaustive")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items) -> None:
+    if config.getoption("--exhaustive"):
+        return
+    exhaustive = [item for item in items if item.get_closest_marker("exhaustive")]
+    config.stash[left_out] = len(exhaustive)
+    if exhaustive:
+        config.hook.pytest_deselected(items=exhaustive)
+        items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+
+
+def pytest_sessionfinish(session) -> None:
+    """A worker of pytest-xdist reports its count to the process that prints the summary."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = session.config.stash.get(left_out, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node) -> None:
+    """Every worker collects all tests, so one count is that of all."""
+    node.config.stash[left_out] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(terminalreporter, config) -> None:
+    if count := config.stash.get(left_out, 0):
+        terminalreporter.write_line(f"{count} exhaustive tests were left for make test-all")
 
 
 @pytest.fixture(scope="session")
 def device() -> str:
-    """Where the kernels run: a GPU, or the CPU in Triton's interpreter."""
+    """The device that kernels run on: a GPU, or the CPU in Triton's interpreter."""
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(scope="session")
+def triton_cache(tmp_path_factory) -> Path:
+    """The folder for compiled kernels that all tests and all workers of this session share."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "triton_cache"
 
 
 @pytest.fixture
 def without_interpreter(monkeypatch) -> None:
-    """Tensors on a CPU take PyTorch, as they do for a user; nothing is remembered from before."""
+    """Tensors on a CPU take the reference path, as they do for users. Prepared calls of earlier tests are dropped."""
     from rownorm.ops import execute
 
     monkeypatch.setattr(execute, "INTERPRETING", False)
@@ -38,8 +83,7 @@ def fixed_seed() -> None:
 
 @pytest.fixture(autouse=True)
 def poisoned_memory():
-    """``torch.empty`` gives NaN, as it does in torch's deterministic mode: what is not written
-    shows."""
+    """``torch.empty`` is filled with NaN, so an element that a kernel does not write is noticed."""
     before = torch.are_deterministic_algorithms_enabled()
     filled = torch.utils.deterministic.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
@@ -50,22 +94,17 @@ def poisoned_memory():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def fused_multiply_add():
-    """Rounded once, as by a GPU. Triton's interpreter rounds the product, too, which PyTorch's own sums do not."""
-    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
-
-    def create_fma(_, x, y, z):
-        total = x.data.astype(np.float64) * y.data + z.data
-        return TensorHandle(total.astype(z.data.dtype), z.dtype.scalar)
+def interpreter():
+    """Triton's interpreter rounds like a GPU, and prepares its language once per kernel: ``support/interpreter.py``."""
+    from support.interpreter import apply
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(InterpreterBuilder, "create_fma", create_fma)
+        apply(patch)
         yield
 
 
 @pytest.fixture(autouse=True)
 def silent_overflow():
-    """Kernels overflow and divide by zero without a word on a GPU; numpy, which interprets them,
-    would warn."""
+    """No warnings from numpy, which computes in the interpreter, when a kernel overflows or divides by zero."""
     with np.errstate(all="ignore"):
         yield

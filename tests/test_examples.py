@@ -23,7 +23,7 @@ def load(name):
 
 
 def run(name, *arguments, **settings):
-    """An example as a user starts it: no interpreter, kernels only where there is a GPU."""
+    """Run an example as a user does: without the interpreter, with kernels only on a GPU."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), *map(str, arguments)]
     return subprocess.run(
@@ -73,7 +73,7 @@ def test_layer_norm_kernel_import(device):
     torch.testing.assert_close(y, F.layer_norm(x, (512,), weight, bias))
 
 
-def test_layer_norm_kernel_script_overwrites_only_when_told(tmp_path):
+def test_layer_norm_kernel_script_overwrites_files_only_on_request(tmp_path):
     traces = [tmp_path / name for name in ("triton_profile.json", "pytorch_profile.json")]
     traces[0].write_text("mine")
     arguments = ("--rows", 16, "--widths", 256, 1024, "--out", tmp_path)

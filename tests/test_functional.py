@@ -1,4 +1,4 @@
-"""``rownorm.functional``: torch's signatures, torch's numbers, torch's defaults."""
+"""``rownorm.functional``: the signatures, defaults and results of ``torch.nn.functional``."""
 
 import inspect
 
@@ -20,12 +20,12 @@ def both(name, *arguments, **options):
 
 
 def parameters(name, shape, **options):
-    """What the function takes after ``normalized_shape``: weight and, where it has one, bias."""
+    """The parameters after ``normalized_shape``: weight and, for LayerNorm, bias."""
     return [torch.randn(shape, **options) for _ in range(2 if name == "layer_norm" else 1)]
 
 
 def assert_within_roundings(actual, expected):
-    """Both were rounded once, perhaps to different sides."""
+    """Both values were rounded once, possibly in different directions."""
     eps = torch.finfo(actual.dtype).eps
     slack = 8 * eps if actual.dtype in (torch.float32, torch.float64) else eps
     torch.testing.assert_close(actual, expected, rtol=2 * slack, atol=slack)
@@ -71,7 +71,7 @@ def test_gradients(name, n_dims, device):
 
 @every_dtype
 def test_default_eps_of_rms_norm(dtype, device):
-    """Rows near the machine epsilon of what torch computes in, where another eps would show."""
+    """Rows near the machine epsilon of torch's compute dtype, where another eps changes the result."""
     computed = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
     x = torch.randn(4, 16, dtype=torch.float64).mul(computed**0.5).to(device, dtype)
     actual, expected = both("rms_norm", x, (16,))
@@ -83,7 +83,7 @@ def test_default_eps_of_rms_norm(dtype, device):
 @every_norm
 @pytest.mark.parametrize("n_dims", [1, 2])
 def test_layouts(name, n_dims, device):
-    """Strided, transposed, expanded, channels last: the numbers are those of a contiguous copy."""
+    """Strided, transposed, expanded, channels last: the same result as for a contiguous copy."""
     base = torch.randn(4, 6, 6, 6, device=device)
     for x in (
         base[..., ::2],
@@ -107,7 +107,7 @@ def test_no_rows(name, device):
 
 
 @every_norm
-def test_wrong_shapes_are_refused(name, device):
+def test_wrong_shapes_raise(name, device):
     x, function = torch.randn(2, 3, 4, device=device), getattr(rownorm.functional, name)
     operation = f"rownorm.functional.{name}"
     with pytest.raises(ValueError, match=f"{operation}: normalized_shape must name at least one"):
@@ -122,7 +122,7 @@ def test_wrong_shapes_are_refused(name, device):
 
 @every_norm
 def test_several_dimensions_are_one_row(name, device):
-    """Nothing is copied but the rows that have to be: a contiguous input is seen as it lies."""
+    """A contiguous input is not copied."""
     x = torch.randn(3, 2, 5, device=device)
     over_two = getattr(rownorm.functional, name)(x, (2, 5), eps=1e-3)
     over_one = getattr(rownorm, name)(x.flatten(1), eps=1e-3)

@@ -1,4 +1,4 @@
-"""``import rownorm`` is light: no Triton, no device, little time; and it changes nothing."""
+"""``import rownorm`` is light: no Triton, no device query, little time, and no patching."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ print(json.dumps({
 
 
 def run() -> dict:
-    """What a fresh interpreter has to say of importing torch and then rownorm."""
+    """What a new process reports about importing torch and then rownorm."""
     finished = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False
     )
@@ -61,7 +61,7 @@ def test_nothing_is_patched(runs):
 
 
 def test_import_takes_little_time(runs):
-    """Beside the import of torch; the better of two, since a machine may be busy."""
+    """Without the import of torch. The better of two runs, because the machine may be busy."""
     assert min(run["ratio"] for run in runs) < 0.1
 
 

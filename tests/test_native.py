@@ -15,12 +15,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from compiled import said
 
 import rownorm
 from rownorm import launch
 from rownorm.launch import launcher, native
 from rownorm.ops import eager, execute, library
+from support.compiled import json_of
 
 LAUNCH = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p
@@ -499,7 +499,7 @@ def compiled_parameters() -> dict[str, list]:
 
 
 def test_parameters_of_compiled_kernels(tmp_path):
-    seen = said([__file__], tmp_path)
+    seen = json_of([__file__], tmp_path)
     assert {
         "forward_tile",
         "forward_looped",

@@ -1,4 +1,4 @@
-"""``rownorm.nn``: torch's modules in everything but who computes."""
+"""``rownorm.nn``: torch's modules with another implementation of forward and backward."""
 
 import copy
 import io
@@ -145,8 +145,8 @@ def test_to_another_device(name, device):
 
 
 @every_module
-def test_wide_parameters_under_half_rows(name, device):
-    """fp32 parameters under bf16 rows give bf16, as in torch, and fp32 gradients."""
+def test_fp32_parameters_with_bf16_rows(name, device):
+    """The output is bf16, as in torch, and the gradients of the parameters are fp32."""
     module, _ = pair(name, device, normalized_shape=8)
     x = torch.randn(3, 8, device=device, dtype=torch.bfloat16, requires_grad=True)
     y = module(x)
@@ -188,7 +188,7 @@ def test_in_place_of_torchs_module_in_a_model(name, device):
 @every_module
 @every_form
 def test_symbolic_trace(name, shape, arguments, device):
-    """``torch.fx`` takes the norm as one step, and keeps its parameters."""
+    """``torch.fx`` traces the norm as one node and keeps its parameters."""
     module, _ = pair(name, device, **arguments)
     model = torch.nn.Sequential(module, torch.nn.ReLU())
     traced = torch.fx.symbolic_trace(model)

@@ -6,13 +6,14 @@ import random
 
 import pytest
 import torch
-from helpers import DTYPES, REGIMES
 
 from rownorm import launch
 from rownorm.launch import Device, Plan, Problem, force, options, planner, rules
 from rownorm.launch.problem import INTERPRETER
 from rownorm.launch.resources import TARGETS
 from rownorm.program import Program
+from support.cases import DTYPES
+from support.regimes import REGIMES
 
 H200 = TARGETS["sm_90"].device
 MI300X = Device("AMD MI300X", "gfx942", 304, 64)

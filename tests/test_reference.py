@@ -1,21 +1,15 @@
-"""``rownorm.reference`` against the oracle and against plain PyTorch, in fp64."""
+"""``rownorm.reference`` compared with the oracle and with plain PyTorch, in fp64."""
 
 import pytest
 import torch
-from helpers import (
-    DTYPES,
-    INPUTS,
-    Case,
-    assert_case,
-    covering,
-    exact,
-    oracle,
-    outputs_and_gradients,
-    torch_own,
-)
 
 from rownorm import reference
 from rownorm.program import ACTIVATIONS
+from support.cases import DTYPES, INPUTS, Case, outputs_and_gradients
+from support.criterion import assert_case
+from support.oracle import exact, oracle
+from support.pairwise import covering
+from support.torch_answers import torch_own
 
 CASES = [
     Case(shape=(3, 4, 9), dtype=torch.float64, **one)
@@ -58,8 +52,7 @@ def test_forward_and_its_autograd(case, device):
     tensors = case.tensors(device)
     made = outputs_and_gradients(lambda given: forward(case, given), tensors)
     for name, truth in oracle(case, tensors).items():
-        # 64 roundings of fp64, on numbers of this size: autograd's path is longer than the
-        # kernels'.
+        # 64 roundings of fp64: the path of autograd is longer than that of the kernels.
         assert abs(exact(made[name]) - truth).max() <= 64 * 2.0**-53 * (1 + abs(truth).max()), name
 
 
@@ -78,8 +71,7 @@ def test_backward_is_the_derivative(case, device):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.program))
 def test_oracle_is_what_torch_composes(case, device):
-    """The oracle is itself held against ``F.layer_norm``, ``F.rms_norm`` and torch's activations in
-    fp64."""
+    """The oracle itself is compared with ``F.layer_norm``, ``F.rms_norm`` and torch's activations in fp64."""
     tensors = case.tensors(device)
     by_torch = torch_own(case, tensors)
     for name, truth in oracle(case, tensors).items():

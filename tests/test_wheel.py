@@ -1,4 +1,4 @@
-"""The wheel: complete, and usable where nothing else of the source tree is."""
+"""The wheel is complete and works without the source tree."""
 
 import os
 import shutil
@@ -29,12 +29,12 @@ def run(*command, **settings):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    # Asked of the metadata: importing setuptools here fails where something has imported distutils before.
+    # From the metadata, because importing setuptools fails after distutils was imported.
     installed = {one.name.lower(): one.version for one in metadata.distributions()}
     if "pip" not in installed or int(installed.get("setuptools", "0").split(".")[0]) < 77:
-        pytest.skip("pip and setuptools 77 or newer build the wheel, and are not here")
+        pytest.skip("needs pip and setuptools 77 or newer to build the wheel")
     folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"  # a copy: building leaves files beside the sources
+    source = folder / "source"  # a copy, because building writes files next to the sources
     shutil.copytree(
         ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
     )
@@ -46,7 +46,7 @@ def wheel(tmp_path_factory):
     return built
 
 
-def test_holds_every_file_of_the_package(wheel):
+def test_contains_every_file_of_the_package(wheel):
     files = set(zipfile.ZipFile(wheel).namelist())
     sources = ROOT / "src"
     expected = {
@@ -59,7 +59,7 @@ def test_holds_every_file_of_the_package(wheel):
     assert any(file.endswith("licenses/LICENSE") for file in files)
 
 
-def test_asks_for_torch_and_triton_only(wheel):
+def test_requires_torch_and_triton_only(wheel):
     archive = zipfile.ZipFile(wheel)
     (name,) = (name for name in archive.namelist() if name.endswith("METADATA"))
     lines = archive.read(name).decode().splitlines()
@@ -81,7 +81,7 @@ def test_works_in_an_empty_environment(wheel, tmp_path):
         "--no-index",
         str(wheel),
     )
-    # torch and triton from the environment of the tests; a path given so does not bring its editable packages.
+    # torch and triton come from the environment of the tests. Its editable packages are not on this path.
     (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
     shared = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     (packages / "shared.pth").write_text("\n".join(shared))

@@ -1,0 +1,66 @@
+"""Errors against the oracle, compared with PyTorch's own errors, on easy and difficult data."""
+
+import math
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from rownorm.kernels.arithmetic import inverse_deviation
+from support.cases import DTYPES, Case
+from support.criterion import assert_case
+from support.data import DATA
+from support.regimes import ON_GPU, REGIMES, forced
+
+NORMS = pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
+
+
+def skip_what_is_not_interpreted(dtype: torch.dtype, data: str) -> None:
+    if dtype == torch.bfloat16 and data == "denormal" and not ON_GPU:
+        pytest.skip("Triton's interpreter converts bf16 subnormals to wrong numbers")
+
+
+@NORMS
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("data", DATA)
+def test_many_rows_are_as_accurate_as_torch(data, dtype, center, device):
+    skip_what_is_not_interpreted(dtype, data)
+    case = Case(center, dtype, (64, 260), data, bias=center)
+    with forced("tile", block_rows=16):
+        assert_case(case, case.tensors(device), batches=8)
+
+
+@NORMS
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("regime", REGIMES[1:])
+def test_every_regime_is_as_accurate_as_torch(regime, data, center, device):
+    case = Case(center, torch.float32, data=data, bias=center)
+    with forced(regime):
+        assert_case(case, case.tensors(device))
+
+
+@triton.jit
+def _inverse_deviations(
+    variation_ptr, rstd_ptr, n, EPS: tl.constexpr, SHORT: tl.constexpr, N: tl.constexpr
+):
+    lanes = tl.arange(0, N)
+    variation = tl.load(variation_ptr + lanes)
+    count = tl.cast(n, tl.float32)
+    tl.store(rstd_ptr + lanes, inverse_deviation(variation, count, EPS, tl.float32, SHORT))
+
+
+@pytest.mark.parametrize("fast_rstd", [False, True], ids=["rounded", "fast_rstd"])
+@pytest.mark.parametrize("eps", [1e-5, 0.0])
+def test_the_inverse_deviation_has_22_bits(eps, fast_rstd, device):
+    """For variations from 1e-34 to 1e38, and infinity, NaN and 0."""
+    n = 1000
+    variation = torch.logspace(-34, 38, 4096, dtype=torch.float64).float()
+    variation[:3] = torch.tensor([math.inf, math.nan, 0.0])
+    rstd = torch.empty(4096, device=device)
+    _inverse_deviations[(1,)](variation.to(device), rstd, n, eps, fast_rstd, 4096)
+    rstd = rstd.double().cpu()
+    assert rstd[0] == 0.0
+    assert rstd[1].isnan()
+    truth = (variation.double() / n + eps).rsqrt()
+    torch.testing.assert_close(rstd[2:], truth[2:], rtol=2**-22, atol=0.0)

@@ -1,0 +1,163 @@
+"""Kernels compiled for five GPUs, without a GPU: no spills, accesses of 16 bytes, shared memory within the limit.
+
+Tests run in Triton's interpreter, which cannot compile. So this file is also a script: each test runs it for one target
+and one set of cases, in a process without the interpreter, and reads a JSON list of failures.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from support.compiled import json_of
+
+ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942")
+WIDTHS = (256, 1000, 4096, 8192, 16384, 65536)
+N_ROWS = 32768
+# Registers of a thread at which an SM runs 32 warps. Clusters that prefetch nothing need that many warps.
+FULL_REGISTERS = 64
+# Bytes of shared memory that one program may use (NVIDIA's compute capabilities; AMD's LDS).
+MOST_SHARED = {
+    "sm_80": 163 << 10,
+    "sm_90": 227 << 10,
+    "sm_100": 227 << 10,
+    "gfx90a": 64 << 10,
+    "gfx942": 64 << 10,
+}
+EVERY_PARAMETER = ("pre_bias", "weight", "bias")
+
+
+def common_cases(arch: str) -> Iterator[tuple]:
+    """(columns, dtype, options, parameters, residual dtype, rows) of plain norms."""
+    few = (1000, 8192) if arch in ("sm_90", "gfx942") else (8192,)
+    for dtype, widths in (("bfloat16", WIDTHS), ("float32", few)):
+        for n_cols in widths:
+            yield n_cols, dtype, {"center": False}, ("weight",), None, N_ROWS
+            yield n_cols, dtype, {"center": True}, ("weight", "bias"), None, N_ROWS
+
+
+def other_cases(arch: str) -> Iterator[tuple]:
+    """More widths in fp32, and the options: all of them for two targets, those of special plans for the others."""
+    main_target = arch in ("sm_90", "gfx942")
+    everything = {"center": True, "activation": "gelu_tanh", "weight_shift": 1.0}
+    for n_cols in (256, 4096, 16384, 65536) if main_target else (1000, 16384):
+        yield n_cols, "float32", {"center": False}, ("weight",), None, N_ROWS
+        yield n_cols, "float32", {"center": True}, ("weight", "bias"), None, N_ROWS
+    if arch in ("sm_80", "sm_100"):
+        yield 200_000, "bfloat16", everything, EVERY_PARAMETER, "float32", 1024
+    if arch == "sm_80":
+        yield 12288, "bfloat16", {"center": False}, (), None, 1024
+    if not main_target:
+        return
+    yield 1048576, "bfloat16", {"center": True}, ("weight", "bias"), None, 1
+    yield 4096, "bfloat16", {"center": False, "activation": "relu"}, ("weight",), None, N_ROWS
+    yield 4096, "bfloat16", {"center": False}, ("weight",), "bfloat16", N_ROWS
+    for n_cols in (1000, 4096, 8192, 65536):
+        yield n_cols, "bfloat16", {"center": False}, ("weight",), "float32", N_ROWS
+        yield n_cols, "bfloat16", everything, EVERY_PARAMETER, "float32", N_ROWS
+    for n_cols in (
+        1000,
+        4096,
+        16384,
+        32768,
+    ):  # the stream is rounded, so the statistics are computed differently
+        yield n_cols, "bfloat16", {"center": True}, ("weight", "bias"), "bfloat16", N_ROWS
+    yield 1048576, "bfloat16", {"center": True}, ("weight", "bias"), "bfloat16", 1
+    for n_cols in (4096, 65536):
+        yield n_cols, "bfloat16", {"center": False}, (), None, N_ROWS
+    for n_cols in (1000, 4096, 8192):
+        yield n_cols, "bfloat16", {"center": True}, ("weight", "bias"), "float64", N_ROWS
+    for n_cols in (1000, 4096, 8192):
+        yield n_cols, "float64", {"center": True}, ("weight", "bias"), None, N_ROWS
+    if arch == "sm_90":  # the grid regime, in programs of one, two and four warps
+        yield 16384, "bfloat16", {"center": True}, EVERY_PARAMETER, None, 16384
+        for n_cols in (131072, 262144, 524288):
+            yield n_cols, "bfloat16", {"center": False}, ("weight",), None, 1024
+            yield n_cols, "bfloat16", {"center": True}, ("weight", "bias"), "bfloat16", 1024
+            yield n_cols, "bfloat16", everything, EVERY_PARAMETER, "float32", 1024
+            yield n_cols, "float32", everything, EVERY_PARAMETER, None, 1024
+
+
+def failures(arch: str, cases: str) -> list[str]:
+    """What is wrong with the kernels of a target, one line each. cases: "common" or "other"."""
+    from rownorm.launch.resources import TARGETS, compile_backward, compile_forward
+    from rownorm.program import Program
+
+    target, wrong = TARGETS[arch], []
+    for n_cols, dtype, options, parameters, residual_dtype, n_rows in CASES[cases](arch):
+        x = torch.empty(n_rows, n_cols, dtype=getattr(torch, dtype), device="meta")
+        residual = None if residual_dtype is None else x.to(getattr(torch, residual_dtype))
+        given = [x[0].clone() if name in parameters else None for name in EVERY_PARAMETER]
+        program = Program(eps=1e-5, **options)
+        for compile_pass in (compile_forward, compile_backward):
+            case = (
+                f"{compile_pass.__name__}, {n_rows} x {n_cols} {dtype}, {options}, {parameters}, "
+            )
+            case += f"residual {residual_dtype}, "
+            try:
+                compiled = compile_pass(x, residual, *given, program, target)
+            except Exception as error:
+                wrong.append(f"{case}does not compile: {error}")
+                continue
+            for kernel in compiled.kernels:
+                what = f"{case}{compiled.plan}, {kernel.kernel}: "
+                if kernel.spills:
+                    wrong.append(f"{what}{kernel.spills} bytes spilled")
+                plain = residual is None and "pre_bias" not in parameters and not program.activation
+                alone = kernel.kernel == "forward_cluster" and compiled.plan.num_stages == 1
+                if plain and alone and kernel.registers > FULL_REGISTERS:
+                    wrong.append(f"{what}{kernel.registers} registers, so few programs to an SM")
+                if kernel.shared > MOST_SHARED[arch]:
+                    wrong.append(f"{what}{kernel.shared} bytes of shared memory")
+                if kernel.load_bytes < widest_access(kernel, compiled.plan, x, target):
+                    wrong.append(f"{what}loads of {kernel.load_bytes} bytes at most")
+                has_weight = "weight" in parameters
+                loads, stores = wide_accesses(
+                    kernel, compiled.plan, x, residual, has_weight, target
+                )
+                if kernel.wide_loads < loads:
+                    wrong.append(f"{what}{kernel.wide_loads} loads of 16 bytes, {loads} expected")
+                if kernel.wide_stores < stores:
+                    wrong.append(
+                        f"{what}{kernel.wide_stores} stores of 16 bytes, {stores} expected"
+                    )
+    return wrong
+
+
+def widest_access(kernel, plan, x, target) -> int:
+    """Bytes that a thread can load at once: 16, or its share of the tile if that is less."""
+    if kernel.kernel == "column_sums":
+        return 0
+    threads = kernel.num_warps * target.device.warp_size
+    return min(16, plan.block_rows * plan.block_cols * x.itemsize // threads)
+
+
+def wide_accesses(kernel, plan, x, residual, has_weight, target) -> tuple[int, int]:
+    """16-byte (loads, stores) of a kernel that moves its rows, and the weight of a row, in no smaller accesses."""
+    if kernel.kernel == "column_sums":  # reads partial sums, not rows
+        return 0, 0
+    threads = kernel.num_warps * target.device.warp_size
+    per_row_tensor = plan.block_rows * plan.block_cols * x.itemsize // (16 * threads)
+    forward = kernel.kernel.startswith("forward")
+    only_statistics = kernel.kernel in ("forward_moments", "backward_sums")
+    rows_read = (1 if forward else 2) + (residual is not None and not only_statistics)
+    rows_written = 0 if only_statistics else 1 + (forward and residual is not None)
+    reads_weight = has_weight and plan.block_rows == 1 and kernel.kernel != "forward_moments"
+    weights = bool(per_row_tensor) and reads_weight
+    return rows_read * per_row_tensor + weights, rows_written * per_row_tensor
+
+
+CASES = {"common": common_cases, "other": other_cases}
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("cases", ["common", pytest.param("other", marks=pytest.mark.exhaustive)])
+def test_kernels_fit_do_not_spill_and_access_16_bytes(cases, arch, triton_cache):
+    wrong = json_of([__file__, arch, cases], triton_cache)
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+if __name__ == "__main__":
+    print(json.dumps(failures(*sys.argv[1:])))

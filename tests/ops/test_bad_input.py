@@ -1,0 +1,195 @@
+"""Invalid input: the right exception and a message that says what to do."""
+
+import math
+
+import pytest
+import torch
+
+import rownorm
+from rownorm.ops import execute
+from support.criterion import assert_same_bits
+
+OPERATIONS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
+N_COLS = 12
+
+
+def arguments(operation: str, device: str) -> dict:
+    """The arguments of a valid call."""
+    rows = ("x", "residual") if operation.startswith("add_") else ("x",)
+    return {name: torch.randn(3, N_COLS, device=device) for name in rows} | {
+        name: torch.randn(N_COLS, device=device) for name in ("weight", "bias", "pre_bias")
+    }
+
+
+def elsewhere(t: torch.Tensor) -> torch.Tensor:
+    return t.to("cpu" if t.is_cuda else "meta")
+
+
+# The change that makes a call invalid, the exception, and words of its message: the rule, the value, the fix.
+BAD = {
+    "weight too short": (
+        {"weight": lambda t: t[:-1]},
+        ValueError,
+        ("weight must have shape (12,)", "got (11,)", "rownorm.functional"),
+    ),
+    "weight of one": ({"weight": lambda t: t[:1]}, ValueError, ("(12,)", "got (1,)")),
+    "weight with rows": ({"weight": lambda t: t[None]}, ValueError, ("(12,)", "got (1, 12)")),
+    "bias too long": ({"bias": lambda t: t.repeat(2)}, ValueError, ("bias must", "got (24,)")),
+    "pre_bias shape": ({"pre_bias": lambda t: t[1:]}, ValueError, ("pre_bias must", "got (11,)")),
+    "x integers": ({"x": lambda t: t.long()}, TypeError, ("x must be one of", "int64", ".to(")),
+    "x complex": ({"x": lambda t: t.to(torch.complex64)}, TypeError, ("float32", "complex64")),
+    "x bool": ({"x": lambda t: t > 0}, TypeError, ("x must", "torch.bool")),
+    "x float8": ({"x": lambda t: t.to(torch.float8_e4m3fn)}, TypeError, ("float8_e4m3fn",)),
+    "weight integers": ({"weight": lambda t: t.int()}, TypeError, ("weight must", "int32")),
+    "bias complex": ({"bias": lambda t: t.to(torch.complex64)}, TypeError, ("bias", "complex64")),
+    "x sparse": ({"x": lambda t: t.to_sparse()}, TypeError, ("x must be a dense tensor", "sparse")),
+    "x not a tensor": (
+        {"x": lambda t: t.tolist()},
+        TypeError,
+        ("x must be a torch.Tensor", "list"),
+    ),
+    "x none": ({"x": lambda t: None}, TypeError, ("x must be a torch.Tensor", "NoneType")),
+    "weight a number": ({"weight": lambda t: 1.0}, TypeError, ("weight must be a", "float")),
+    "weight elsewhere": (
+        {"weight": elsewhere},
+        ValueError,
+        ("weight must be on the device of x", "got", ".to(x.device)"),
+    ),
+    "bias elsewhere": ({"bias": elsewhere}, ValueError, ("bias must be on the device of x",)),
+    "pre_bias elsewhere": ({"pre_bias": elsewhere}, ValueError, ("pre_bias must be on",)),
+    "no columns": (
+        {"x": lambda t: t[:, :0], "residual": lambda t: t[:, :0]},
+        ValueError,
+        ("at least one column", "got shape (3, 0)"),
+    ),
+    "no dimensions": (
+        {"x": lambda t: t[0, 0], "residual": lambda t: t[0, 0]},
+        ValueError,
+        ("at least one column", "got shape ()"),
+    ),
+    "unknown activation": (
+        {"activation": "gelu_fast"},
+        ValueError,
+        ("activation must be one of", "'relu', 'silu', 'gelu', 'gelu_tanh'", "got 'gelu_fast'"),
+    ),
+    "misspelt activation": ({"activation": "sillu"}, ValueError, ("Did you mean 'silu'?",)),
+    "activation a function": ({"activation": torch.relu}, (ValueError, TypeError), ("activation",)),
+    "activation a list": ({"activation": ["relu"]}, (ValueError, TypeError), ("activation",)),
+    "unknown rounding": (
+        {"rounding": "twice"},
+        ValueError,
+        ("rounding must be one of 'once', 'llama'", "got 'twice'"),
+    ),
+    "eps nan": ({"eps": math.nan}, ValueError, ("eps must be finite", "got nan")),
+    "eps infinite": ({"eps": math.inf}, ValueError, ("eps must be finite", "got inf")),
+    "eps negative": ({"eps": -1e-6}, ValueError, ("eps must not be negative", "-1e-06")),
+    "eps a string": ({"eps": "1e-5"}, TypeError, ("eps must be a Python number", "str")),
+    "eps none": ({"eps": None}, TypeError, ("eps must be a Python number", "NoneType")),
+    "eps a bool": ({"eps": True}, TypeError, ("eps must be a Python number", "bool")),
+    "eps a tensor": ({"eps": torch.tensor(1e-5)}, TypeError, ("eps", "Tensor", ".item()")),
+    "eps a list": ({"eps": [1e-5]}, TypeError, ("eps must be a Python number", "list")),
+    "shift nan": ({"weight_shift": math.nan}, ValueError, ("weight_shift must be finite",)),
+    "shift a string": ({"weight_shift": "1"}, TypeError, ("weight_shift must be a Python number",)),
+    "shift a bool": ({"weight_shift": True}, TypeError, ("weight_shift must be a Python number",)),
+    "shift without weight": (
+        {"weight": lambda t: None, "weight_shift": 1.0},
+        ValueError,
+        ("there is no weight", "weight_shift=1.0", "Pass a weight"),
+    ),
+}
+BAD_RESIDUAL = {
+    "residual shape": (
+        {"residual": lambda t: t[:2]},
+        ValueError,
+        ("residual must have the shape of x, (3, 12)", "got (2, 12)", "Expand or reshape"),
+    ),
+    "residual broadcast": ({"residual": lambda t: t[:1]}, ValueError, ("(3, 12)", "got (1, 12)")),
+    "residual integers": ({"residual": lambda t: t.int()}, TypeError, ("residual must", "int32")),
+    "residual elsewhere": (
+        {"residual": elsewhere},
+        ValueError,
+        ("residual must be on the device",),
+    ),
+    "residual none": (
+        {"residual": lambda t: None},
+        TypeError,
+        ("residual must be a torch.Tensor",),
+    ),
+}
+CASES = [(operation, wrong) for operation in ("layer_norm", "add_rms_norm") for wrong in BAD]
+CASES += [("add_layer_norm", wrong) for wrong in BAD_RESIDUAL]
+
+
+@pytest.mark.parametrize("requires_grad", [False, True], ids=["no_grad", "grad"])
+@pytest.mark.parametrize(("operation", "wrong"), CASES, ids=str)
+def test_invalid_input_raises(operation, wrong, requires_grad, device):
+    """Also after a valid call of the same kind, which is prepared and not checked again."""
+    good = arguments(operation, device)
+    run = getattr(rownorm, operation)
+    changes, exception, words = (BAD | BAD_RESIDUAL)[wrong]
+    if requires_grad:
+        good["weight"].requires_grad_()
+    run(**good)
+    before = {name: t.detach().clone() for name, t in good.items()}
+    changes = {n: c for n, c in changes.items() if n in good or n != "residual"}
+    bad = good | {n: change(good[n]) if n in good else change for n, change in changes.items()}
+    if elsewhere in changes.values() and device == "cpu":
+        # cpu and meta have the same index, -1: they could be confused in the interpreter only.
+        execute._forward_runs.clear()
+    with pytest.raises(exception) as raised:
+        run(**bad)
+    message = str(raised.value)
+    assert message.startswith(f"rownorm.{operation}: "), message
+    for word in words:
+        assert word in message
+    for name, t in good.items():
+        assert_same_bits(t.detach(), before[name])
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_valid_call_is_accepted(operation, device):
+    """So the tests above do not pass for another reason."""
+    getattr(rownorm, operation)(**arguments(operation, device), eps=0, weight_shift=-1)
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize(
+    ("shape", "normalized_shape", "weight_shape", "words"),
+    [
+        ((2, 3, 4), (4, 3), None, ("last dimensions of input", "(2, 3, 4)", "got (4, 3)")),
+        ((2, 3, 4), (2,), None, ("last dimensions of input", "got (2,)")),
+        ((4,), (3, 4), None, ("last dimensions of input", "(4,)", "got (3, 4)")),
+        ((2, 4), (), None, ("at least one dimension", "got ()")),
+        ((2, 3, 4), (3, 4), (12,), ("weight must have shape (3, 4)", "got (12,)")),
+        ((2, 0), (0,), None, ("at least one column",)),
+    ],
+)
+def test_functional_raises(name, shape, normalized_shape, weight_shape, words, device):
+    x = torch.randn(shape, device=device)
+    weight = None if weight_shape is None else torch.randn(weight_shape, device=device)
+    with pytest.raises(ValueError, match=rf"^rownorm\.(functional\.)?{name}: ") as raised:
+        getattr(rownorm.functional, name)(x, normalized_shape, weight)
+    for word in words:
+        assert word in str(raised.value)
+
+
+@pytest.mark.parametrize("operation", ["layer_norm", "rms_norm"])
+def test_operators_raise(operation, device):
+    """``torch.ops.rownorm`` is public too."""
+    x, weight = torch.randn(3, 12, device=device), torch.randn(11, device=device)
+    with pytest.raises(ValueError, match=rf"^rownorm\.{operation}: weight must have shape"):
+        getattr(torch.ops.rownorm, operation)(x, weight)
+
+
+def test_options_are_keywords(device):
+    x = torch.randn(3, 12, device=device)
+    with pytest.raises(TypeError):
+        rownorm.rms_norm(x, None, None, 1e-6)
+    with pytest.raises(TypeError, match="epsilon"):
+        rownorm.rms_norm(x, epsilon=1e-6)
+
+
+def test_more_than_2_to_the_31_columns_raise():
+    x = torch.empty(1, 1, dtype=torch.float16).expand(1, (1 << 30) + 1)
+    with pytest.raises(ValueError, match="at most 1073741824 columns"):
+        rownorm.rms_norm(x)

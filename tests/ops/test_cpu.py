@@ -1,0 +1,177 @@
+"""Tensors on a CPU, without the interpreter: PyTorch's LayerNorm where it applies, else the reference."""
+
+import pytest
+import torch
+
+import rownorm
+from rownorm.ops import cpu, execute
+from support.cases import DTYPES, Case, ours
+from support.criterion import assert_case, assert_gradients_at_stored_h, assert_same_bits
+from support.pairwise import combinations, name_of
+
+pytestmark = pytest.mark.usefixtures("without_interpreter")
+
+
+@pytest.fixture
+def torchs_kernels(monkeypatch):
+    """The calls of PyTorch's LayerNorm: a list of "forward" and "backward"."""
+    calls = []
+    native = torch.native_layer_norm
+    backward = torch.ops.aten.native_layer_norm_backward
+    monkeypatch.setattr(
+        cpu.torch, "native_layer_norm", lambda *a: calls.append("forward") or native(*a)
+    )
+    monkeypatch.setattr(
+        cpu.torch.ops.aten,
+        "native_layer_norm_backward",
+        lambda *a: calls.append("backward") or backward(*a),
+    )
+    return calls
+
+
+@pytest.mark.parametrize("case", combinations(seed=9), ids=name_of)
+def test_options_in_every_pair(case):
+    assert_case(case, case.tensors("cpu"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
+def test_layer_norm_takes_torchs_kernel(residual, dtype, torchs_kernels):
+    case = Case(
+        True, dtype, bias=True, pre_bias=True, residual_dtype=torch.float32 if residual else None
+    )
+    tensors = case.tensors("cpu")
+    made = ours(case, tensors)
+    assert torchs_kernels == ["forward", "backward"]
+    assert_case(case, tensors, made=made)
+
+
+@pytest.mark.parametrize(
+    ("center", "options", "expected"),
+    [
+        (False, {}, []),
+        (True, {"rounding": "llama"}, []),
+        (True, {"activation": "silu"}, ["forward"]),
+    ],
+    ids=["rms_norm", "llama", "activation"],
+)
+def test_other_norms_and_options_take_the_reference(center, options, expected, torchs_kernels):
+    case = Case(center, torch.float32, **options)
+    ours(case, case.tensors("cpu"))
+    assert torchs_kernels == expected
+
+
+@pytest.mark.parametrize("rounding", ["once", "llama"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_gradients_are_those_at_the_stored_h(dtype, rounding):
+    for n_cols in (1, 70):
+        assert_gradients_at_stored_h(dtype, n_cols, "cpu", rounding=rounding)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_gradients_of_constant_rows_far_from_0(dtype):
+    """``x_hat`` is 0 and ``dy`` is constant, so both gradients are 0. PyTorch's backward loses digits here."""
+    x = torch.full((3, 64), 1e7, dtype=dtype, requires_grad=True)
+    weight = torch.ones(64, requires_grad=True)
+    rownorm.layer_norm(x, weight).backward(torch.ones_like(x))
+    assert not weight.grad.any()
+    assert not x.grad.any()
+
+
+@pytest.mark.parametrize("operator", ["layer_norm", "add_layer_norm"])
+def test_jacobian_of_the_rows(operator):
+    """A batch of gradients shares one set of statistics, which are expanded."""
+    x, weight = torch.randn(3, 8, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
+    rows = (torch.zeros_like(x),) if operator.startswith("add") else ()
+
+    def ours(x):
+        made = getattr(rownorm, operator)(x, *rows, weight)
+        return made[0] if rows else made
+
+    expected = torch.func.jacrev(lambda x: torch.layer_norm(x, (8,), weight))(x)
+    torch.testing.assert_close(torch.func.jacrev(ours)(x), expected)
+
+
+def test_second_derivatives_of_fp64_rows_beside_a_narrower_residual():
+    """Only ``h`` is rounded to fp32. Everything else is computed in fp64."""
+    rows = (1e4 + torch.randn(3, 8, dtype=torch.float64)).float()
+    x = rows.double().requires_grad_()
+
+    def second(function):
+        (dx,) = torch.autograd.grad(function(x).sin().sum(), x, create_graph=True)
+        return torch.autograd.grad(dx.square().sum(), x)[0]
+
+    made = second(lambda x: rownorm.add_layer_norm(x, torch.zeros(3, 8))[0])
+    expected = second(lambda x: torch.layer_norm(x, (8,)))
+    scale = expected.abs().max()
+    assert ((made - expected).abs() <= 1e-6 * scale).all()
+
+
+def test_no_rows():
+    x = torch.randn(0, 6, requires_grad=True)
+    weight, bias, pre_bias = (torch.randn(6, requires_grad=True) for _ in range(3))
+    y = rownorm.layer_norm(x, weight, bias, pre_bias=pre_bias)
+    gradients = torch.autograd.grad(y.sum(), (x, weight, bias, pre_bias))
+    assert y.shape == (0, 6)
+    assert gradients[0].shape == (0, 6)
+    for gradient in gradients[1:]:
+        assert torch.equal(gradient, torch.zeros(6))
+
+
+def test_second_derivatives():
+    tensors = [
+        torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((3, 5), (5,), (5,))
+    ]
+    torch.autograd.gradcheck(rownorm.layer_norm, tensors)
+    torch.autograd.gradgradcheck(rownorm.layer_norm, tensors)
+
+
+@pytest.mark.parametrize("n_cols", [1, 7, 32, 96, 250, 256, 768, 4096, 65536])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rms_norm_of_any_width_is_as_accurate_as_torch(n_cols, dtype):
+    case = Case(False, dtype, (3, n_cols), data="outliers")
+    # The more elements a batch has, the less its largest error varies.
+    assert_case(case, case.tensors("cpu"), batches=48 if n_cols <= 256 else 4)
+
+
+@pytest.mark.parametrize("case", combinations(seed=4), ids=name_of)
+def test_inputs_are_not_changed(case):
+    tensors = case.tensors("cpu")
+    before = {name: None if t is None else t.clone() for name, t in tensors.items()}
+    ours(case, tensors)
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            assert_same_bits(tensor, before[name])
+
+
+def test_a_repeated_call_is_not_checked_again(monkeypatch):
+    x, weight = torch.randn(3, 7), torch.ones(7)
+    rownorm.rms_norm(x, weight)
+    checks = []
+    monkeypatch.setattr(execute, "check", lambda *a: checks.append(a))
+    rownorm.rms_norm(torch.randn(3, 7), weight)
+    assert not checks
+    rownorm.rms_norm(torch.randn(4, 7), weight)
+    assert len(checks) == 1
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm"])
+def test_outputs_and_gradients_are_contiguous_for_any_layout_of_x(name):
+    """The fake implementation promises it to torch.compile."""
+    x = torch.randn(64, 8, 16).transpose(0, 1).requires_grad_()
+    rows = (x, torch.randn(64, 8, 16).transpose(0, 1)) if name.startswith("add") else (x,)
+    weight = torch.randn(16)
+    for options in ({}, {"rounding": "llama"}, {"activation": "silu"}):
+        made = getattr(rownorm, name)(*rows, weight, **options)
+        outputs = made if isinstance(made, tuple) else (made,)
+        assert all(each.is_contiguous() for each in outputs)
+        dy = [torch.randn(64, 8, 16).transpose(0, 1) for _ in outputs]
+        assert torch.autograd.grad(outputs, x, dy)[0].is_contiguous()
+
+
+def test_meta_tensors_are_not_confused_with_cpu_tensors():
+    x, weight = torch.randn(3, 9), torch.ones(9)
+    rownorm.layer_norm(x, weight)
+    with pytest.raises(ValueError, match="must be on the device of x"):
+        rownorm.layer_norm(x, weight.to("meta"))
+    assert rownorm.layer_norm(x.to("meta"), weight.to("meta")).is_meta

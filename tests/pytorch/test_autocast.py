@@ -1,0 +1,121 @@
+"""Autocast: the same policy as for torch's norms, on this device and, with fake tensors, for CUDA."""
+
+import contextlib
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._subclasses import FakeTensorMode
+
+import rownorm
+from support.operators import COLS, OPERATORS, ROWS, full_cases, gradients, same_bits
+
+HALVES = (torch.float16, torch.bfloat16)
+half_precision = pytest.mark.parametrize("dtype", HALVES, ids=str)
+any_precision = pytest.mark.parametrize("dtype", [*HALVES, torch.float32, torch.float64], ids=str)
+
+
+@contextlib.contextmanager
+def cuda_autocast_without_cuda():
+    """Autocast for CUDA over fake tensors: the dispatcher's part of it needs no GPU."""
+    enabled = torch.is_autocast_enabled("cuda")
+    with FakeTensorMode():
+        torch.set_autocast_enabled("cuda", True)
+        try:
+            yield
+        finally:
+            torch.set_autocast_enabled("cuda", enabled)
+
+
+def output_dtypes(x, residual):
+    """The output dtypes of torch's norms and of ours, by operator."""
+    shape = x.shape[-1:]
+    torchs = {"layer_norm": F.layer_norm(x, shape).dtype, "rms_norm": F.rms_norm(x, shape).dtype}
+    ours = {}
+    for name in OPERATORS:
+        rows = (x, residual) if name.startswith("add_") else (x,)
+        made = getattr(rownorm, name)(*rows)
+        y = made[0] if name.startswith("add_") else made
+        ours[name] = y.dtype
+        if name.startswith("add_"):
+            assert made[1].dtype == residual.dtype, "the residual stream keeps its dtype"
+    return torchs, ours
+
+
+def assert_same_policy(torchs, ours):
+    assert ours == {name: torchs[name.removeprefix("add_")] for name in OPERATORS}
+
+
+@any_precision
+@pytest.mark.parametrize("residual_dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_policy(dtype, residual_dtype, device):
+    x = torch.randn(ROWS, COLS, device=device, dtype=dtype)
+    residual = torch.randn(ROWS, COLS, device=device, dtype=residual_dtype)
+    with torch.autocast(device, torch.bfloat16):
+        assert_same_policy(*output_dtypes(x, residual))
+
+
+@any_precision
+def test_policy_of_cuda(dtype):
+    with cuda_autocast_without_cuda():
+        x, residual = (torch.empty(ROWS, COLS, device="cuda", dtype=dtype) for _ in range(2))
+        torchs, ours = output_dtypes(x, residual)
+    assert_same_policy(torchs, ours)
+    assert ours["layer_norm"] == (torch.float32 if dtype in HALVES else dtype)
+
+
+@full_cases
+@half_precision
+def test_numbers(case, dtype, device):
+    """The result equals that of a call on tensors that were cast as autocast casts them."""
+    tensors = case.tensors(device, dtype)
+    with torch.autocast(device, dtype):
+        outputs = case(**tensors)
+    seen = torch.float32 if outputs[0].dtype == torch.float32 else dtype
+    same_bits(outputs, case(**{**tensors, "x": tensors["x"].to(seen)}))
+
+
+@full_cases
+@half_precision
+def test_gradients(case, dtype, device):
+    """Gradients have the dtypes of the caller's tensors."""
+    tensors = case.tensors(device, dtype, requires_grad=True)
+    with torch.autocast(device, dtype):
+        outputs = case(**tensors)
+    actual = gradients(outputs, tensors)
+    assert {g.dtype for g in actual} == {dtype}
+    cast = {**tensors, "x": tensors["x"].to(outputs[0].dtype)}
+    same_bits(actual, gradients(case(**cast), tensors))
+
+
+@full_cases
+def test_disabled_inside(case, device):
+    tensors = case.tensors(device, torch.bfloat16)
+    with torch.autocast(device, torch.bfloat16), torch.autocast(device, enabled=False):
+        outputs = case(**tensors)
+    same_bits(outputs, case(**tensors))
+
+
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # of torch's RMSNorm
+@pytest.mark.parametrize("norm", ["LayerNorm", "RMSNorm"])
+def test_model(norm, device):
+    """A model under autocast trains as it does with torch's modules."""
+
+    def model(namespace):
+        torch.manual_seed(3)
+        layers = (
+            torch.nn.Linear(COLS, COLS),
+            getattr(namespace, norm)(COLS),
+            torch.nn.Linear(COLS, 4),
+        )
+        return torch.nn.Sequential(*layers).to(device)
+
+    def step(model, x):
+        with torch.autocast(device, torch.bfloat16):
+            loss = model(x).float().square().mean()
+        loss.backward()
+        return [loss.detach(), *(p.grad for p in model.parameters())]
+
+    x = torch.randn(ROWS, COLS, device=device)
+    actual, expected = step(model(rownorm.nn), x), step(model(torch.nn), x)
+    torch.testing.assert_close(actual, expected, rtol=0.05, atol=0.02)  # bf16 products

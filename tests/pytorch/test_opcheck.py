@@ -1,0 +1,89 @@
+"""``torch.library.opcheck``: schema, autograd, fake tensors, AOT dispatch with dynamic shapes."""
+
+import pytest
+import torch
+from torch.library import opcheck
+
+from rownorm.program import Program
+from support.operators import OPERATORS, every_case, few_cases, full_cases
+
+WANTED = {"everything": (1, 1, 1, 1, 1), "rows": (1, 1, 0, 0, 0), "parameters": (0, 0, 1, 1, 1)}
+
+
+def program_of(case) -> Program:
+    return Program(case.operator.endswith("layer_norm"), **{"eps": 1e-5, **case.options})
+
+
+def optional(tensors, *names):
+    return tuple(tensors.get(name) for name in names)
+
+
+def check_public(case, tensors):
+    rows = [tensors[name] for name in ("x", "residual") if name in tensors]
+    parameters = optional(tensors, "weight", "bias", "pre_bias")
+    operator = getattr(torch.ops.rownorm, case.operator).default
+    opcheck(operator, (*rows, *parameters), case.options)
+
+
+def check_backward(case, wanted, device, requires_grad):
+    x, residual, *parameters = optional(
+        case.tensors(device), "x", "residual", "pre_bias", "weight", "bias"
+    )
+    program, has_residual = program_of(case), residual is not None
+    y, h, mu, rstd = torch.ops.rownorm.norm_forward(x, residual, *parameters, *program)
+    h = h if has_residual else x
+    dy = torch.randn_like(y)
+    dh = torch.randn_like(h) if has_residual else None
+    for t in (dy, dh, h, *parameters):
+        if t is not None:
+            t.requires_grad_(requires_grad)
+    given = [True, has_residual, *(p is not None for p in parameters)]
+    flags = [has and bool(ask) for has, ask in zip(given, WANTED[wanted], strict=True)]
+    mu = mu if program.center else None
+    arguments = (dy, dh, h, *parameters, mu, rstd, *program, has_residual, flags)
+    opcheck(torch.ops.rownorm.norm_backward.default, arguments)
+
+
+@every_case
+def test_public_operators(case, device):
+    check_public(case, case.tensors(device, requires_grad=True))
+
+
+@full_cases
+@pytest.mark.parametrize("requires_grad", [False, True], ids=["inference", "training"])
+def test_public_operators_on_strided_rows(case, requires_grad, device):
+    check_public(case, case.tensors(device, strided=True, requires_grad=requires_grad))
+
+
+@full_cases
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_public_operators_in_other_dtypes(case, dtype, device):
+    check_public(case, case.tensors(device, dtype))
+
+
+@full_cases
+@pytest.mark.parametrize("strided", [False, True], ids=["contiguous", "strided"])
+@pytest.mark.parametrize("requires_grad", [False, True], ids=["inference", "training"])
+def test_norm_forward(case, strided, requires_grad, device):
+    tensors = case.tensors(device, strided=strided, requires_grad=requires_grad)
+    inputs = optional(tensors, "x", "residual", "pre_bias", "weight", "bias")
+    opcheck(torch.ops.rownorm.norm_forward.default, (*inputs, *program_of(case)))
+
+
+@few_cases
+@pytest.mark.parametrize("wanted", WANTED)
+def test_norm_backward(case, wanted, device):
+    check_backward(case, wanted, device, requires_grad=False)
+
+
+@full_cases
+def test_norm_backward_that_is_differentiated(case, device):
+    check_backward(case, "everything", device, requires_grad=True)
+
+
+@pytest.mark.parametrize("name", [*OPERATORS, "norm_forward", "norm_backward"])
+def test_operators_are_functional_and_safe_to_trace(name):
+    operator = getattr(torch.ops.rownorm, name).default
+    assert torch.Tag.pt2_compliant_tag in operator.tags
+    assert not operator._schema.is_mutable
+    assert not any(argument.alias_info for argument in operator._schema.arguments)

@@ -1,0 +1,125 @@
+"""The four operators with sets of options, to test PyTorch's features with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import rownorm
+
+OPERATORS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
+ROWS, COLS = 3, 8
+
+
+@dataclass(frozen=True)
+class OperatorCase:
+    """One operator with some of its optional tensors and options."""
+
+    operator: str
+    options_name: str
+    parameters: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.operator}-{self.options_name}"
+
+    @property
+    def tensor_names(self) -> tuple[str, ...]:
+        rows = ("x", "residual") if self.operator.startswith("add_") else ("x",)
+        return rows + self.parameters
+
+    def tensors(
+        self,
+        device: str,
+        dtype: torch.dtype = torch.float32,
+        rows: tuple[int, ...] = (ROWS,),
+        cols: int = COLS,
+        strided: bool = False,
+        requires_grad: bool = False,
+    ) -> dict[str, Tensor]:
+        """Random tensors by name. Strided rows are slices of a wider tensor."""
+        made = {}
+        for name in self.tensor_names:
+            if name in self.parameters:
+                t = torch.randn(cols, device=device, dtype=dtype)
+            elif strided:
+                t = torch.randn(*rows, cols + 3, device=device, dtype=dtype)[..., 1 : cols + 1]
+            else:
+                t = torch.randn(*rows, cols, device=device, dtype=dtype)
+            made[name] = t.requires_grad_(requires_grad)
+        return made
+
+    def __call__(self, **tensors: Tensor) -> tuple[Tensor, ...]:
+        """The public function's outputs."""
+        made = getattr(rownorm, self.operator)(**tensors, **self.options)
+        return made if isinstance(made, tuple) else (made,)
+
+    def positional(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The same with tensors in the order of ``tensor_names``."""
+        return self(**dict(zip(self.tensor_names, tensors, strict=True)))
+
+    def scalar(self, *tensors: Tensor) -> Tensor:
+        """A scalar that depends on every element of every output."""
+        return sum(output.sin().sum() for output in self.positional(*tensors))
+
+    def expected(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The outputs computed by plain PyTorch. For fp64, where roundings do not matter.
+
+        ``F.layer_norm`` is not used, because the gradient of its forward-mode derivative is wrong.
+        """
+        given = dict(zip(self.tensor_names, tensors, strict=True))
+        h = given["x"]
+        for name in ("pre_bias", "residual"):
+            h = h + given[name] if name in given else h
+        norm = self.operator.removeprefix("add_")
+        eps = self.options.get("eps", {"layer_norm": 1e-5, "rms_norm": 1e-6}[norm])
+        deviation = h - h.mean(-1, keepdim=True) if norm == "layer_norm" else h
+        z = deviation / torch.sqrt(deviation.square().mean(-1, keepdim=True) + eps)
+        if "weight" in given:
+            z = z * (given["weight"] + self.options.get("weight_shift", 0.0))
+        if "bias" in given:
+            z = z + given["bias"]
+        match self.options.get("activation"):
+            case "gelu_tanh":
+                z = F.gelu(z, approximate="tanh")
+            case None:
+                pass
+            case name:
+                z = getattr(F, name)(z)
+        return (z, h) if "residual" in given else (z,)
+
+    def expected_scalar(self, *tensors: Tensor) -> Tensor:
+        return sum(output.sin().sum() for output in self.expected(*tensors))
+
+
+def _cases(*sets: tuple[str, tuple[str, ...], dict[str, Any]]) -> list[OperatorCase]:
+    return [OperatorCase(operator, *options) for operator in OPERATORS for options in sets]
+
+
+BARE = ("bare", (), {})
+AFFINE = ("affine", ("weight", "bias"), {})
+LLAMA = ("llama", ("weight",), {"rounding": "llama", "activation": "silu"})
+FULL = (
+    "full",
+    ("weight", "bias", "pre_bias"),
+    {"eps": 1e-3, "weight_shift": 1.0, "activation": "gelu_tanh"},
+)
+
+every_case = pytest.mark.parametrize("case", _cases(BARE, AFFINE, LLAMA, FULL), ids=str)
+few_cases = pytest.mark.parametrize("case", _cases(AFFINE, FULL), ids=str)
+full_cases = pytest.mark.parametrize("case", _cases(FULL), ids=str)
+
+
+def gradients(outputs: tuple[Tensor, ...], inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    """Gradients of a scalar that depends on all outputs."""
+    total = sum(output.sin().sum() for output in outputs)
+    return torch.autograd.grad(total, [t for t in inputs.values() if t.requires_grad])
+
+
+def same_bits(actual: Any, expected: Any) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)

@@ -1,0 +1,84 @@
+"""The row program and its derivative in numpy's extended precision.
+
+Neither PyTorch nor ``rownorm.reference`` takes part in the computation, and the precision is high
+enough to judge fp64.
+"""
+
+import numpy as np
+import torch
+
+from support.cases import INPUTS, Case
+
+
+def oracle(case: Case, tensors: dict) -> dict[str, np.ndarray]:
+    """The row program and its derivative in extended precision, without any of the kernels' roundings."""
+    given = {name: None if t is None else exact(t) for name, t in tensors.items()}
+    zero = np.longdouble(0)
+    x, weight, dh = given["x"], given["weight"], given["dh"]
+    pre_bias = zero if given["pre_bias"] is None else given["pre_bias"]
+    residual = zero if given["residual"] is None else given["residual"]
+    bias = zero if given["bias"] is None else given["bias"]
+    scale = 1 if weight is None else weight + np.longdouble(case.weight_shift)
+
+    def mean(row):
+        return row.mean(-1, keepdims=True)
+
+    h = x + pre_bias + residual
+    deviation = h - mean(h) if case.center else h
+    rstd = 1 / np.sqrt(mean(deviation**2) + np.longdouble(case.program.eps))
+    x_hat = deviation * rstd
+    y, slope = _exact_activation(case.activation, x_hat * scale + bias)
+
+    dz = given["dy"] * slope
+    g = dz * scale
+    dx = rstd * (g - x_hat * mean(g * x_hat) - (mean(g) if case.center else 0))
+    dx = dx if dh is None else dx + dh
+    n_cols = x.shape[-1]
+    made = {"y": y, "h": h, "dx": dx, "dresidual": dx}
+    for name, rows in (("dpre_bias", dx), ("dweight", dz * x_hat), ("dbias", dz)):
+        made[name] = rows.reshape(-1, n_cols).sum(0)
+    present = ["y", *(f"d{name}" for name in INPUTS if given[name] is not None)]
+    if given["residual"] is not None:
+        present.append("h")
+    return {name: made[name] for name in present}
+
+
+def _exact_activation(activation: str | None, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(activation(z), its derivative)."""
+    one = np.longdouble(1)
+    root_2_over_pi = np.sqrt(2 / np.arccos(-one))
+    match activation:
+        case None:
+            return z, np.ones_like(z)
+        case "relu":
+            return np.where(z < 0, 0, z), (z > 0).astype(z.dtype)
+        case "silu":
+            s = 1 / (1 + np.exp(-z))
+            return z * s, s * (1 + z * (1 - s))
+        case "gelu":
+            cdf = (1 + _exact_erf(z / np.sqrt(2 * one))) / 2
+            return z * cdf, cdf + z * np.exp(-z * z / 2) * root_2_over_pi / 2
+        case "gelu_tanh":
+            cubic = np.longdouble("0.044715")
+            t = np.tanh(root_2_over_pi * (z + cubic * z**3))
+            slope = root_2_over_pi * (1 + 3 * cubic * z * z)
+            return z * (1 + t) / 2, (1 + t) / 2 + z * (1 - t * t) * slope / 2
+        case _:
+            raise ValueError(activation)
+
+
+def _exact_erf(z: np.ndarray) -> np.ndarray:
+    """``2/sqrt(pi) exp(-z^2) sum of 2^n z^(2n+1) / (2n+1)!!``: all terms have one sign, so
+    nothing cancels."""
+    inner = np.clip(z, -7, 7)  # 1 - erf(7) is far below the last digit
+    term = total = inner
+    for n in range(1, 300):
+        term = term * 2 * inner * inner / (2 * n + 1)
+        total = total + term
+        if (np.abs(term) <= np.abs(total) * 2.0**-70).all():  # extended precision has 64 bits
+            break
+    return 2 / np.sqrt(np.arccos(np.longdouble(-1))) * np.exp(-inner * inner) * total
+
+
+def exact(t: torch.Tensor) -> np.ndarray:
+    return t.detach().double().cpu().numpy().astype(np.longdouble)

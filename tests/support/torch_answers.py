@@ -1,0 +1,69 @@
+"""What PyTorch computes for a case."""
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+
+from rownorm.reference import compute_dtype
+from support.cases import Case, output_dtype, outputs_and_gradients
+from support.rounding import rounded
+
+
+def torch_own(case: Case, tensors: dict, *, h_rounded: bool = True) -> dict[str, torch.Tensor]:
+    """Outputs and gradients of a case computed by PyTorch.
+
+    A plain norm in one dtype is ``F.layer_norm`` or ``F.rms_norm``. Everything else is composed in
+    fp32 (fp64 for fp64) and rounded where the row program rounds, which is stricter than composing
+    it in the dtype of x. With ``h_rounded`` the norm reads the rounded residual stream, as in eager
+    PyTorch.
+    """
+    plain = Case(case.center, case.dtype, case.shape, weight=case.weight, bias=case.bias)
+    torch_has_it = case.center or not case.bias
+    if torch_has_it and replace(case, data="normal", eps=None) == plain:
+        return outputs_and_gradients(lambda given: (_torch_norm(case, given), None), tensors)
+    compute = compute_dtype(tensors["x"], tensors["residual"])
+    wide = {name: None if t is None else t.to(compute) for name, t in tensors.items()}
+
+    def composition(given: dict):
+        h = given["x"]
+        for name in ("pre_bias", "residual"):
+            h = h if given[name] is None else h + given[name]
+        stream = None if given["residual"] is None else h
+        if stream is not None and h_rounded:
+            h = _rounded_straight_through(h, case.residual_dtype)
+        weight = given["weight"]
+        if case.rounding == "llama":
+            z = _torch_norm(case, {"x": h, "weight": None, "bias": None})
+            z = _rounded_straight_through(z, case.dtype)
+            z = z if weight is None else z * (weight + case.weight_shift)
+        else:
+            scale = None if weight is None else weight + case.weight_shift
+            z = _torch_norm(case, {"x": h, "weight": scale, "bias": None})
+        z = z if given["bias"] is None else z + given["bias"]
+        return torch_activation(case.activation, z), stream
+
+    made = outputs_and_gradients(composition, wide)
+    return {name: rounded(value, output_dtype(name, tensors)) for name, value in made.items()}
+
+
+def _torch_norm(case: Case, given: dict):
+    x, shape, eps = given["x"], (case.shape[-1],), case.program.eps
+    if case.center:
+        return F.layer_norm(x, shape, given["weight"], given["bias"], eps)
+    return F.rms_norm(x, shape, given["weight"], eps)
+
+
+def torch_activation(activation: str | None, z: torch.Tensor) -> torch.Tensor:
+    functions = {
+        None: lambda z: z,
+        "relu": F.relu,
+        "silu": F.silu,
+        "gelu": F.gelu,
+        "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
+    }
+    return functions[activation](z)
+
+
+def _rounded_straight_through(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return t + (rounded(t.detach(), dtype).to(t.dtype) - t.detach())
