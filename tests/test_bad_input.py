@@ -135,7 +135,7 @@ def test_refused(operation, wrong, requires_grad, device):
     bad = good | {n: change(good[n]) if n in good else change for n, change in changes.items()}
     if elsewhere in changes.values() and device == "cpu":
         # cpu and meta have one index, -1: only in the interpreter can one be taken for the other.
-        execute._forward_runs.clear()
+        execute._forward_calls.clear()
     with pytest.raises(exception) as raised:
         run(**bad)
     message = str(raised.value)

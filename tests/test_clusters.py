@@ -8,15 +8,15 @@ import torch
 from compiled import backward_ptx
 from helpers import HAS_CLUSTERS
 
-from rownorm.launch import Device, clusters
+from rownorm.launch import Device, cluster_capacity
 
 
 def test_no_driver_no_clusters(monkeypatch):
     def nothing(name):
         raise OSError(f"no {name}")
 
-    monkeypatch.setattr(clusters.ctypes, "CDLL", nothing)
-    assert clusters.resident_clusters(0) == ()
+    monkeypatch.setattr(cluster_capacity.ctypes, "CDLL", nothing)
+    assert cluster_capacity.resident_clusters(0) == ()
 
 
 def test_a_driver_that_refuses_means_none(monkeypatch):
@@ -24,8 +24,8 @@ def test_a_driver_that_refuses_means_none(monkeypatch):
         def __getattr__(self, name):
             return lambda *arguments: 801  # CUDA_ERROR_NOT_SUPPORTED
 
-    monkeypatch.setattr(clusters.ctypes, "CDLL", lambda name: Refusing())
-    assert clusters.resident_clusters(0) == ()
+    monkeypatch.setattr(cluster_capacity.ctypes, "CDLL", lambda name: Refusing())
+    assert cluster_capacity.resident_clusters(0) == ()
 
 
 def test_a_device_knows_its_clusters():
@@ -40,11 +40,11 @@ def test_a_device_knows_its_clusters():
 
 @pytest.mark.skipif(not HAS_CLUSTERS, reason="needs a GPU with clusters")
 def test_the_driver_counts_whole_groups():
-    counts = clusters.resident_clusters(0)
+    counts = cluster_capacity.resident_clusters(0)
     n_sms = torch.cuda.get_device_properties(0).multi_processor_count
-    assert len(counts) == len(clusters.SHARES)
-    for share, row in zip(clusters.SHARES, counts, strict=True):
-        for size, count, alone in zip(clusters.SIZES, row, counts[0], strict=True):
+    assert len(counts) == len(cluster_capacity.SHARES)
+    for share, row in zip(cluster_capacity.SHARES, counts, strict=True):
+        for size, count, alone in zip(cluster_capacity.SIZES, row, counts[0], strict=True):
             assert share * alone <= count <= share * n_sms // size
 
 
@@ -53,7 +53,7 @@ def test_the_driver_answers_before_anything_else_was_done():
     """Before the first tensor there is no context, without which it has no answer."""
     code = "from rownorm.launch import device_of; print(len(device_of(0).clusters))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(ran.stdout) == len(clusters.SHARES)
+    assert int(ran.stdout) == len(cluster_capacity.SHARES)
 
 
 def test_warps_send_for_themselves_where_there_are_several_and_room_for_all(tmp_path):

@@ -174,7 +174,7 @@ def test_clusters_tell_who_asked_and_are_started_all_the_same(start, monkeypatch
 
 def test_clusters_have_no_public_way(monkeypatch):
     monkeypatch.setattr(launcher, "DIRECT", False)
-    with pytest.raises(RuntimeError, match="only a direct launch"):
+    with pytest.raises(RuntimeError, match="clusters need a direct launch"):
         launcher.bind(CALL._replace(cluster_size=2), ROLES, TENSORS, 0)
 
 
