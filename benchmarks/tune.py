@@ -32,7 +32,7 @@ from rownorm.launch.problem import OPTIONS
 from rownorm.launch.rules import MOST_CHUNKS, next_power_of_2
 from rownorm.ops import execute
 from rownorm.program import ACTIVATIONS, Program
-from rownorm.reference import Given
+from rownorm.reference import BackwardInputs
 
 WIDTHS = (128, 256, 512, 1024, 1536, 2048, 3072, 4096, 5120, 6144, 8192)
 WIDTHS += (12288, 16384, 32768, 65536, 131072, 262144)
@@ -266,7 +266,7 @@ def prepared(study: Study, n_rows: int, copies: int) -> tuple[Any, Any, list[Any
 
     def backward(one: Any) -> Any:
         h, dy, dh, mu, rstd = one
-        given = Given(dy, dh, h, pre_bias, weight, bias, mu, rstd)
+        given = BackwardInputs(dy, dh, h, pre_bias, weight, bias, mu, rstd)
         return execute.backward(given, program, adds, wanted)
 
     return backward, _ceiling(study, moved), inputs, moved

@@ -72,8 +72,8 @@ def without_interpreter(monkeypatch) -> None:
     from rownorm.ops import execute
 
     monkeypatch.setattr(execute, "INTERPRETING", False)
-    monkeypatch.setattr(execute, "_forward_runs", {})
-    monkeypatch.setattr(execute, "_backward_runs", {})
+    monkeypatch.setattr(execute, "_forward_calls", {})
+    monkeypatch.setattr(execute, "_backward_calls", {})
 
 
 @pytest.fixture(autouse=True)

@@ -35,7 +35,7 @@ def forward(case: Case, given: dict):
 def backward(case: Case, tensors: dict) -> reference.Gradients:
     made = reference.forward(*(tensors[name] for name in INPUTS), case.program)
     has_residual = tensors["residual"] is not None
-    given = reference.Given(
+    given = reference.BackwardInputs(
         tensors["dy"],
         tensors["dh"],
         made.h if has_residual else tensors["x"],
@@ -95,7 +95,7 @@ def test_only_what_is_wanted(device):
     tensors = case.tensors(device)
     made = reference.forward(*(tensors[name] for name in INPUTS), case.program)
     parameters = (tensors[name] for name in ("pre_bias", "weight", "bias"))
-    given = reference.Given(tensors["dy"], None, tensors["x"], *parameters, made.mu, made.rstd)
+    given = reference.BackwardInputs(tensors["dy"], None, tensors["x"], *parameters, made.mu, made.rstd)
     for place, name in enumerate(INPUTS):
         if tensors[name] is None:
             continue

@@ -17,7 +17,7 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """LayerNorm over the last dimensions, as many as ``normalized_shape`` has; those of input must equal it."""
+    """LayerNorm over the last ``len(normalized_shape)`` dimensions of input, whose sizes must equal it."""
     rows, weight, bias = _as_rows("layer_norm", input, normalized_shape, weight, bias)
     y = ops.layer_norm(rows, weight, bias, eps=eps)
     return y if rows is input else y.view(input.shape)
@@ -29,7 +29,10 @@ def rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:
-    """RMSNorm over the last dimensions. ``eps=None`` is the machine epsilon of what torch computes in, as in torch."""
+    """RMSNorm over the last ``len(normalized_shape)`` dimensions of input, whose sizes must equal it.
+
+    ``eps=None`` is the machine epsilon of the dtype that torch computes in, as in torch.
+    """
     rows, weight, _ = _as_rows("rms_norm", input, normalized_shape, weight, None)
     if eps is None:
         eps = default_rms_eps(input.dtype)
@@ -49,7 +52,7 @@ def _as_rows(
     weight: Tensor | None,
     bias: Tensor | None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The last dimensions as one, in the input and in the parameters."""
+    """(input, weight, bias) with the dimensions of ``normalized_shape`` flattened into one."""
     operation, shape = f"rownorm.functional.{name}", tuple(normalized_shape)
     if not shape:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Drop-in modules: torch's own, with rownorm's forward."""
+"""Drop-in modules: subclasses of torch's modules with rownorm's forward."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .functional import layer_norm, rms_norm
 
-# torch.fx.symbolic_trace takes each as one step: they look at sizes, which a trace does not know.
+# torch.fx.symbolic_trace records each as one call: their code depends on sizes, which a trace does not have.
 torch.fx.wrap("layer_norm")
 torch.fx.wrap("rms_norm")
 

@@ -1,7 +1,7 @@
-"""The row program in plain PyTorch: the path without a GPU, and the oracle when it is given fp64.
+"""The row program in plain PyTorch: used without a GPU, for second derivatives, and as the oracle with fp64 input.
 
-Every function computes in fp32, or fp64 where a row is fp64, and rounds once, at the end. All of it is made of
-differentiable operations, so that autograd, forward mode and ``torch.func`` can go through it.
+Every function computes in fp32, or in fp64 where a row is fp64, and rounds once, at the end. All operations are
+differentiable, so autograd, forward mode and ``torch.func`` can differentiate through them.
 """
 
 from __future__ import annotations
@@ -15,22 +15,20 @@ from torch import Tensor
 from .program import Program
 
 
-class Forward(NamedTuple):
-    """What the row program makes of a row; ``h`` and ``mu`` where it has them. Statistics are for backward: see
-    ``kept_moments``.
-    """
+class ForwardOutputs(NamedTuple):
+    """The results of forward. The statistics are those that backward needs: see ``stored_h_moments``."""
 
     y: Tensor
-    h: Tensor | None
-    mu: Tensor | None
+    h: Tensor | None  # None without a residual
+    mu: Tensor | None  # None for RMSNorm
     rstd: Tensor
 
 
-class Given(NamedTuple):
-    """What backward is given. Without a residual ``h`` is x, and ``pre_bias`` is added again."""
+class BackwardInputs(NamedTuple):
+    """The tensors that backward reads. Without a residual ``h`` is x, and backward adds ``pre_bias`` to it again."""
 
     dy: Tensor
-    dh: Tensor | None
+    dh: Tensor | None  # gradient of the returned h
     h: Tensor
     pre_bias: Tensor | None
     weight: Tensor | None
@@ -40,7 +38,7 @@ class Given(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Gradients of the tensors of the row program, in the order in which they are passed."""
+    """Gradients of the inputs of the row program, in their order; None where a gradient is not wanted."""
 
     x: Tensor | None
     residual: Tensor | None
@@ -62,49 +60,54 @@ def forward(
     weight: Tensor | None,
     bias: Tensor | None,
     program: Program,
-) -> Forward:
-    """The row program: ``y`` in x's dtype, ``h`` in the residual's."""
+) -> ForwardOutputs:
+    """The row program: ``y`` in the dtype of x, ``h`` in the dtype of the residual."""
     h = prologue(x, residual, pre_bias)
     deviation, mu, rstd = _moments(h, program)
-    seen = _as_weight_sees(deviation * rstd, program, x.dtype)
-    z = _affine(seen, weight, bias, program)
-    kept = None if residual is None else h.to(residual.dtype)
-    if kept is not None and moves_statistics(kept.dtype, h.dtype, program):
-        mu, rstd = kept_moments(kept, mu, rstd, program)
-    return Forward(
+    x_hat = _round_x_hat(deviation * rstd, program, x.dtype)
+    z = _affine(x_hat, weight, bias, program)
+    stored_h = None if residual is None else h.to(residual.dtype)
+    if stored_h is not None and rounding_changes_statistics(stored_h.dtype, h.dtype, program):
+        mu, rstd = stored_h_moments(stored_h, mu, rstd, program)
+    return ForwardOutputs(
         y=activate(z, program.activation).to(x.dtype),
-        h=kept,
+        h=stored_h,
         mu=mu.squeeze(-1) if program.center else None,
         rstd=rstd.squeeze(-1),
     )
 
 
-def moves_statistics(kept: torch.dtype, compute: torch.dtype, program: Program) -> bool:
-    """Whether rows kept in this dtype can have quite other statistics than they had in ``compute``.
+def rounding_changes_statistics(
+    stored: torch.dtype, compute: torch.dtype, program: Program
+) -> bool:
+    """Whether storing h in the dtype ``stored`` can change mu and rstd by more than rounding errors.
 
-    Where a row varies less than its numbers are rounded, its mean and variance are another row's, and no gradient
-    follows from the two together. A root mean square is off by the rounding of one number at most, and stays.
+    Where the elements of a row differ by less than one rounding step, the stored row has another mean and variance, and
+    a gradient computed from the stored row and the original statistics would be wrong. A root mean square changes by
+    one rounding error at most, so RMSNorm uses the original statistics.
     """
-    return program.center and kept != compute
+    return program.center and stored != compute
 
 
-def kept_moments(kept: Tensor, mu: Tensor, rstd: Tensor, program: Program) -> tuple[Tensor, Tensor]:
-    """(mu, rstd), (..., 1), of rows as they are kept, given those they had.
+def stored_h_moments(
+    stored_h: Tensor, mu: Tensor, rstd: Tensor, program: Program
+) -> tuple[Tensor, Tensor]:
+    """(mu, rstd), (..., 1), for backward: those of the stored h for rows that are ``is_far``, else the given ones.
 
-    Only where rows are further from 0 than they vary: the others are moved by less than their numbers are rounded.
+    Rounding h changes the statistics of the other rows by less than a rounding error of h.
     """
-    _, kept_mu, kept_rstd = _moments(kept.to(rstd.dtype), program)
+    _, stored_mu, stored_rstd = _moments(stored_h.to(rstd.dtype), program)
     far = is_far(mu, rstd)
-    return torch.where(far, kept_mu, mu), torch.where(far, kept_rstd, rstd)
+    return torch.where(far, stored_mu, mu), torch.where(far, stored_rstd, rstd)
 
 
 def is_far(mu: Tensor, rstd: Tensor) -> Tensor:
-    """Whether rows are further from 0 than they vary."""
+    """Whether a row's mean is further from 0 than its standard deviation: ``|mu| * rstd > 1``."""
     return (mu * rstd).abs() > 1
 
 
 def prologue(x: Tensor, residual: Tensor | None, pre_bias: Tensor | None) -> Tensor:
-    """``h = x [+ pre_bias] [+ residual]``, as the statistics see it."""
+    """``h = x [+ pre_bias] [+ residual]``, in the compute dtype."""
     compute = compute_dtype(x, residual)
     h = _add_pre_bias(x.to(compute), pre_bias)
     return h if residual is None else h + residual.to(compute)
@@ -125,10 +128,10 @@ def moments(h: Tensor, pre_bias: Tensor | None, program: Program) -> tuple[Tenso
 
 
 def backward(
-    given: Given, program: Program, has_residual: bool, wanted: tuple[bool, ...]
+    inputs: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> Gradients:
     """The gradients of (x, residual, pre_bias, weight, bias), those that are ``wanted``."""
-    dy, dh, h, pre_bias, weight, bias, mu, rstd = given
+    dy, dh, h, pre_bias, weight, bias, mu, rstd = inputs
     compute = compute_dtype(h, dy)
     rstd = rstd.unsqueeze(-1)
     deviation = h.to(compute)
@@ -137,8 +140,8 @@ def backward(
     if mu is not None:
         deviation = deviation - mu.unsqueeze(-1)
     x_hat = deviation * rstd
-    seen = _as_weight_sees(x_hat, program, dy.dtype)
-    z = _affine(seen, weight, bias, program)
+    rounded_x_hat = _round_x_hat(x_hat, program, dy.dtype)
+    z = _affine(rounded_x_hat, weight, bias, program)
     dz = dy.to(compute) * _activation_gradient(z, program.activation)
     factor = scale(weight, program, compute)
     g = dz if factor is None else dz * factor
@@ -159,7 +162,7 @@ def backward(
         x=dx.to(dy.dtype) if x_wanted else None,
         residual=dx.to(h.dtype) if residual_wanted else None,
         pre_bias=column_sum(dx, pre_bias) if pre_bias_wanted else None,
-        weight=column_sum(dz * seen, weight) if weight_wanted else None,
+        weight=column_sum(dz * rounded_x_hat, weight) if weight_wanted else None,
         bias=column_sum(dz, bias) if bias_wanted else None,
     )
 
@@ -170,7 +173,7 @@ def _add_pre_bias(row: Tensor, pre_bias: Tensor | None) -> Tensor:
 
 def _moments(h: Tensor, program: Program) -> tuple[Tensor, Tensor, Tensor]:
     if program.center:
-        # The mean of the deviations is what rounding did to the mean: see kernels.arithmetic.refined_mean.
+        # The mean of the deviations corrects the rounding error of the mean, as the kernels do.
         n = h.shape[-1]
         mu = (h / n).sum(-1, keepdim=True)
         mu = mu + (h - mu).mean(-1, keepdim=True)
@@ -181,7 +184,7 @@ def _moments(h: Tensor, program: Program) -> tuple[Tensor, Tensor, Tensor]:
     return deviation, mu, 1.0 / torch.sqrt(variance + program.eps)
 
 
-def _as_weight_sees(x_hat: Tensor, program: Program, dtype: torch.dtype) -> Tensor:
+def _round_x_hat(x_hat: Tensor, program: Program, dtype: torch.dtype) -> Tensor:
     return x_hat.to(dtype).to(x_hat.dtype) if program.rounding == "llama" else x_hat
 
 

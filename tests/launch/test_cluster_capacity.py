@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from rownorm.launch import Device, clusters
+from rownorm.launch import Device, cluster_capacity
 from support.compiled import backward_ptx
 from support.regimes import HAS_CLUSTERS
 
@@ -15,8 +15,8 @@ def test_without_a_driver_there_are_no_clusters(monkeypatch):
     def nothing(name):
         raise OSError(f"no {name}")
 
-    monkeypatch.setattr(clusters.ctypes, "CDLL", nothing)
-    assert clusters.resident_clusters(0) == ()
+    monkeypatch.setattr(cluster_capacity.ctypes, "CDLL", nothing)
+    assert cluster_capacity.resident_clusters(0) == ()
 
 
 def test_without_driver_support_there_are_no_clusters(monkeypatch):
@@ -24,8 +24,8 @@ def test_without_driver_support_there_are_no_clusters(monkeypatch):
         def __getattr__(self, name):
             return lambda *arguments: 801  # CUDA_ERROR_NOT_SUPPORTED
 
-    monkeypatch.setattr(clusters.ctypes, "CDLL", lambda name: Refusing())
-    assert clusters.resident_clusters(0) == ()
+    monkeypatch.setattr(cluster_capacity.ctypes, "CDLL", lambda name: Refusing())
+    assert cluster_capacity.resident_clusters(0) == ()
 
 
 def test_a_device_knows_its_clusters():
@@ -40,11 +40,11 @@ def test_a_device_knows_its_clusters():
 
 @pytest.mark.skipif(not HAS_CLUSTERS, reason="needs a GPU with clusters")
 def test_the_driver_counts_whole_groups():
-    counts = clusters.resident_clusters(0)
+    counts = cluster_capacity.resident_clusters(0)
     n_sms = torch.cuda.get_device_properties(0).multi_processor_count
-    assert len(counts) == len(clusters.SHARES)
-    for share, row in zip(clusters.SHARES, counts, strict=True):
-        for size, count, alone in zip(clusters.SIZES, row, counts[0], strict=True):
+    assert len(counts) == len(cluster_capacity.SHARES)
+    for share, row in zip(cluster_capacity.SHARES, counts, strict=True):
+        for size, count, alone in zip(cluster_capacity.SIZES, row, counts[0], strict=True):
             assert share * alone <= count <= share * n_sms // size
 
 
@@ -53,7 +53,7 @@ def test_the_driver_answers_before_cuda_is_initialized():
     """The driver needs a context, which does not exist before the first tensor."""
     code = "from rownorm.launch import device_of; print(len(device_of(0).clusters))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(ran.stdout) == len(clusters.SHARES)
+    assert int(ran.stdout) == len(cluster_capacity.SHARES)
 
 
 def test_each_warp_sends_its_sums_if_there_are_several_and_enough_message_slots(triton_cache):

@@ -11,7 +11,7 @@ from triton import knobs
 
 import rownorm
 from rownorm.launch import launcher
-from rownorm.launch.l1 import copies_through_l1
+from rownorm.launch.l1_cache import copies_through_l1
 from support.compiled import backward_ptx
 
 PTX = "cp.async.cg.shared.global [a], [b], 0x10; cp.async.ca.shared.global [c], [d], 0x8;"

@@ -174,7 +174,7 @@ def test_clusters_call_launch_hooks_and_start_directly(start, monkeypatch):
 
 def test_clusters_have_no_public_interface(monkeypatch):
     monkeypatch.setattr(launcher, "DIRECT", False)
-    with pytest.raises(RuntimeError, match="only a direct launch"):
+    with pytest.raises(RuntimeError, match="clusters need a direct launch"):
         launcher.bind(CALL._replace(cluster_size=2), ROLES, TENSORS, 0)
 
 

@@ -135,7 +135,7 @@ def test_invalid_input_raises(operation, wrong, requires_grad, device):
     bad = good | {n: change(good[n]) if n in good else change for n, change in changes.items()}
     if elsewhere in changes.values() and device == "cpu":
         # cpu and meta have the same index, -1: they could be confused in the interpreter only.
-        execute._forward_runs.clear()
+        execute._forward_calls.clear()
     with pytest.raises(exception) as raised:
         run(**bad)
     message = str(raised.value)

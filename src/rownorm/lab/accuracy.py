@@ -27,7 +27,7 @@ from torch import Tensor
 from .. import reference
 from ..ops import execute
 from ..program import Program
-from ..reference import Given
+from ..reference import BackwardInputs
 from .cases import Case
 from .data import Tensors, output_names
 from .records import Accuracy
@@ -180,7 +180,9 @@ class _Row:
         if self.dy is not None:
             stored = self.x if self.made.h is None else self.made.h
             parameters = (self.pre_bias, self.weight, self.bias)
-            given = Given(self.dy, self.dh, stored, *parameters, self.made.mu, self.made.rstd)
+            given = BackwardInputs(
+                self.dy, self.dh, stored, *parameters, self.made.mu, self.made.rstd
+            )
             inputs = (self.x, self.residual, *parameters)
             wanted = tuple(tensor is not None for tensor in inputs)
             gradients = reference.backward(given, self.program, self.case.adds, wanted)

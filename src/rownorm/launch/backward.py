@@ -12,8 +12,8 @@ from ..kernels import backward as kernels
 from ..kernels import backward_streamed as streamed
 from ..kernels.backward_grid import backward_grid
 from ..program import Program
-from ..reference import Given, Gradients
-from .launcher import Call, Run, bind_all
+from ..reference import BackwardInputs, Gradients
+from .launcher import Call, PreparedCall, bind_all
 from .options import reads_together, sums_rows
 from .planner import MOST_PARTS, plan
 from .problem import Plan, Problem, device_of
@@ -148,7 +148,9 @@ def problem_of(
     )
 
 
-def prepare(given: Given, program: Program, has_residual: bool, wanted: tuple[bool, ...]) -> Run:
+def prepare(
+    given: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
+) -> PreparedCall:
     """Plan and compile: the tensors of ``given`` -> their ``Gradients``, for tensors with the same shapes, strides,
     dtypes and alignment.
     """
@@ -183,7 +185,7 @@ def prepare(given: Given, program: Program, has_residual: bool, wanted: tuple[bo
             # Not written; but a kernel is compiled for its dtype, and for any number of rows that is the same kernel.
             fixed[f"{name}_partial"] = new((1,), rstd.dtype)()
 
-    roles = list(Given._fields)
+    roles = list(BackwardInputs._fields)
     if has_residual:
         roles[roles.index("pre_bias")] = ""  # h has it already
     tensors = dict(zip(roles, given, strict=True))

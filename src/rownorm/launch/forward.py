@@ -11,17 +11,17 @@ from ..kernels import forward_cluster as clustered
 from ..kernels import forward_streamed as streamed
 from ..program import Program
 from ..reference import compute_dtype
-from .launcher import Call, Run, bind_all
+from .launcher import Call, PreparedCall, bind_all
 from .planner import MOST_PARTS, plan
 from .problem import Plan, Problem, device_of
 from .rows import (
     alignment,
     allocator,
     compute_type,
-    kept_type,
     packs,
     required_row_stride,
     rounding_type,
+    stored_h_type,
 )
 
 GIVEN = ("x", "residual", "pre_bias", "weight", "bias")
@@ -64,7 +64,7 @@ def calls(
         "WEIGHT_SHIFT": program.weight_shift,
         "ACTIVATION": program.activation,
         "ROUND_TO": rounding_type(program, problem),
-        "KEPT_AS": kept_type(program, problem),
+        "KEPT_AS": stored_h_type(program, problem),
         "COMPUTE": compute_type(problem),
         "BLOCK_ROWS": plan.block_rows,
         "BLOCK_COLS": plan.block_cols,
@@ -123,7 +123,7 @@ def prepare(
     bias: Tensor | None,
     program: Program,
     want_statistics: bool,
-) -> Run:
+) -> PreparedCall:
     """Plan and compile: (x, residual, pre_bias, weight, bias) -> (y, h, mu, rstd), for tensors with the same
     shapes, strides, dtypes and alignment.
     """

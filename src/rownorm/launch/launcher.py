@@ -1,11 +1,14 @@
-"""The one place where kernels are bound and started: it touches the private interfaces of Triton's launcher.
+"""Binding and starting kernels. Only this module and ``native`` touch the private interface of Triton's launcher.
 
-``bind`` compiles a kernel once and gives back what starts it. Triton's public ``kernel[grid](...)`` looks
-up its own cache of compiled kernels at every call, which costs more than the launch itself; where the version of
-Triton is one whose launcher is known, the compiled kernel is started directly. Anything else, the interpreter, and
-whatever runs while a profiler has asked Triton to be told of launches, takes the public way; except clusters, which
-have none, and tell the profiler themselves. On an NVIDIA GPU the usual launch is done in C (native.py); what is here
-stays the whole description, and does what C leaves.
+``bind`` compiles a kernel once and returns the function that starts it. Triton's public ``kernel[grid](...)`` looks up
+its cache of compiled kernels at every call, which costs more than the launch itself. Where the version of Triton is one
+of ``KNOWN_VERSIONS``, the compiled kernel is started directly.
+
+The public interface is used for other versions, in the interpreter, and while a profiler has registered launch hooks
+with Triton. It cannot start clusters: these are always started directly, and call the hooks themselves.
+
+On an NVIDIA GPU the usual launch is done in C (``native``). This module stays the complete implementation, and does
+every launch that the C code declines.
 """
 
 from __future__ import annotations
@@ -24,20 +27,20 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from . import native
-from .l1 import copies_through_l1, leave_to_l1
+from .l1_cache import copies_through_l1, reserve_for_l1
 
 INTERPRETING = bool(knobs.runtime.interpret)
 DIRECT = os.environ.get("ROWNORM_DIRECT_LAUNCH", "1") != "0"
 VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
-KNOWN_VERSIONS = ((3, 6), (3, 9))  # the first and the last whose launcher is known
+KNOWN_VERSIONS = ((3, 6), (3, 9))  # the first and the last whose launcher has been tested
 
 
 def is_known() -> bool:
-    """Whether this Triton's launcher is known."""
+    """Whether the launcher of this version of Triton is one of KNOWN_VERSIONS."""
     return KNOWN_VERSIONS[0] <= VERSION <= KNOWN_VERSIONS[1]
 
 
-# Triton's public way has no words for a cluster of programs that it did not make itself.
+# Triton's public interface cannot start a cluster of programs that were compiled as single programs.
 CAN_START_CLUSTERS = DIRECT and not INTERPRETING and is_known()
 
 POINTER_TYPE = {
@@ -50,20 +53,21 @@ POINTER_TYPE = {
 
 
 class Call(NamedTuple):
-    """One kernel, everything about its launch but the tensors. Pointers are named ``<role>_ptr``."""
+    """One kernel and everything about its launch except the tensors. Its pointers are named ``<role>_ptr``."""
 
     kernel: Any
     grid: int
     num_warps: int
     integers: dict[str, int]
     constants: dict[str, Any]
-    cluster_size: int = 1  # programs to a cluster; the grid then counts clusters
-    maxnreg: int = 0  # at most, for each thread; 0: as the compiler likes
-    cooperative: bool = False  # all programs at once, or none
-    programs_per_sm: int = 0  # that have to fit an SM at once; 0: as the driver likes
+    cluster_size: int = 1  # programs in a cluster; above 1 the grid counts clusters
+    maxnreg: int = 0  # most registers of a thread; 0: no limit
+    cooperative: bool = False  # all programs have to be resident at the same time
+    programs_per_sm: int = 0  # programs that must fit an SM together; 0: the driver decides
 
     @property
     def options(self) -> dict[str, int]:
+        """Triton's compiler options."""
         options = {"num_warps": self.num_warps}
         if self.maxnreg:
             options["maxnreg"] = self.maxnreg
@@ -73,63 +77,66 @@ class Call(NamedTuple):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The tensors this kernel takes, in its order."""
+        """The tensors that this kernel takes, in the order of its arguments."""
         names = self.kernel.arg_names
         return tuple(name.removesuffix("_ptr") for name in names if name.endswith("_ptr"))
 
     def ordered(self, values: dict[str, Any]) -> tuple[Any, ...]:
-        """Those of ``values`` that this kernel takes, in its order."""
+        """Those of ``values`` that this kernel takes, in the order of its arguments."""
         return tuple(values[name] for name in self.kernel.arg_names if name in values)
 
 
-# Triton keeps what it compiles for all threads, and shows it to them before it is loaded: one at a time.
+# Triton shares a compiled kernel between threads before it is loaded, so one thread binds at a time.
 _binding = threading.RLock()
 
-# Starts a bound kernel on tensors, and their addresses, in the order of the roles it was bound with.
+# Starts a bound kernel, given the tensors and their addresses in the order of the roles it was bound with.
 Start = Callable[[Sequence[Tensor | None], Sequence[int | None]], None]
 
 
 class Bound(NamedTuple):
-    """A kernel that is ready to run."""
+    """A kernel that is ready to start."""
 
     start: Start
-    compiled: Any = None  # by Triton, if that was done beforehand
+    compiled: Any = None  # Triton's compiled kernel; None where Triton compiles at the first start
 
 
-# (given tensors, their addresses, which it may add to) -> tensors that are returned.
-Run = Callable[[Sequence[Tensor | None], list[int | None]], tuple[Tensor | None, ...]]
+# (inputs, their addresses) -> outputs. It may append to the list of addresses.
+PreparedCall = Callable[[Sequence[Tensor | None], list[int | None]], tuple[Tensor | None, ...]]
 
 
 def bind_all(
     calls: Sequence[Call],
-    given: Mapping[str, Tensor | None],
-    makers: Mapping[str, Callable[[], Tensor]],
+    inputs: Mapping[str, Tensor | None],
+    allocators: Mapping[str, Callable[[], Tensor]],
     fixed: Mapping[str, Tensor],
     returned: Sequence[str],
     device: int,
-) -> Run:
-    """Compile ``calls``; the result makes what ``makers`` make, starts the kernels, and returns what is asked for.
+) -> PreparedCall:
+    """Compile ``calls``, and return a function that allocates, starts the kernels and returns some of the tensors.
 
-    It takes tensors like those in ``given``, in that order: same dtypes, same alignment. ``fixed`` are the same tensors
-    every time. What is asked for and not made is None.
+    inputs, allocators, fixed: tensors by role. The function takes tensors like ``inputs``, in that order, with the same
+    dtypes and alignment. ``fixed`` tensors are the same at every call. returned: roles; None for those that have no
+    allocator.
     """
-    # The last tensor is None, and stands for every role that is not here.
-    roles = [*given, *makers, *fixed, ""]
-    make, last = tuple(makers.values()), (*fixed.values(), None)
+    # The last tensor is None. It is used for every role that has no tensor.
+    roles = [*inputs, *allocators, *fixed, ""]
+    allocate, last = tuple(allocators.values()), (*fixed.values(), None)
     last_addresses = [None if t is None else t.data_ptr() for t in last]
-    take_returned = itemgetter(*(roles.index(name) if name in makers else -1 for name in returned))
-    example = (*given.values(), *[new() for new in make], *last)
+    take_returned = itemgetter(
+        *(roles.index(role) if role in allocators else -1 for role in returned)
+    )
+    example = (*inputs.values(), *[new() for new in allocate], *last)
     bound = [bind(call, roles, example, device) for call in calls]
     starts = [one.start for one in bound]
 
-    def run(
-        given: Sequence[Tensor | None], addresses: list[int | None]
+    def prepared(
+        inputs: Sequence[Tensor | None], addresses: list[int | None]
     ) -> tuple[Tensor | None, ...]:
-        tensors = [*given]
-        for new in make:
-            made = new()
-            tensors.append(made)
-            addresses.append(made.data_ptr())
+        tensors = [*inputs]
+        for new in allocate:
+            tensor = new()
+            tensors.append(tensor)
+            addresses.append(tensor.data_ptr())
         tensors += last
         addresses += last_addresses
         for start in starts:
@@ -137,30 +144,32 @@ def bind_all(
         return take_returned(tensors)
 
     if native.load() is None:
-        return run
+        return prepared
     try:
         kernels = [
-            _described(call, roles, one.compiled)
+            _native_kernel(call, roles, one.compiled)
             for call, one in zip(calls, bound, strict=True)
             if call.grid
         ]
-        made = list(makers)
-        order = [made.index(name) if name in makers else -1 for name in returned]
-        return native.run(len(given), make, [*fixed.values()], order, kernels, device, run)
-    except Exception as error:  # whatever it is, Python can do the same
+        allocated = list(allocators)
+        order = [allocated.index(role) if role in allocators else -1 for role in returned]
+        return native.prepare(
+            len(inputs), allocate, [*fixed.values()], order, kernels, device, prepared
+        )
+    except Exception as error:  # any failure: Python can do the same
         native.log.debug("launches in Python: %s: %s", type(error).__name__, error)
-        return run
+        return prepared
 
 
 def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], device: int) -> Bound:
-    """Compile ``call`` for tensors like these. An empty grid does nothing.
+    """Compile ``call`` for tensors like these. With an empty grid, starting it does nothing.
 
-    roles: what the tensors are. The last tensor is None, and stands for every role that is not among them.
+    roles: of the tensors. The last tensor is None and is used for every role that is not among them.
     """
     if call.grid == 0:
         return Bound(lambda tensors, addresses: None)
-    places = _places(call, roles)
-    take = itemgetter(*places)
+    indices = _tensor_indices(call, roles)
+    take = itemgetter(*indices)
     arguments = (*call.ordered(call.integers), *call.ordered(call.constants))
     kernel, grid = call.kernel, call.grid
     options = {} if INTERPRETING else call.options
@@ -170,76 +179,75 @@ def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], dev
 
     if INTERPRETING or not DIRECT:
         if call.cluster_size > 1:
-            raise RuntimeError(f"{kernel.__name__}: only a direct launch can start clusters")
+            raise RuntimeError(f"{kernel.__name__}: clusters need a direct launch")
         return Bound(public)
     with _binding, copies_through_l1(call.cluster_size > 1):
         compiled = kernel.warmup(*take(tensors), *arguments, **options, grid=(1,))
         _ = compiled.run  # loads it
     if call.programs_per_sm and _is_for_cuda(compiled):
-        leave_to_l1(compiled.function, compiled.metadata.shared, call.programs_per_sm, device)
-    return Bound(_direct(call, compiled, places, device, public) or public, compiled)
+        reserve_for_l1(compiled.function, compiled.metadata.shared, call.programs_per_sm, device)
+    return Bound(_direct(call, compiled, indices, device, public) or public, compiled)
 
 
 def _is_for_cuda(compiled: Any) -> bool:
     return type(compiled.run).__name__ == "CudaLauncher"
 
 
-def _places(call: Call, roles: Sequence[str]) -> list[int]:
+def _tensor_indices(call: Call, roles: Sequence[str]) -> list[int]:
     return [roles.index(role) if role in roles else -1 for role in call.roles]
 
 
 def _direct(
     call: Call,
     compiled: Any,
-    places: Sequence[int],
+    indices: Sequence[int],
     device: int,
     public: Start,
 ) -> Start | None:
-    """A start that skips Triton's own bookkeeping, or None where this Triton is not a known one."""
+    """A start that skips Triton's own bookkeeping, or None where this version of Triton is not known."""
     if not is_known():
         return None
     run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
     if call.cluster_size > 1:
-        # Compiled as programs that know of no cluster, they are started as one: warps, programs to a cluster, shared.
+        # Compiled as single programs, started as clusters. The metadata: warps, programs in a cluster, shared memory.
         metadata = (metadata[0], call.cluster_size, metadata[2])
     middle: tuple[Any, ...]
     if VERSION == (3, 6) and _is_for_cuda(compiled) and not run.global_scratch_size:
-        # The extension function under the launcher. After the function come: cooperative, programmatic,
-        # two scratch buffers, metadata, launch metadata, two hooks, then the kernel's arguments.
+        # The C function that the launcher wraps. Its arguments after the kernel: cooperative, programmatic, two
+        # scratch buffers, metadata, launch metadata, two hooks, then the kernel's arguments.
         launch, middle = run.launch, (call.cooperative, False, None, None, metadata)
     else:
         launch, middle = run, (metadata,)
-    unheard = (*middle, None, None, None)  # launch metadata, enter hook, exit hook
+    without_hooks = (*middle, None, None, None)  # launch metadata, enter hook, exit hook
     current_stream = torch._C._cuda_getCurrentRawStream
     runtime, grid, clustered = knobs.runtime, call.grid, call.cluster_size > 1
-    take = itemgetter(*places)
+    take = itemgetter(*indices)
     arguments = (*call.ordered(call.integers), *call.ordered(call.constants))
 
     def direct(tensors: Sequence[Tensor | None], addresses: Sequence[int | None]) -> None:
         stream = current_stream(device)
         enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
         if (enter is None or not enter.calls) and (leave is None or not leave.calls):
-            launch(grid, 1, 1, stream, function, *unheard, *take(addresses), *arguments)
+            launch(grid, 1, 1, stream, function, *without_hooks, *take(addresses), *arguments)
         elif clustered:
-            told = compiled.launch_metadata((grid, 1, 1), stream, *take(tensors), *arguments)
-            heard = (*middle, told, enter, leave)
-            launch(grid, 1, 1, stream, function, *heard, *take(addresses), *arguments)
+            described = compiled.launch_metadata((grid, 1, 1), stream, *take(tensors), *arguments)
+            with_hooks = (*middle, described, enter, leave)
+            launch(grid, 1, 1, stream, function, *with_hooks, *take(addresses), *arguments)
         else:
             public(tensors, addresses)
 
     return direct
 
 
-def _described(call: Call, roles: Sequence[str], compiled: Any) -> native.Kernel:
-    """What the extension has to know of a launch; raises where only Triton's own launcher can start it."""
+def _native_kernel(call: Call, roles: Sequence[str], compiled: Any) -> native.Kernel:
+    """The launch as the extension takes it; raises where only Triton's own launcher can start it."""
     if compiled is None or not is_known() or not _is_for_cuda(compiled):
-        raise RuntimeError("this launcher is not known")
+        raise RuntimeError("Triton's launcher is not one that is known")
     run, metadata = compiled.run, compiled.packed_metadata
     if run.global_scratch_size or run.profile_scratch_size or run.launch_pdl:
-        raise RuntimeError(f"{call.kernel.__name__} asks for more than a launch")
-    places = {
-        f"{role}_ptr": place for role, place in zip(call.roles, _places(call, roles), strict=True)
-    }
+        raise RuntimeError(f"{call.kernel.__name__} needs scratch memory or dependent launches")
+    indices = _tensor_indices(call, roles)
+    by_argument = {f"{role}_ptr": index for role, index in zip(call.roles, indices, strict=True)}
     return native.Kernel(
         function=compiled.function,
         grid=call.grid,
@@ -248,26 +256,26 @@ def _described(call: Call, roles: Sequence[str], compiled: Any) -> native.Kernel
         cooperative=call.cooperative,
         cluster_size=call.cluster_size,
         parameters=native.parameters(
-            compiled.src.signature, compiled.asm["ptx"], places, call.integers
+            compiled.src.signature, compiled.asm["ptx"], by_argument, call.integers
         ),
     )
 
 
 def compile_for(call: Call, dtypes: Mapping[str, torch.dtype | None], target: GPUTarget) -> Any:
-    """Compile ``call`` for a GPU that need not be here; ``dtypes`` names the tensors that are present."""
+    """Compile ``call`` for a GPU that need not be present. dtypes: of the tensors, by role; the others are None."""
     signature: dict[str, str] = {}
     constants: dict[tuple[int, ...], Any] = {}
     attributes: dict[tuple[int, ...], Any] = {}
-    for place, name in enumerate(call.kernel.arg_names):
+    for position, name in enumerate(call.kernel.arg_names):
         dtype = dtypes.get(name.removesuffix("_ptr"))
         if name in call.integers:
             signature[name] = "i32"
         elif name.endswith("_ptr") and dtype is not None:
             signature[name] = POINTER_TYPE[dtype]
-            attributes[place,] = [["tt.divisibility", 16]]
+            attributes[position,] = [["tt.divisibility", 16]]
         else:
             signature[name] = "constexpr"
-            constants[place,] = call.constants.get(name)
+            constants[position,] = call.constants.get(name)
     source = ASTSource(call.kernel, signature, constants, attributes)
     with copies_through_l1(call.cluster_size > 1):
         return triton.compile(source, target=target, options=call.options)

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from .clusters import SHARES, SIZES, resident_clusters
+from .cluster_capacity import SHARES, SIZES, resident_clusters
 from .launcher import CAN_START_CLUSTERS
 
 Direction = Literal["forward", "backward"]

@@ -25,7 +25,7 @@ from . import backward, forward
 from .launcher import Call, compile_for
 from .planner import plan
 from .problem import Device, Plan
-from .rows import kept_type, required_row_stride
+from .rows import required_row_stride, stored_h_type
 
 
 class Target(NamedTuple):
@@ -97,7 +97,7 @@ def compile_forward(
         "mu": compute if program.center else None,
         "rstd": compute,
         "parts": compute,
-        "kept_parts": None if kept_type(program, problem) is None else compute,
+        "kept_parts": None if stored_h_type(program, problem) is None else compute,
     }
     return Compiled(chosen, [_compile(call, dtypes, target) for call in steps])
 

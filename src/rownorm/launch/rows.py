@@ -1,4 +1,4 @@
-"""Tensors as rows: a pointer, a distance between rows, and how well both are aligned."""
+"""Tensors as rows: a pointer, a row stride and their alignment; and the dtypes that kernels use for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..program import Program
-from ..reference import moves_statistics
+from ..reference import rounding_changes_statistics
 from .problem import Plan, Problem
 
 TRITON_DTYPE = {
@@ -21,7 +21,8 @@ TRITON_DTYPE = {
     torch.float64: tl.float64,
 }
 
-# What inductor's code allocates with: past the dispatcher, on the current device, and never filled.
+# The functions that inductor's generated code allocates with: without the dispatcher, on the current device, and never
+# filled.
 EMPTY_STRIDED = {
     kind: getattr(torch._C._dynamo.guards, f"_empty_strided_{kind}", None)
     for kind in ("cpu", "cuda")
@@ -29,13 +30,13 @@ EMPTY_STRIDED = {
 
 
 def row_stride(t: Tensor) -> int | None:
-    """Elements from one row to the next, or None where rows do not lie at one distance in memory."""
+    """Elements from one row to the next, or None where the rows have no constant stride."""
     n_cols = t.shape[-1]
     if t.is_contiguous():
         return n_cols
     if n_cols > 1 and t.stride(-1) != 1:
         return None
-    # Dimensions of size 1 have no say; the others must nest, the innermost giving the stride.
+    # Dimensions of size 1 do not matter. The others must be collapsible into one; the innermost has its stride.
     dims = [
         (size, step) for size, step in zip(t.shape[:-1], t.stride()[:-1], strict=True) if size > 1
     ]
@@ -46,12 +47,12 @@ def row_stride(t: Tensor) -> int | None:
 
 
 def with_row_stride(t: Tensor | None) -> Tensor | None:
-    """``t``, or a contiguous copy where its rows cannot be read in place."""
+    """``t``, or a contiguous copy where its rows have no constant stride."""
     return t if t is None or row_stride(t) is not None else t.contiguous()
 
 
 def contiguous(parameter: Tensor | None) -> Tensor | None:
-    """A parameter that can be read with unit stride."""
+    """``parameter``, or a copy with unit stride."""
     return parameter if parameter is None else parameter.contiguous()
 
 
@@ -64,37 +65,37 @@ def alignment(*sizes: int) -> int:
 
 
 def required_row_stride(t: Tensor) -> int:
-    """The row stride of a tensor that has one."""
+    """The row stride of ``t``; raises where it has none."""
     stride = row_stride(t)
     if stride is None:
         raise ValueError(
-            f"rows of shape {tuple(t.shape)}, strides {t.stride()} have no single distance"
+            f"rows of shape {tuple(t.shape)}, strides {t.stride()} have no constant stride"
         )
     return stride
 
 
 def compute_type(problem: Problem) -> tl.dtype:
-    """What a kernel computes in."""
+    """The dtype that a kernel computes in."""
     return tl.float64 if problem.computes_in_fp64 else tl.float32
 
 
 def rounding_type(program: Program, problem: Problem) -> tl.dtype | None:
-    """What ``x_hat`` is rounded to before the weight is applied; None where that changes nothing."""
+    """The dtype that ``x_hat`` is rounded to before the weight is applied; None where it is not rounded."""
     dtype = TRITON_DTYPE[problem.dtype]
     return dtype if program.rounding == "llama" and dtype != compute_type(problem) else None
 
 
-def kept_type(program: Program, problem: Problem) -> tl.dtype | None:
-    """What ``h`` is rounded to when it is stored; None where the statistics need not know."""
+def stored_h_type(program: Program, problem: Problem) -> tl.dtype | None:
+    """The dtype in which ``h`` is stored, where its rounding can change the statistics; else None."""
     dtype = problem.residual_dtype
     compute = torch.float64 if problem.computes_in_fp64 else torch.float32
-    if dtype is None or not moves_statistics(dtype, compute, program):
+    if dtype is None or not rounding_changes_statistics(dtype, compute, program):
         return None
     return TRITON_DTYPE[dtype]
 
 
 def packs(dtype: torch.dtype | None, problem: Problem, plan: Plan) -> bool:
-    """Whether a cluster's program keeps numbers of this dtype in words of two."""
+    """Whether a program of a cluster stores two numbers of this dtype in one 32-bit word."""
     pairs = plan.block_cols >= 2 * plan.num_warps * problem.device.warp_size
     is_16_bit = dtype is not None and dtype.itemsize == 2
     return is_16_bit and pairs and problem.device.arch.startswith("sm_")
@@ -105,7 +106,7 @@ def allocator(
 ) -> Callable[[], Tensor]:
     """A function that allocates such a tensor, contiguous, in half the time of ``torch.empty`` or less.
 
-    Memory that torch is asked to fill, to show what is not written, is filled, if it was asked before this was made.
+    The memory is filled where torch's deterministic mode asks for it at the time of this call.
     """
     deterministic = torch.are_deterministic_algorithms_enabled()
     filled = deterministic and torch._C._get_deterministic_fill_uninitialized_memory()

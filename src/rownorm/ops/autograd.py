@@ -1,10 +1,11 @@
 """Autograd of the row program, first and second order.
 
-``differentiable_forward`` runs the norm and remembers what backward needs: h (or x), the parameters and two numbers a
-row. The gradient of the gradient goes through plain PyTorch (``reference``), from which PyTorch differentiates on.
+``differentiable_forward`` computes the norm and saves what backward needs: h (or x), the parameters, and mu and rstd of
+every row. Second derivatives go through plain PyTorch (``reference``), which PyTorch can differentiate any number of
+times.
 
-These are single-level functions: to a ``torch.func`` transform they look like an operator's own derivative formula,
-which it lets run only where it is told that this is meant; and unlike ``torch.autograd.Function`` they bind no
+These are single-level functions, which ``torch.func`` transforms treat as an operator's own derivative formula. They
+need ``enable_single_level_autograd_function`` inside a transform. Unlike ``torch.autograd.Function`` they do not bind a
 signature at every call.
 """
 
@@ -20,17 +21,19 @@ from torch.autograd.function import _SingleLevelFunction
 
 from .. import reference
 from ..program import Program
-from ..reference import Given, Gradients, compute_dtype
+from ..reference import BackwardInputs, Gradients, compute_dtype
 from .execute import Statistics
 
-Forward = Callable[..., Statistics]
-Backward = Callable[..., Gradients]
+# (x, residual, pre_bias, weight, bias, program, want_statistics) -> (y, h, mu, rstd)
+ForwardFunction = Callable[..., Statistics]
+# (BackwardInputs, program, has_residual, wanted) -> Gradients
+BackwardFunction = Callable[..., Gradients]
 
 _is_grad_enabled = torch.is_grad_enabled
 
 
 class SingleLevelFunction(_SingleLevelFunction):
-    """With the one thing more that compiled autograd asks a function for: what tells it from others."""
+    """Adds the key by which compiled autograd tells functions apart."""
 
     @staticmethod
     def _compiled_autograd_key(ctx):  # type: ignore[no-untyped-def]
@@ -39,12 +42,15 @@ class SingleLevelFunction(_SingleLevelFunction):
 
 class _Norm(SingleLevelFunction):
     @staticmethod
-    def forward(ctx, run, run_backward, x, residual, pre_bias, weight, bias, program, statistics):  # type: ignore[no-untyped-def,override]
-        y, h, mu, rstd = run(x, residual, pre_bias, weight, bias, program, True)
+    def forward(  # type: ignore[no-untyped-def,override]
+        ctx, forward, backward, x, residual, pre_bias, weight, bias, program, return_statistics
+    ):
+        y, h, mu, rstd = forward(x, residual, pre_bias, weight, bias, program, True)
         ctx.save_for_backward(x if residual is None else h, pre_bias, weight, bias, mu, rstd)
         ctx.set_materialize_grads(False)
-        ctx.how = (run_backward, program, x.dtype, None if residual is None else residual.dtype)
-        if statistics:
+        residual_dtype = None if residual is None else residual.dtype
+        ctx.settings = (backward, program, x.dtype, residual_dtype)
+        if return_statistics:
             ctx.mark_non_differentiable(*(t for t in (mu, rstd) if t is not None))
             return y, h, mu, rstd
         return y if residual is None else (y, h)
@@ -53,36 +59,37 @@ class _Norm(SingleLevelFunction):
     def backward(ctx, dy, dh=None, *_):  # type: ignore[no-untyped-def,override]
         needs = ctx.needs_input_grad[2:7]
         if dy is None:
-            _, _, x_dtype, _ = ctx.how
-            return None, None, *of_the_sum(dh, x_dtype, needs), None, None
-        made = gradients(*ctx.how, needs, (dy, dh, *ctx.saved_tensors))  # type: ignore[call-arg]
-        return None, None, *made, None, None
+            _, _, x_dtype, _ = ctx.settings
+            return None, None, *gradients_without_dy(dh, x_dtype, needs), None, None
+        inputs = (dy, dh, *ctx.saved_tensors)
+        return None, None, *gradients(*ctx.settings, needs, inputs), None, None  # type: ignore[call-arg]
 
 
 def gradients(
-    run_backward: Backward,
+    backward: BackwardFunction,
     program: Program,
     x_dtype: torch.dtype,
     residual_dtype: torch.dtype | None,
     needs: tuple[bool, ...],
-    given: tuple[Any, ...],
+    inputs: tuple[Any, ...],
 ) -> Sequence[Tensor | None]:
     """Gradients of (x, residual, pre_bias, weight, bias), those that are needed.
 
-    given: the fields of a ``Given``.
+    inputs: the fields of a ``BackwardInputs``.
     """
-    tensors = Given(*given)
+    tensors = BackwardInputs(*inputs)
     if residual_dtype != x_dtype:
-        return run_backward(tensors, program, residual_dtype is not None, needs)
-    return shared(run_backward(tensors, program, True, once(needs)), needs)
+        return backward(tensors, program, residual_dtype is not None, needs)
+    return expand_shared(backward(tensors, program, True, shared_needs(needs)), needs)
 
 
-def of_the_sum(
+def gradients_without_dy(
     dh: Tensor | None, x_dtype: torch.dtype, needs: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
-    """The gradients where ``h`` alone was used, if that: the norm has no say, and its weight and bias have none.
+    """The gradients where y was not used: those of ``h = x + pre_bias + residual`` alone, or none at all.
 
-    What was saved is not asked for: it may have been changed. Autograd rounds the sum to the dtype of pre_bias.
+    The saved tensors are not read, because they may have been modified in place. Autograd rounds the sum to the dtype
+    of pre_bias.
     """
     if dh is None:
         return (None,) * 5
@@ -91,79 +98,87 @@ def of_the_sum(
     return dh.to(x_dtype) if needs[0] else None, dh if needs[1] else None, dpre_bias, None, None
 
 
-# Where x and the residual have one dtype, one tensor is the gradient of both.
+# Where x and the residual have the same dtype, one tensor is the gradient of both.
 
 
-def once(needs: tuple[bool, ...]) -> tuple[bool, ...]:
-    """The gradients to be made: that of x, if either is needed."""
+def shared_needs(needs: tuple[bool, ...]) -> tuple[bool, ...]:
+    """The gradients to compute: that of x where either of the two is needed."""
     return (needs[0] or needs[1], False, *needs[2:])
 
 
-def shared(made: Sequence[Tensor | None], needs: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
-    """The gradients, each where it is needed."""
-    dx = made[0]
-    return dx if needs[0] else None, dx if needs[1] else None, *made[2:]
+def expand_shared(
+    computed: Sequence[Tensor | None], needs: tuple[bool, ...]
+) -> tuple[Tensor | None, ...]:
+    """The gradients of all inputs, given those of ``shared_needs``."""
+    dx = computed[0]
+    return dx if needs[0] else None, dx if needs[1] else None, *computed[2:]
 
 
 class _NormBackward(SingleLevelFunction):
     @staticmethod
-    def forward(ctx, run, program, has_residual, wanted, *given):  # type: ignore[no-untyped-def,override]
-        ctx.save_for_backward(*given[:-2])  # the statistics are found again, with their derivatives
+    def forward(ctx, backward, program, has_residual, wanted, *inputs):  # type: ignore[no-untyped-def,override]
+        ctx.save_for_backward(*inputs[:-2])  # mu and rstd are computed again, differentiably
         ctx.set_materialize_grads(False)
         ctx.options = (program, has_residual, wanted)
-        return tuple(run(Given(*given), program, has_residual, wanted))
+        return tuple(backward(BackwardInputs(*inputs), program, has_residual, wanted))
 
     @staticmethod
     def backward(ctx, *cotangents):  # type: ignore[no-untyped-def,override]
-        given = ctx.saved_tensors
-        present = [i for i, t in enumerate(given) if t is not None]
-        made = [i for i, t in enumerate(cotangents) if t is not None]
+        saved = ctx.saved_tensors
+        present = [i for i, t in enumerate(saved) if t is not None]
+        used = [i for i, t in enumerate(cotangents) if t is not None]
 
         def gradients(*tensors: Tensor) -> tuple[Tensor, ...]:
-            traced = [*given, None, None]
-            for place, tensor in zip(present, tensors, strict=True):
-                traced[place] = tensor
-            every = plain_backward(Given(*traced), *ctx.options)
-            return tuple(gradient for i in made if (gradient := every[i]) is not None)
+            inputs = [*saved, None, None]
+            for i, tensor in zip(present, tensors, strict=True):
+                inputs[i] = tensor
+            computed = plain_backward(BackwardInputs(*inputs), *ctx.options)
+            return tuple(gradient for i in used if (gradient := computed[i]) is not None)
 
-        second: list[Tensor | None] = [None] * len(given)
-        if made:
-            _, pull_back = torch.func.vjp(gradients, *(given[i] for i in present))  # type: ignore[misc]
-            pulled = pull_back(tuple(cotangents[i] for i in made))
-            for place, gradient in zip(present, pulled, strict=True):
-                second[place] = gradient
+        second: list[Tensor | None] = [None] * len(saved)
+        if used:
+            _, pull_back = torch.func.vjp(gradients, *(saved[i] for i in present))  # type: ignore[misc]
+            pulled = pull_back(tuple(cotangents[i] for i in used))
+            for i, gradient in zip(present, pulled, strict=True):
+                second[i] = gradient
         return None, None, None, None, *second, None, None
 
 
 def differentiable_forward(
-    run: Forward, run_backward: Backward, *arguments: Any, statistics: bool = False
+    forward: ForwardFunction,
+    backward: BackwardFunction,
+    *arguments: Any,
+    return_statistics: bool = False,
 ) -> Any:
-    """``run(x, residual, pre_bias, weight, bias, program)`` with a gradient.
+    """``forward`` with a gradient.
 
-    Returns what the public functions do: y, or (y, h); with ``statistics``, (y, h, mu, rstd).
+    arguments: x, residual, pre_bias, weight, bias, program. Returns y, or (y, h) with a residual, as the public
+    functions do; with ``return_statistics``, (y, h, mu, rstd).
     """
     if torch._C._are_functorch_transforms_active():
         with enable_single_level_autograd_function():
-            return _Norm.apply(run, run_backward, *arguments, statistics)  # type: ignore[attr-defined]
-    return _Norm.apply(run, run_backward, *arguments, statistics)  # type: ignore[attr-defined]
+            return _Norm.apply(forward, backward, *arguments, return_statistics)  # type: ignore[attr-defined]
+    return _Norm.apply(forward, backward, *arguments, return_statistics)  # type: ignore[attr-defined]
 
 
-def differentiable_backward(run: Backward, given: Given, *options: Any) -> Gradients:
-    """``run(given, program, has_residual, wanted)``, with a gradient of its own."""
+def differentiable_backward(
+    backward: BackwardFunction, inputs: BackwardInputs, *options: Any
+) -> Gradients:
+    """``backward`` with a gradient of its own. options: program, has_residual, wanted."""
     if torch._C._are_functorch_transforms_active():
         with enable_single_level_autograd_function():
-            return Gradients(*_NormBackward.apply(run, *options, *given))  # type: ignore[attr-defined]
-    return Gradients(*_NormBackward.apply(run, *options, *given))  # type: ignore[attr-defined]
+            return Gradients(*_NormBackward.apply(backward, *options, *inputs))  # type: ignore[attr-defined]
+    return Gradients(*_NormBackward.apply(backward, *options, *inputs))  # type: ignore[attr-defined]
 
 
 def plain_backward(
-    given: Given, program: Program, has_residual: bool, wanted: tuple[bool, ...]
+    inputs: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> Gradients:
-    """The gradients in plain PyTorch, all the way from h: their own derivatives go through the statistics."""
-    pre_bias = None if has_residual else given.pre_bias
-    h = given.h.to(compute_dtype(given.h, given.dy))
+    """The gradients in plain PyTorch, with the statistics recomputed from h so that they can be differentiated."""
+    pre_bias = None if has_residual else inputs.pre_bias
+    h = inputs.h.to(compute_dtype(inputs.h, inputs.dy))
     mu, rstd = reference.moments(h, pre_bias, program)
-    return reference.backward(given._replace(mu=mu, rstd=rstd), program, has_residual, wanted)
+    return reference.backward(inputs._replace(mu=mu, rstd=rstd), program, has_residual, wanted)
 
 
 def needs_gradient(
@@ -174,7 +189,7 @@ def needs_gradient(
     fifth: Tensor | None = None,
     *more: Tensor | None,
 ) -> bool:
-    """Whether autograd has to know of a call on these tensors. Every call asks: five of them cost no loop."""
+    """Whether autograd has to record a call on these tensors. Without a loop for the first five: every call pays."""
     return _is_grad_enabled() and (
         x.requires_grad
         or (second is not None and second.requires_grad)

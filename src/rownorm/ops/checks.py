@@ -1,4 +1,4 @@
-"""What the row program accepts. An error names the operation, the rule, what came, and what to do."""
+"""Checks of inputs and options. An error names the operation, the rule, the value that was passed, and a fix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..program import ACTIVATIONS, ROUNDINGS, Program
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
-MOST_COLS = 1 << 30
+MAX_COLS = 1 << 30
 
 
 def check(
@@ -25,7 +25,7 @@ def check(
     bias: Tensor | None,
     program: Program,
 ) -> None:
-    """Raise ValueError or TypeError unless these tensors and options make a row program."""
+    """Raise ValueError or TypeError unless the row program can be computed for these tensors and options."""
     operation = f"rownorm.{'add_' if residual is not None else ''}{program.name}"
     check_options(operation, program, has_weight=weight is not None)
     _check_rows(operation, "x", x)
@@ -52,7 +52,7 @@ def check(
 
 
 def check_options(operation: str, program: Program, has_weight: bool) -> None:
-    """Raise unless every option has a meaning."""
+    """Raise unless every option has an allowed value."""
     _check_number(operation, "eps", program.eps)
     if program.eps < 0:
         raise ValueError(
@@ -101,9 +101,9 @@ def _check_rows(operation: str, name: str, value: object) -> None:
             f"{operation}: {name} must have rows of at least one column, since the mean of nothing is "
             f"undefined; got shape {tuple(value.shape)}"
         )
-    if value.shape[-1] > MOST_COLS:
+    if value.shape[-1] > MAX_COLS:
         raise ValueError(
-            f"{operation}: {name} must have rows of at most {MOST_COLS} columns, which the kernels count in 32 bits; "
+            f"{operation}: {name} must have rows of at most {MAX_COLS} columns, which the kernels count in 32 bits; "
             f"got shape {tuple(value.shape)}"
         )
 

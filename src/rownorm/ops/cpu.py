@@ -1,9 +1,10 @@
-"""The row program without a GPU: PyTorch's own LayerNorm where that can do the work, else one operator after the other.
+"""The row program on a CPU: PyTorch's own LayerNorm where it computes the same, else one operator after the other.
 
-A new option of the row program needs a say in ``prepare``, ``forward`` and ``backward``: PyTorch will not have it.
+A new option of the row program must be handled in ``prepare``, ``forward`` and ``backward``, because PyTorch's
+LayerNorm does not have it.
 
-A large tensor that is made anew costs more than the arithmetic on it, so what belongs to nobody else is overwritten.
-Derivatives of derivatives, and any device that is neither a CPU nor has our kernels, take ``reference``.
+Allocating a large tensor costs more than the arithmetic on it, so temporary tensors are overwritten. Second
+derivatives, and devices that are neither a CPU nor supported by the kernels, use ``reference``.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from torch import Tensor
 
 from .. import reference
 from ..program import Program
-from ..reference import Forward, Given, Gradients
+from ..reference import BackwardInputs, ForwardOutputs, Gradients
 
 # (x, residual, pre_bias, weight, bias), their addresses -> (y, h, mu, rstd)
-Run = Callable[[tuple[Any, ...], Any], tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]]
+PreparedCall = Callable[
+    [tuple[Any, ...], Any], tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
+]
 
 
 def prepare(
@@ -31,24 +34,24 @@ def prepare(
     bias: Tensor | None,
     program: Program,
     want_statistics: bool,
-) -> Run:
-    """What is left to do for tensors like these."""
+) -> PreparedCall:
+    """The prepared call for tensors like these."""
     plain = residual is None and pre_bias is None and program == Program(True, program.eps)
     one_dtype = all(each is None or each.dtype == x.dtype for each in (weight, bias))
     if plain and one_dtype and not want_statistics and x.device.type == "cpu":
         shape, eps = x.shape[-1:], program.eps
 
-        def run_layer_norm(given: tuple[Any, ...], _addresses: Any) -> Any:
-            x, _, _, weight, bias = given
+        def call_layer_norm(inputs: tuple[Any, ...], _addresses: Any) -> Any:
+            x, _, _, weight, bias = inputs
             return torch.layer_norm(x, shape, weight, bias, eps), None, None, None
 
-        return run_layer_norm
+        return call_layer_norm
 
-    def run(given: tuple[Any, ...], _addresses: Any) -> Any:
-        made = forward(*given, program, want_statistics)  # type: ignore[call-arg]
-        return made if want_statistics else (made.y, made.h, None, None)
+    def call(inputs: tuple[Any, ...], _addresses: Any) -> Any:
+        outputs = forward(*inputs, program, want_statistics)  # type: ignore[call-arg]
+        return outputs if want_statistics else (outputs.y, outputs.h, None, None)
 
-    return run
+    return call
 
 
 def forward(
@@ -59,9 +62,9 @@ def forward(
     bias: Tensor | None,
     program: Program,
     want_statistics: bool = True,
-) -> Forward:
-    """As ``reference.forward``. Statistics that nobody wants may be any."""
-    x = x.contiguous()  # so is what is made of it, as everywhere
+) -> ForwardOutputs:
+    """As ``reference.forward``. Without ``want_statistics`` mu and rstd may be those of h before it is rounded."""
+    x = x.contiguous()  # so that y and h are contiguous, as on a GPU
     residual = None if residual is None else residual.contiguous()
     if x.device.type != "cpu" or (program.center and program.rounding != "once"):
         return reference.forward(x, residual, pre_bias, weight, bias, program)
@@ -73,41 +76,41 @@ def forward(
         z, mu, rstd = torch.native_layer_norm(h, h.shape[-1:], factor, shift, program.eps)
     else:
         rstd = _mean_square(h).add_(program.eps).sqrt_().reciprocal_()
-        ours = h is not x and residual is None
-        z = h.mul_(rstd) if ours else h * rstd
+        is_temporary = h is not x and residual is None
+        z = h.mul_(rstd) if is_temporary else h * rstd
         if program.rounding == "llama":
             z = z.to(x.dtype).to(h.dtype)
         if factor is not None:
             z.mul_(factor)
         if shift is not None:
             z.add_(shift)
-    kept = None if residual is None else h.to(residual.dtype)
+    stored_h = None if residual is None else h.to(residual.dtype)
     if (
         want_statistics
-        and kept is not None
+        and stored_h is not None
         and mu is not None
-        and reference.moves_statistics(kept.dtype, h.dtype, program)
+        and reference.rounding_changes_statistics(stored_h.dtype, h.dtype, program)
         and reference.is_far(mu, rstd).any()
     ):
-        mu, rstd = reference.kept_moments(kept, mu, rstd, program)
-    return Forward(
+        mu, rstd = reference.stored_h_moments(stored_h, mu, rstd, program)
+    return ForwardOutputs(
         y=reference.activate(z, program.activation).to(x.dtype),
-        h=kept,
+        h=stored_h,
         mu=None if mu is None else mu.squeeze(-1),
         rstd=rstd.squeeze(-1),
     )
 
 
 def backward(
-    given: Given, program: Program, has_residual: bool, wanted: tuple[bool, ...]
+    inputs: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> Gradients:
     """As ``reference.backward``."""
-    # All of them: PyTorch reads the statistics as if they were.
-    given = Given(*(each if each is None else each.contiguous() for each in given))  # type: ignore[arg-type]
-    dy, dh, h, pre_bias, weight, bias, mu, rstd = given
-    unlike_torchs = program.center and program.rounding != "once"
-    if h.device.type != "cpu" or program.activation is not None or unlike_torchs:
-        return reference.backward(given, program, has_residual, wanted)
+    # mu and rstd, too: PyTorch reads them as if they were contiguous.
+    inputs = BackwardInputs(*(t if t is None else t.contiguous() for t in inputs))  # type: ignore[arg-type]
+    dy, dh, h, pre_bias, weight, bias, mu, rstd = inputs
+    rounds_twice = program.center and program.rounding != "once"
+    if h.device.type != "cpu" or program.activation is not None or rounds_twice:
+        return reference.backward(inputs, program, has_residual, wanted)
     x_wanted, residual_wanted, pre_bias_wanted, weight_wanted, bias_wanted = wanted
     row = reference.prologue(h, None, None if has_residual else pre_bias).to(rstd.dtype)
     factor = reference.scale(weight, program, row.dtype)
@@ -118,7 +121,7 @@ def backward(
         need_dx = x_wanted or residual_wanted or pre_bias_wanted
         mu = mu.unsqueeze(-1)
         if reference.is_far(mu, rstd).any():
-            # PyTorch takes mu * rstd from h * rstd, which leaves nothing of rows far from 0: it gets h - mu instead.
+            # PyTorch subtracts mu * rstd from h * rstd, which cancels for rows far from 0. It gets h - mu instead.
             row, mu = (row - mu if row is h else row.sub_(mu)), torch.zeros_like(mu)
         dx, dweight, dbias = torch.ops.aten.native_layer_norm_backward(
             dz,
@@ -132,8 +135,8 @@ def backward(
         )
     else:
         x_hat = row * rstd
-        seen = x_hat.to(dy.dtype).to(row.dtype) if program.rounding == "llama" else x_hat
-        dweight = _column_sum(dz * seen) if weight_wanted else None
+        rounded = x_hat.to(dy.dtype).to(row.dtype) if program.rounding == "llama" else x_hat
+        dweight = _column_sum(dz * rounded) if weight_wanted else None
         dbias = _column_sum(dz) if bias_wanted else None
         g = dz if factor is None else dz * factor
         x_hat.mul_((g * x_hat).mean(-1, keepdim=True))
@@ -152,7 +155,8 @@ def backward(
 def _mean_square(h: Tensor) -> Tensor:
     """``mean(h^2)`` of each row, without a tensor of squares where the width allows.
 
-    A norm adds its squares one after the other, so it is taken of short groups, and these are added in pairs.
+    ``vector_norm`` adds squares one after the other, which loses precision in long rows. So it is taken of short
+    groups, and ``sum`` adds these in pairs.
     """
     n_cols = h.shape[-1]
     group = math.gcd(n_cols, 256)

@@ -1,7 +1,7 @@
-"""Run the row program now, on real tensors: kernels for a GPU, PyTorch for a CPU.
+"""Run the row program on real tensors: kernels for a GPU, PyTorch for a CPU.
 
-A call is recognised by everything that its checks, its plan and its compiled kernels depend on. The first
-call of its kind does all of that work and keeps the function that remains; the next finds it with one look-up.
+The key of a call is everything that its checks, its plan and its compiled kernels depend on (``call_key``). The first
+call with a key is checked, planned and compiled, and its prepared call is stored. Later calls look it up.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import torch
 from torch import Tensor
 
 from ..program import Program
-from ..reference import Given, Gradients
+from ..reference import BackwardInputs, Gradients
 from . import cpu
+from .call_key import forward_key, tensor_key
 from .checks import check
 
-# With TRITON_INTERPRET=1, tensors on the CPU take the kernels, in Triton's interpreter.
+# With TRITON_INTERPRET=1, tensors on the CPU use the kernels, in Triton's interpreter.
 INTERPRETING = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "yes", "on")
-MOST_RUNS = 4096  # kinds of call remembered; past that, all are forgotten and found again
+MAX_PREPARED_CALLS = 4096  # of each direction; when there are more, all of them are dropped
 
 Statistics = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]  # y, h, mu, rstd
-Run = Callable[[tuple[Any, ...], list[Any]], Any]  # of tensors and their addresses
+PreparedCall = Callable[[tuple[Any, ...], list[Any]], Any]  # (inputs, their addresses) -> outputs
 
-# What is left to do, by what a call is recognised by.
-_forward_runs: dict[Any, Run] = {}
-_backward_runs: dict[Any, Run] = {}
-_when_launching: list[Callable[[Any], None]] = []
-_floor: Any = None  # rownorm.launch, once a kernel was wanted
-_opening = threading.RLock()
+_forward_calls: dict[Any, PreparedCall] = {}
+_backward_calls: dict[Any, PreparedCall] = {}
+_launch: Any = None  # rownorm.launch, once it is imported
+_launch_lock = threading.RLock()
+_before_first_launch: list[Callable[[Any], None]] = []
 
 
 def forward(
@@ -44,21 +44,21 @@ def forward(
     options: tuple[Any, ...],
     want_statistics: bool,
 ) -> Statistics:
-    """(y, h, mu, rstd): ``h`` with a residual; the statistics only where they are wanted."""
-    given = (x, residual, pre_bias, weight, bias)
-    run, addresses = find_forward(given, options, want_statistics)
-    return run(given, addresses)
+    """(y, h, mu, rstd). ``h`` is None without a residual, the statistics unless they are wanted."""
+    inputs = (x, residual, pre_bias, weight, bias)
+    call, addresses = find_forward(inputs, options, want_statistics)
+    return call(inputs, addresses)
 
 
 def find_forward(
-    given: tuple[Any, ...], options: tuple[Any, ...], want_statistics: bool
-) -> tuple[Run, list[Any]]:
-    """What is left of ``forward`` for tensors like these, and where they lie.
+    inputs: tuple[Any, ...], options: tuple[Any, ...], want_statistics: bool
+) -> tuple[PreparedCall, list[Any]]:
+    """The prepared call for tensors like these, and the addresses of these tensors.
 
-    given: x, residual, pre_bias, weight, bias. options: a Program, or its fields in a plain tuple; as a key they are
-    equal.
+    inputs: x, residual, pre_bias, weight, bias. options: a Program, or its fields in a plain tuple, which is an equal
+    key.
     """
-    x, residual, pre_bias, weight, bias = given
+    x, residual, pre_bias, weight, bias = inputs
     try:
         addresses: list[Any] = [
             x.data_ptr(),
@@ -67,148 +67,138 @@ def find_forward(
             None if weight is None else weight.data_ptr(),
             None if bias is None else bias.data_ptr(),
         ]
-        key = (
-            options,
-            want_statistics,
-            # _facts(x)
-            x.shape,
-            x.is_contiguous() or x.stride(),
-            x.dtype,
-            x.get_device(),
-            x.is_cpu,
-            addresses[0] & 15,
-            None if residual is None else _facts(residual, addresses[1]),
-            None if pre_bias is None else _facts(pre_bias, addresses[2]),
-            None if weight is None else _facts(weight, addresses[3]),
-            None if bias is None else _facts(bias, addresses[4]),
-        )
-        run = _forward_runs.get(key)
+        key = forward_key(inputs, addresses, options, want_statistics)
+        call = _forward_calls.get(key)
     except (RuntimeError, TypeError):
-        # A tensor without storage, an option that cannot be hashed: the checks have words for these.
-        check(*given, Program(*options))  # type: ignore[call-arg]
+        # A tensor without storage, or an option that cannot be hashed: the checks raise a better error.
+        check(*inputs, Program(*options))  # type: ignore[call-arg]
         raise
-    if run is None:
+    if call is None:
         program = Program(*options)
-        check(*given, program)  # type: ignore[call-arg]
-        run = _remember(_forward_runs, key, _prepare_forward(given, program, want_statistics))
-    return run, addresses
+        check(*inputs, program)  # type: ignore[call-arg]
+        call = store(_forward_calls, key, _prepare_forward(inputs, program, want_statistics))
+    return call, addresses
 
 
-def _prepare_forward(given: tuple[Any, ...], program: Program, want_statistics: bool) -> Run:
-    x = given[0]
+def _prepare_forward(
+    inputs: tuple[Any, ...], program: Program, want_statistics: bool
+) -> PreparedCall:
+    x = inputs[0]
     if not takes_kernels(x):
-        return cpu.prepare(*given, program, want_statistics)  # type: ignore[call-arg]
-    if not _are_readable(given, n_rows=2):
-        return lambda given, _: forward(*_readable(given, 2), program, want_statistics)  # type: ignore[call-arg]
-    prepare = _launch().forward.prepare
-    return _on_device(x, functools.partial(prepare, *given, program, want_statistics))
+        return cpu.prepare(*inputs, program, want_statistics)  # type: ignore[call-arg]
+    if not _are_readable(inputs, n_rows=2):
+        return lambda inputs, _: forward(*_readable(inputs, 2), program, want_statistics)  # type: ignore[call-arg]
+    prepare = launch_layer().forward.prepare
+    return _on_device(x, functools.partial(prepare, *inputs, program, want_statistics))
 
 
 def backward(
-    given: Given, program: Program, has_residual: bool, wanted: tuple[bool, ...]
+    inputs: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> Gradients:
     """Gradients of (x, residual, pre_bias, weight, bias), those that are wanted."""
-    run = find_backward(given, program, has_residual, wanted)
-    return Gradients._make(run(given, [None if t is None else t.data_ptr() for t in given]))
+    call = find_backward(inputs, program, has_residual, wanted)
+    return Gradients._make(call(inputs, [None if t is None else t.data_ptr() for t in inputs]))
 
 
 def find_backward(
-    given: Given, program: Program, has_residual: bool, wanted: tuple[bool, ...]
-) -> Run:
-    """What is left of ``backward`` for tensors like these."""
-    if not takes_kernels(given.h):
-        return lambda given, _: cpu.backward(Given(*given), program, has_residual, wanted)
-    facts = [None if t is None else _facts(t, t.data_ptr()) for t in given]
-    key = (program, has_residual, wanted, *facts)
-    run = _backward_runs.get(key)
-    if run is None:
-        prepared = _prepare_backward(given, program, has_residual, wanted)
-        run = _remember(_backward_runs, key, prepared)
-    return run
+    inputs: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
+) -> PreparedCall:
+    """The prepared call of ``backward`` for tensors like these."""
+    if not takes_kernels(inputs.h):
+        return lambda inputs, _: cpu.backward(
+            BackwardInputs(*inputs), program, has_residual, wanted
+        )
+    tensors = [None if t is None else tensor_key(t, t.data_ptr()) for t in inputs]
+    key = (program, has_residual, wanted, *tensors)
+    call = _backward_calls.get(key)
+    if call is None:
+        prepared = _prepare_backward(inputs, program, has_residual, wanted)
+        call = store(_backward_calls, key, prepared)
+    return call
 
 
 def _prepare_backward(
-    given: Given, program: Program, has_residual: bool, wanted: tuple[bool, ...]
-) -> Run:
-    if not _are_readable(given, n_rows=3):
-        return lambda given, _: backward(Given(*_readable(given, 3)), program, has_residual, wanted)
-    prepare = _launch().backward.prepare
-    return _on_device(given.h, functools.partial(prepare, given, program, has_residual, wanted))
+    inputs: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
+) -> PreparedCall:
+    if not _are_readable(inputs, n_rows=3):
+        return lambda inputs, _: backward(
+            BackwardInputs(*_readable(inputs, 3)), program, has_residual, wanted
+        )
+    prepare = launch_layer().backward.prepare
+    return _on_device(inputs.h, functools.partial(prepare, inputs, program, has_residual, wanted))
 
 
 def takes_kernels(x: Tensor) -> bool:
-    """Whether this tensor is for the kernels."""
+    """Whether the kernels compute this tensor."""
     return x.is_cuda or (INTERPRETING and x.device.type == "cpu")
 
 
-def _facts(t: Tensor, address: int) -> tuple[Any, ...]:
-    """Everything about a tensor that a plan, a compiled kernel or a check depends on."""
-    contiguous = t.is_contiguous() or t.stride()
-    return t.shape, contiguous, t.dtype, t.get_device(), t.is_cpu, address & 15
-
-
-def _are_readable(given: tuple[Any, ...], n_rows: int) -> bool:
-    """Whether the kernels can read these tensors where they lie, the first ``n_rows`` of them as rows."""
-    row_stride = _launch().rows.row_stride
-    rows, parameters = given[:n_rows], given[n_rows:]
+def _are_readable(inputs: tuple[Any, ...], n_rows: int) -> bool:
+    """Whether the kernels can read these tensors without a copy. The first ``n_rows`` have rows."""
+    row_stride = launch_layer().rows.row_stride
+    rows, parameters = inputs[:n_rows], inputs[n_rows:]
     return all(t is None or row_stride(t) is not None for t in rows) and all(
         t is None or t.is_contiguous() for t in parameters
     )
 
 
-def _readable(given: tuple[Any, ...], n_rows: int) -> tuple[Any, ...]:
-    """The same tensors, copied where that is needed."""
-    launch = _launch()
-    rows, parameters = given[:n_rows], given[n_rows:]
+def _readable(inputs: tuple[Any, ...], n_rows: int) -> tuple[Any, ...]:
+    """The same tensors, copied where the kernels cannot read them."""
+    launch = launch_layer()
+    rows, parameters = inputs[:n_rows], inputs[n_rows:]
     return (*map(launch.with_row_stride, rows), *map(launch.contiguous, parameters))
 
 
-def _remember(runs: dict[Any, Any], key: Any, run: Any) -> Any:
-    if len(runs) >= MOST_RUNS:
-        runs.clear()
-    runs[key] = run
-    return run
+def store(calls: dict[Any, Any], key: Any, call: Any) -> Any:
+    """Store ``call`` and return it."""
+    if len(calls) >= MAX_PREPARED_CALLS:
+        calls.clear()
+    calls[key] = call
+    return call
 
 
-def _launch() -> Any:
-    """The launch floor, imported with Triton when a kernel is first wanted: once, whoever else wants one meanwhile."""
-    global _floor
-    if _floor is None:
-        with _opening:
-            if _floor is None:
+def launch_layer() -> Any:
+    """``rownorm.launch``, imported with Triton when a kernel is first needed, once for all threads."""
+    global _launch
+    if _launch is None:
+        with _launch_lock:
+            if _launch is None:
                 from .. import launch
 
                 launch.on_change(_forget)
-                for tell in _when_launching:
-                    tell(launch)
-                _floor = launch
-    return _floor
+                for function in _before_first_launch:
+                    function(launch)
+                _launch = launch
+    return _launch
 
 
-def when_launching(tell: Callable[[Any], None]) -> None:
-    """Call ``tell(launch)`` once, before the first kernel is prepared."""
-    _when_launching.append(tell)
+def before_first_launch(function: Callable[[Any], None]) -> None:
+    """Register ``function(launch)`` to be called once, before the first kernel is prepared."""
+    _before_first_launch.append(function)
 
 
 def _forget() -> None:
-    _forward_runs.clear()
-    _backward_runs.clear()
-    _launch().native.forget()
+    """Drop every prepared call, because plans may have changed."""
+    _forward_calls.clear()
+    _backward_calls.clear()
+    launch_layer().native.forget()
 
 
 def _on_device(t: Tensor, prepare: Callable[[], Any]) -> Any:
-    """What ``prepare`` makes on the device of ``t``, there to be run too, whichever device is current by then."""
+    """The prepared call that ``prepare`` makes on the device of ``t``. It switches to that device when it is called."""
     device = t.get_device()
     with torch.cuda.device_of(t):
-        run = prepare()
+        call = prepare()
     if device < 0 or torch.cuda.device_count() == 1:
-        return run
+        return call
 
-    def run_there(given: tuple[Any, ...], addresses: list[Any]) -> Any:
+    def call_on_device(inputs: tuple[Any, ...], addresses: list[Any]) -> Any:
         if torch._C._cuda_getDevice() == device:
-            return run(given, addresses)
+            return call(inputs, addresses)
         with torch.cuda.device(device):
-            return run(given, addresses)
+            return call(inputs, addresses)
 
-    native = _launch().native
-    return native.guarded(run, run_there) if native.is_run(run) else run_there
+    native = launch_layer().native
+    return (
+        native.checking_device(call, call_on_device) if native.is_native(call) else call_on_device
+    )

@@ -1,18 +1,18 @@
-"""The operators: ``torch.ops.rownorm.*``, and what PyTorch asks of an operator.
+"""The operators ``torch.ops.rownorm.*`` and their registrations with PyTorch.
 
     layer_norm, rms_norm                 the public functions, one output
     add_layer_norm, add_rms_norm         with a residual, two outputs
-    norm_forward                         (y, h, mu, rstd): what autograd runs when a gradient will be wanted
+    norm_forward                         (y, h, mu, rstd), for autograd, when a gradient will be needed
     norm_backward                        its gradients
 
-Every operator runs ``execute`` on real tensors; the registrations around it let it be traced, compiled, exported,
+Every operator calls ``execute`` on real tensors. The other registrations allow it to be traced, compiled, exported,
 differentiated, vmapped and autocast. Forward-mode differentiation goes through plain PyTorch (``reference``). An
-operator always returns tensors: where a call has none to return, ``norm_forward`` and ``norm_backward`` give an empty
-one.
+operator has to return tensors: ``norm_forward`` and ``norm_backward`` return an empty tensor for None.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.library import Library
 
 from .. import reference
-from ..program import Program
-from ..reference import Given, Gradients, compute_dtype
+from ..program import DEFAULT_EPS, Program
+from ..reference import BackwardInputs, Gradients, compute_dtype
 from . import execute
 from .autograd import (
     differentiable_backward,
@@ -31,14 +31,11 @@ from .autograd import (
     plain_backward,
 )
 from .checks import check
-from .listeners import forward_mode
+from .fast_path import is_forward_mode_active
+from .schema import option_arguments, program_arguments
 from .vmap import batched
 
-DEFAULT_EPS = {"layer_norm": 1e-5, "rms_norm": 1e-6}
-
 _PARAMETERS = "Tensor? weight=None, Tensor? bias=None, Tensor? pre_bias=None"
-_OPTIONS = 'float weight_shift=0., str? activation=None, str rounding="once"'
-_PROGRAM = "bool center, float eps, float weight_shift, str? activation, str rounding"
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
 
 library = Library("rownorm", "DEF")
@@ -57,7 +54,7 @@ def _below_autograd(operator: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _for_autograd(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """The operator as an autograd function runs it: with gradients, should a transform further out want them."""
+    """The operator as an autograd function calls it: with gradients enabled, for an outer transform that needs them."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad():
@@ -88,17 +85,17 @@ def forward(
 
 
 def backward(
-    given: Given, program: Program, has_residual: bool, wanted: tuple[bool, ...]
+    inputs: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> Gradients:
     """``torch.ops.rownorm.norm_backward``."""
-    made = operators.norm_backward(*given, *program, has_residual, wanted)
-    return Gradients(*(t if want else None for t, want in zip(made, wanted, strict=True)))
+    outputs = operators.norm_backward(*inputs, *program, has_residual, wanted)
+    return Gradients(*(t if want else None for t, want in zip(outputs, wanted, strict=True)))
 
 
 def _register_norm_forward() -> None:
     library.define(
         "norm_forward(Tensor x, Tensor? residual, Tensor? pre_bias, Tensor? weight, Tensor? bias, "
-        f"{_PROGRAM}) -> (Tensor y, Tensor h, Tensor mu, Tensor rstd)",
+        f"{program_arguments()}) -> (Tensor y, Tensor h, Tensor mu, Tensor rstd)",
         tags=_TAGS,
     )
     operator = operators.norm_forward.default
@@ -114,16 +111,18 @@ def _register_norm_forward() -> None:
         mu = torch.empty_like(rstd) if program.center else None
         return _none_as_empty((x.new_empty(x.shape), h, mu, rstd), x)
 
-    below = _for_autograd(forward)
+    forward_below_autograd = _for_autograd(forward)
 
     def autograd(x: Tensor, *args: Any) -> tuple[Tensor, ...]:
-        if forward_mode():
+        if is_forward_mode_active():
             return _none_as_empty(reference.forward(x, *args[:4], Program(*args[4:])), x)  # type: ignore[call-arg]
         if not needs_gradient(x, *args[:4]):
             return _below_autograd(operator)(x, *args)
         program = Program(*args[4:])
-        made = differentiable_forward(below, backward, x, *args[:4], program, statistics=True)
-        return _none_as_empty(made, x)
+        outputs = differentiable_forward(
+            forward_below_autograd, backward, x, *args[:4], program, return_statistics=True
+        )
+        return _none_as_empty(outputs, x)
 
     _register("norm_forward", real, fake, autograd)
 
@@ -131,37 +130,37 @@ def _register_norm_forward() -> None:
 def _register_norm_backward() -> None:
     library.define(
         "norm_backward(Tensor dy, Tensor? dh, Tensor h, Tensor? pre_bias, Tensor? weight, Tensor? bias, "
-        f"Tensor? mu, Tensor rstd, {_PROGRAM}, bool has_residual, bool[] wanted) "
+        f"Tensor? mu, Tensor rstd, {program_arguments()}, bool has_residual, bool[] wanted) "
         "-> (Tensor dx, Tensor dresidual, Tensor dpre_bias, Tensor dweight, Tensor dbias)",
         tags=_TAGS,
     )
     operator = operators.norm_backward.default
+    n_inputs = len(BackwardInputs._fields)
 
-    def unpack(args: tuple[Any, ...]) -> tuple[Given, Program, bool, tuple[bool, ...]]:
-        return Given(*args[:8]), Program(*args[8:13]), args[13], tuple(args[14])
+    def unpack(args: tuple[Any, ...]) -> tuple[BackwardInputs, Program, bool, tuple[bool, ...]]:
+        *options, has_residual, wanted = args[n_inputs:]
+        return BackwardInputs(*args[:n_inputs]), Program(*options), has_residual, tuple(wanted)
 
     def real(*args: Any) -> tuple[Tensor, ...]:
         return _none_as_empty(execute.backward(*unpack(args)), args[0])
 
     def fake(*args: Any) -> tuple[Tensor, ...]:
         dy, _, h, *parameters = args[:6]
-        like = (dy, h, *parameters)
-        return _none_as_empty(
-            [
-                t.new_empty(t.shape) if want else None
-                for t, want in zip(like, args[14], strict=True)
-            ],
-            dy,
-        )
+        like, wanted = (dy, h, *parameters), args[-1]
+        gradients = [
+            t.new_empty(t.shape) if want else None for t, want in zip(like, wanted, strict=True)
+        ]
+        return _none_as_empty(gradients, dy)
 
-    below = _for_autograd(backward)
+    backward_below_autograd = _for_autograd(backward)
 
     def autograd(*args: Any) -> tuple[Tensor, ...]:
-        if forward_mode():
+        if is_forward_mode_active():
             return _none_as_empty(plain_backward(*unpack(args)), args[0])
-        if not needs_gradient(*args[:8]):
+        if not needs_gradient(*args[:n_inputs]):
             return _below_autograd(operator)(*args)
-        return _none_as_empty(differentiable_backward(below, *unpack(args)), args[0])
+        gradients = differentiable_backward(backward_below_autograd, *unpack(args))
+        return _none_as_empty(gradients, args[0])
 
     _register("norm_backward", real, fake, autograd)
 
@@ -174,30 +173,28 @@ def _register_norm(name: str) -> None:
     eps = DEFAULT_EPS[norm]
     inputs = "Tensor x, Tensor residual" if has_residual else "Tensor x"
     outputs = "(Tensor y, Tensor h)" if has_residual else "Tensor"
-    schema = f"{name}({inputs}, {_PARAMETERS}, *, float eps={eps}, {_OPTIONS}) -> {outputs}"
+    schema = f"{name}({inputs}, {_PARAMETERS}, *, {option_arguments(eps)}) -> {outputs}"
     library.define(schema, tags=_TAGS)
     operator = getattr(operators, name).default
 
     def adapt(body: Body) -> Callable[..., Any]:
-        """A function of tensors and a Program as a function with the operator's signature."""
+        """A function of tensors and a Program as a function with the operator's signature.
 
-        def call(  # type: ignore[no-untyped-def]
-            x, residual, weight=None, bias=None, pre_bias=None, *,
-            eps=eps, weight_shift=0.0, activation=None, rounding="once",
-        ):  # fmt: skip
-            program = Program(norm == "layer_norm", eps, weight_shift, activation, rounding)
-            return body(x, residual, pre_bias, weight, bias, program)
+        PyTorch does not pass arguments that have their default value.
+        """
+        make_program = functools.partial(Program, norm == "layer_norm", eps=eps)
+
+        def call(x, residual, weight=None, bias=None, pre_bias=None, **options):  # type: ignore[no-untyped-def]
+            return body(x, residual, pre_bias, weight, bias, make_program(**options))
 
         if has_residual:
             return call
         return lambda x, *args, **kwargs: call(x, None, *args, **kwargs)
 
-    def again(x, residual, pre_bias, weight, bias, program):  # type: ignore[no-untyped-def]
-        """The same operator again, further down the dispatcher's list of keys."""
+    def redispatch(x, residual, pre_bias, weight, bias, program):  # type: ignore[no-untyped-def]
+        """Call the same operator, for the dispatch keys that remain."""
         rows = (x, residual) if has_residual else (x,)
-        options = program._asdict()
-        del options["center"]
-        return operator(*rows, weight, bias, pre_bias, **options)
+        return operator(*rows, weight, bias, pre_bias, **program.keywords())
 
     def real(*args: Any) -> Any:
         y, h, _, _ = execute.forward(*args, False)  # type: ignore[call-arg]
@@ -208,25 +205,25 @@ def _register_norm(name: str) -> None:
         y = x.new_empty(x.shape)
         return (y, residual.new_empty(residual.shape)) if has_residual else y
 
-    below = _for_autograd(forward)
+    forward_below_autograd = _for_autograd(forward)
 
     def autograd(*args: Any) -> Any:
-        if forward_mode():
-            made = reference.forward(*args)
-            return (made.y, made.h) if has_residual else made.y
+        if is_forward_mode_active():
+            outputs = reference.forward(*args)
+            return (outputs.y, outputs.h) if has_residual else outputs.y
         if needs_gradient(*args[:5]):
-            return differentiable_forward(below, backward, *args)
-        return _below_autograd(again)(*args)
+            return differentiable_forward(forward_below_autograd, backward, *args)
+        return _below_autograd(redispatch)(*args)
 
     def autocast(x: Tensor, *args: Any) -> Any:
-        # Under autocast torch runs its norms in fp32. Parameters and residual are widened in any case; the
-        # residual stream keeps its own dtype, as it does in an addition.
+        # Under autocast torch computes its norms in fp32, and returns fp32. Kernels convert parameters and residual
+        # to fp32 anyway; the residual stream keeps its own dtype, as in an addition.
         key = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
         with torch._C._ExcludeDispatchKeyGuard(key):
-            return again(x.float() if x.dtype in (torch.float16, torch.bfloat16) else x, *args)
+            return redispatch(x.float() if x.dtype in (torch.float16, torch.bfloat16) else x, *args)
 
     _register(name, adapt(real), adapt(fake), adapt(autograd))
-    # Where torch casts its own: layer_norm in every version, rms_norm from 2.12 on.
+    # Only where torch casts its own norm: layer_norm in every version, rms_norm from 2.12 on.
     if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{norm}", "AutocastCUDA"):
         library.impl(name, adapt(autocast), "AutocastCUDA")
 

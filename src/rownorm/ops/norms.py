@@ -1,4 +1,8 @@
-"""The public functions."""
+"""The public functions.
+
+Their signatures are written out, so that editors and type checkers see them. A test proves that they, the operators'
+schemas and ``Program`` have the same options and defaults.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from . import execute, library
 from .autograd import needs_gradient
 from .checks import check
 from .eager import eager_norm
-from .listeners import nothing_listens
+from .fast_path import can_skip_dispatcher
 
 
 def layer_norm(
@@ -30,7 +34,8 @@ def layer_norm(
 
     x: (..., n_cols); weight, bias, pre_bias: (n_cols,) or None. ``h`` is ``x + pre_bias``. The scale is ``weight +
     weight_shift``. ``activation`` is applied last: "relu", "silu", "gelu" or "gelu_tanh". Statistics in fp32 (fp64 for
-    fp64), one rounding, to ``x.dtype``; with ``rounding="llama"`` the normalized row is rounded before the weight too.
+    fp64), one rounding, to ``x.dtype``; with ``rounding="llama"`` the normalized row is rounded to ``x.dtype`` before
+    the weight is applied, too.
     """
     options = (True, eps, weight_shift, activation, rounding)
     return _norm(x, None, pre_bias, weight, bias, options)
@@ -49,8 +54,8 @@ def rms_norm(
 ) -> Tensor:
     """Divide each row by its root mean square: ``y = h / sqrt(mean(h^2) + eps) * weight + bias``.
 
-    Arguments as for ``layer_norm``. Models that store ``weight - 1`` pass ``weight_shift=1.0``; for the numbers of the
-    Llama models of transformers, ``rounding="llama"``.
+    Arguments as for ``layer_norm``. Models that store ``weight - 1`` pass ``weight_shift=1.0``. ``rounding="llama"``
+    gives the same numbers as the Llama models of transformers.
     """
     options = (False, eps, weight_shift, activation, rounding)
     return _norm(x, None, pre_bias, weight, bias, options)
@@ -70,9 +75,9 @@ def add_layer_norm(
 ) -> tuple[Tensor, Tensor]:
     """``h = x + pre_bias + residual``, ``y = layer_norm(h)``, in one pass; returns ``(y, h)``.
 
-    x, residual: (..., n_cols). ``y`` has the dtype of x; ``h``, the new residual stream, that of the residual. The norm
-    sees ``h`` before it is rounded; the gradient is the one at the ``h`` that is returned. Other arguments as for
-    ``layer_norm``.
+    x, residual: (..., n_cols). ``y`` has the dtype of x; ``h``, the new residual stream, has the dtype of the residual.
+    ``y`` is computed from ``h`` before it is rounded; the gradient is the one at the ``h`` that is returned. Other
+    arguments as for ``layer_norm``.
     """
     options = (True, eps, weight_shift, activation, rounding)
     return _norm(x, _required(residual, "layer_norm"), pre_bias, weight, bias, options)
@@ -92,8 +97,8 @@ def add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """``h = x + pre_bias + residual``, ``y = rms_norm(h)``, in one pass; returns ``(y, h)``.
 
-    x, residual: (..., n_cols). ``y`` has the dtype of x; ``h``, the new residual stream, that of the residual. The norm
-    sees ``h`` before it is rounded. Other arguments as for ``rms_norm``.
+    x, residual: (..., n_cols). ``y`` has the dtype of x; ``h``, the new residual stream, has the dtype of the residual.
+    ``y`` is computed from ``h`` before it is rounded. Other arguments as for ``rms_norm``.
     """
     options = (False, eps, weight_shift, activation, rounding)
     return _norm(x, _required(residual, "rms_norm"), pre_bias, weight, bias, options)
@@ -107,27 +112,25 @@ def _norm(
     bias: Tensor | None,
     options: tuple[Any, ...],
 ) -> Any:
-    """y, or (y, h) with a residual: straight to ``execute`` where nothing listens, else as an operator.
+    """y, or (y, h) with a residual: through ``execute`` where the dispatcher can be skipped, else through an operator.
 
-    options: the fields of a Program, which is made only where it is needed: the shortest way has no time for it.
+    options: the fields of a Program in a plain tuple. A Program costs more to build, so the fast path has none.
     """
-    if nothing_listens(x, residual, pre_bias, weight, bias):
+    if can_skip_dispatcher(x, residual, pre_bias, weight, bias):
         if needs_gradient(x, residual, pre_bias, weight, bias):
             return eager_norm(x, residual, pre_bias, weight, bias, options)
-        given = (x, residual, pre_bias, weight, bias)
-        run, addresses = execute.find_forward(given, options, False)
-        y, h, _, _ = run(given, addresses)
+        inputs = (x, residual, pre_bias, weight, bias)
+        call, addresses = execute.find_forward(inputs, options, False)
+        y, h, _, _ = call(inputs, addresses)
         return y if residual is None else (y, h)
     program = Program(*options)
     if not torch.compiler.is_compiling():
         check(x, residual, pre_bias, weight, bias, program)
-    keywords = program._asdict()
-    del keywords["center"]
     if residual is None:
         operator = getattr(library.operators, program.name)
-        return operator(x, weight, bias, pre_bias, **keywords)
+        return operator(x, weight, bias, pre_bias, **program.keywords())
     operator = getattr(library.operators, f"add_{program.name}")
-    return operator(x, residual, weight, bias, pre_bias, **keywords)
+    return operator(x, residual, weight, bias, pre_bias, **program.keywords())
 
 
 def _required(residual: Tensor, norm: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""Batching rules for ``torch.vmap``: a batch of rows is more rows; anything else is done one at a time."""
+"""Batching rules for ``torch.vmap``: batched rows are more rows; for anything else the operator is called in a loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ROWS = ("x", "residual", "dy", "dh", "h", "mu", "rstd")  # arguments that have rows, by name
+ROWS = ("x", "residual", "dy", "dh", "h", "mu", "rstd")  # arguments that have rows
 
 
 def batched(operator: Any) -> Callable[..., Any]:
@@ -35,28 +35,28 @@ def batched(operator: Any) -> Callable[..., Any]:
                 else v
                 for name, v in values.items()
             }
-            made = call(folded)
+            outputs = call(folded)
             if n_outputs > 1:
-                are_none = _stand_for_none(values, n_outputs)
-                made = tuple(
+                are_none = _represent_none(values, n_outputs)
+                outputs = tuple(
                     t.expand(info.batch_size, 0) if is_none else t
-                    for t, is_none in zip(made, are_none, strict=True)
+                    for t, is_none in zip(outputs, are_none, strict=True)
                 )
-            return made, _dims(n_outputs)
+            return outputs, _dims(n_outputs)
         each = [
-            call({n: _one_of(v, dims[n], i) if n in dims else v for n, v in values.items()})
-            for i in range(max(info.batch_size, 1))  # of an empty batch, one that shows the shapes
+            call({n: _element(v, dims[n], i) if n in dims else v for n, v in values.items()})
+            for i in range(max(info.batch_size, 1))  # an empty batch: one call, for the shapes
         ]
         if n_outputs == 1:
             return torch.stack(each)[: info.batch_size], 0
-        every = (torch.stack(outputs)[: info.batch_size] for outputs in zip(*each, strict=True))
-        return tuple(every), _dims(n_outputs)
+        stacked = (torch.stack(outputs)[: info.batch_size] for outputs in zip(*each, strict=True))
+        return tuple(stacked), _dims(n_outputs)
 
     return rule
 
 
-def _stand_for_none(values: dict[str, Any], n_outputs: int) -> list[bool]:
-    """Which outputs do: they are empty, and have no rows that could be a batch."""
+def _represent_none(values: dict[str, Any], n_outputs: int) -> list[bool]:
+    """Which outputs are empty tensors that represent None: they have no dimension that could be the batch."""
     if "wanted" in values:  # norm_backward: the gradients
         return [not is_wanted for is_wanted in values["wanted"]]
     if "center" in values:  # norm_forward: y, h, mu, rstd
@@ -68,8 +68,8 @@ def _with_batch_first(t: Tensor, dim: int | None, batch_size: int) -> Tensor:
     return t.expand(batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
 
 
-def _one_of(t: Tensor, dim: int, i: int) -> Tensor:
-    """Slice ``i``; zeros of its shape where there is none."""
+def _element(t: Tensor, dim: int, i: int) -> Tensor:
+    """Slice ``i`` along ``dim``; zeros of its shape where the batch is empty."""
     return t.select(dim, i) if t.shape[dim] else t.new_zeros(t.movedim(dim, 0).shape[1:])
 
 

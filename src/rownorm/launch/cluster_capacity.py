@@ -1,5 +1,7 @@
-"""How many clusters of programs a GPU runs at once: asked of the driver, as the answer depends on how its
-multiprocessors are grouped, and on how many of each group work."""
+"""How many clusters of programs a GPU runs at once.
+
+The driver has to be asked: the number depends on how the SMs are grouped, and on how many of each group are enabled.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ import ctypes
 import torch
 
 SIZES = (2, 4, 8, 16)  # programs in a cluster
-SHARES = (1, 2, 4, 8)  # programs on a multiprocessor
+SHARES = (1, 2, 4, 8)  # programs on one SM
 # From cuda.h: CUfunction_attribute and CUlaunchAttributeID.
 _MAX_DYNAMIC_SHARED, _NON_PORTABLE_CLUSTER, _CLUSTER_DIMENSION = 8, 14, 4
-# Bytes of shared memory that a multiprocessor has, and that a program takes beside its own.
+# Bytes of shared memory of an SM, and those that the driver reserves for each program.
 _SHARED, RESERVED = 228 << 10, 1 << 10
 
 _PROBE = b""".version 8.0
@@ -37,16 +39,16 @@ class _Config(ctypes.Structure):
 
 
 def resident_clusters(device: int) -> tuple[tuple[int, ...], ...]:
-    """For each of SHARES, how many clusters of each of SIZES run at once with so many programs to a multiprocessor.
+    """Clusters that run at once: one tuple for each of SHARES, with a number for each of SIZES.
 
-    With several, clusters may share multiprocessors that are too few for one more cluster of their own. Empty where the
-    driver does not say: then nothing is planned for clusters.
+    With several programs on an SM, clusters can use SMs that would be too few for a cluster with one program on each.
+    Empty where the driver does not answer; then no plan uses clusters.
     """
     try:
         with torch.cuda.device(device):
-            torch.empty(1, device="cuda")  # makes a context, without which the driver has no answer
+            torch.empty(1, device="cuda")  # creates the CUDA context that the driver needs
             return _ask_driver(ctypes.CDLL("libcuda.so.1"))
-    except (OSError, AttributeError, RuntimeError):  # no driver, an older one, one that refuses
+    except (OSError, AttributeError, RuntimeError):  # no driver, an older one, or an error
         return ()
 
 
@@ -66,7 +68,7 @@ def _ask_driver(cuda: ctypes.CDLL) -> tuple[tuple[int, ...], ...]:
 
 
 def _resident(cuda: ctypes.CDLL, probe: ctypes.c_void_p, size: int, shared: int) -> int:
-    """How many clusters of ``size`` programs with so many bytes of shared memory run at once."""
+    """How many clusters of ``size`` programs run at once, each program with ``shared`` bytes of shared memory."""
     dimension = _Attribute(_CLUSTER_DIMENSION, 0, (size, 1, 1))
     config = _Config((size, 1, 1), (128, 1, 1), shared, None, ctypes.pointer(dimension), 1)
     count = ctypes.c_int()
@@ -76,4 +78,4 @@ def _resident(cuda: ctypes.CDLL, probe: ctypes.c_void_p, size: int, shared: int)
 
 def _check(status: int) -> None:
     if status:
-        raise RuntimeError(f"the CUDA driver answered {status}")
+        raise RuntimeError(f"the CUDA driver returned error {status}")

@@ -1,0 +1,77 @@
+/* What the other files share: includes, limits, the objects that Python hands in, and two helpers.
+
+   The files are compiled as one, in the order of native.SOURCES, when a kernel is first needed. Python stays the
+   complete implementation: launcher.py and ops/eager.py decide how a call is done, once for each kind of call, and can
+   do all of it. The C repeats the usual call with fewer Python objects, because backward runs in a thread of autograd's
+   own, where every Python object has to be fetched from another core's cache. A call that is unusual in any way goes
+   to the Python function, with its arguments unchanged.
+
+   Nothing of torch or of the CUDA driver is linked. Python passes their functions to ``use`` and ``use_driver``
+   (module.c). A tensor argument that is None has the address 0. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <cuda.h>
+#include <stdint.h>
+
+enum {
+    MAX_TENSORS = 32,         /* of one prepared call: inputs, allocated and fixed tensors */
+    MAX_PARAMETERS = 48,      /* of one kernel */
+    MAX_RETURNED = 8,         /* tensors that one prepared call returns */
+    MAX_KEY_FIELDS = 16,      /* of one tensor in a cache key */
+    MAX_BACKWARD_CALLS = 4,   /* that one forward call remembers */
+};
+
+typedef CUresult (*LaunchKernel)(const CUlaunchConfig *, CUfunction, void **, void **);
+typedef CUresult (*ErrorString)(CUresult, const char **);
+typedef CUresult (*CurrentContext)(CUcontext *);
+
+static LaunchKernel launch_kernel;
+static ErrorString error_string;
+static CurrentContext current_context;
+
+/* Objects that ``use`` receives, by name: for launching, for tensors, for the autograd function of ops/eager.py. */
+static PyObject *runtime, *current_stream, *current_device;
+static PyObject *data_ptr, *is_contiguous, *stride, *is_neg, *tensor_type;
+static PyObject *forward_calls, *forward_in_python, *backward_in_python, *find_backward;
+static PyObject *backward_conditions, *forward_ad, *saved_tensors_hooks;
+
+static const struct { const char *name; PyObject **object; } SETTINGS[] = {
+    {"runtime", &runtime}, {"current_stream", &current_stream}, {"current_device", &current_device},
+    {"data_ptr", &data_ptr}, {"is_contiguous", &is_contiguous}, {"stride", &stride},
+    {"is_neg", &is_neg}, {"tensor_type", &tensor_type},
+    {"forward_calls", &forward_calls}, {"forward_in_python", &forward_in_python},
+    {"backward_in_python", &backward_in_python}, {"find_backward", &find_backward},
+    {"backward_conditions", &backward_conditions}, {"forward_ad", &forward_ad},
+    {"saved_tensors_hooks", &saved_tensors_hooks},
+};
+
+/* Interned names of attributes. */
+static PyObject *s_enter, *s_exit, *s_calls, *s_level, *s_state, *s_saved, *s_needs, *s_to_save, *s_materialize;
+static PyObject *s_dtype;
+
+static const struct { const char *name; PyObject **object; } NAMES[] = {
+    {"launch_enter_hook", &s_enter}, {"launch_exit_hook", &s_exit}, {"calls", &s_calls},
+    {"_current_level", &s_level}, {"forward_state", &s_state}, {"saved_tensors", &s_saved},
+    {"needs_input_grad", &s_needs}, {"to_save", &s_to_save}, {"materialize_grads", &s_materialize},
+    {"dtype", &s_dtype},
+};
+
+/* Whether ``answer``, a new reference that is released here, is true: 1 or 0; -1 with an exception. */
+static int is_true(PyObject *answer) {
+    if (answer == NULL) return -1;
+    int truth = answer == Py_False || answer == Py_None ? 0 : PyObject_IsTrue(answer);
+    Py_DECREF(answer);
+    return truth;
+}
+
+/* The address of a tensor's data; 0 for None. Returns -1 with an exception where a tensor has no storage. */
+static int address_of(PyObject *tensor, uint64_t *address) {
+    *address = 0;
+    if (tensor == Py_None) return 0;
+    PyObject *number = PyObject_CallOneArg(data_ptr, tensor);
+    if (number == NULL) return -1;
+    *address = PyLong_AsUnsignedLongLong(number);
+    Py_DECREF(number);
+    return *address == (uint64_t)-1 && PyErr_Occurred() ? -1 : 0;
+}

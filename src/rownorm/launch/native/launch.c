@@ -1,0 +1,263 @@
+/* PreparedCall: allocate the outputs of a call and start its kernels, as the function of launcher.bind_all does.
+
+   What it buys: host time of a no_grad call, 8 x 4096 fp16 on an H200, as a share of torch's own. RMSNorm 0.98 in
+   Python, LayerNorm 1.03; both 0.87 to 0.95 with this file. Forward and backward: see eager.c. */
+
+typedef struct {
+    int index;      /* among the addresses of a call; -1: ``value`` is passed */
+    uint64_t value; /* the kernel reads as many of its bytes as the parameter has */
+} Parameter;
+
+typedef struct {
+    CUfunction function;
+    CUlaunchConfig config; /* without the stream, which is asked for at every call */
+    CUlaunchAttribute attributes[3];
+    Py_ssize_t n_parameters;
+    Parameter parameters[MAX_PARAMETERS];
+} Kernel;
+
+/* A backward call that eager.c found for a forward call. */
+typedef struct {
+    unsigned key, generation;
+    PyObject *call; /* a PreparedCall; None where backward has to run in Python; NULL: empty */
+} BackwardCall;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *arguments; /* of PreparedCall(...). It owns every object below, except those in ``backward_calls``. */
+    PyObject *device, *fallback;
+    int n_inputs, checks_device;
+    Py_ssize_t n_allocated, n_fixed, n_returned, n_kernels;
+    PyObject *allocators[MAX_TENSORS], *allocator_arguments[MAX_TENSORS];
+    uint64_t fixed[MAX_TENSORS];  /* addresses of tensors that are the same at every call */
+    int returned[MAX_RETURNED];   /* indices among the allocated tensors; -1: None */
+    BackwardCall backward_calls[MAX_BACKWARD_CALLS]; /* of a forward call */
+    Kernel *kernels;
+} PreparedCall;
+
+static PyTypeObject PreparedCallType;
+
+/* Read a native.Kernel. */
+static int read_kernel(PyObject *described, Kernel *kernel) {
+    unsigned long long function;
+    unsigned grid, warps, shared, cluster;
+    int cooperative;
+    PyObject *parameters;
+    if (!PyArg_ParseTuple(described, "KIIIpIO!:kernel", &function, &grid, &warps, &shared, &cooperative, &cluster,
+                          &PyTuple_Type, &parameters)) return -1;
+    kernel->function = (CUfunction)(uintptr_t)function;
+    /* The same configuration and attributes as Triton's launcher sets. */
+    CUlaunchConfig *config = &kernel->config;
+    config->gridDimX = grid * cluster;
+    config->blockDimX = 32 * warps;
+    config->gridDimY = config->gridDimZ = config->blockDimY = config->blockDimZ = 1;
+    config->sharedMemBytes = shared;
+    config->attrs = kernel->attributes;
+    CUlaunchAttribute *attribute = kernel->attributes;
+    if (cooperative) {
+        attribute->id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+        attribute++->value.cooperative = 1;
+    }
+    if (cluster != 1) {
+        attribute->id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        attribute->value.clusterDim.x = cluster;
+        attribute->value.clusterDim.y = attribute->value.clusterDim.z = 1;
+        attribute++;
+        attribute->id = CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE;
+        attribute++->value.clusterSchedulingPolicyPreference = CU_CLUSTER_SCHEDULING_POLICY_SPREAD;
+    }
+    config->numAttrs = (unsigned)(attribute - kernel->attributes);
+    kernel->n_parameters = PyTuple_GET_SIZE(parameters);
+    if (kernel->n_parameters > MAX_PARAMETERS) {
+        PyErr_SetString(PyExc_ValueError, "too many parameters");
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < kernel->n_parameters; i++) {
+        Parameter *parameter = &kernel->parameters[i];
+        long long value;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(parameters, i), "iL:parameter", &parameter->index, &value)) return -1;
+        parameter->value = (uint64_t)value;
+        if (parameter->index < -1 || parameter->index >= MAX_TENSORS) {
+            PyErr_SetString(PyExc_ValueError, "tensor index out of range");
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *prepared_call_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+    int n_inputs, checks_device;
+    PyObject *allocators, *tensors, *addresses, *returned, *kernels, *device, *fallback;
+    if (!PyArg_ParseTuple(arguments, "iO!OO!O!O!OpO:PreparedCall", &n_inputs, &PyTuple_Type, &allocators, &tensors,
+                          &PyTuple_Type, &addresses, &PyTuple_Type, &returned, &PyTuple_Type, &kernels, &device,
+                          &checks_device, &fallback)) return NULL;
+    PreparedCall *call = (PreparedCall *)type->tp_alloc(type, 0);
+    if (call == NULL) return NULL;
+    call->arguments = Py_NewRef(arguments);
+    call->device = device;
+    call->fallback = fallback;
+    call->n_inputs = n_inputs;
+    call->checks_device = checks_device;
+    call->n_allocated = PyTuple_GET_SIZE(allocators);
+    call->n_fixed = PyTuple_GET_SIZE(addresses);
+    call->n_returned = PyTuple_GET_SIZE(returned);
+    call->n_kernels = PyTuple_GET_SIZE(kernels);
+    if (n_inputs < 0 || n_inputs + call->n_allocated + call->n_fixed > MAX_TENSORS
+        || call->n_returned > MAX_RETURNED) {
+        PyErr_SetString(PyExc_ValueError, "too many tensors");
+        goto error;
+    }
+    call->kernels = PyMem_Calloc(call->n_kernels ? call->n_kernels : 1, sizeof(Kernel));
+    if (call->kernels == NULL) {
+        PyErr_NoMemory();
+        goto error;
+    }
+    for (Py_ssize_t i = 0; i < call->n_allocated; i++)
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(allocators, i), "OO!:allocator", &call->allocators[i], &PyTuple_Type,
+                              &call->allocator_arguments[i])) goto error;
+    for (Py_ssize_t i = 0; i < call->n_fixed; i++)
+        call->fixed[i] = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(addresses, i));
+    for (Py_ssize_t i = 0; i < call->n_returned; i++) {
+        call->returned[i] = (int)PyLong_AsLong(PyTuple_GET_ITEM(returned, i));
+        if (!PyErr_Occurred() && (call->returned[i] < -1 || call->returned[i] >= call->n_allocated))
+            PyErr_SetString(PyExc_ValueError, "tensor index out of range");
+    }
+    if (PyErr_Occurred()) goto error;
+    for (Py_ssize_t i = 0; i < call->n_kernels; i++)
+        if (read_kernel(PyTuple_GET_ITEM(kernels, i), &call->kernels[i])) goto error;
+    return (PyObject *)call;
+error:
+    Py_DECREF(call);
+    return NULL;
+}
+
+static int prepared_call_traverse(PreparedCall *call, visitproc visit, void *arg) {
+    Py_VISIT(call->arguments);
+    for (int i = 0; i < MAX_BACKWARD_CALLS; i++) Py_VISIT(call->backward_calls[i].call);
+    return 0;
+}
+
+/* A finalizer may still call it after this: ``arguments`` is released with the object, not here. */
+static int prepared_call_clear(PreparedCall *call) {
+    for (int i = 0; i < MAX_BACKWARD_CALLS; i++) Py_CLEAR(call->backward_calls[i].call);
+    return 0;
+}
+
+static void prepared_call_dealloc(PreparedCall *call) {
+    PyObject_GC_UnTrack(call);
+    prepared_call_clear(call);
+    Py_XDECREF(call->arguments);
+    PyMem_Free(call->kernels);
+    Py_TYPE(call)->tp_free((PyObject *)call);
+}
+
+/* Whether a launch hook of Triton has callbacks, for a profiler for example. */
+static int has_callbacks(PyObject *name) {
+    PyObject *hook = PyObject_GetAttr(runtime, name);
+    if (hook == NULL || hook == Py_None) return is_true(hook);
+    PyObject *calls = PyObject_GetAttr(hook, s_calls);
+    Py_DECREF(hook);
+    return is_true(calls);
+}
+
+/* Whether Python has to do this call: 1 or 0; -1 with an exception. A thread without a CUDA context is one reason:
+   Triton's launcher creates it. */
+static int needs_python(PreparedCall *call) {
+    CUcontext context = NULL;
+    if (current_context == NULL || current_context(&context) || context == NULL) return 1;
+    int has_hooks = has_callbacks(s_enter);
+    if (has_hooks == 0) has_hooks = has_callbacks(s_exit);
+    if (has_hooks || !call->checks_device) return has_hooks;
+    PyObject *device = PyObject_CallNoArgs(current_device);
+    int is_current = device == NULL ? -1 : PyObject_RichCompareBool(device, call->device, Py_EQ);
+    Py_XDECREF(device);
+    return is_current < 0 ? -1 : !is_current;
+}
+
+static int launch(const Kernel *kernel, uint64_t *addresses, CUstream stream) {
+    void *parameters[MAX_PARAMETERS];
+    for (Py_ssize_t i = 0; i < kernel->n_parameters; i++) {
+        const Parameter *parameter = &kernel->parameters[i];
+        parameters[i] = parameter->index < 0 ? (void *)&parameter->value : &addresses[parameter->index];
+    }
+    CUlaunchConfig config = kernel->config;
+    config.hStream = stream;
+    CUresult result;
+    Py_BEGIN_ALLOW_THREADS; /* the driver blocks while its queue is full */
+    result = launch_kernel(&config, kernel->function, parameters, NULL);
+    Py_END_ALLOW_THREADS;
+    if (result == CUDA_SUCCESS) return 0;
+    const char *text = NULL;
+    if (error_string == NULL || error_string(result, &text) || text == NULL) text = "an unknown error";
+    PyErr_Format(PyExc_RuntimeError, "CUDA could not start a kernel: %s (%d)", text, (int)result);
+    return -1;
+}
+
+/* Allocate, start the kernels, and return the tuple of returned tensors. NULL without an exception: Python has to do
+   this call.
+
+   addresses: MAX_TENSORS of them, the first ``n_inputs`` filled in. The others are added here. */
+static PyObject *start(PreparedCall *call, uint64_t *addresses) {
+    if (needs_python(call)) return NULL;
+    PyObject *allocated[MAX_TENSORS], *answer = NULL;
+    Py_ssize_t n_allocated = 0;
+    uint64_t *next = addresses + call->n_inputs;
+    for (; n_allocated < call->n_allocated; n_allocated++) {
+        PyObject *tensor = PyObject_Call(call->allocators[n_allocated], call->allocator_arguments[n_allocated], NULL);
+        if (tensor == NULL) goto done;
+        allocated[n_allocated] = tensor;
+        if (address_of(tensor, next++)) {
+            n_allocated++;
+            goto done;
+        }
+    }
+    for (Py_ssize_t i = 0; i < call->n_fixed; i++) *next++ = call->fixed[i];
+    PyObject *number = PyObject_CallOneArg(current_stream, call->device);
+    if (number == NULL) goto done;
+    CUstream stream = (CUstream)(uintptr_t)PyLong_AsUnsignedLongLong(number);
+    Py_DECREF(number);
+    if (PyErr_Occurred()) goto done;
+    for (Py_ssize_t i = 0; i < call->n_kernels; i++)
+        if (launch(&call->kernels[i], addresses, stream)) goto done;
+    answer = PyTuple_New(call->n_returned);
+    for (Py_ssize_t i = 0; answer != NULL && i < call->n_returned; i++)
+        PyTuple_SET_ITEM(answer, i, Py_NewRef(call->returned[i] < 0 ? Py_None : allocated[call->returned[i]]));
+done:
+    while (n_allocated) Py_DECREF(allocated[--n_allocated]);
+    return answer;
+}
+
+/* call(inputs, addresses), as launcher.PreparedCall describes it. */
+static PyObject *prepared_call_call(PreparedCall *call, PyObject *arguments, PyObject *keywords) {
+    PyObject *inputs, *list;
+    if (!PyArg_ParseTuple(arguments, "OO!:PreparedCall", &inputs, &PyList_Type, &list)) return NULL;
+    if (PyList_GET_SIZE(list) != call->n_inputs)
+        return PyErr_Format(PyExc_ValueError, "%d tensors expected, got %zd", call->n_inputs, PyList_GET_SIZE(list));
+    uint64_t addresses[MAX_TENSORS];
+    for (int i = 0; i < call->n_inputs; i++) {
+        PyObject *number = PyList_GET_ITEM(list, i);
+        addresses[i] = number == Py_None ? 0 : PyLong_AsUnsignedLongLong(number);
+    }
+    if (PyErr_Occurred()) return NULL;
+    PyObject *answer = start(call, addresses);
+    return answer != NULL || PyErr_Occurred() ? answer : PyObject_Call(call->fallback, arguments, NULL);
+}
+
+static PyObject *prepared_call_arguments(PreparedCall *call, void *closure) { return Py_NewRef(call->arguments); }
+
+static PyGetSetDef prepared_call_getset[] = {
+    {"arguments", (getter)prepared_call_arguments, NULL, "the arguments of PreparedCall(...)", NULL}, {NULL}};
+
+static PyTypeObject PreparedCallType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rownorm.launch.native.PreparedCall",
+    .tp_doc = "PreparedCall(n_inputs, allocators, fixed, addresses of fixed, returned, kernels, device, checks_device, "
+              "fallback)",
+    .tp_basicsize = sizeof(PreparedCall),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = prepared_call_new,
+    .tp_dealloc = (destructor)prepared_call_dealloc,
+    .tp_traverse = (traverseproc)prepared_call_traverse,
+    .tp_clear = (inquiry)prepared_call_clear,
+    .tp_call = (ternaryfunc)prepared_call_call,
+    .tp_getset = prepared_call_getset,
+};

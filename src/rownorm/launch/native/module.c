@@ -1,0 +1,59 @@
+/* The module: what Python passes in, and what it gets. Compiled last. */
+
+/* use(name=object, ...): the objects of SETTINGS. */
+static PyObject *use(PyObject *module, PyObject *arguments, PyObject *keywords) {
+    PyObject *name, *value;
+    Py_ssize_t position = 0;
+    while (keywords != NULL && PyDict_Next(keywords, &position, &name, &value)) {
+        size_t i = 0, n = sizeof SETTINGS / sizeof SETTINGS[0];
+        while (i < n && PyUnicode_CompareWithASCIIString(name, SETTINGS[i].name)) i++;
+        if (i == n) return PyErr_Format(PyExc_TypeError, "use: unknown setting %R", name);
+        Py_XSETREF(*SETTINGS[i].object, Py_NewRef(value));
+    }
+    Py_RETURN_NONE;
+}
+
+/* use_driver(addresses of the three functions) */
+static PyObject *use_driver(PyObject *module, PyObject *arguments) {
+    unsigned long long launch_address, error_address, context_address;
+    if (!PyArg_ParseTuple(arguments, "KKK:use_driver", &launch_address, &error_address, &context_address)) return NULL;
+    launch_kernel = (LaunchKernel)(uintptr_t)launch_address;
+    error_string = (ErrorString)(uintptr_t)error_address;
+    current_context = (CurrentContext)(uintptr_t)context_address;
+    Py_RETURN_NONE;
+}
+
+static PyObject *forget(PyObject *module, PyObject *unused) {
+    generation++;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"use", (PyCFunction)(void (*)(void))use, METH_VARARGS | METH_KEYWORDS, "Take functions and tables of Python."},
+    {"use_driver", use_driver, METH_VARARGS, "Take addresses of cuLaunchKernelEx, cuGetErrorString, cuCtxGetCurrent."},
+    {"use_key_fields", use_key_fields, METH_O, "Take call_key.FIELDS."},
+    {"forget", forget, METH_NOARGS, "Plans may have changed: find every backward call again."},
+    {"forward_key", (PyCFunction)(void (*)(void))forward_key, METH_FASTCALL, "call_key.forward_key, without addresses"},
+    {"forward", (PyCFunction)(void (*)(void))forward, METH_FASTCALL, "_EagerNorm.forward"},
+    {"backward", (PyCFunction)(void (*)(void))backward, METH_FASTCALL, "_EagerNorm.backward"},
+    {NULL}};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "rownorm_native", NULL, -1, methods};
+
+PyMODINIT_FUNC PyInit_rownorm_native(void) {
+    for (size_t i = 0; i < sizeof NAMES / sizeof NAMES[0]; i++)
+        if (*NAMES[i].object == NULL && (*NAMES[i].object = PyUnicode_InternFromString(NAMES[i].name)) == NULL)
+            return NULL;
+    if (PyType_Ready(&PreparedCallType) || PyType_Ready(&SavedForBackwardType)) return NULL;
+    PyObject *module = PyModule_Create(&definition);
+    if (module == NULL) return NULL;
+    /* autograd's engine calls ``apply`` of a node, as a method: the node is its first argument. */
+    PyObject *function = PyObject_GetAttrString(module, "backward");
+    PyObject *apply = function == NULL ? NULL : PyInstanceMethod_New(function);
+    int failed = apply == NULL || PyModule_AddObjectRef(module, "apply", apply)
+                 || PyModule_AddObjectRef(module, "PreparedCall", (PyObject *)&PreparedCallType);
+    Py_XDECREF(apply);
+    Py_XDECREF(function);
+    if (failed) Py_CLEAR(module);
+    return module;
+}

@@ -1,0 +1,79 @@
+"""The key of a prepared call: everything that its checks, its plan and its compiled kernels depend on.
+
+``FIELDS`` is the only description of what a key says about a tensor. The Python functions are generated from it, as
+``NamedTuple`` generates its methods, because a loop over the fields at every call would be slower. The C extension
+reads the same tuple (``use_key_fields`` in launch/native/eager.c) and builds equal keys. A field of an existing kind is
+added here alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+INPUTS = ("x", "residual", "pre_bias", "weight", "bias")
+
+# Python's expression for a field of the tensor {t} at {address}. FieldKind in eager.c has the same kinds.
+EXPRESSIONS = {
+    "attribute": "{t}.{name}",
+    "method": "{t}.{name}()",
+    "layout": "{t}.is_contiguous() or {t}.stride()",
+    "alignment": "{address} & 15",
+}
+
+
+class Field(NamedTuple):
+    """One property of a tensor that is part of the key."""
+
+    kind: str  # one of EXPRESSIONS
+    name: str  # of the attribute or method; the other kinds do not use it
+
+
+FIELDS = (
+    Field("attribute", "shape"),
+    Field("layout", "stride"),
+    Field("attribute", "dtype"),
+    Field("method", "get_device"),
+    Field("attribute", "is_cpu"),
+    Field("alignment", "data_ptr"),
+)
+
+# (tensor, address) -> key
+TensorKey = Callable[[Tensor, int], tuple[Any, ...]]
+# (inputs, addresses, options, want_statistics) -> key
+ForwardKey = Callable[[tuple[Any, ...], list[Any], tuple[Any, ...], bool], tuple[Any, ...]]
+
+
+def key_functions(fields: Sequence[Field]) -> tuple[TensorKey, ForwardKey]:
+    """``tensor_key`` and ``forward_key`` for these fields.
+
+    ``tensor_key(t, address)`` returns the fields of one tensor. ``forward_key(inputs, addresses, options,
+    want_statistics)`` returns (options, want_statistics, *fields of x, then for every other input its fields or None).
+    """
+
+    def values(tensor: str, address: str) -> str:
+        expressions = (
+            EXPRESSIONS[field.kind].format(t=tensor, address=address, name=field.name)
+            for field in fields
+        )
+        return ", ".join(expressions)
+
+    x, *others = (values(name, f"addresses[{i}]") for i, name in enumerate(INPUTS))
+    optional = zip(INPUTS[1:], others, strict=True)
+    lines = [
+        "def tensor_key(t, address):",
+        f"    return ({values('t', 'address')},)",
+        "def forward_key(inputs, addresses, options, want_statistics):",
+        f"    {', '.join(INPUTS)} = inputs",
+        f"    return (options, want_statistics, {x},",
+        *(f"        None if {name} is None else ({fields},)," for name, fields in optional),
+        "    )",
+    ]
+    namespace: dict[str, Any] = {}
+    exec(compile("\n".join(lines), f"<{__name__}>", "exec"), namespace)
+    return namespace["tensor_key"], namespace["forward_key"]
+
+
+tensor_key, forward_key = key_functions(FIELDS)

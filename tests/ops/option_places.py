@@ -1,0 +1,123 @@
+"""Every place that has to know an option of the row program, and whether it does.
+
+As a script it prints, as JSON, the places that lack the option named by its arguments.
+"""
+
+import inspect
+import json
+import sys
+
+import torch
+
+import rownorm
+from rownorm import reference
+from rownorm.launch import launcher
+from rownorm.ops import checks, cpu, execute
+from rownorm.program import DEFAULT_EPS, Program
+from rownorm.reference import BackwardInputs
+
+FUNCTIONS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
+# Backward depends on eps through rstd alone.
+NOT_IN_BACKWARD = ("eps",)
+
+
+def missing_places(option: str, value: object) -> list[str]:
+    """The places where ``option=value`` changes nothing, although it differs from the default."""
+    missing = []
+    operator = torch.ops.rownorm.rms_norm
+    reached = (False, False)
+    if option not in {argument.name for argument in operator.default._schema.arguments}:
+        missing.append(f"ops/schema.py: the operators have no {option}")
+    else:
+        reached = constants_differ(operator, "rms_norm", option, value)
+    for name in FUNCTIONS:
+        function = getattr(rownorm, name)
+        if option not in inspect.signature(function).parameters:
+            missing.append(f"ops/norms.py: {name} has no keyword {option}")
+        elif constants_differ(function, name, option, value) != reached:
+            missing.append(f"ops/norms.py: {name} does not pass {option} on")
+    missing += [
+        f"launch/{direction}.py: no constant depends on {option}"
+        for direction, is_reached in zip(("forward", "backward"), reached, strict=True)
+        if not is_reached
+    ]
+    missing += [f"{place}: no result depends on {option}" for place in plain_places(option, value)]
+    if not rejects_nonsense(option):
+        missing.append(f"ops/checks.py: any value of {option} is accepted")
+    return missing
+
+
+def constants_differ(function, name, option, value) -> tuple[bool, bool]:
+    """Whether the option changes a constant of the kernels that this function starts, in forward and in backward."""
+    usual, changed = (
+        kernel_constants(function, name),
+        kernel_constants(function, name, option, value),
+    )
+    in_forward, in_backward = (a != b for a, b in zip(usual, changed, strict=True))
+    return in_forward, in_backward or option in NOT_IN_BACKWARD
+
+
+def kernel_constants(function, name, option=None, value=None) -> tuple[list, list]:
+    """Constants of the kernels of forward and backward. No kernel runs."""
+    bound, bind = [], launcher.bind
+
+    def record(call, roles, tensors, device):
+        bound.append(call.constants)
+        return launcher.Bound(lambda tensors, addresses: None)
+
+    x = torch.zeros(2, 8, dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.zeros(8, dtype=torch.bfloat16, requires_grad=True)
+    residual = [x.detach()] if name.startswith("add_") else []
+    execute._forget()
+    launcher.bind = record
+    try:
+        outputs = function(x, *residual, weight, **({} if option is None else {option: value}))
+        n_forward = len(bound)
+        y = outputs[0] if residual else outputs
+        torch.autograd.grad(y, (x, weight), torch.zeros_like(y))
+    finally:
+        launcher.bind = bind
+        execute._forget()
+    return bound[:n_forward], bound[n_forward:]
+
+
+def plain_places(option: str, value: object) -> list[str]:
+    """Functions in PyTorch whose results do not depend on the option."""
+    usual = Program(False, DEFAULT_EPS["rms_norm"])
+    changed = usual._replace(**{option: value})
+    x, dy = torch.randn(2, 32, 64).bfloat16()
+    weight = torch.rand(64)
+
+    def forward(compute, program):
+        return compute(x, None, None, weight, None, program)
+
+    def backward(compute, program):
+        _, _, mu, rstd = reference.forward(x, None, None, weight, None, usual)
+        inputs = BackwardInputs(dy, None, x, None, weight, None, mu, rstd)
+        return compute(inputs, program, False, (True, False, False, True, False))
+
+    def differ(run, compute):
+        pairs = zip(run(compute, usual), run(compute, changed), strict=True)
+        return any(a is not None and not torch.equal(a, b) for a, b in pairs)
+
+    places = {
+        "reference.py, forward": differ(forward, reference.forward),
+        "ops/cpu.py, forward": differ(forward, cpu.forward),
+    }
+    if option not in NOT_IN_BACKWARD:
+        places["reference.py, backward"] = differ(backward, reference.backward)
+        places["ops/cpu.py, backward"] = differ(backward, cpu.backward)
+    return [place for place, depends in places.items() if not depends]
+
+
+def rejects_nonsense(option: str) -> bool:
+    program = Program(False, DEFAULT_EPS["rms_norm"])._replace(**{option: object()})
+    try:
+        checks.check_options("a test", program, has_weight=True)
+    except (TypeError, ValueError) as error:
+        return option in str(error)
+    return False
+
+
+if __name__ == "__main__":
+    print(json.dumps(missing_places(sys.argv[1], json.loads(sys.argv[2]))))
