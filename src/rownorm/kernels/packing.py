@@ -1,14 +1,14 @@
-"""Numbers of 16 bits that wait in registers, two in a word: a thread that holds many of them has room for others."""
+"""16-bit numbers in registers, two to a word, so that a thread with many of them has registers left for other values."""
 
 import triton
 import triton.language as tl
 
-from .arithmetic import widened
+from .memory import widen
 
 
 @triton.jit
-def packed(x, PACK: tl.constexpr):
-    """With PACK, a tile of 16-bit numbers as half as many words of two: so they take half the registers."""
+def pack(x, PACK: tl.constexpr):
+    """If PACK, a tile of 16-bit numbers as half as many 32-bit words, in half the registers; otherwise ``x``."""
     if PACK:
         low, high = tl.split(tl.reshape(x, (x.shape[0], x.shape[1] // 2, 2)))
         low = low.to(tl.uint16, bitcast=True).to(tl.uint32)
@@ -19,11 +19,11 @@ def packed(x, PACK: tl.constexpr):
 
 
 @triton.jit
-def unpacked(x, DTYPE: tl.constexpr, PACK: tl.constexpr):
-    """What was packed, of dtype DTYPE, in fp32.
+def unpack(x, DTYPE: tl.constexpr, PACK: tl.constexpr):
+    """A packed tile of dtype DTYPE, in fp32.
 
-    For one use of several: the compiler, which would otherwise unpack once and keep the result, in twice the registers,
-    is not told that it is the same.
+    The words go through inline PTX that the compiler cannot see into. Otherwise it would notice that several uses unpack
+    the same words, do it once, and keep the result in twice the registers.
     """
     if PACK:
         words = tl.inline_asm_elementwise(
@@ -37,4 +37,4 @@ def unpacked(x, DTYPE: tl.constexpr, PACK: tl.constexpr):
             high = (words >> 16).to(tl.uint16).to(DTYPE, bitcast=True).to(tl.float32)
         return tl.reshape(tl.join(low, high), (x.shape[0], 2 * x.shape[1]))
     else:
-        return widened(x, tl.float32)
+        return widen(x, tl.float32)

@@ -1,16 +1,18 @@
-"""Backward: Problem -> Plan -> kernel calls, and a function that runs them on tensors."""
+"""Backward: from a problem and its plan to kernel calls, and to a prepared call that runs them on tensors."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..kernels import backward as kernels
-from ..kernels import backward_streamed as streamed
-from ..kernels.backward_grid import backward_grid
+from ..kernels.backward.column_sums import column_sums
+from ..kernels.backward.grid import backward_grid
+from ..kernels.backward.multipass import backward_apply, backward_sums
+from ..kernels.backward.resident import backward_resident
 from ..program import Program
 from ..reference import BackwardInputs, Gradients
 from .launcher import Call, PreparedCall, bind_all
@@ -21,7 +23,7 @@ from .rows import alignment, allocator, compute_type, required_row_stride, round
 from .rules import next_power_of_2
 
 GRADIENTS = tuple(f"d{name}" for name in Gradients._fields)
-SUMS = GRADIENTS[2:]
+SUMS = GRADIENTS[2:]  # over rows: those of parameters
 
 
 def calls(
@@ -32,99 +34,132 @@ def calls(
     dh_stride: int,
     h_stride: int,
 ) -> list[Call]:
-    """The kernels of a plan, in order, with everything but the tensors."""
+    """The kernels of a plan in order, with everything but the tensors. Strides are from row to row, in elements."""
     n_rows, n_cols = problem.n_rows, problem.n_cols
-    align = alignment(n_cols, dy_stride, dh_stride, h_stride)
-    n_parts = -(-n_cols // plan.part_cols) if plan.part_cols else 1
-    n_col_blocks = -(-n_cols // plan.block_cols)
+    divisibility = alignment(n_cols, dy_stride, dh_stride, h_stride)
     integers = {
-        "dy_row_stride": dy_stride // align,
-        "dh_row_stride": dh_stride // align,
-        "h_row_stride": h_stride // align,
+        "dy_row_stride": dy_stride // divisibility,
+        "dh_row_stride": dh_stride // divisibility,
+        "h_row_stride": h_stride // divisibility,
         "n_rows": n_rows,
-        "n_cols": n_cols // align,
-        "n_parts": n_parts,
+        "n_cols": n_cols // divisibility,
+        "n_parts": _n_parts(problem, plan),
         "part_blocks": plan.part_cols // plan.block_cols,
-        "part_cols": plan.part_cols // align,
-        "n_col_blocks": n_col_blocks,
+        "part_cols": plan.part_cols // divisibility,
+        "n_col_blocks": -(-n_cols // plan.block_cols),
         "rows_per_program": max(1, -(-n_rows // plan.n_programs)),
         "n_partials": plan.n_programs,
     }
     constants = {
-        "ALIGN": align,
-        "CENTER": program.center,
-        "WEIGHT_SHIFT": program.weight_shift,
-        "ACTIVATION": program.activation,
-        "ROUND_TO": rounding_type(program, problem),
-        "COMPUTE": compute_type(problem),
-        "BLOCK_ROWS": plan.block_rows,
-        "BLOCK_COLS": plan.block_cols,
-        "CHUNKS": plan.chunks,
-        "EVEN_COLS": plan.cluster_size * plan.chunks * plan.block_cols == n_cols,
-        "BLOCK_PARTS": 1 if n_parts == 1 else MOST_PARTS,
-        "STAGES": plan.num_stages,
-        "CLUSTER": plan.cluster_size,
-        "SUM_ROWS": sums_rows(plan, problem),
-        "READ_TOGETHER": reads_together(plan, problem),
-        "NUM_WARPS": plan.num_warps,
+        "DIVISIBILITY": divisibility,
+        **_program_constants(problem, program),
+        **_plan_constants(problem, plan),
     }
-    finished = False
-    if plan.regime in ("tile", "resident", "cluster"):
-        finished = plan.n_programs == 1
-        tile, grid = kernels.backward_tile, plan.n_programs
-        steps = [
-            Call(
-                tile,
-                grid,
-                plan.num_warps,
-                integers,
-                constants,
-                plan.cluster_size,
-                programs_per_sm=plan.programs_per_sm,
-            )
-        ]
-    elif plan.regime == "grid":
-        finished = plan.n_programs == 1  # one group writes the sums itself
-        constants |= {
-            "EVEN_COLS": n_parts * plan.block_cols == n_cols,
-            "BLOCK_PARTS": next_power_of_2(n_parts),
-            "LAG": plan.pipeline_depth,
-        }
-        steps = [
-            Call(
-                backward_grid,
-                plan.n_programs * n_parts,
-                plan.num_warps,
-                integers,
-                constants,
-                maxnreg=plan.maxnreg,
-                cooperative=True,
-            )
-        ]
+    if plan.regime == "grid":
+        steps = [_grid_call(problem, plan, integers, constants)]
+    elif plan.regime in ("looped", "split"):
+        steps = _multipass_calls(problem, plan, integers, constants)
     else:
-        steps = [
-            Call(streamed.backward_sums, n_rows * n_parts, plan.num_warps, integers, constants),
-            Call(
-                streamed.backward_apply,
-                plan.n_programs * n_col_blocks,
-                plan.num_warps,
-                integers,
-                constants,
-            ),
-        ]
-    if problem.n_column_sums and not finished:
-        rows, cols, num_warps = _sum_block(problem)
-        grid = -(-n_cols // cols) * problem.n_column_sums
-        sum_constants = {**constants, "BLOCK_ROWS": rows, "BLOCK_COLS": cols}
-        steps.append(Call(kernels.column_sums, grid, num_warps, integers, sum_constants))
+        steps = [_resident_call(plan, integers, constants)]
+    # A single program, cluster or group stores the sums over rows itself; the multipass kernels never do.
+    one_program = plan.n_programs == 1 and plan.regime not in ("looped", "split")
+    if problem.n_column_sums and not one_program:
+        steps.append(_column_sums_call(problem, integers, constants))
     return steps
 
 
-def _sum_block(problem: Problem) -> tuple[int, int, int]:
-    """Rows and columns of one tile of the last kernel, and its warps: enough programs, but none for little.
+def _program_constants(problem: Problem, program: Program) -> dict[str, Any]:
+    """Constants that say what is computed."""
+    return {
+        "CENTER": program.center,
+        "WEIGHT_SHIFT": program.weight_shift,
+        "ACTIVATION": program.activation,
+        "ROUND_X_HAT_TO": rounding_type(program, problem),
+        "COMPUTE_DTYPE": compute_type(problem),
+    }
 
-    Short rows leave many partial sums of few columns; wide rows few sums of many. An NVIDIA GPU fetches 8 columns at
-    least. It goes by the width alone: nothing is compiled for another number of rows.
+
+def _plan_constants(problem: Problem, plan: Plan) -> dict[str, Any]:
+    """Constants that say how it is computed. A kernel takes those that its signature names."""
+    return {
+        "BLOCK_ROWS": plan.block_rows,
+        "BLOCK_COLS": plan.block_cols,
+        "NUM_CHUNKS": plan.chunks,
+        "EVEN_COLS": plan.cluster_size * plan.chunks * plan.block_cols == problem.n_cols,
+        "BLOCK_PARTS": 1 if _n_parts(problem, plan) == 1 else MOST_PARTS,
+        "NUM_STAGES": plan.num_stages,
+        "CLUSTER_SIZE": plan.cluster_size,
+        "SUM_ROWS": sums_rows(plan, problem),
+        "LOAD_DY_WITH_H": reads_together(plan, problem),
+        "NUM_WARPS": plan.num_warps,
+    }
+
+
+def _n_parts(problem: Problem, plan: Plan) -> int:
+    """Parts that a row is divided into: looped, split and grid."""
+    return -(-problem.n_cols // plan.part_cols) if plan.part_cols else 1
+
+
+def _resident_call(plan: Plan, integers: dict[str, int], constants: dict[str, Any]) -> Call:
+    """Regimes tile, resident and cluster."""
+    return Call(
+        backward_resident,
+        plan.n_programs,
+        plan.num_warps,
+        integers,
+        constants,
+        plan.cluster_size,
+        programs_per_sm=plan.programs_per_sm,
+    )
+
+
+def _grid_call(
+    problem: Problem, plan: Plan, integers: dict[str, int], constants: dict[str, Any]
+) -> Call:
+    """Regime grid."""
+    n_parts = _n_parts(problem, plan)
+    constants |= {
+        "EVEN_COLS": n_parts * plan.block_cols == problem.n_cols,
+        "BLOCK_PARTS": next_power_of_2(n_parts),
+        "PIPELINE_DEPTH": plan.pipeline_depth,
+    }
+    return Call(
+        backward_grid,
+        plan.n_programs * n_parts,
+        plan.num_warps,
+        integers,
+        constants,
+        maxnreg=plan.maxnreg,
+        cooperative=True,
+    )
+
+
+def _multipass_calls(
+    problem: Problem, plan: Plan, integers: dict[str, int], constants: dict[str, Any]
+) -> list[Call]:
+    """Regimes looped and split."""
+    n_parts, n_col_blocks = integers["n_parts"], integers["n_col_blocks"]
+    return [
+        Call(backward_sums, problem.n_rows * n_parts, plan.num_warps, integers, constants),
+        Call(backward_apply, plan.n_programs * n_col_blocks, plan.num_warps, integers, constants),
+    ]
+
+
+def _column_sums_call(
+    problem: Problem, integers: dict[str, int], constants: dict[str, Any]
+) -> Call:
+    """The kernel that adds up the partial sums of all programs."""
+    rows, cols, num_warps = _column_sums_tile(problem)
+    grid = -(-problem.n_cols // cols) * problem.n_column_sums
+    constants = {**constants, "BLOCK_ROWS": rows, "BLOCK_COLS": cols}
+    return Call(column_sums, grid, num_warps, integers, constants)
+
+
+def _column_sums_tile(problem: Problem) -> tuple[int, int, int]:
+    """(rows, columns, warps) of a tile of ``column_sums``: small enough for many programs, with enough work for each.
+
+    Short rows leave many partial sums of few columns, wide rows few sums of many. An NVIDIA GPU loads at least 8 columns
+    of fp32 (a 32-byte sector). Only the width decides, so another number of rows compiles nothing.
     """
     if problem.n_cols <= 4096 and problem.device.arch.startswith("sm_"):
         return 512, 8, 8
@@ -134,6 +169,7 @@ def _sum_block(problem: Problem) -> tuple[int, int, int]:
 def problem_of(
     h: Tensor, dy: Tensor, has_residual: bool, program: Program, wanted: tuple[bool, ...]
 ) -> Problem:
+    """The problem of computing the wanted gradients of these rows; ``wanted`` is in the order of GRADIENTS."""
     n_cols = h.shape[-1]
     return Problem(
         direction="backward",
@@ -148,11 +184,9 @@ def problem_of(
     )
 
 
-def prepare(
-    given: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
-) -> PreparedCall:
-    """Plan and compile: the tensors of ``given`` -> their ``Gradients``, for tensors with the same shapes, strides,
-    dtypes and alignment.
+def prepare(given: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]) -> PreparedCall:
+    """Plan and compile. The result maps tensors like ``given`` to their ``Gradients``, for tensors with the same shapes,
+    strides, dtypes and alignment.
     """
     dy, dh, h, pre_bias, weight, bias, _, rstd = given
     problem = problem_of(h, dy, has_residual, program, wanted)
@@ -168,25 +202,27 @@ def prepare(
     )
     new = functools.partial(allocator, device=h.device)
     n_parts = steps[0].integers["n_parts"]
-    makers: dict[str, Callable[[], Tensor]] = {}
+    allocators: dict[str, Callable[[], Tensor]] = {}
     if chosen.regime in ("looped", "split"):
-        makers["parts"] = new((2, problem.n_rows, n_parts), rstd.dtype)
+        allocators["parts"] = new((2, problem.n_rows, n_parts), rstd.dtype)
     if chosen.regime == "grid":
-        mail = (problem.n_rows, n_parts)
-        makers["mail"] = functools.partial(torch.zeros, mail, dtype=torch.int64, device=h.device)
+        shape = (problem.n_rows, n_parts)
+        allocators["messages"] = functools.partial(
+            torch.zeros, shape, dtype=torch.int64, device=h.device
+        )
     fixed: dict[str, Tensor] = {}
     for name, like, want in zip(GRADIENTS, (dy, h, pre_bias, weight, bias), wanted, strict=True):
         if not want or like is None:
             continue
-        makers[name] = new(like.shape, like.dtype)
-        if name in SUMS and steps[-1].kernel is kernels.column_sums:
-            makers[f"{name}_partial"] = new((chosen.n_programs, n_cols), rstd.dtype)
+        allocators[name] = new(like.shape, like.dtype)
+        if name in SUMS and steps[-1].kernel is column_sums:
+            allocators[f"{name}_partial"] = new((chosen.n_programs, n_cols), rstd.dtype)
         elif name in SUMS:
-            # Not written; but a kernel is compiled for its dtype, and for any number of rows that is the same kernel.
+            # Never stored to. The kernel takes it all the same, so that it is the same kernel for any number of rows.
             fixed[f"{name}_partial"] = new((1,), rstd.dtype)()
 
     roles = list(BackwardInputs._fields)
     if has_residual:
-        roles[roles.index("pre_bias")] = ""  # h has it already
+        roles[roles.index("pre_bias")] = ""  # h already contains it
     tensors = dict(zip(roles, given, strict=True))
-    return bind_all(steps, tensors, makers, fixed, GRADIENTS, h.get_device())
+    return bind_all(steps, tensors, allocators, fixed, GRADIENTS, h.get_device())

@@ -1,14 +1,15 @@
-"""Forward: Problem -> Plan -> kernel calls, and a function that runs them on tensors."""
+"""Forward: from a problem and its plan to kernel calls, and to a prepared call that runs them on tensors."""
 
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from torch import Tensor
 
-from ..kernels import forward as kernels
-from ..kernels import forward_cluster as clustered
-from ..kernels import forward_streamed as streamed
+from ..kernels.forward.cluster import forward_cluster
+from ..kernels.forward.multipass import forward_apply, forward_looped, forward_moments
+from ..kernels.forward.resident import forward_resident
 from ..program import Program
 from ..reference import compute_dtype
 from .launcher import Call, PreparedCall, bind_all
@@ -24,16 +25,90 @@ from .rows import (
     stored_h_type,
 )
 
-GIVEN = ("x", "residual", "pre_bias", "weight", "bias")
-MADE = ("y", "h", "mu", "rstd")
+INPUTS = ("x", "residual", "pre_bias", "weight", "bias")
+OUTPUTS = ("y", "h", "mu", "rstd")
 
 
-def _results_leave(problem: Problem, plan: Plan) -> bool:
-    """Whether results are stored to be the first to leave L2, which the kernel that comes next may regret.
+def calls(
+    problem: Problem, plan: Plan, program: Program, x_stride: int, residual_stride: int
+) -> list[Call]:
+    """The kernels of a plan in order, with everything but the tensors. Strides are from row to row, in elements."""
+    divisibility = alignment(problem.n_cols, x_stride, residual_stride)
+    integers = {
+        "x_row_stride": x_stride // divisibility,
+        "residual_row_stride": residual_stride // divisibility,
+        "n_rows": problem.n_rows,
+        "n_cols": problem.n_cols // divisibility,
+        "n_parts": _n_parts(problem, plan),
+        "part_blocks": plan.part_cols // plan.block_cols,
+    }
+    constants = {
+        "DIVISIBILITY": divisibility,
+        **_program_constants(problem, program),
+        **_plan_constants(problem, plan),
+    }
+    return [
+        Call(kernel, grid, plan.num_warps, integers, constants, plan.cluster_size, plan.maxnreg)
+        for kernel, grid in _kernels(problem, plan)
+    ]
 
-    As measured. Rows that are loaded ahead, but for those beside a residual, are a fifth slower otherwise; rows that
-    are read again 1 or 2 %, but for those of up to 8192 columns, which come back from L1. Where parameters are early, 8
-    rows take 8 ns less.
+
+def _kernels(problem: Problem, plan: Plan) -> list[tuple[Any, int]]:
+    """The kernels of a regime in order, each with its number of programs; of clusters, in the cluster regime."""
+    n_rows = problem.n_rows
+    if plan.regime in ("tile", "resident"):
+        return [(forward_resident, -(-n_rows // plan.block_rows))]
+    if plan.regime == "cluster":
+        return [(forward_cluster, plan.n_programs if n_rows else 0)]
+    if plan.regime == "looped":
+        return [(forward_looped, n_rows)]
+    n_programs = n_rows * _n_parts(problem, plan)
+    return [(forward_moments, n_programs), (forward_apply, n_programs)]
+
+
+def _n_parts(problem: Problem, plan: Plan) -> int:
+    """Programs that share a row in the split regime, else 1."""
+    return -(-problem.n_cols // plan.part_cols) if plan.regime == "split" else 1
+
+
+def _program_constants(problem: Problem, program: Program) -> dict[str, Any]:
+    """Constants that say what is computed."""
+    return {
+        "CENTER": program.center,
+        "EPS": program.eps,
+        "WEIGHT_SHIFT": program.weight_shift,
+        "ACTIVATION": program.activation,
+        "ROUND_X_HAT_TO": rounding_type(program, problem),
+        "STORED_H_DTYPE": stored_h_type(program, problem),
+        "COMPUTE_DTYPE": compute_type(problem),
+    }
+
+
+def _plan_constants(problem: Problem, plan: Plan) -> dict[str, Any]:
+    """Constants that say how it is computed. A kernel takes those that its signature names."""
+    return {
+        "BLOCK_ROWS": plan.block_rows,
+        "BLOCK_COLS": plan.block_cols,
+        "NUM_CHUNKS": plan.chunks,
+        "EVEN_COLS": problem.n_cols % (plan.cluster_size * plan.block_cols) == 0,
+        "BLOCK_PARTS": 1 if _n_parts(problem, plan) == 1 else MOST_PARTS,
+        "CLUSTER_SIZE": plan.cluster_size,
+        "NUM_WARPS": plan.num_warps,
+        "PREFETCH_ROWS": plan.num_stages > 1,
+        "PREFETCH_PARAMETERS": plan.prefetch_parameters,
+        "FAST_RSTD": plan.fast_rstd,
+        "EVICT_FIRST": _evicts_results_first(problem, plan),
+        "PACK_X": packs(problem.dtype, problem, plan),
+        "PACK_RESIDUAL": packs(problem.residual_dtype, problem, plan),
+    }
+
+
+def _evicts_results_first(problem: Problem, plan: Plan) -> bool:
+    """Whether results are stored as the first to leave L2, so that the next kernel may have to load them from memory.
+
+    As measured on an H200. Cluster: without it, prefetched rows take a fifth longer, except beside a residual. Looped:
+    1 to 2% longer, except rows of up to 8192 columns, whose second load hits L1. Tile and resident: with prefetched
+    parameters, 8 rows take 8 ns less.
     """
     if plan.regime == "cluster":
         return plan.num_stages > 1 and problem.residual_dtype is None
@@ -42,64 +117,10 @@ def _results_leave(problem: Problem, plan: Plan) -> bool:
     return plan.regime == "split" or plan.prefetch_parameters
 
 
-def calls(
-    problem: Problem, plan: Plan, program: Program, x_stride: int, residual_stride: int
-) -> list[Call]:
-    """The kernels of a plan, in order, with everything but the tensors."""
-    n_rows, n_cols = problem.n_rows, problem.n_cols
-    align = alignment(n_cols, x_stride, residual_stride)
-    n_parts = -(-n_cols // plan.part_cols) if plan.regime == "split" else 1
-    integers = {
-        "x_row_stride": x_stride // align,
-        "residual_row_stride": residual_stride // align,
-        "n_rows": n_rows,
-        "n_cols": n_cols // align,
-        "n_parts": n_parts,
-        "part_blocks": plan.part_cols // plan.block_cols,
-    }
-    constants = {
-        "ALIGN": align,
-        "CENTER": program.center,
-        "EPS": program.eps,
-        "WEIGHT_SHIFT": program.weight_shift,
-        "ACTIVATION": program.activation,
-        "ROUND_TO": rounding_type(program, problem),
-        "KEPT_AS": stored_h_type(program, problem),
-        "COMPUTE": compute_type(problem),
-        "BLOCK_ROWS": plan.block_rows,
-        "BLOCK_COLS": plan.block_cols,
-        "CHUNKS": plan.chunks,
-        "EVEN_COLS": n_cols % (plan.cluster_size * plan.block_cols) == 0,
-        "BLOCK_PARTS": 1 if n_parts == 1 else MOST_PARTS,
-        "CLUSTER": plan.cluster_size,
-        "NUM_WARPS": plan.num_warps,
-        "AHEAD": plan.num_stages > 1,
-        "EARLY": plan.prefetch_parameters,
-        "SHORT": plan.fast_rstd,
-        "LEAVES": _results_leave(problem, plan),
-        "PACK_X": packs(problem.dtype, problem, plan),
-        "PACK_RESIDUAL": packs(problem.residual_dtype, problem, plan),
-    }
-    if plan.regime == "split":
-        steps = [
-            (streamed.forward_moments, n_rows * n_parts),
-            (streamed.forward_apply, n_rows * n_parts),
-        ]
-    elif plan.regime == "looped":
-        steps = [(streamed.forward_looped, n_rows)]
-    elif plan.regime == "cluster":
-        steps = [(clustered.forward_cluster, plan.n_programs if n_rows else 0)]
-    else:
-        steps = [(kernels.forward_tile, -(-n_rows // plan.block_rows))]
-    return [
-        Call(kernel, grid, plan.num_warps, integers, constants, plan.cluster_size, plan.maxnreg)
-        for kernel, grid in steps
-    ]
-
-
 def problem_of(
     x: Tensor, residual: Tensor | None, pre_bias: Tensor | None, program: Program
 ) -> Problem:
+    """The problem of normalizing the rows of these tensors."""
     n_cols = x.shape[-1]
     return Problem(
         direction="forward",
@@ -124,8 +145,8 @@ def prepare(
     program: Program,
     want_statistics: bool,
 ) -> PreparedCall:
-    """Plan and compile: (x, residual, pre_bias, weight, bias) -> (y, h, mu, rstd), for tensors with the same
-    shapes, strides, dtypes and alignment.
+    """Plan and compile. The result maps (x, residual, pre_bias, weight, bias) to (y, h, mu, rstd), for tensors with the
+    same shapes, strides, dtypes and alignment as these.
     """
     problem = problem_of(x, residual, pre_bias, program)
     chosen = plan(problem)
@@ -134,17 +155,17 @@ def prepare(
     steps = calls(problem, chosen, program, x_stride, residual_stride)
     compute = compute_dtype(x, residual)
     new = functools.partial(allocator, device=x.device)
-    makers = {"y": new(x.shape, x.dtype)}
+    allocators = {"y": new(x.shape, x.dtype)}
     if residual is not None:
-        makers["h"] = new(x.shape, residual.dtype)
+        allocators["h"] = new(x.shape, residual.dtype)
     if want_statistics:
-        makers["rstd"] = new(x.shape[:-1], compute)
+        allocators["rstd"] = new(x.shape[:-1], compute)
         if program.center:
-            makers["mu"] = makers["rstd"]
+            allocators["mu"] = allocators["rstd"]
     if chosen.regime == "split":
-        makers["parts"] = new((2, problem.n_rows, steps[0].integers["n_parts"]), compute)
-        if want_statistics and steps[0].constants["KEPT_AS"] is not None:
-            makers["kept_parts"] = makers["parts"]
+        allocators["parts"] = new((2, problem.n_rows, steps[0].integers["n_parts"]), compute)
+        if want_statistics and steps[0].constants["STORED_H_DTYPE"] is not None:
+            allocators["stored_h_parts"] = allocators["parts"]
 
-    given = dict(zip(GIVEN, (x, residual, pre_bias, weight, bias), strict=True))
-    return bind_all(steps, given, makers, {}, MADE, x.get_device())
+    inputs = dict(zip(INPUTS, (x, residual, pre_bias, weight, bias), strict=True))
+    return bind_all(steps, inputs, allocators, {}, OUTPUTS, x.get_device())

@@ -97,7 +97,7 @@ def compile_forward(
         "mu": compute if program.center else None,
         "rstd": compute,
         "parts": compute,
-        "kept_parts": None if stored_h_type(program, problem) is None else compute,
+        "stored_h_parts": None if stored_h_type(program, problem) is None else compute,
     }
     return Compiled(chosen, [_compile(call, dtypes, target) for call in steps])
 
@@ -130,7 +130,7 @@ def compile_backward(
         "mu": compute if program.center else None,
         "rstd": compute,
         "parts": compute,
-        "mail": torch.int64,
+        "messages": torch.int64,
         **_dtypes(dx=x, dresidual=residual if own_gradient else None),
     }
     for name, parameter in parameters.items():

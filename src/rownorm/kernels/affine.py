@@ -1,0 +1,77 @@
+"""From statistics to the argument of the activation, on tiles.
+
+    x_hat = (h - mu) * rstd
+    z     = x_hat * (weight + WEIGHT_SHIFT) + bias
+
+Everything is in COMPUTE_DTYPE. ``x_hat`` is rounded where ROUND_X_HAT_TO names a dtype, nothing else is.
+"""
+
+import triton
+import triton.language as tl
+
+from .memory import round_to, widen
+from .moments import all_rows
+
+
+@triton.jit
+def round_x_hat(x_hat, SPEC: tl.constexpr):
+    """``x_hat`` as the weight sees it."""
+    return round_to(x_hat, SPEC.ROUND_X_HAT_TO, SPEC.COMPUTE_DTYPE)
+
+
+@triton.jit
+def scale(x, parameters, C: tl.constexpr, SPEC: tl.constexpr):
+    """``x * (weight + WEIGHT_SHIFT)``, with chunk C of the weight."""
+    if len(parameters.weight) > 0:
+        factor = widen(parameters.weight[C], SPEC.COMPUTE_DTYPE)
+        if SPEC.WEIGHT_SHIFT != 0.0:
+            factor += tl.full((), SPEC.WEIGHT_SHIFT, SPEC.COMPUTE_DTYPE)
+        return x * factor
+    else:
+        return x
+
+
+@triton.jit
+def affine(x_hat, parameters, C: tl.constexpr, SPEC: tl.constexpr):
+    """``z = x_hat * (weight + WEIGHT_SHIFT) + bias``, with chunk C of weight and bias."""
+    z = scale(x_hat, parameters, C, SPEC)
+    if len(parameters.bias) > 0:
+        z += widen(parameters.bias[C], SPEC.COMPUTE_DTYPE)
+    return z
+
+
+@triton.jit
+def is_near_zero(mu, rstd):
+    """Whether the mean of a row is less than 4 standard deviations, so that ``fused_x_hat`` is accurate enough."""
+    return tl.abs(mu * rstd) < 4.0
+
+
+@triton.jit
+def fused_x_hat(h, mu, rstd):
+    """``h * rstd - mu * rstd``: one instruction instead of two, but the rounding error of ``mu * rstd`` is in every
+    element of the row.
+    """
+    return tl.fma(h, tl.broadcast_to(rstd, h.shape), tl.broadcast_to(-(mu * rstd), h.shape))
+
+
+@triton.jit
+def x_hat_chunks(h, mu, rstd, inside, SPEC: tl.constexpr):
+    """``x_hat`` of a tuple of tiles, not rounded; 0 where ``inside`` is false.
+
+    Fused for rows near 0. The result for a row depends on that row alone, not on the rows it shares a tile with.
+    """
+    x_hat = ()
+    if SPEC.CENTER:
+        near = is_near_zero(mu, rstd)
+        for c in tl.static_range(len(h)):
+            x_hat = x_hat + (tl.where(inside[c], fused_x_hat(h[c], mu, rstd), 0.0),)
+        if not all_rows(near):
+            careful = ()
+            for c in tl.static_range(len(h)):
+                exact = tl.where(inside[c], (h[c] - mu) * rstd, 0.0)
+                careful = careful + (tl.where(near, x_hat[c], exact),)
+            x_hat = careful
+    else:
+        for c in tl.static_range(len(h)):
+            x_hat = x_hat + (h[c] * rstd,)
+    return x_hat

@@ -1,0 +1,202 @@
+"""Backward where no program has a whole row in registers: h and dy are loaded for a and b, then again for dx.
+
+    x_hat = (h - mu) * rstd                       dz = dy * activation'(z)
+    g     = dz * (weight + WEIGHT_SHIFT)          a  = mean(g * x_hat),  b = mean(g) if CENTER else 0
+    dx    = rstd * (g - b - a * x_hat) [+ dh]
+    dweight = sum over rows of dz * x_hat,  dbias = sum of dz,  dpre_bias = sum of dx
+
+    backward_sums    first kernel: sums of g * x_hat and of g over one part of a row
+    backward_apply   second kernel: dx of one block of columns over many rows, and the sums over these rows
+
+Regimes looped (one part per row) and split (several). In registers: one chunk of BLOCK_COLS columns, and the sums over
+rows of these columns. A part is ``part_blocks`` chunks.
+"""
+
+import triton
+import triton.language as tl
+
+from ..activations import is_precise
+from ..bundles import Matrix, ParameterPointers, Spec
+from ..gradient import gradient_before_affine, store_dx
+from ..memory import load_parameter, load_parameters, row_offset, widen
+
+
+@triton.jit
+def _load_row(rows, row, cols, ok, DIVISIBILITY: tl.constexpr, COMPUTE_DTYPE: tl.constexpr):
+    """Columns of one row of a ``Matrix``, in COMPUTE_DTYPE."""
+    pointers = rows.ptr + row_offset(rows, row, DIVISIBILITY) + cols
+    return widen(tl.load(pointers, mask=ok, other=0.0), COMPUTE_DTYPE)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "dy_row_stride",
+        "h_row_stride",
+        "n_rows",
+        "n_cols",
+        "n_parts",
+        "part_blocks",
+    ]
+)
+def backward_sums(
+    dy_ptr,
+    h_ptr,
+    pre_bias_ptr,
+    weight_ptr,
+    bias_ptr,
+    mu_ptr,
+    rstd_ptr,
+    parts_ptr,  # (2, n_rows, n_parts): sums of g * x_hat, then of g
+    dy_row_stride,
+    h_row_stride,
+    n_rows,
+    n_cols,
+    n_parts,
+    part_blocks,
+    DIVISIBILITY: tl.constexpr,  # of strides and n_cols, which are passed divided by it: see memory.row_offset
+    CENTER: tl.constexpr,
+    WEIGHT_SHIFT: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    ROUND_X_HAT_TO: tl.constexpr,
+    COMPUTE_DTYPE: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+):
+    """A program computes both sums of one part of one row. Constants without a comment: ``bundles.Spec``, ``Tiling``."""
+    SPEC: tl.constexpr = Spec(CENTER, None, WEIGHT_SHIFT, ACTIVATION, ROUND_X_HAT_TO, COMPUTE_DTYPE)
+    # The dtypes of these tensors are those of their gradients.
+    PRECISE: tl.constexpr = is_precise(dy_ptr, h_ptr, pre_bias_ptr, weight_ptr, bias_ptr)
+    pid = tl.program_id(0).to(tl.int64)
+    row = pid // n_parts
+    first_col = (pid % n_parts).to(tl.int32) * part_blocks * BLOCK_COLS
+    end_col = tl.minimum(first_col + part_blocks * BLOCK_COLS, n_cols * DIVISIBILITY)
+    dy_rows = Matrix(dy_ptr, dy_row_stride)
+    h_rows = Matrix(h_ptr, h_row_stride)
+    parameter_pointers = ParameterPointers(weight_ptr, bias_ptr)
+    rstd = tl.load(rstd_ptr + row)
+    mu = tl.load(mu_ptr + row) if CENTER else tl.zeros_like(rstd)
+
+    lanes = tl.arange(0, BLOCK_COLS)[None, :]
+    sum_gx = tl.zeros((1, BLOCK_COLS), COMPUTE_DTYPE)
+    sum_g = tl.zeros((1, BLOCK_COLS), COMPUTE_DTYPE)
+    for start in range(first_col, end_col, BLOCK_COLS):
+        cols = start + lanes
+        ok = cols < end_col
+        pre_bias = load_parameter(pre_bias_ptr, cols, ok)
+        parameters = load_parameters(parameter_pointers, cols, ok)
+        h = _load_row(h_rows, row, cols, ok, DIVISIBILITY, COMPUTE_DTYPE)
+        if len(pre_bias) > 0:
+            h += widen(pre_bias[0], COMPUTE_DTYPE)
+        dy = _load_row(dy_rows, row, cols, ok, DIVISIBILITY, COMPUTE_DTYPE)
+        x_hat = (tl.where(ok, h - mu, 0.0) if CENTER else h) * rstd
+        _, _, g = gradient_before_affine(dy, x_hat, parameters, 0, SPEC, PRECISE)
+        sum_gx += g * x_hat
+        sum_g += g
+
+    slot = parts_ptr + pid + tl.zeros((1, 1), tl.int64)
+    tl.store(slot, tl.sum(sum_gx, axis=1, keep_dims=True))
+    if CENTER:
+        offset = tl.cast(n_rows, tl.int64) * n_parts
+        tl.store(slot + offset, tl.sum(sum_g, axis=1, keep_dims=True))
+
+
+@triton.jit(
+    do_not_specialize=[
+        "dy_row_stride",
+        "dh_row_stride",
+        "h_row_stride",
+        "n_rows",
+        "n_cols",
+        "n_parts",
+        "n_col_blocks",
+        "rows_per_program",
+    ]
+)
+def backward_apply(
+    dy_ptr,
+    dh_ptr,
+    h_ptr,
+    pre_bias_ptr,
+    weight_ptr,
+    bias_ptr,
+    mu_ptr,
+    rstd_ptr,
+    parts_ptr,  # from backward_sums
+    dx_ptr,
+    dresidual_ptr,
+    dpre_bias_partial_ptr,  # (row groups, n_cols) partial sums
+    dweight_partial_ptr,
+    dbias_partial_ptr,
+    dy_row_stride,
+    dh_row_stride,
+    h_row_stride,
+    n_rows,
+    n_cols,
+    n_parts,
+    n_col_blocks,
+    rows_per_program,
+    DIVISIBILITY: tl.constexpr,
+    CENTER: tl.constexpr,
+    WEIGHT_SHIFT: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    ROUND_X_HAT_TO: tl.constexpr,
+    COMPUTE_DTYPE: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+    BLOCK_PARTS: tl.constexpr,  # a power of two, at least n_parts
+):
+    """A program computes BLOCK_COLS columns of ``rows_per_program`` rows. Constants as in ``backward_sums``."""
+    SPEC: tl.constexpr = Spec(CENTER, None, WEIGHT_SHIFT, ACTIVATION, ROUND_X_HAT_TO, COMPUTE_DTYPE)
+    PRECISE: tl.constexpr = is_precise(dy_ptr, h_ptr, pre_bias_ptr, weight_ptr, bias_ptr)
+    n_cols = n_cols * DIVISIBILITY
+    n = tl.cast(n_cols, COMPUTE_DTYPE)
+    pid = tl.program_id(0)
+    group = pid // n_col_blocks
+    cols = (pid % n_col_blocks) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
+    ok = cols < n_cols
+    dy_rows = Matrix(dy_ptr, dy_row_stride)
+    dh_rows = Matrix(dh_ptr, dh_row_stride)
+    h_rows = Matrix(h_ptr, h_row_stride)
+    pre_bias = load_parameter(pre_bias_ptr, cols, ok)
+    parameters = load_parameters(ParameterPointers(weight_ptr, bias_ptr), cols, ok)
+    parts = tl.arange(0, BLOCK_PARTS)[None, :]
+    part_ok = parts < n_parts
+    sums_of_g = tl.cast(n_rows, tl.int64) * n_parts
+    dpre_bias = tl.zeros((1, BLOCK_COLS), COMPUTE_DTYPE)
+    dweight = tl.zeros((1, BLOCK_COLS), COMPUTE_DTYPE)
+    dbias = tl.zeros((1, BLOCK_COLS), COMPUTE_DTYPE)
+
+    first_row = tl.cast(group, tl.int64) * rows_per_program
+    for row in range(first_row, tl.minimum(first_row + rows_per_program, n_rows)):
+        h = _load_row(h_rows, row, cols, ok, DIVISIBILITY, COMPUTE_DTYPE)
+        if len(pre_bias) > 0:
+            h += widen(pre_bias[0], COMPUTE_DTYPE)
+        dy = _load_row(dy_rows, row, cols, ok, DIVISIBILITY, COMPUTE_DTYPE)
+        rstd = tl.load(rstd_ptr + row)
+        mu = tl.load(mu_ptr + row) if CENTER else tl.zeros_like(rstd)
+        slots = parts_ptr + row * n_parts + parts
+        a = tl.sum(tl.load(slots, mask=part_ok, other=0.0), axis=1, keep_dims=True) / n
+
+        x_hat = (tl.where(ok, h - mu, 0.0) if CENTER else h) * rstd
+        seen, dz, g = gradient_before_affine(dy, x_hat, parameters, 0, SPEC, PRECISE)
+        dx = g - x_hat * a
+        if CENTER:
+            sum_g = tl.load(slots + sums_of_g, mask=part_ok, other=0.0)
+            dx -= tl.sum(sum_g, axis=1, keep_dims=True) / n
+        dx *= rstd
+        if dh_ptr is not None:
+            dx += _load_row(dh_rows, row, cols, ok, DIVISIBILITY, COMPUTE_DTYPE)
+
+        store_dx(dx_ptr, dresidual_ptr, row * n_cols + cols, dx, ok)
+        if dpre_bias_partial_ptr is not None:
+            dpre_bias += dx
+        if dweight_partial_ptr is not None:
+            dweight += dz * seen
+        if dbias_partial_ptr is not None:
+            dbias += dz
+
+    partial = tl.cast(group, tl.int64) * n_cols + cols
+    if dpre_bias_partial_ptr is not None:
+        tl.store(dpre_bias_partial_ptr + partial, dpre_bias, mask=ok)
+    if dweight_partial_ptr is not None:
+        tl.store(dweight_partial_ptr + partial, dweight, mask=ok)
+    if dbias_partial_ptr is not None:
+        tl.store(dbias_partial_ptr + partial, dbias, mask=ok)

@@ -1,0 +1,262 @@
+"""Backward where a program has whole rows in registers: h, dy and dh are loaded once, dx is stored once.
+
+    x_hat = (h - mu) * rstd                       dz = dy * activation'(z)
+    g     = dz * (weight + WEIGHT_SHIFT)          a  = mean(g * x_hat),  b = mean(g) if CENTER else 0
+    dx    = rstd * (g - b - a * x_hat) [+ dh]
+    dweight = sum over rows of dz * x_hat,  dbias = sum of dz,  dpre_bias = sum of dx
+
+Regimes tile, resident and, with CLUSTER_SIZE > 1, cluster: there the programs of a thread block cluster share a row and
+exchange a and b. The grid is persistent: a program computes many tiles of BLOCK_ROWS rows. In registers: the parameters,
+the sums over rows, and x_hat and g of one tile. The next tiles are on their way to shared memory (NUM_STAGES).
+"""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from ..activations import is_precise
+from ..affine import x_hat_chunks
+from ..bundles import Columns, Matrix, ParameterPointers, Spec, Statistics, Tiling
+from ..exchange.cluster import (
+    MAX_SENDERS,
+    open_slots,
+    received_sums,
+    send,
+    send_from_warps,
+    wait_for_cluster,
+)
+from ..gradient import gradient_before_affine, store_dx
+from ..memory import (
+    chunk,
+    in_range,
+    load_chunks,
+    load_parameter_chunks,
+    load_pipelined,
+    row_offset,
+    widen,
+)
+from ..moments import add_chunks, sum_both
+from .column_sums import SumPointers, store_column_sums
+
+
+class _Rows(NamedTuple):
+    """The rows of one tile: their numbers and which of them exist, both (rows, 1)."""
+
+    index: Any
+    ok: Any
+
+
+@triton.jit
+def _load_statistics(statistics, rows, SPEC: tl.constexpr):
+    """(mu, rstd) of a tile's rows, (rows, 1) each."""
+    rstd = tl.load(statistics.rstd_ptr + rows.index, mask=rows.ok, other=0.0)
+    if SPEC.CENTER:
+        mu = tl.load(statistics.mu_ptr + rows.index, mask=rows.ok, other=0.0)
+    else:
+        mu = tl.zeros_like(rstd)
+    if SPEC.CENTER and SPEC.ACTIVATION is not None and rows.index.shape[0] == 1:
+        # Scalars have no layout. A tensor that is needed in two layouts would be prefetched twice, and with an
+        # activation every instruction counts.
+        mu = tl.full((1, 1), tl.sum(mu), mu.dtype)
+        rstd = tl.full((1, 1), tl.sum(rstd), rstd.dtype)
+    return mu, rstd
+
+
+@triton.jit
+def _zeros(ROWS: tl.constexpr, TILING: tl.constexpr, COMPUTE_DTYPE: tl.constexpr):
+    """Sums over rows, in chunks."""
+    chunks = ()
+    for _ in tl.static_range(TILING.NUM_CHUNKS):
+        chunks = chunks + (tl.zeros((ROWS, TILING.BLOCK_COLS), COMPUTE_DTYPE),)
+    return chunks
+
+
+@triton.jit
+def _rows_or_sum(tile, SUM_ROWS: tl.constexpr):
+    """The rows of a tile, or their sum."""
+    if SUM_ROWS:
+        return tl.sum(tile, axis=0, keep_dims=True)
+    else:
+        return tile
+
+
+@triton.jit
+def _store_sums(pointers, sums, program, n_programs, columns, TILING: tl.constexpr):
+    """Store the sums over this program's rows, if they are wanted."""
+    if pointers.partial_ptr is not None:
+        for c in tl.static_range(TILING.NUM_CHUNKS):
+            cols, ok = chunk(columns, c, TILING)
+            total = tl.sum(sums[c], axis=0, keep_dims=True)
+            store_column_sums(pointers, total, program, n_programs, columns.n_cols, cols, ok)
+
+
+@triton.jit(
+    do_not_specialize=["dy_row_stride", "dh_row_stride", "h_row_stride", "n_rows", "n_cols"]
+)
+def backward_resident(
+    dy_ptr,
+    dh_ptr,
+    h_ptr,
+    pre_bias_ptr,
+    weight_ptr,
+    bias_ptr,
+    mu_ptr,
+    rstd_ptr,
+    dx_ptr,
+    dresidual_ptr,
+    dpre_bias_partial_ptr,  # (programs or clusters, n_cols) partial sums
+    dweight_partial_ptr,
+    dbias_partial_ptr,
+    dpre_bias_ptr,  # the sums themselves, stored by a single program or cluster
+    dweight_ptr,
+    dbias_ptr,
+    dy_row_stride,
+    dh_row_stride,
+    h_row_stride,
+    n_rows,
+    n_cols,
+    DIVISIBILITY: tl.constexpr,  # of strides and n_cols, which are passed divided by it: see memory.row_offset
+    CENTER: tl.constexpr,
+    WEIGHT_SHIFT: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    ROUND_X_HAT_TO: tl.constexpr,
+    COMPUTE_DTYPE: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,  # rows of a tile, a power of two
+    BLOCK_COLS: tl.constexpr,
+    NUM_CHUNKS: tl.constexpr,  # of each program
+    EVEN_COLS: tl.constexpr,  # whether the programs' columns are exactly those of the row
+    NUM_STAGES: tl.constexpr,  # tiles in flight, counting the one that is computed
+    CLUSTER_SIZE: tl.constexpr,  # programs that share a row
+    SUM_ROWS: tl.constexpr,  # keep one sum for all rows of a tile: free where a thread has a column of all of them
+    LOAD_DY_WITH_H: tl.constexpr,  # wait once for h and dy, not twice, with more in registers
+    NUM_WARPS: tl.constexpr,
+):
+    """A program or cluster computes every n-th tile, n in all. Other constants: ``bundles.Spec`` and ``Tiling``."""
+    SPEC: tl.constexpr = Spec(CENTER, None, WEIGHT_SHIFT, ACTIVATION, ROUND_X_HAT_TO, COMPUTE_DTYPE)
+    TILING: tl.constexpr = Tiling(
+        BLOCK_COLS, NUM_CHUNKS, FULL_CHUNKS=NUM_CHUNKS if EVEN_COLS else 0
+    )
+    PRECISE: tl.constexpr = is_precise(dx_ptr, dresidual_ptr, dpre_bias_ptr, dweight_ptr, dbias_ptr)
+    # Measured: for tiles of several rows, more instructions of low latency are faster.
+    LATENCY_HIDDEN: tl.constexpr = LOAD_DY_WITH_H and BLOCK_ROWS == 1
+    # With one warp there is no synchronization to save, and the slots limit the number of senders.
+    SEND_PER_WARP: tl.constexpr = (
+        CLUSTER_SIZE > 1
+        and NUM_WARPS > 1
+        and CLUSTER_SIZE * NUM_WARPS <= MAX_SENDERS
+        and BLOCK_COLS >= 4 * 32 * NUM_WARPS
+    )
+    NUM_SENDERS: tl.constexpr = CLUSTER_SIZE * NUM_WARPS if SEND_PER_WARP else CLUSTER_SIZE
+    SUM_SHAPE: tl.constexpr = 1 if SUM_ROWS else BLOCK_ROWS
+
+    n_cols = n_cols * DIVISIBILITY
+    share = 1.0 / tl.cast(n_cols, COMPUTE_DTYPE)  # of a column in a mean
+    slots = open_slots() if CLUSTER_SIZE > 1 else 0
+    program = tl.program_id(0) // CLUSTER_SIZE  # or cluster
+    step = tl.num_programs(0) // CLUSTER_SIZE
+    first_col = (tl.program_id(0) % CLUSTER_SIZE) * (NUM_CHUNKS * BLOCK_COLS)
+    row_lanes = tl.arange(0, BLOCK_ROWS)[:, None]
+    columns = Columns(first_col + tl.arange(0, BLOCK_COLS)[None, :], n_cols)
+    dy_rows = Matrix(dy_ptr, dy_row_stride)
+    dh_rows = Matrix(dh_ptr, dh_row_stride)
+    h_rows = Matrix(h_ptr, h_row_stride)
+    statistics = Statistics(mu_ptr, rstd_ptr)
+    pre_bias = load_chunks(pre_bias_ptr, columns, 0, NUM_CHUNKS, TILING)
+    parameter_pointers = ParameterPointers(weight_ptr, bias_ptr)
+    parameters = load_parameter_chunks(parameter_pointers, columns, 0, NUM_CHUNKS, TILING)
+    dpre_bias = _zeros(SUM_SHAPE, TILING, COMPUTE_DTYPE)
+    dweight = _zeros(SUM_SHAPE, TILING, COMPUTE_DTYPE)
+    dbias = _zeros(SUM_SHAPE, TILING, COMPUTE_DTYPE)
+    if CLUSTER_SIZE > 1:
+        wait_for_cluster()
+
+    # Not cdiv, which adds first: near 2^31 rows the sum exceeds 32 bits.
+    n_tiles = n_rows // BLOCK_ROWS + (n_rows % BLOCK_ROWS > 0).to(tl.int32)
+    n_turns = tl.cdiv(n_tiles - program, step)
+    for turn in tl.range(0, n_turns, num_stages=NUM_STAGES):
+        tile = program + turn * step
+        row_index = tl.cast(tile, tl.int64) * BLOCK_ROWS + row_lanes
+        rows = _Rows(row_index, in_range(row_index, n_rows, BLOCK_ROWS == 1))
+        mu, rstd = _load_statistics(statistics, rows, SPEC)
+        h = ()
+        dy = ()
+        inside = ()
+        for c in tl.static_range(NUM_CHUNKS):
+            cols, col_ok = chunk(columns, c, TILING)
+            ok = rows.ok & col_ok
+            h_row = row_offset(h_rows, rows.index, DIVISIBILITY)
+            own_h = load_pipelined(h_ptr + h_row + cols, ok, COMPUTE_DTYPE)
+            if pre_bias_ptr is not None:
+                own_h += widen(pre_bias[c], COMPUTE_DTYPE)
+            h = h + (own_h,)
+            if LOAD_DY_WITH_H:
+                dy_row = row_offset(dy_rows, rows.index, DIVISIBILITY)
+                dy = dy + (load_pipelined(dy_ptr + dy_row + cols, ok, COMPUTE_DTYPE),)
+            inside = inside + (col_ok,)
+        x_hat = x_hat_chunks(h, mu, rstd, inside, SPEC)
+
+        g = ()
+        products = ()
+        next_dweight = ()
+        next_dbias = ()
+        for c in tl.static_range(NUM_CHUNKS):
+            if LOAD_DY_WITH_H:
+                own_dy = dy[c]
+            else:
+                cols, col_ok = chunk(columns, c, TILING)
+                dy_row = row_offset(dy_rows, rows.index, DIVISIBILITY)
+                own_dy = load_pipelined(dy_ptr + dy_row + cols, rows.ok & col_ok, COMPUTE_DTYPE)
+            seen, dz, own_g = gradient_before_affine(
+                own_dy, x_hat[c], parameters, c, SPEC, PRECISE, LATENCY_HIDDEN
+            )
+            g = g + (own_g,)
+            products = products + (own_g * x_hat[c],)
+            next_dweight = next_dweight + (dweight[c] + _rows_or_sum(dz * seen, SUM_ROWS),)
+            next_dbias = next_dbias + (dbias[c] + _rows_or_sum(dz, SUM_ROWS),)
+        a = add_chunks(products)
+        b = add_chunks(g) if CENTER else tl.zeros_like(a)
+        if SEND_PER_WARP:
+            send_from_warps(slots, a, b, turn, NUM_WARPS)
+        else:
+            if CENTER:
+                a, b = sum_both(a, b)
+            else:
+                a = tl.sum(a, axis=1, keep_dims=True)
+                b = tl.zeros_like(a)
+            if CLUSTER_SIZE > 1:
+                send(slots, tl.sum(a), tl.sum(b), turn)
+        if dweight_partial_ptr is not None:
+            dweight = next_dweight
+        if dbias_partial_ptr is not None:
+            dbias = next_dbias
+        if CLUSTER_SIZE > 1:
+            a, b = received_sums(slots, turn, NUM_SENDERS)
+
+        # rstd * (g - b - a * x_hat), arranged so that each element takes as few instructions as possible.
+        slope = -(a * share) * rstd
+        if CENTER:  # A row of one column has a gradient of exactly 0: g is b.
+            rstd *= (n_cols > 1).to(COMPUTE_DTYPE)
+        offset = -(b * share) * rstd
+        next_dpre_bias = ()
+        for c in tl.static_range(NUM_CHUNKS):
+            cols, col_ok = chunk(columns, c, TILING)
+            ok = rows.ok & col_ok
+            dx = x_hat[c] * slope
+            if CENTER:
+                dx += offset
+            dx = tl.fma(g[c], tl.broadcast_to(rstd, g[c].shape), dx)
+            if dh_ptr is not None:
+                dh_row = row_offset(dh_rows, rows.index, DIVISIBILITY)
+                dx += load_pipelined(dh_ptr + dh_row + cols, ok, COMPUTE_DTYPE)
+            store_dx(dx_ptr, dresidual_ptr, rows.index * n_cols + cols, dx, ok)
+            next_dpre_bias = next_dpre_bias + (dpre_bias[c] + _rows_or_sum(dx, SUM_ROWS),)
+        if dpre_bias_partial_ptr is not None:
+            dpre_bias = next_dpre_bias
+
+    dpre_bias_out = SumPointers(dpre_bias_partial_ptr, dpre_bias_ptr)
+    dweight_out = SumPointers(dweight_partial_ptr, dweight_ptr)
+    dbias_out = SumPointers(dbias_partial_ptr, dbias_ptr)
+    _store_sums(dpre_bias_out, dpre_bias, program, step, columns, TILING)
+    _store_sums(dweight_out, dweight, program, step, columns, TILING)
+    _store_sums(dbias_out, dbias, program, step, columns, TILING)

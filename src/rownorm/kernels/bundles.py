@@ -1,0 +1,99 @@
+"""Arguments that travel together. A kernel builds these bundles in its first lines and passes them to its helpers.
+
+Kernel signatures stay flat, because the launcher binds arguments by name. There are two kinds of bundles:
+
+    constants    ``SPEC: tl.constexpr = Spec(...)``, passed to ``SPEC: tl.constexpr`` parameters. Fields are UPPER CASE.
+    values       ``source = Source(...)``: pointers (None where a tensor is absent), tensors and run-time integers.
+
+Triton turns a constant into a run-time value when a bundle with it is assigned to a plain name. So no bundle mixes both.
+"""
+
+from typing import Any, NamedTuple
+
+
+class Spec(NamedTuple):
+    """Constants: what is computed."""
+
+    CENTER: Any  # whether the mean is subtracted (LayerNorm) or not (RMSNorm)
+    EPS: Any  # added to the variance; None in backward, where rstd is an input
+    WEIGHT_SHIFT: Any  # x_hat is multiplied by weight + WEIGHT_SHIFT
+    ACTIVATION: Any  # "relu", "silu", "gelu", "gelu_tanh" or None
+    ROUND_X_HAT_TO: (
+        Any  # x_hat is rounded to this dtype before it meets the weight; None: it is not rounded
+    )
+    COMPUTE_DTYPE: Any  # of all arithmetic: fp32, or fp64 where a row is fp64
+
+
+class Tiling(NamedTuple):
+    """Constants: a program's columns of a row are NUM_CHUNKS tiles of BLOCK_COLS columns."""
+
+    BLOCK_COLS: Any  # columns of a tile, a power of two
+    NUM_CHUNKS: Any  # tiles
+    FULL_CHUNKS: Any  # the first so many tiles have no column beyond the row, so they need no mask
+
+
+class Chunking(NamedTuple):
+    """Constants: a loop over columns of a row takes BLOCK_COLS at a time."""
+
+    BLOCK_COLS: Any
+    EVEN_COLS: Any  # whether the number of columns is a multiple of BLOCK_COLS, so that no chunk needs a mask
+
+
+class Columns(NamedTuple):
+    """The columns that a program has in registers."""
+
+    first: Any  # (1, BLOCK_COLS), the columns of the first chunk
+    n_cols: Any  # of the whole row: columns from here on do not exist
+
+
+class ColumnRange(NamedTuple):
+    """Columns ``start`` to ``end`` of a row, which a program loads in a loop."""
+
+    start: Any
+    end: Any
+
+
+class Source(NamedTuple):
+    """Where ``h = x [+ pre_bias] [+ residual]`` comes from: forward's inputs at certain rows."""
+
+    x_ptr: Any
+    residual_ptr: Any
+    pre_bias_ptr: Any
+    x_row: Any  # elements from x_ptr to the row, a number or (rows, 1)
+    residual_row: Any
+
+
+class Outputs(NamedTuple):
+    """Where forward stores certain rows."""
+
+    y_ptr: Any
+    h_ptr: Any  # None: h is not stored
+    row: Any  # elements from the pointers to the row, a number or (rows, 1)
+
+
+class Matrix(NamedTuple):
+    """A tensor of rows. The stride is divided by DIVISIBILITY, as in every kernel's arguments."""
+
+    ptr: Any
+    row_stride: Any
+
+
+class ParameterPointers(NamedTuple):
+    """Where weight and bias come from."""
+
+    weight_ptr: Any
+    bias_ptr: Any
+
+
+class Parameters(NamedTuple):
+    """Loaded weight and bias: a tuple of (1, BLOCK_COLS) tiles each, empty where the parameter is absent."""
+
+    weight: Any
+    bias: Any
+
+
+class Statistics(NamedTuple):
+    """Where mu and rstd, one number per row, are stored or loaded."""
+
+    mu_ptr: Any
+    rstd_ptr: Any

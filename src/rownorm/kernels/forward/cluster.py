@@ -1,0 +1,378 @@
+"""Forward where the programs of a thread block cluster share a row (regime cluster): one load, one store.
+
+    h    = x [+ pre_bias] [+ residual]
+    mu   = mean(h) if CENTER else 0
+    rstd = 1 / sqrt(mean((h - mu)^2) + EPS)
+    y    = activation((h - mu) * rstd * (weight + WEIGHT_SHIFT) + bias)
+
+Each of CLUSTER_SIZE programs has NUM_CHUNKS * BLOCK_COLS columns. In registers: x and the residual as they were loaded,
+16-bit numbers two to a register (``packing``). With PREFETCH_ROWS a cluster computes many rows and loads the next one
+while it works on this one. Without, there is a cluster for every row, and other programs on the same SM hide latency:
+the fewer registers each takes, the more of them fit.
+
+Sums are exchanged as in ``exchange.cluster``. A centered row takes one exchange. Other rows are loaded again, with
+exchanges of their own: rare, and written to take few registers. Arithmetic is in fp32 only.
+"""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from ..activations import activate, is_precise
+from ..affine import affine, round_x_hat
+from ..bundles import (
+    Chunking,
+    ColumnRange,
+    Columns,
+    Matrix,
+    Outputs,
+    ParameterPointers,
+    Parameters,
+    Source,
+    Spec,
+    Statistics,
+    Tiling,
+)
+from ..exchange.cluster import open_slots, received_sums, send, wait_for_cluster
+from ..memory import (
+    chunk,
+    load_parameter,
+    load_parameter_chunks,
+    round_to,
+    store_row,
+    store_statistics,
+    widen,
+)
+from ..moments import inverse_std, moments_about, moments_about_zero, sum_both, sum_vectors
+from ..packing import pack, unpack
+from ..target import reciprocal
+from .column_range import apply_range, reloaded_sums
+
+
+class _Settings(NamedTuple):
+    """Constants: how this kernel does its work. The kernel's signature explains those without a comment."""
+
+    CLUSTER_SIZE: Any
+    PREFETCH_ROWS: Any
+    PACK_X: Any
+    PACK_RESIDUAL: Any
+    VECTOR_WIDTH: Any  # neighboring columns of one thread: 16 bytes of x, or all it has
+    LOADED_CHUNKS: Any  # chunks of weight and bias that are loaded before the statistics are known
+    FAST_RSTD: Any
+    STORED_H_DTYPE: Any
+    EVICT_FIRST: Any
+
+
+class _Row(NamedTuple):
+    """A program's columns of x and the residual: a tuple of chunks each, empty where the tensor is absent."""
+
+    x: Any
+    residual: Any
+
+
+@triton.jit
+def _load_chunks(
+    matrix, row, columns, TILING: tl.constexpr, PACK: tl.constexpr, EVICTION: tl.constexpr
+):
+    """This program's columns of a row, in the row's dtype; an empty tuple where the tensor is absent."""
+    chunks = ()
+    if matrix.ptr is not None:
+        offset = row * matrix.row_stride
+        for c in tl.static_range(TILING.NUM_CHUNKS):
+            cols, ok = chunk(columns, c, TILING)
+            pointers = matrix.ptr + offset + cols
+            loaded = tl.load(pointers, mask=ok, other=0.0, eviction_policy=EVICTION)
+            chunks = chunks + (pack(loaded, PACK),)
+    return chunks
+
+
+@triton.jit
+def _load_row(x, residual, row, columns, TILING: tl.constexpr, SETTINGS: tl.constexpr):
+    """This program's columns of a row of x and of the residual. x, residual: ``Matrix``, strides in elements."""
+    # No hint where rows of two tensors are prefetched: with one, LayerNorm of 131072 columns takes a sixth longer.
+    NO_HINT: tl.constexpr = residual.ptr is not None and SETTINGS.PREFETCH_ROWS
+    EVICTION: tl.constexpr = "" if NO_HINT else "evict_last"
+    return _Row(
+        _load_chunks(x, row, columns, TILING, SETTINGS.PACK_X, EVICTION),
+        _load_chunks(residual, row, columns, TILING, SETTINGS.PACK_RESIDUAL, EVICTION),
+    )
+
+
+@triton.jit
+def _h(row, source, cols, ok, C: tl.constexpr, SETTINGS: tl.constexpr):
+    """``x [+ pre_bias] [+ residual]`` of chunk C, in fp32."""
+    h = unpack(row.x[C], source.x_ptr.dtype.element_ty, SETTINGS.PACK_X)
+    pre_bias = load_parameter(source.pre_bias_ptr, cols, ok)
+    if len(pre_bias) > 0:
+        h += widen(pre_bias[0], tl.float32)
+    if source.residual_ptr is not None:
+        dtype: tl.constexpr = source.residual_ptr.dtype.element_ty
+        h += unpack(row.residual[C], dtype, SETTINGS.PACK_RESIDUAL)
+    return h
+
+
+@triton.jit
+def _sums(
+    row,
+    source,
+    outputs,
+    columns,
+    CENTER: tl.constexpr,
+    TILING: tl.constexpr,
+    SETTINGS: tl.constexpr,
+):
+    """The sums of h, if CENTER, and of its squares over this program's columns. Stores h if there is a pointer."""
+    total = tl.zeros((1, TILING.BLOCK_COLS // SETTINGS.VECTOR_WIDTH), tl.float32)
+    squares = tl.zeros((1, TILING.BLOCK_COLS // SETTINGS.VECTOR_WIDTH), tl.float32)
+    for c in tl.static_range(TILING.NUM_CHUNKS):
+        cols, ok = chunk(columns, c, TILING)
+        h = _h(row, source, cols, ok, c, SETTINGS)
+        if outputs.h_ptr is not None:
+            store_row(outputs.h_ptr + outputs.row + cols, h, ok)
+        squares += sum_vectors(h * h, SETTINGS.VECTOR_WIDTH)
+        if CENTER:
+            total += sum_vectors(h, SETTINGS.VECTOR_WIDTH)
+    if CENTER:
+        total, squares = sum_both(total, squares)
+        return tl.sum(total), tl.sum(squares)
+    else:
+        return 0.0, tl.sum(squares)
+
+
+@triton.jit
+def _exchanged(slots, exchange, total, squares, CLUSTER_SIZE: tl.constexpr):
+    """The sums over a row, from those of its programs. exchange: how many exchanges came before."""
+    if CLUSTER_SIZE > 1:
+        send(slots, total, squares, exchange)
+        return received_sums(slots, exchange, CLUSTER_SIZE)
+    else:
+        return total, squares
+
+
+@triton.jit
+def _reloaded_sums(
+    slots,
+    exchange,
+    origin,
+    factor,
+    source,
+    columns,
+    ROUND_H_TO: tl.constexpr,
+    TILING: tl.constexpr,
+    SETTINGS: tl.constexpr,
+):
+    """``column_range.reloaded_sums`` over the whole row."""
+    total, squares = reloaded_sums(
+        origin, factor, source, columns, ROUND_H_TO, TILING.BLOCK_COLS, SETTINGS.VECTOR_WIDTH
+    )
+    return _exchanged(slots, exchange, total, squares, SETTINGS.CLUSTER_SIZE)
+
+
+@triton.jit
+def _careful_moments(
+    slots,
+    exchange,
+    m2,
+    mu,
+    source,
+    columns,
+    n,
+    SPEC: tl.constexpr,
+    TILING: tl.constexpr,
+    SETTINGS: tl.constexpr,
+):
+    """(next exchange, mu, rstd, mu and rstd of h as stored) of a row that is not centered; two passes reload it.
+
+    m2, mu: from the first pass, too inaccurate for this row.
+    """
+    for again in range(0, 2):
+        # First the mean, from h / n because the sum of h could overflow; then the deviations from it.
+        origin = tl.where(again == 0, 0.0, mu)
+        factor = tl.where(again == 0, reciprocal(n), 1.0)
+        total, squares = _reloaded_sums(
+            slots, exchange, origin, factor, source, columns, None, TILING, SETTINGS
+        )
+        exchange += 1
+        mu, m2 = moments_about(origin, total, squares, tl.where(again == 0, 1.0, n))
+    rstd = inverse_std(m2, n, SPEC, SETTINGS.FAST_RSTD)
+    stored_mu, stored_rstd = mu, rstd
+    DTYPE: tl.constexpr = SETTINGS.STORED_H_DTYPE
+    if DTYPE is not None:
+        origin = round_to(mu, DTYPE, tl.float32)
+        total, squares = _reloaded_sums(
+            slots, exchange, origin, 1.0, source, columns, DTYPE, TILING, SETTINGS
+        )
+        exchange += 1
+        stored_mu, m2 = moments_about(origin, total, squares, n)
+        stored_rstd = inverse_std(m2, n, SPEC, SETTINGS.FAST_RSTD)
+    return exchange, mu, rstd, stored_mu, stored_rstd
+
+
+class _RowData(NamedTuple):
+    """A row when its statistics are known."""
+
+    row: Any  # the ``_Row``
+    source: Any
+    mu: Any
+    rstd: Any
+    parameters: Any  # the first LOADED_CHUNKS chunks
+    parameter_pointers: Any
+
+
+@triton.jit
+def _store_y(
+    row_data,
+    outputs,
+    columns,
+    SPEC: tl.constexpr,
+    TILING: tl.constexpr,
+    SETTINGS: tl.constexpr,
+):
+    """Normalize a row and store y.
+
+    ``x_hat`` is fused: for a row with a standard deviation larger than its mean that is as accurate as two steps.
+    """
+    row, source, mu, rstd, parameters, parameter_pointers = row_data
+    for c in tl.static_range(TILING.NUM_CHUNKS):
+        cols, ok = chunk(columns, c, TILING)
+        h = _h(row, source, cols, ok, c, SETTINGS)
+        if SETTINGS.LOADED_CHUNKS <= c + 1 and c + 1 < TILING.NUM_CHUNKS:
+            # Before y is stored, because loads are not moved above a store.
+            following = load_parameter_chunks(parameter_pointers, columns, c + 1, c + 2, TILING)
+            parameters = Parameters(
+                parameters.weight + following.weight, parameters.bias + following.bias
+            )
+        x_hat = tl.fma(h, rstd, -mu * rstd) if SPEC.CENTER else h * rstd
+        z = affine(round_x_hat(x_hat, SPEC), parameters, c, SPEC)
+        y = activate(z, SPEC.ACTIVATION, is_precise(outputs.y_ptr))
+        store_row(outputs.y_ptr + outputs.row + cols, y, ok, SETTINGS.EVICT_FIRST)
+
+
+@triton.jit(do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols"])
+def forward_cluster(
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    weight_ptr,
+    bias_ptr,
+    y_ptr,
+    h_ptr,
+    mu_ptr,
+    rstd_ptr,
+    x_row_stride,
+    residual_row_stride,
+    n_rows,
+    n_cols,
+    DIVISIBILITY: tl.constexpr,  # of strides and n_cols, which are passed divided by it: see memory.row_offset
+    CENTER: tl.constexpr,
+    EPS: tl.constexpr,
+    WEIGHT_SHIFT: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    ROUND_X_HAT_TO: tl.constexpr,
+    STORED_H_DTYPE: tl.constexpr,  # the dtype of h where rounding to it changes mu and rstd, else None
+    BLOCK_COLS: tl.constexpr,
+    NUM_CHUNKS: tl.constexpr,  # of each program
+    EVEN_COLS: tl.constexpr,  # whether the programs' columns are exactly those of the row
+    CLUSTER_SIZE: tl.constexpr,  # programs that share a row
+    PREFETCH_ROWS: tl.constexpr,  # load the next row while this one is computed
+    EVICT_FIRST: tl.constexpr,  # results leave L2 first: see memory.store_row
+    FAST_RSTD: tl.constexpr,  # rstd without subroutines: see moments.inverse_std
+    NUM_WARPS: tl.constexpr,
+    PACK_X: tl.constexpr,  # two 16-bit numbers of x to a register
+    PACK_RESIDUAL: tl.constexpr,
+):
+    """A cluster computes every n-th row, n clusters in all. Other constants: ``bundles.Spec`` and ``Tiling``."""
+    SPEC: tl.constexpr = Spec(CENTER, EPS, WEIGHT_SHIFT, ACTIVATION, ROUND_X_HAT_TO, tl.float32)
+    TILING: tl.constexpr = Tiling(
+        BLOCK_COLS, NUM_CHUNKS, FULL_CHUNKS=NUM_CHUNKS if EVEN_COLS else 0
+    )
+    VECTOR_WIDTH: tl.constexpr = max(
+        1, min(128 // x_ptr.dtype.element_ty.primitive_bitwidth, BLOCK_COLS // (32 * NUM_WARPS))
+    )
+    # Loading weight and bias for every row is twice the traffic of the row, more than L2 delivers. So the first chunks
+    # of both stay in registers, 8 numbers of each for a thread, where nothing else needs these registers.
+    PLAIN: tl.constexpr = residual_ptr is None and pre_bias_ptr is None and ACTIVATION is None
+    TWO_PARAMETERS: tl.constexpr = weight_ptr is not None and bias_ptr is not None
+    KEEP_PARAMETERS: tl.constexpr = PREFETCH_ROWS and PLAIN and TWO_PARAMETERS
+    FITTING: tl.constexpr = max(1, 8 * 32 * NUM_WARPS // BLOCK_COLS)
+    LOADED_CHUNKS: tl.constexpr = min(NUM_CHUNKS, FITTING) if KEEP_PARAMETERS else 1
+    SETTINGS: tl.constexpr = _Settings(
+        CLUSTER_SIZE,
+        PREFETCH_ROWS,
+        PACK_X,
+        PACK_RESIDUAL,
+        VECTOR_WIDTH,
+        LOADED_CHUNKS,
+        FAST_RSTD,
+        STORED_H_DTYPE if mu_ptr is not None else None,
+        EVICT_FIRST,
+    )
+
+    n_cols = n_cols * DIVISIBILITY
+    n = tl.cast(n_cols, tl.float32)
+    slots = open_slots() if CLUSTER_SIZE > 1 else 0
+    rank = tl.program_id(0) % CLUSTER_SIZE
+    step = tl.num_programs(0) // CLUSTER_SIZE
+    row = tl.cast(tl.program_id(0) // CLUSTER_SIZE, tl.int64)
+    first_col = rank * (NUM_CHUNKS * BLOCK_COLS)
+    end_col = tl.minimum(first_col + NUM_CHUNKS * BLOCK_COLS, n_cols)
+    columns = Columns(first_col + tl.arange(0, BLOCK_COLS)[None, :], n_cols)
+    x_stride = tl.cast(x_row_stride, tl.int64) * DIVISIBILITY
+    residual_stride = tl.cast(residual_row_stride, tl.int64) * DIVISIBILITY
+    x_rows = Matrix(x_ptr, x_stride)
+    residual_rows = Matrix(residual_ptr, residual_stride)
+    pointers = Source(x_ptr, residual_ptr, pre_bias_ptr, None, None)  # of any row
+    parameter_pointers = ParameterPointers(weight_ptr, bias_ptr)
+    n_turns = tl.cast(tl.cdiv(n_rows - row, step), tl.int32)  # in 64 bits, since cdiv adds first
+
+    next_row = _Row((), ())
+    if PREFETCH_ROWS:
+        at = tl.minimum(row, n_rows - 1)  # beyond the last row, any row will do
+        next_row = _load_row(x_rows, residual_rows, at, columns, TILING, SETTINGS)
+    if KEEP_PARAMETERS:
+        parameters = load_parameter_chunks(parameter_pointers, columns, 0, LOADED_CHUNKS, TILING)
+    if CLUSTER_SIZE > 1:
+        wait_for_cluster()
+    exchange = 0  # how many exchanges came before
+    for _ in range(0, n_turns if PREFETCH_ROWS else 1):
+        this_row = next_row
+        at = tl.minimum(row + step, n_rows - 1) if PREFETCH_ROWS else row
+        loaded = _load_row(x_rows, residual_rows, at, columns, TILING, SETTINGS)
+        if PREFETCH_ROWS:
+            next_row = loaded
+        else:
+            this_row = loaded
+
+        outputs = Outputs(y_ptr, h_ptr, row * n_cols)
+        total, squares = _sums(this_row, pointers, outputs, columns, CENTER, TILING, SETTINGS)
+        if not KEEP_PARAMETERS:
+            parameters = load_parameter_chunks(
+                parameter_pointers, columns, 0, LOADED_CHUNKS, TILING
+            )
+        total, squares = _exchanged(slots, exchange, total, squares, CLUSTER_SIZE)
+        exchange += 1
+        mu = 0.0
+        if CENTER:
+            mu, squares, centered = moments_about_zero(total, squares, n)
+        rstd = inverse_std(squares, n, SPEC, FAST_RSTD)
+        stored_mu, stored_rstd = mu, rstd
+
+        if CENTER and not centered:
+            own = ColumnRange(first_col, end_col)
+            x_row, residual_row = row * x_stride, row * residual_stride
+            source = Source(x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row)
+            exchange, mu, rstd, stored_mu, stored_rstd = _careful_moments(
+                slots, exchange, squares, mu, source, own, n, SPEC, TILING, SETTINGS
+            )
+            y = Outputs(y_ptr, None, row * n_cols)  # h is stored already
+            LOOP: tl.constexpr = Chunking(BLOCK_COLS, EVEN_COLS=False)
+            tile_mu = tl.full((1, 1), mu, tl.float32)
+            tile_rstd = tl.full((1, 1), rstd, tl.float32)
+            apply_range(source, own, parameter_pointers, y, tile_mu, tile_rstd, SPEC, LOOP, True)
+        else:
+            y = Outputs(y_ptr, None, row * n_cols)
+            row_data = _RowData(this_row, pointers, mu, rstd, parameters, parameter_pointers)
+            _store_y(row_data, y, columns, SPEC, TILING, SETTINGS)
+        store_statistics(Statistics(mu_ptr, rstd_ptr), row, stored_mu, stored_rstd, rank == 0)
+        row += step

@@ -1,0 +1,171 @@
+"""Some columns of one row, loaded in a loop over chunks: their moments, and y. For rows that are loaded more than once.
+
+    (mean, m2) of columns start to end, m2 = sum((h - mean)^2)
+    y of columns start to end, from mu and rstd of the whole row
+
+In registers: one chunk of BLOCK_COLS columns, and running sums of the same shape.
+"""
+
+import triton
+import triton.language as tl
+
+from ..activations import activate, is_precise
+from ..affine import affine, round_x_hat, x_hat_chunks
+from ..memory import in_range, load_h, load_parameters, round_to, store_row
+from ..moments import (
+    all_rows,
+    moments_about,
+    moments_about_zero,
+    refined_mean,
+    sum_both,
+    sum_vectors,
+)
+
+
+@triton.jit
+def _range_sums(
+    origin,
+    source,
+    columns,
+    ROUND_H_TO: tl.constexpr,
+    SPEC: tl.constexpr,
+    CHUNKING: tl.constexpr,
+):
+    """The sums of ``h - origin``, if CENTER, and of its squares. origin: (1, 1), or None for 0.
+
+    ROUND_H_TO: the dtype that h is rounded to first, or None.
+    """
+    lanes = tl.arange(0, CHUNKING.BLOCK_COLS)[None, :]
+    total = tl.zeros((1, CHUNKING.BLOCK_COLS), SPEC.COMPUTE_DTYPE)
+    squares = tl.zeros((1, CHUNKING.BLOCK_COLS), SPEC.COMPUTE_DTYPE)
+    for start in range(columns.start, columns.end, CHUNKING.BLOCK_COLS):
+        cols = start + lanes
+        ok = in_range(cols, columns.end, CHUNKING.EVEN_COLS)
+        h = load_h(source, cols, ok, ok, SPEC.COMPUTE_DTYPE)
+        h = round_to(h, ROUND_H_TO, SPEC.COMPUTE_DTYPE)
+        if origin is not None:
+            h = tl.where(ok, h - origin, 0.0)
+        squares += h * h
+        if SPEC.CENTER:
+            total += h
+    if SPEC.CENTER:
+        return sum_both(total, squares)
+    else:
+        zero = tl.zeros((1, 1), SPEC.COMPUTE_DTYPE)
+        return zero, tl.sum(squares, axis=1, keep_dims=True)
+
+
+@triton.jit
+def reloaded_sums(
+    origin,
+    factor,
+    source,
+    columns,
+    ROUND_H_TO: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+    VECTOR_WIDTH: tl.constexpr,
+):
+    """The sums of ``(h - origin) * factor`` and of ``(h - origin)^2`` in fp32, with h rounded to ROUND_H_TO, if not None.
+
+    For a program that has these columns in registers and rarely needs these sums: this code takes few registers.
+    VECTOR_WIDTH: see ``moments.sum_vectors``.
+    """
+    total = tl.zeros((1, BLOCK_COLS // VECTOR_WIDTH), tl.float32)
+    squares = tl.zeros((1, BLOCK_COLS // VECTOR_WIDTH), tl.float32)
+    for start in range(columns.start, columns.end, BLOCK_COLS):
+        cols = start + tl.arange(0, BLOCK_COLS)[None, :]
+        ok = cols < columns.end
+        h = load_h(source, cols, ok, ok, tl.float32, EVICTION="")
+        deviation = tl.where(ok, round_to(h, ROUND_H_TO, tl.float32) - origin, 0.0)
+        total += sum_vectors(deviation * factor, VECTOR_WIDTH)
+        squares += sum_vectors(deviation * deviation, VECTOR_WIDTH)
+    total, squares = sum_both(total, squares)
+    return tl.sum(total), tl.sum(squares)
+
+
+@triton.jit
+def range_moments(
+    source,
+    columns,
+    SPEC: tl.constexpr,
+    CHUNKING: tl.constexpr,
+):
+    """(mean, m2); (0, sum of squares) if not CENTER.
+
+    One pass, and another one where the columns are not centered (see ``moments_about_zero``). That one takes deviations
+    from ``origin``, the mean of the first chunk. It is far from the mean of all chunks only where chunks differ, and then
+    the variance is large too: with k chunks, at most k times the rounding errors of a third pass, whatever the data.
+    """
+    total, squares = _range_sums(None, source, columns, None, SPEC, CHUNKING)
+    if SPEC.CENTER:
+        n_cols = columns.end - columns.start
+        n = tl.cast(n_cols, SPEC.COMPUTE_DTYPE)
+        mean, m2, centered = moments_about_zero(total, squares, n)
+        if not all_rows(centered):
+            cols = columns.start + tl.arange(0, CHUNKING.BLOCK_COLS)[None, :]
+            ok = in_range(cols, columns.end, CHUNKING.EVEN_COLS)
+            first = load_h(source, cols, ok, ok, SPEC.COMPUTE_DTYPE, EVICTION="")
+            n_first = tl.cast(tl.minimum(n_cols, CHUNKING.BLOCK_COLS), SPEC.COMPUTE_DTYPE)
+            origin = refined_mean(first, ok, n_first)
+            total, squares = _range_sums(origin, source, columns, None, SPEC, CHUNKING)
+            mean, m2 = moments_about(origin, total, squares, n)
+        return mean, m2
+    else:
+        return total, squares
+
+
+@triton.jit
+def stored_range_moments(
+    mean,
+    m2,
+    source,
+    columns,
+    STORED_H_DTYPE: tl.constexpr,
+    SPEC: tl.constexpr,
+    CHUNKING: tl.constexpr,
+):
+    """(mean, m2) of centered columns after h is rounded to STORED_H_DTYPE. mean, m2: before rounding.
+
+    Another pass where rounding can change them, as in ``moments.stored_h_moments``.
+    """
+    n = tl.cast(columns.end - columns.start, SPEC.COMPUTE_DTYPE)
+    if not all_rows(mean * mean * n <= m2):
+        origin = round_to(mean, STORED_H_DTYPE, SPEC.COMPUTE_DTYPE)
+        total, squares = _range_sums(origin, source, columns, STORED_H_DTYPE, SPEC, CHUNKING)
+        mean, m2 = moments_about(origin, total, squares, n)
+    return mean, m2
+
+
+@triton.jit
+def apply_range(
+    source,
+    columns,
+    parameter_pointers,
+    outputs,
+    mu,
+    rstd,
+    SPEC: tl.constexpr,
+    CHUNKING: tl.constexpr,
+    EVICT_FIRST: tl.constexpr,
+):
+    """Store y, and h if there is a pointer for it. The last chunk comes first, because it was loaded last and is in the cache.
+
+    mu, rstd: (1, 1).
+    """
+    lanes = tl.arange(0, CHUNKING.BLOCK_COLS)[None, :]
+    n_chunks = tl.cdiv(columns.end - columns.start, CHUNKING.BLOCK_COLS)
+    for chunk in range(0, n_chunks):
+        cols = columns.start + (n_chunks - 1 - chunk) * CHUNKING.BLOCK_COLS + lanes
+        ok = in_range(cols, columns.end, CHUNKING.EVEN_COLS)
+        h = load_h(source, cols, ok, ok, SPEC.COMPUTE_DTYPE, EVICTION="evict_first")
+        if outputs.h_ptr is not None:
+            store_row(outputs.h_ptr + outputs.row + cols, h, ok, EVICT_FIRST)
+        parameters = load_parameters(parameter_pointers, cols, ok)
+        if SPEC.CENTER and SPEC.ACTIVATION is not None:
+            # An activation takes so many instructions that the one saved by fusing x_hat matters.
+            (x_hat,) = x_hat_chunks((h,), mu, rstd, (ok,), SPEC)
+        else:
+            x_hat = (h - mu if SPEC.CENTER else h) * rstd
+        z = affine(round_x_hat(x_hat, SPEC), parameters, 0, SPEC)
+        y = activate(z, SPEC.ACTIVATION, is_precise(outputs.y_ptr))
+        store_row(outputs.y_ptr + outputs.row + cols, y, ok, EVICT_FIRST)

@@ -1,0 +1,166 @@
+"""Forward where a program has whole rows in registers (regimes tile and resident): one load, one store.
+
+    h    = x [+ pre_bias] [+ residual]
+    mu   = mean(h) if CENTER else 0
+    rstd = 1 / sqrt(mean((h - mu)^2) + EPS)
+    y    = activation((h - mu) * rstd * (weight + WEIGHT_SHIFT) + bias)
+
+In registers: h of BLOCK_ROWS rows, in fp32 (fp64 where a row is fp64). Each result is rounded once, when it is stored.
+"""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from ..activations import activate, is_precise
+from ..affine import affine, fused_x_hat, is_near_zero, round_x_hat
+from ..bundles import Columns, Outputs, ParameterPointers, Source, Spec, Statistics, Tiling
+from ..memory import (
+    chunk,
+    in_range,
+    load_h,
+    load_parameter_chunks,
+    load_parameters,
+    store_row,
+    store_statistics,
+)
+from ..moments import all_rows, moments, stored_h_moments
+
+
+@triton.jit
+def _load_rows(source, row_ok, columns, SPEC: tl.constexpr, TILING: tl.constexpr):
+    """(h, which columns exist) in chunks."""
+    h = ()
+    inside = ()
+    for c in tl.static_range(TILING.NUM_CHUNKS):
+        cols, col_ok = chunk(columns, c, TILING)
+        inside = inside + (col_ok,)
+        h = h + (load_h(source, cols, col_ok, row_ok & col_ok, SPEC.COMPUTE_DTYPE),)
+    return h, inside
+
+
+@triton.jit
+def _store_h(outputs, h, row_ok, columns, TILING: tl.constexpr, EVICT_FIRST: tl.constexpr):
+    """Store h in chunks."""
+    for c in tl.static_range(TILING.NUM_CHUNKS):
+        cols, col_ok = chunk(columns, c, TILING)
+        store_row(outputs.h_ptr + outputs.row + cols, h[c], row_ok & col_ok, EVICT_FIRST)
+
+
+@triton.jit
+def _x_hat(h, mu, rstd, SPEC: tl.constexpr, ALL_NEAR_ZERO: tl.constexpr):
+    """``(h - mu) * rstd``, fused for rows near 0 if there is an activation: one instruction less for every element.
+
+    Without an activation the kernel waits for memory, and the instruction costs nothing.
+    """
+    if ALL_NEAR_ZERO:
+        x_hat = fused_x_hat(h, mu, rstd)
+    else:
+        x_hat = (h - mu if SPEC.CENTER else h) * rstd
+        if SPEC.CENTER and SPEC.ACTIVATION is not None:
+            x_hat = tl.where(is_near_zero(mu, rstd), fused_x_hat(h, mu, rstd), x_hat)
+    return x_hat
+
+
+class _Tile(NamedTuple):
+    """A program's rows when their statistics are known."""
+
+    h: Any  # chunks
+    mu: Any  # (rows, 1)
+    rstd: Any
+    parameters: Any  # chunks, if they were prefetched
+    parameter_pointers: Any
+    row_ok: Any  # which rows exist, (rows, 1)
+
+
+@triton.jit
+def _store_y(
+    tile,
+    outputs,
+    columns,
+    SPEC: tl.constexpr,
+    TILING: tl.constexpr,
+    PREFETCH_PARAMETERS: tl.constexpr,
+    EVICT_FIRST: tl.constexpr,
+    ALL_NEAR_ZERO: tl.constexpr,
+):
+    """Normalize the rows of a tile and store y."""
+    for c in tl.static_range(TILING.NUM_CHUNKS):
+        cols, col_ok = chunk(columns, c, TILING)
+        x_hat = _x_hat(tile.h[c], tile.mu, tile.rstd, SPEC, ALL_NEAR_ZERO)
+        if PREFETCH_PARAMETERS:
+            z = affine(round_x_hat(x_hat, SPEC), tile.parameters, c, SPEC)
+        else:
+            # Loaded late: until the statistics are known, parameters would take registers from the rows in flight.
+            parameters = load_parameters(tile.parameter_pointers, cols, col_ok)
+            z = affine(round_x_hat(x_hat, SPEC), parameters, 0, SPEC)
+        y = activate(z, SPEC.ACTIVATION, is_precise(outputs.y_ptr))
+        store_row(outputs.y_ptr + outputs.row + cols, y, tile.row_ok & col_ok, EVICT_FIRST)
+
+
+@triton.jit(do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols"])
+def forward_resident(
+    x_ptr,
+    residual_ptr,
+    pre_bias_ptr,
+    weight_ptr,
+    bias_ptr,
+    y_ptr,
+    h_ptr,
+    mu_ptr,
+    rstd_ptr,
+    x_row_stride,
+    residual_row_stride,
+    n_rows,
+    n_cols,
+    DIVISIBILITY: tl.constexpr,  # of strides and n_cols, which are passed divided by it: see memory.row_offset
+    CENTER: tl.constexpr,
+    EPS: tl.constexpr,
+    WEIGHT_SHIFT: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    ROUND_X_HAT_TO: tl.constexpr,
+    STORED_H_DTYPE: tl.constexpr,  # the dtype of h where rounding to it changes mu and rstd, else None
+    COMPUTE_DTYPE: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,  # rows of a program, a power of two
+    BLOCK_COLS: tl.constexpr,
+    NUM_CHUNKS: tl.constexpr,
+    EVEN_COLS: tl.constexpr,  # whether n_cols is a multiple of BLOCK_COLS
+    PREFETCH_PARAMETERS: tl.constexpr,  # load weight and bias with the rows, not after the statistics
+    EVICT_FIRST: tl.constexpr,  # results leave L2 first: see memory.store_row
+    FAST_RSTD: tl.constexpr,  # rstd without subroutines: see moments.inverse_std
+):
+    """A program computes BLOCK_ROWS rows. Constants without a comment are those of ``bundles.Spec`` and ``Tiling``."""
+    SPEC: tl.constexpr = Spec(CENTER, EPS, WEIGHT_SHIFT, ACTIVATION, ROUND_X_HAT_TO, COMPUTE_DTYPE)
+    TILING: tl.constexpr = Tiling(
+        BLOCK_COLS, NUM_CHUNKS, FULL_CHUNKS=NUM_CHUNKS if EVEN_COLS else NUM_CHUNKS - 1
+    )
+    n_cols = n_cols * DIVISIBILITY
+    rows = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)[:, None]
+    row_ok = in_range(rows, n_rows, BLOCK_ROWS == 1)
+    columns = Columns(tl.arange(0, BLOCK_COLS)[None, :], n_cols)
+    x_row = rows * x_row_stride * DIVISIBILITY
+    residual_row = rows * residual_row_stride * DIVISIBILITY
+    source = Source(x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row)
+    parameter_pointers = ParameterPointers(weight_ptr, bias_ptr)
+    outputs = Outputs(y_ptr, h_ptr, rows * n_cols)
+
+    h, inside = _load_rows(source, row_ok, columns, SPEC, TILING)
+    FETCHED: tl.constexpr = NUM_CHUNKS if PREFETCH_PARAMETERS else 0
+    parameters = load_parameter_chunks(parameter_pointers, columns, 0, FETCHED, TILING)
+    if h_ptr is not None:  # After all loads, because loads are not moved above a store.
+        _store_h(outputs, h, row_ok, columns, TILING, EVICT_FIRST)
+    mu, rstd = moments(h, inside, n_cols, SPEC, FAST_RSTD)
+    stored_mu, stored_rstd = mu, rstd
+    if STORED_H_DTYPE is not None and mu_ptr is not None:
+        stored_mu, stored_rstd = stored_h_moments(
+            h, inside, mu, rstd, n_cols, STORED_H_DTYPE, SPEC, FAST_RSTD
+        )
+
+    tile = _Tile(h, mu, rstd, parameters, parameter_pointers, row_ok)
+    FUSE: tl.constexpr = CENTER and ACTIVATION is not None
+    if all_rows(is_near_zero(mu, rstd)) if FUSE else False:
+        _store_y(tile, outputs, columns, SPEC, TILING, PREFETCH_PARAMETERS, EVICT_FIRST, True)
+    else:
+        _store_y(tile, outputs, columns, SPEC, TILING, PREFETCH_PARAMETERS, EVICT_FIRST, False)
+    store_statistics(Statistics(mu_ptr, rstd_ptr), rows, stored_mu, stored_rstd, row_ok)

@@ -1,0 +1,52 @@
+"""Backward's arithmetic, on tiles.
+
+    x_hat = (h - mu) * rstd
+    dz    = dy * activation'(z)
+    g     = dz * (weight + WEIGHT_SHIFT)
+    a     = mean(g * x_hat),  b = mean(g) if CENTER else 0
+    dx    = rstd * (g - b - a * x_hat) [+ dh]
+
+    dweight = sum over rows of dz * x_hat,  dbias = sum of dz,  dpre_bias = sum of dx
+
+Where ROUND_X_HAT_TO names a dtype, the weight saw a rounded ``x_hat``: dweight uses the rounded one. The gradient of the
+rounding itself is the identity, as in autograd.
+"""
+
+import triton
+import triton.language as tl
+
+from .activations import activation_gradient
+from .affine import affine, round_x_hat, scale
+from .memory import store_row
+
+
+@triton.jit
+def gradient_before_affine(
+    dy,
+    x_hat,
+    parameters,
+    C: tl.constexpr,
+    SPEC: tl.constexpr,
+    PRECISE: tl.constexpr,
+    LATENCY_HIDDEN: tl.constexpr = False,
+):
+    """(x_hat as the weight saw it, dz, g) with chunk C of the parameters.
+
+    All are 0 outside the row, because ``dy`` and ``x_hat`` are. The last two constants are ``activation_gradient``'s.
+    """
+    seen = round_x_hat(x_hat, SPEC)
+    if SPEC.ACTIVATION is not None:
+        z = affine(seen, parameters, C, SPEC)
+        dz = activation_gradient(dy, z, SPEC.ACTIVATION, PRECISE, LATENCY_HIDDEN)
+    else:
+        dz = dy
+    return seen, dz, scale(dz, parameters, C, SPEC)
+
+
+@triton.jit
+def store_dx(dx_ptr, dresidual_ptr, offsets, dx, ok):
+    """Store the gradient of x and of the residual, which differ in dtype only; a None pointer is skipped."""
+    if dx_ptr is not None:
+        store_row(dx_ptr + offsets, dx, ok)
+    if dresidual_ptr is not None:
+        store_row(dresidual_ptr + offsets, dx, ok)

@@ -1,0 +1,177 @@
+"""Mean and rstd of rows, from tiles in registers.
+
+    mu   = mean(h) if CENTER else 0
+    m2   = sum((h - mu)^2)
+    rstd = 1 / sqrt(m2 / n + EPS)
+
+A row is a tuple of tiles, as in ``memory``. The result for a row depends on that row alone, not on the rows it shares a
+tile with.
+"""
+
+import triton
+import triton.language as tl
+
+from .memory import round_to
+from .target import INTERPRETED, reciprocal
+
+
+@triton.jit
+def inverse_std(m2, n, SPEC: tl.constexpr, FAST_RSTD: tl.constexpr = False):
+    """``rstd = 1 / sqrt(m2 / n + EPS)``, from the sum of a row's squared deviations.
+
+    Root and quotient are rounded to nearest, which the compiler does in subroutines that need registers of their own.
+    FAST_RSTD needs none: ``rsqrt``, off by up to 2 ulp, and one step of Newton's method.
+    """
+    variance = m2 * reciprocal(n) + tl.full((), SPEC.EPS, SPEC.COMPUTE_DTYPE)
+    if SPEC.COMPUTE_DTYPE == tl.float64:
+        return 1.0 / tl.sqrt(variance)
+    elif FAST_RSTD and SPEC.EPS > 1e-37:  # So the variance is neither 0 nor subnormal.
+        guess = tl.rsqrt(variance)
+        refined = tl.fma(0.5 * guess, tl.fma(-(variance * guess), guess, 1.0), guess)
+        return tl.where(variance < float("inf"), refined, guess)
+    else:
+        return tl.div_rn(1.0, tl.sqrt_rn(variance))
+
+
+@triton.jit
+def add_chunks(chunks):
+    """The sum of a tuple of tiles, one tile."""
+    total = chunks[0]
+    for c in tl.static_range(1, len(chunks)):
+        total += chunks[c]
+    return total
+
+
+@triton.jit
+def sum_both(a, b):
+    """The row sums of two tiles. One reduction for both, so that the warps of a program synchronize once, not twice."""
+    if INTERPRETED:
+        return tl.sum(a, axis=1, keep_dims=True), tl.sum(b, axis=1, keep_dims=True)
+    else:
+        first, second = tl.split(tl.sum(tl.join(a, b), axis=1))
+        return first[:, None], second[:, None]
+
+
+@triton.jit
+def sum_vectors(tile, VECTOR_WIDTH: tl.constexpr):
+    """Add up VECTOR_WIDTH neighboring columns, those of one thread: a running sum takes one register, not that many."""
+    vectors = tl.reshape(tile, (1, tile.shape[1] // VECTOR_WIDTH, VECTOR_WIDTH))
+    return tl.sum(vectors, axis=2)
+
+
+@triton.jit
+def all_rows(ok):
+    """Whether ``ok``, (rows, 1), holds for all rows of a tile."""
+    return tl.sum(ok.to(tl.int32)) == ok.shape[0]
+
+
+@triton.jit
+def refined_mean(h, inside, n):
+    """The mean of a tile's rows, ``n`` columns each, rounded once.
+
+    A sum rounds at every step. But ``h - mean`` is nearly exact even where the mean is 1e4 times the standard deviation,
+    so the mean of these deviations is the rounding error of the first mean. A constant row gets its own value.
+    """
+    share = reciprocal(n)
+    mean = tl.sum(h * share, axis=1, keep_dims=True)  # the sum of h itself could overflow
+    return mean + tl.sum(tl.where(inside, h - mean, 0.0), axis=1, keep_dims=True) * share
+
+
+@triton.jit
+def moments_about(origin, total, squares, n):
+    """(mean, m2) of rows, from the sums of ``h - origin`` and of its squares."""
+    shift = total * reciprocal(n)
+    # Squares that overflow stay infinite, and rounding must not make a variance negative.
+    squares = tl.where(squares < float("inf"), squares - total * shift, squares)
+    return origin + shift, tl.where(squares < 0.0, 0.0, squares)
+
+
+@triton.jit
+def moments_about_zero(total, squares, n):
+    """(mean, m2, whether rows are centered), from the sums of ``h`` and of its squares.
+
+    A row is centered if its standard deviation is larger than its mean. The variance is then more than half of the mean
+    square, so the difference that gives it loses at most one bit. Other rows need ``moments_about`` a value near their
+    mean; so do rows whose sums overflow, because sums of deviations may not.
+    """
+    mean = total * reciprocal(n)
+    offset = total * mean
+    return mean, squares - offset, offset < 0.5 * squares
+
+
+@triton.jit
+def _sums(h):
+    """The sums of ``h`` and of its squares, for each row."""
+    squares = h[0] * h[0]
+    for c in tl.static_range(1, len(h)):
+        squares += h[c] * h[c]
+    return sum_both(add_chunks(h), squares)
+
+
+@triton.jit
+def _moments_about_mean(h, inside, n):
+    """(mean, m2) in two passes over the registers: the mean, then the deviations from it."""
+    share = reciprocal(n)
+    shares = ()
+    for c in tl.static_range(len(h)):
+        shares = shares + (h[c] * share,)  # the sum of h itself could overflow
+    mean = tl.sum(add_chunks(shares), axis=1, keep_dims=True)
+    deviations = ()
+    for c in tl.static_range(len(h)):
+        deviations = deviations + (tl.where(inside[c], h[c] - mean, 0.0),)
+    total, squares = _sums(deviations)
+    return moments_about(mean, total, squares, n)
+
+
+@triton.jit
+def moments(h, inside, n_cols, SPEC: tl.constexpr, FAST_RSTD: tl.constexpr):
+    """(mu, rstd) of whole rows. Lanes where ``inside``, (1, columns), is false are 0 in ``h`` and do not count.
+
+    One pass, and two more where a row is not centered (see ``moments_about_zero``).
+    """
+    n = tl.cast(n_cols, SPEC.COMPUTE_DTYPE)
+    if SPEC.CENTER:
+        total, squares = _sums(h)
+        mu, m2, centered = moments_about_zero(total, squares, n)
+        if tl.sum(centered.to(tl.int32)) < h[0].shape[0]:
+            careful_mu, careful_m2 = _moments_about_mean(h, inside, n)
+            mu = tl.where(centered, mu, careful_mu)
+            m2 = tl.where(centered, m2, careful_m2)
+        return mu, inverse_std(m2, n, SPEC, FAST_RSTD)
+    else:
+        squares = ()
+        for c in tl.static_range(len(h)):
+            squares = squares + (h[c] * h[c],)
+        m2 = tl.sum(add_chunks(squares), axis=1, keep_dims=True)
+        return tl.zeros_like(m2), inverse_std(m2, n, SPEC, FAST_RSTD)
+
+
+@triton.jit
+def stored_h_moments(
+    h,
+    inside,
+    mu,
+    rstd,
+    n_cols,
+    STORED_H_DTYPE: tl.constexpr,
+    SPEC: tl.constexpr,
+    FAST_RSTD: tl.constexpr,
+):
+    """(mu, rstd) of centered rows after ``h`` is rounded to STORED_H_DTYPE: the h that backward loads.
+
+    Rounding can change the statistics of a row whose mean is larger than its standard deviation. Deviations are taken
+    from the rounded mean, so a row that rounding makes constant has deviations of 0.
+    """
+    far = tl.abs(mu * rstd) > 1.0
+    if tl.sum(far.to(tl.int32)) > 0:
+        n = tl.cast(n_cols, SPEC.COMPUTE_DTYPE)
+        origin = round_to(mu, STORED_H_DTYPE, SPEC.COMPUTE_DTYPE)
+        deviations = ()
+        for c in tl.static_range(len(h)):
+            deviation = round_to(h[c], STORED_H_DTYPE, SPEC.COMPUTE_DTYPE) - origin
+            deviations = deviations + (tl.where(inside[c], deviation, 0.0),)
+        total, squares = _sums(deviations)
+        stored_mu, m2 = moments_about(origin, total, squares, n)
+        mu = tl.where(far, stored_mu, mu)
+        rstd = tl.where(far, inverse_std(m2, n, SPEC, FAST_RSTD), rstd)
+    return mu, rstd
