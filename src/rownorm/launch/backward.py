@@ -13,12 +13,11 @@ from ..kernels import backward_streamed as streamed
 from ..kernels.backward_grid import backward_grid
 from ..program import Program
 from ..reference import Given, Gradients
+from .device import device_of
 from .launcher import Call, Run, bind_all
-from .options import reads_together, sums_rows
-from .planner import MOST_PARTS, plan
-from .problem import Plan, Problem, device_of
+from .plan import MOST_PARTS, Plan, loads_dy_with_h, next_power_of_2, plan, sums_rows
+from .problem import Problem
 from .rows import alignment, allocator, compute_type, required_row_stride, rounding_type
-from .rules import next_power_of_2
 
 GRADIENTS = tuple(f"d{name}" for name in Gradients._fields)
 SUMS = GRADIENTS[2:]
@@ -65,7 +64,7 @@ def calls(
         "STAGES": plan.num_stages,
         "CLUSTER": plan.cluster_size,
         "SUM_ROWS": sums_rows(plan, problem),
-        "READ_TOGETHER": reads_together(plan, problem),
+        "READ_TOGETHER": loads_dy_with_h(plan, problem),
         "NUM_WARPS": plan.num_warps,
     }
     finished = False

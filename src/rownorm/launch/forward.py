@@ -11,9 +11,10 @@ from ..kernels import forward_cluster as clustered
 from ..kernels import forward_streamed as streamed
 from ..program import Program
 from ..reference import compute_dtype
+from .device import device_of
 from .launcher import Call, Run, bind_all
-from .planner import MOST_PARTS, plan
-from .problem import Plan, Problem, device_of
+from .plan import MOST_PARTS, Plan, plan
+from .problem import Problem
 from .rows import (
     alignment,
     allocator,
