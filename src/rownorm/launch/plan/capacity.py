@@ -16,7 +16,9 @@ DY_BYTES = 64  # of dy that a thread has registers for, beside its sums and h
 # Backward: elements of a row that a thread has registers for with (an activation, a third column sum, both).
 ELEMENTS_32_BIT = (24, 24, 12)
 ELEMENTS_16_BIT = (40, 28, 16)
-MOST_ELEMENTS = 40  # rows that are not centered have room for twice as many, but not for more than this
+MOST_ELEMENTS = (
+    40  # rows that are not centered have room for twice as many, but not for more than this
+)
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -12,14 +12,13 @@ from __future__ import annotations
 import dataclasses
 
 from ..problem import Problem
-from . import grid, looped
+from . import grid, looped, tile
 from .capacity import (
     ceil_div,
     chunks_of,
     next_power_of_2,
     room_for_options,
     stages,
-    threads_of,
     vector_cols,
 )
 from .settings import Plan
@@ -46,7 +45,9 @@ def rule(problem: Problem) -> Plan:
     """The plan of a plain norm where the table has no row: the smallest cluster with registers for a row."""
     share = SHARE_BYTES[problem.direction] // problem.dtype.itemsize
     size = min(MOST_PROGRAMS[problem.direction], next_power_of_2(ceil_div(problem.n_cols, share)))
-    reason = f"a row of {problem.n_cols} columns fits in the registers of a cluster of {size} programs"
+    reason = (
+        f"a row of {problem.n_cols} columns fits in the registers of a cluster of {size} programs"
+    )
     if problem.direction == "forward":
         return Plan(
             regime="cluster",
@@ -146,6 +147,7 @@ def _without_clusters(plan: Plan, problem: Problem) -> Plan:
 
 def widened(plan: Plan, problem: Problem) -> Plan:
     """Backward with options that one program has no registers for: a cluster of such programs, else a grid."""
+    plan = tile.without_idle_lanes(plan, problem)
     room = room_for_options(plan, problem)
     block_cols, size = plan.block_cols, 1
     while block_cols > room and block_cols > vector_cols(plan, problem):

@@ -19,7 +19,9 @@ from .settings import Plan
 
 CHUNK_COLS = {"forward": 4096, "backward": 2048}  # half as many in fp64
 THREADS = {"forward": 512, "backward": 256}
-FULL_CHUNKS = 4  # forward: a row that fills at most so many chunks has a kernel that loads them all at once
+FULL_CHUNKS = (
+    4  # forward: a row that fills at most so many chunks has a kernel that loads them all at once
+)
 SPLIT_COLS = 16384  # narrower rows are not worth a second kernel, however few there are
 MOST_PARTS = 512  # of a row
 PROGRAMS_PER_SM = 4  # that few rows are split for
@@ -74,7 +76,9 @@ def finish(plan: Plan, problem: Problem, forced: bool = False) -> Plan:
     regime, part_cols = plan.regime, plan.part_cols
     if not part_cols:
         splits = regime == "split" if forced else _splits(plan, problem)
-        part_cols = _part_cols(plan, problem) if splits else chunks_of(plan, problem) * plan.block_cols
+        part_cols = (
+            _part_cols(plan, problem) if splits else chunks_of(plan, problem) * plan.block_cols
+        )
         if part_cols < problem.n_cols:
             regime = "split"
     _check_parts(plan, part_cols, problem)

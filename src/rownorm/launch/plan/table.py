@@ -162,9 +162,7 @@ class Table:
         why = f"; experiment {row.experiment}" if row.experiment else ""
         filled = " that fill their chunks" if row.is_looped else ""
         at = row.measured_cols or row.max_cols
-        return (
-            f"the tuned row{of} for {widths}{filled}: {speed}, at {at} columns with Triton {triton}{why}"
-        )
+        return f"the tuned row{of} for {widths}{filled}: {speed}, at {at} columns with Triton {triton}{why}"
 
 
 @functools.cache

@@ -139,8 +139,7 @@ def with_options(plan: Plan, problem: Problem) -> Plan | None:
     activates = problem.activation is not None
     if problem.direction == "forward" or not (activates or problem.third_sum):
         return plan
-    if activates and plan.regime == "resident":
-        plan = _without_idle_lanes(plan, problem)
+    plan = without_idle_lanes(plan, problem)
     threads = threads_of(plan, problem)
     cols = plan.block_cols * chunks_of(plan, problem)
     is_busy = activates and problem.center and 2 * cols > BUSY_ELEMENTS * threads
@@ -181,8 +180,10 @@ def _takers(problem: Problem) -> str:
     return "the activation takes"
 
 
-def _without_idle_lanes(plan: Plan, problem: Problem) -> Plan:
-    """The tiling of the rules where the plan's has a quarter more lanes than a row has columns."""
+def without_idle_lanes(plan: Plan, problem: Problem) -> Plan:
+    """Backward with an activation, resident: the rules' tiling where the plan's has a quarter more lanes than columns."""
+    if problem.activation is None or plan.regime != "resident":
+        return plan
     if 4 * plan.block_cols * chunks_of(plan, problem) < 5 * problem.n_cols:
         return plan
     block_cols, chunks = tiling(problem)
