@@ -1,4 +1,4 @@
-"""What fits: columns in the registers of a thread, tiles in the shared memory of a multiprocessor, partial sums in memory.
+"""What fits: elements in the registers of a thread, tiles in the shared memory of a multiprocessor, partial sums.
 
 The regimes share these limits. A plan describes one program; most limits are per thread or per multiprocessor (SM).
 """

@@ -191,7 +191,7 @@ def finish(plan: Plan, problem: Problem, forced: bool = False) -> Plan:
 
 
 def _fits(plan: Plan, problem: Problem, forced: bool) -> bool:
-    """Whether the GPU runs such clusters. Plans of the rules also obey SHARE_BYTES; those of the table were measured."""
+    """Whether the GPU runs such clusters. Plans of the rules also obey SHARE_BYTES; the table's were measured."""
     if problem.computes_in_fp64:
         return False
     if forced:

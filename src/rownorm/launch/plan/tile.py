@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 
 from ..problem import Problem
+from . import compiler
 from .capacity import (
     ceil_div,
     chunks_of,
@@ -107,7 +108,7 @@ def tiling(problem: Problem) -> tuple[int, int]:
     if block_cols >= whole:
         return whole, 1
     chunks = ceil_div(problem.n_cols, block_cols)
-    while chunks % 2 == 0:
+    while chunks % 2 == 0 and 2 * block_cols <= compiler.widest_tile(problem):
         block_cols, chunks = 2 * block_cols, chunks // 2
     return block_cols, chunks
 
@@ -181,7 +182,7 @@ def _takers(problem: Problem) -> str:
 
 
 def without_idle_lanes(plan: Plan, problem: Problem) -> Plan:
-    """Backward with an activation, resident: the rules' tiling where the plan's has a quarter more lanes than columns."""
+    """Backward with an activation, resident: the rules' tiling, if the plan's has a quarter more lanes than columns."""
     if problem.activation is None or plan.regime != "resident":
         return plan
     if 4 * plan.block_cols * chunks_of(plan, problem) < 5 * problem.n_cols:
