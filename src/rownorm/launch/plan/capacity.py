@@ -56,12 +56,16 @@ def room_for_options(plan: Plan, problem: Problem) -> int:
 
 
 def sums_rows(plan: Plan, problem: Problem) -> bool:
-    """Backward: whether a thread has the same columns of every row of a tile, so that one sum serves all rows."""
+    """Backward: whether a thread has the same columns of every row of a tile, so that one sum serves all of them
+    (experiment BR-07).
+    """
     return plan.block_rows > 1 and plan.block_cols >= vector_cols(plan, problem)
 
 
 def loads_dy_with_h(plan: Plan, problem: Problem) -> bool:
-    """Backward: whether a thread has registers for its part of ``dy`` as loaded, beside ``h`` and its sums."""
+    """Backward: whether a thread has registers for its part of ``dy`` as loaded, beside ``h`` and its sums
+    (experiment OPT-02).
+    """
     dy_bytes = plan.block_rows * plan.chunks * plan.block_cols * problem.dtype.itemsize
     fits = dy_bytes <= DY_BYTES * threads_of(plan, problem) and not problem.computes_in_fp64
     return fits and (not problem.third_sum or sums_rows(plan, problem))

@@ -25,13 +25,13 @@ from .settings import Plan
 
 # Bytes of a row that one program has registers for.
 SHARE_BYTES = {"forward": 32768, "backward": 8192}
-# Programs of a cluster. Large clusters leave multiprocessors idle; forward has the time for it, backward has not.
+# Programs of a cluster. Large clusters leave multiprocessors idle, up to 20 of 132 (experiment BG-03): from more than
+# 4 programs on, backward is faster in a grid.
 MOST_PROGRAMS = {"forward": 16, "backward": 4}
 # Forward with a residual: bytes of a row and its residual that a thread has registers for, by the warps of a program;
 # and if it prefetches the next row, which takes as many again.
 THREAD_BYTES = {8: 384, 16: 256}
 THREAD_BYTES_PREFETCHED = 128
-EVEN_SHARE = 19 / 20  # so many of the clusters that fit still fill the GPU
 
 
 def applies(problem: Problem) -> bool:
@@ -49,6 +49,7 @@ def rule(problem: Problem) -> Plan:
         f"a row of {problem.n_cols} columns fits in the registers of a cluster of {size} programs"
     )
     if problem.direction == "forward":
+        # The next row is prefetched (experiment FC-05).
         return Plan(
             regime="cluster",
             block_rows=1,
@@ -58,6 +59,7 @@ def rule(problem: Problem) -> Plan:
             num_stages=2,
             reason=reason,
         )
+    # Two programs of 4 warps on a multiprocessor, tiles of 512 columns (experiment BC-05).
     return Plan(
         regime="cluster",
         block_rows=1,
@@ -71,7 +73,7 @@ def rule(problem: Problem) -> Plan:
 
 
 def with_residual(plan: Plan, problem: Problem) -> Plan:
-    """Forward: a residual takes registers, so more programs share a row."""
+    """Forward: a residual takes registers, so more programs share a row and prefetch the next (experiment RES-01)."""
     assert problem.residual_dtype is not None
     element_bytes = problem.dtype.itemsize + problem.residual_dtype.itemsize
     per_thread = 1 << (THREAD_BYTES_PREFETCHED // element_bytes).bit_length() - 1
@@ -131,7 +133,7 @@ def _with_pre_bias(plan: Plan, problem: Problem) -> Plan:
 
 
 def _without_clusters(plan: Plan, problem: Problem) -> Plan:
-    """Backward with a third column sum: one program if it has registers for a row, else a grid of small programs."""
+    """Backward with a third column sum: one program if it has registers for a row, else a grid (experiment BG-04)."""
     if problem.dtype.itemsize <= 2 and problem.n_cols <= 8192:
         return Plan(
             regime="resident",
@@ -146,7 +148,7 @@ def _without_clusters(plan: Plan, problem: Problem) -> Plan:
 
 
 def widened(plan: Plan, problem: Problem) -> Plan:
-    """Backward with options that one program has no registers for: a cluster of such programs, else a grid."""
+    """Backward with options that one program has no registers for: a cluster (experiment OPT-01), else a grid."""
     plan = tile.without_idle_lanes(plan, problem)
     room = room_for_options(plan, problem)
     block_cols, size = plan.block_cols, 1
@@ -202,7 +204,7 @@ def _fits(plan: Plan, problem: Problem, forced: bool) -> bool:
 
 
 def _fast_rstd(problem: Problem) -> bool:
-    """Forward: whether rstd is computed without calls, which take registers that a residual needs.
+    """Forward: whether rstd is computed without calls, which take registers that a residual needs (experiment ST-10).
 
     With a pre_bias or an activation beside it, the compiler spills without the calls, not with them.
     """
@@ -211,10 +213,12 @@ def _fast_rstd(problem: Problem) -> bool:
 
 
 def _clusters(plan: Plan, problem: Problem) -> int:
-    """Forward: persistent clusters. As many as run at once, or slightly fewer if then all have as many rows."""
+    """Forward: persistent clusters. As many as run at once, or up to 5% fewer if then all have as many rows, which is
+    faster (experiment FC-09).
+    """
     if plan.n_programs:
         return plan.n_programs
     n_rows = problem.n_rows
     most = problem.device.resident(plan.cluster_size, plan.programs_per_sm)
-    even = (n for n in range(most, int(most * EVEN_SHARE), -1) if n_rows % n == 0)
+    even = (n for n in range(most, most * 19 // 20, -1) if n_rows % n == 0)
     return max(1, min(next(even, most), n_rows))

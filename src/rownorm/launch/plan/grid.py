@@ -35,7 +35,7 @@ def applies(problem: Problem) -> bool:
 
 
 def rule(problem: Problem) -> Plan:
-    """The plan of a plain norm where the table has no row."""
+    """The plan of a plain norm where the table has no row: small programs, one row at a time (experiment BG-03)."""
     return Plan(
         regime="grid",
         block_rows=1,
@@ -50,7 +50,7 @@ def rule(problem: Problem) -> Plan:
 
 
 def one_warp(problem: Problem) -> Plan:
-    """Programs of one warp, which synchronizes with no other warp of its program."""
+    """Programs of one warp, which need not synchronize their warps (experiment BG-04)."""
     return Plan(
         regime="grid",
         block_rows=1,

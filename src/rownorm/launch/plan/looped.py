@@ -19,9 +19,9 @@ from .settings import Plan
 
 CHUNK_COLS = {"forward": 4096, "backward": 2048}  # half as many in fp64
 THREADS = {"forward": 512, "backward": 256}
-FULL_CHUNKS = (
-    4  # forward: a row that fills at most so many chunks has a kernel that loads them all at once
-)
+# Forward: a row that fills at most so many chunks has a kernel that loads them all at once (experiment FM-04).
+FULL_CHUNKS = 4
+
 SPLIT_COLS = 16384  # narrower rows are not worth a second kernel, however few there are
 MOST_PARTS = 512  # of a row
 PROGRAMS_PER_SM = 4  # that few rows are split for
@@ -45,14 +45,14 @@ def rule(problem: Problem) -> Plan:
 
 
 def with_residual(plan: Plan, problem: Problem) -> Plan:
-    """Forward: a row that fits in registers is not reloaded if its residual would be reloaded too."""
+    """Forward: a row that fits in registers is not reloaded if its residual would be, too (experiment RES-08)."""
     return tile.rule(problem) if tile.applies(problem) else plan
 
 
 def with_options(plan: Plan, problem: Problem) -> Plan:
-    """Forward: a row that fits in registers is not reloaded if a pre_bias would be reloaded too.
+    """Forward: a row that fits in registers is not reloaded if a pre_bias would be, too (experiment FR-08).
 
-    Except a row that fills few chunks: they are loaded at once, with the pre_bias.
+    Except a row that fills few chunks: they are loaded at once, with the pre_bias (experiment FM-04).
     """
     if not problem.pre_bias or full_chunks(plan, problem) or not tile.applies(problem):
         return plan
@@ -73,7 +73,7 @@ def full_chunks(plan: Plan, problem: Problem) -> int:
 def finish(plan: Plan, problem: Problem, forced: bool = False) -> Plan:
     """The plan with its parts, and in backward the programs that share the rows. ``forced``: the regime stays."""
     forward = problem.direction == "forward"
-    regime, part_cols = plan.regime, plan.part_cols
+    regime, part_cols, reason = plan.regime, plan.part_cols, plan.reason
     if not part_cols:
         splits = regime == "split" if forced else _splits(plan, problem)
         part_cols = (
@@ -81,12 +81,14 @@ def finish(plan: Plan, problem: Problem, forced: bool = False) -> Plan:
         )
         if part_cols < problem.n_cols:
             regime = "split"
+            reason += "; several programs share a row, because few rows would not fill the GPU"
     _check_parts(plan, part_cols, problem)
     return dataclasses.replace(
         plan,
         regime=regime,
         chunks=full_chunks(plan, problem) if forward and regime == "looped" else 0,
         part_cols=part_cols,
+        reason=reason,
         n_programs=plan.n_programs if forward or plan.n_programs else _programs(plan, problem),
     )
 

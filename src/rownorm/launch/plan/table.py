@@ -94,11 +94,14 @@ class Table:
         self.device = device
         self.version = tuple(int(part) for part in triton.split(".")[:2])
         self.rows = tuple(rows)
+        of_kind: dict[tuple[Any, ...], list[Row]] = {}
+        for row in self.rows:
+            of_kind.setdefault(row.kind, []).append(row)
         self._index: dict[tuple[Any, ...], list[tuple[Row, Plan]]] = {}
         for row in self.rows:
-            plan = Plan(
-                **row.settings, source=f"table for {device}", reason=self._reason(row, triton)
-            )
+            reason = f"tuned for {_reason(row, of_kind[row.kind])} with Triton {triton}"
+            reason += f"; experiment {row.experiment}" if row.experiment else ""
+            plan = Plan(**row.settings, source=f"table for {device}", reason=reason)
             self._index.setdefault((row.kind, row.option), []).append((row, plan))
 
     def find(self, problem: Problem, residual: int, option: str) -> Plan | None:
@@ -145,24 +148,22 @@ class Table:
                 found = (key, row, plan)
         return found
 
-    def _reason(self, row: Row, triton: str) -> str:
-        """Where a row comes from, in one sentence."""
-        names = (row.option, *(("activation",) if row.option in ACTIVATIONS else ()), "")
-        narrower = [
-            other.max_cols
-            for other in self.rows
-            if other.kind == row.kind and other.option in names and other.max_cols < row.max_cols
-        ]
-        of = f" with {row.option}" if row.option else ""
-        of += f" with a {row.residual}-byte residual" if row.residual else ""
-        widths = f"{max(narrower, default=0) + 1} to {row.max_cols} columns"
-        speed = f"{row.gb_per_s} GB/s"
-        if row.ceiling_gb_per_s:
-            speed += f", {100 * row.gb_per_s / row.ceiling_gb_per_s:.0f}% of the ceiling"
-        why = f"; experiment {row.experiment}" if row.experiment else ""
-        filled = " that fill their chunks" if row.is_looped else ""
-        at = row.measured_cols or row.max_cols
-        return f"the tuned row{of} for {widths}{filled}: {speed}, at {at} columns with Triton {triton}{why}"
+
+def _reason(row: Row, rows: Iterable[Row]) -> str:
+    """The widths and the figures of a row among all rows of its kind."""
+    names = (row.option, "activation", "") if row.option in ACTIVATIONS else (row.option, "")
+    narrower = [
+        other.max_cols for other in rows if other.option in names and other.max_cols < row.max_cols
+    ]
+    beside = [row.option] if row.option else []
+    beside += [f"a {row.residual}-byte residual"] if row.residual else []
+    widths = f"{max(narrower, default=0) + 1} to {row.max_cols} columns"
+    widths += " that fill their chunks" if row.is_looped else ""
+    speed = f"{row.gb_per_s} GB/s"
+    if row.ceiling_gb_per_s:
+        speed += f", {100 * row.gb_per_s / row.ceiling_gb_per_s:.0f}% of the ceiling"
+    at = row.measured_cols or row.max_cols
+    return f"{', '.join((*beside, widths))}: {speed}, at {at} columns"
 
 
 @functools.cache

@@ -28,12 +28,14 @@ from .settings import Plan
 # Columns of the widest rows that every target has registers for without spills.
 RESIDENT_COLS = {"forward": 16384, "backward": 8192}
 TILE_ELEMENTS = {"forward": 2048, "backward": 4096}  # elements of a tile of several short rows
-MOST_THREADS = {"forward": 1024, "backward": 256}  # 256 threads of backward have 255 registers each
+# Backward: 256 threads with 255 registers each, on one multiprocessor (experiment BR-04).
+MOST_THREADS = {"forward": 1024, "backward": 256}
 ELEMENTS_PER_THREAD = 16
 MOST_CHUNKS = 8  # tiles that cover a row whose width is no power of two
 NUM_STAGES = 5  # as long as shared memory lasts
-FEW_TILES = 8  # one program computes so few; then no second kernel has to add up column sums
-# Forward with a residual: the widest rows that leave registers for prefetched parameters.
+# One program computes so few tiles, which saves the kernel that adds up column sums (experiment HST-01).
+FEW_TILES = 8
+# Forward with a residual: the widest rows that leave registers for prefetched parameters (experiment FR-04).
 PREFETCH_COLS = 4096
 # Backward of centered rows with an activation: elements of a thread, above which it issues too few loads.
 BUSY_ELEMENTS = 24
@@ -48,7 +50,7 @@ def applies(problem: Problem) -> bool:
 def rule(problem: Problem) -> Plan:
     """The plan of a plain norm where the table has no row."""
     if problem.direction == "backward" and _fits_one_warp(problem):
-        return _one_warp(problem)
+        return _one_warp(problem)  # experiment BR-11
     return several_rows(problem)
 
 
@@ -101,7 +103,10 @@ def _one_warp(problem: Problem) -> Plan:
 
 
 def tiling(problem: Problem) -> tuple[int, int]:
-    """(block_cols, chunks) that cover a row with few idle lanes: 5120 columns are 5 tiles of 1024, not one of 8192."""
+    """(block_cols, chunks) that cover a row with few idle lanes (experiments FR-02, BR-06).
+
+    5120 columns are 5 tiles of 1024, not one of 8192.
+    """
     whole = next_power_of_2(problem.n_cols)
     # A tile gives every lane of a warp 16 bytes. With fewer, memory accesses are narrow.
     block_cols = max(whole // MOST_CHUNKS, 16 // problem.dtype.itemsize * problem.device.warp_size)
