@@ -28,8 +28,9 @@ from rownorm.lab.cases import DTYPES, Case, torch_dtype
 from rownorm.lab.machine import Machine, machine_of
 from rownorm.lab.timing import Flush, GraphRounds
 from rownorm.launch import device_of, force
+from rownorm.launch.plan.capacity import next_power_of_2
+from rownorm.launch.plan.tile import MOST_CHUNKS
 from rownorm.launch.problem import OPTIONS
-from rownorm.launch.rules import MOST_CHUNKS, next_power_of_2
 from rownorm.ops import execute
 from rownorm.program import ACTIVATIONS, Program
 from rownorm.reference import BackwardInputs

@@ -9,16 +9,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from rownorm.launch import Plan, Problem, force, plan, planner
+from rownorm.launch import Plan, Problem, force, plan
+from rownorm.launch.plan.table import table_of
 from rownorm.launch.resources import TARGETS
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
 import tune
 
+planner = sys.modules["rownorm.launch.plan"]
+
 H200 = TARGETS["sm_90"].device
 DTYPES = {0: None, 2: torch.bfloat16, 4: torch.float32}
-ROWS = planner._table("sm_90")["plans"]
+ROWS = [dataclasses.asdict(row) for row in table_of("sm_90").rows]
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Which plan a call gets, without running it."""
+"""The plans of a call and the reasons for them, without running it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FUNCTIONS = (ops.layer_norm, ops.rms_norm, ops.add_layer_norm, ops.add_rms_norm)
 
 
 class Explanation(NamedTuple):
-    """The problems that a call poses, forward and backward, and the plans they get. Print it."""
+    """The problems of a call, forward and backward, and their plans. Printing it shows the plans and their reasons."""
 
     name: str
     forward_problem: Problem
@@ -33,7 +33,9 @@ class Explanation(NamedTuple):
         return (
             f"{self.name}, {problem.n_rows} x {problem.n_cols} {dtype} on {device.name} ({device.arch})\n"
             f"  forward   {self.forward}\n"
-            f"  backward  {self.backward}"
+            f"            reason: {self.forward.reason}\n"
+            f"  backward  {self.backward}\n"
+            f"            reason: {self.backward.reason}"
         )
 
 
@@ -43,10 +45,10 @@ def explain(
     """The plans of ``function(*args, **kwargs)``, forward and with a gradient for every tensor.
 
     function: ``rownorm.layer_norm``, ``rms_norm``, ``add_layer_norm`` or ``add_rms_norm``; then its own arguments.
-    Only shapes, strides and dtypes are looked at: tensors may be on the ``meta`` device. ``device`` names an
-    architecture that need not be here ("sm_90", "gfx942"); without it, the plan is for the device of the tensors.
+    Only shapes, strides and dtypes matter: tensors may be on the ``meta`` device. ``device`` names an architecture
+    ("sm_90", "gfx942"), which this machine need not have; without it, the plan is for the device of the tensors.
     """
-    # Triton comes with the launch floor: not before a plan is wanted.
+    # The launch layer imports Triton, which importing rownorm must not.
     from .launch import backward, forward, plan
     from .launch.resources import TARGETS
 
@@ -58,13 +60,14 @@ def explain(
         raise ValueError(f"rownorm.explain: device must be one of {known}, or None; got {device!r}")
     bound = inspect.signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
-    given = bound.arguments
+    arguments = bound.arguments
     program = Program(
         center="layer_norm" in function.__name__,
-        **{name: given[name] for name in Program._fields if name in given},
+        **{name: arguments[name] for name in Program._fields if name in arguments},
     )
-    x, residual = given["x"], given.get("residual")
-    parameters = pre_bias, weight, bias = given["pre_bias"], given["weight"], given["bias"]
+    x, residual = arguments["x"], arguments.get("residual")
+    parameters = [arguments[name] for name in ("pre_bias", "weight", "bias")]
+    pre_bias, weight, bias = parameters
     check(x, residual, pre_bias, weight, bias, program)
     if device is None and not ops.execute.takes_kernels(x):
         raise ValueError(

@@ -1,8 +1,9 @@
 """Problem -> Plan -> launch: how a row program becomes kernels on a device."""
 
 from . import backward, forward, native
-from .planner import force, on_change, plan
-from .problem import Device, Plan, Problem, device_of
+from .device import Device, device_of
+from .plan import Plan, force, on_change, plan
+from .problem import Problem
 from .rows import contiguous, with_row_stride
 
 __all__ = [

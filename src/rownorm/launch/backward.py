@@ -15,12 +15,11 @@ from ..kernels.backward.multipass import backward_apply, backward_sums
 from ..kernels.backward.resident import backward_resident
 from ..program import Program
 from ..reference import BackwardInputs, Gradients
+from .device import device_of
 from .launcher import Call, PreparedCall, bind_all
-from .options import reads_together, sums_rows
-from .planner import MOST_PARTS, plan
-from .problem import Plan, Problem, device_of
+from .plan import MOST_PARTS, Plan, loads_dy_with_h, next_power_of_2, plan, sums_rows
+from .problem import Problem
 from .rows import alignment, allocator, compute_type, required_row_stride, rounding_type
-from .rules import next_power_of_2
 
 GRADIENTS = tuple(f"d{name}" for name in Gradients._fields)
 SUMS = GRADIENTS[2:]  # over rows: those of parameters
@@ -90,7 +89,7 @@ def _plan_constants(problem: Problem, plan: Plan) -> dict[str, Any]:
         "NUM_STAGES": plan.num_stages,
         "CLUSTER_SIZE": plan.cluster_size,
         "SUM_ROWS": sums_rows(plan, problem),
-        "LOAD_DY_WITH_H": reads_together(plan, problem),
+        "LOAD_DY_WITH_H": loads_dy_with_h(plan, problem),
         "NUM_WARPS": plan.num_warps,
     }
 

@@ -12,9 +12,10 @@ from ..kernels.forward.multipass import forward_apply, forward_looped, forward_m
 from ..kernels.forward.resident import forward_resident
 from ..program import Program
 from ..reference import compute_dtype
+from .device import device_of
 from .launcher import Call, PreparedCall, bind_all
-from .planner import MOST_PARTS, plan
-from .problem import Plan, Problem, device_of
+from .plan import MOST_PARTS, Plan, plan
+from .problem import Problem
 from .rows import (
     alignment,
     allocator,

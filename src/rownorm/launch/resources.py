@@ -22,9 +22,9 @@ from triton.backends.compiler import GPUTarget
 from ..program import Program
 from ..reference import compute_dtype
 from . import backward, forward
+from .device import Device
 from .launcher import Call, compile_for
-from .planner import plan
-from .problem import Device, Plan
+from .plan import Plan, plan
 from .rows import required_row_stride, stored_h_type
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ..program import Program
 from ..reference import rounding_changes_statistics
-from .problem import Plan, Problem
+from .plan.settings import Plan
+from .problem import Problem
 
 TRITON_DTYPE = {
     torch.float16: tl.float16,

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from compiled import said
+from support.compiled import json_of
 
 from rownorm.launch import native
 
@@ -38,7 +38,7 @@ def test_a_kernel_that_says_otherwise_is_tritons(old, new):
 
 
 def test_parameters_of_compiled_kernels(tmp_path):
-    seen = said([str(Path(__file__).with_name("compiled_parameters.py"))], tmp_path)
+    seen = json_of([str(Path(__file__).with_name("compiled_parameters.py"))], tmp_path)
     assert {
         "forward_tile",
         "forward_looped",

@@ -1,0 +1,131 @@
+"""Problem -> Plan: which regime runs a problem, with which settings.
+
+    1. the row of the tuned table for exactly this problem (``table``), else
+    2. the row of the plain norm, adapted to the residual and the options by its regime, else
+    3. the rule of the first regime that applies, adapted in the same way;
+    4. the regime finishes the plan: chunks, stages, and how many programs share the rows.
+
+One file for each regime decides all of its settings: ``tile`` (tile and resident), ``cluster``, ``grid``, ``looped``
+(looped and split). ``capacity`` has the limits that they share, ``compiler`` what depends on Triton's version.
+``rownorm.explain`` prints the plan of a call and the reason for it.
+
+The number of rows changes no kernel, except between looped and split: ``n_programs`` and ``part_cols`` are arguments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+from ..problem import Problem
+from . import cluster, grid, looped, tile
+from .capacity import loads_dy_with_h, next_power_of_2, sums_rows
+from .looped import MOST_PARTS
+from .settings import REGIMES, Plan, Regime
+from .table import table_of
+
+__all__ = [
+    "MOST_PARTS",
+    "REGIMES",
+    "Plan",
+    "Regime",
+    "force",
+    "loads_dy_with_h",
+    "next_power_of_2",
+    "on_change",
+    "plan",
+    "sums_rows",
+]
+
+# Each of these modules has applies, rule, with_residual, with_options and finish.
+_MODULES: dict[Regime, ModuleType] = {
+    "tile": tile,
+    "resident": tile,
+    "cluster": cluster,
+    "grid": grid,
+    "looped": looped,
+    "split": looped,
+}
+_forced: dict[str, Any] = {}
+_listeners: list[Callable[[], None]] = []
+
+
+def plan(problem: Problem) -> Plan:
+    """The plan for a problem: a pure function of it, of Triton's version, and of ``force``."""
+    regime: Regime | None = _forced.get("regime")
+    chosen = _of_regime(regime, problem) if regime else _chosen(problem)
+    if _forced:
+        chosen = dataclasses.replace(chosen, **_forced, source="forced", reason="forced")
+    finished: Plan = _MODULES[chosen.regime].finish(chosen, problem, forced=regime is not None)
+    return finished
+
+
+def _chosen(problem: Problem) -> Plan:
+    """The exact row of the table, else the plain norm's row or rule, adapted to what the problem has beside it."""
+    table = table_of(problem.device.arch)
+    residual = problem.residual_dtype.itemsize if problem.residual_dtype else 0
+    if table and (exact := table.find(problem, residual, problem.option)):
+        return exact
+    if table and (with_residual := table.find(problem, residual, "")):
+        return _with_options(with_residual, problem)
+    plain = (table and table.find(problem, 0, "")) or _of_rules(problem)
+    return _with_options(_with_residual(plain, problem), problem)
+
+
+def _of_rules(problem: Problem) -> Plan:
+    """The rule of the first regime that applies."""
+    module = next(each for each in (tile, cluster, grid, looped) if each.applies(problem))
+    return module.rule(problem)
+
+
+def _of_regime(regime: Regime, problem: Problem) -> Plan:
+    """The rule of a regime, whether it applies or not."""
+    rules: dict[str, Callable[[Problem], Plan]] = {
+        "tile": tile.several_rows,
+        "resident": tile.one_row,
+    }
+    rule = rules.get(regime, _MODULES[regime].rule)
+    return rule(problem)
+
+
+def _with_residual(plain: Plan, problem: Problem) -> Plan:
+    """Forward: the plan adapted to a residual. Backward has room for it: fewer stages fit, no more."""
+    if problem.direction == "backward" or problem.residual_dtype is None:
+        return plain
+    adapted: Plan = _MODULES[plain.regime].with_residual(plain, problem)
+    return adapted
+
+
+def _with_options(plain: Plan, problem: Problem) -> Plan:
+    """The plan adapted to activation, pre_bias and third column sum; a cluster where one program has no registers."""
+    adapted: Plan | None = _MODULES[plain.regime].with_options(plain, problem)
+    return adapted or cluster.widened(plain, problem)
+
+
+@contextlib.contextmanager
+def force(**settings: Any) -> Iterator[None]:
+    """Within this context, plans have these settings: ``with force(regime="split", part_cols=64): ...``
+
+    For tests and tuners. It holds for every thread, and drops what was prepared from earlier plans.
+    """
+    global _forced
+    before, _forced = _forced, {**_forced, **settings}
+    _notify()
+    try:
+        yield
+    finally:
+        _forced = before
+        _notify()
+
+
+def on_change(forget: Callable[[], None]) -> None:
+    """Call ``forget`` whenever plans may have changed; it drops what was made from them."""
+    _listeners.append(forget)
+
+
+def _notify() -> None:
+    for forget in _listeners:
+        forget()

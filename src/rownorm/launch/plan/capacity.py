@@ -1,0 +1,99 @@
+"""What fits: elements in the registers of a thread, tiles in the shared memory of a multiprocessor, partial sums.
+
+The regimes share these limits. A plan describes one program; most limits are per thread or per multiprocessor (SM).
+"""
+
+from __future__ import annotations
+
+from ..problem import Problem
+from .settings import Plan
+
+# Shared memory of an SM that tiles in flight may take. Other NVIDIA GPUs have at least 100 KiB.
+PIPELINE_BYTES = {"sm_80": 150 << 10, "sm_90": 200 << 10, "sm_100": 200 << 10}
+PIPELINE_BYTES_ELSEWHERE = 80 << 10
+PARTIAL_SUM_BYTES = 64 << 20  # of memory: backward's partial sums, and the messages of a grid
+DY_BYTES = 64  # of dy that a thread has registers for, beside its sums and h
+# Backward: elements of a row that a thread has registers for with (an activation, a third column sum, both).
+ELEMENTS_32_BIT = (24, 24, 12)
+ELEMENTS_16_BIT = (40, 28, 16)
+MOST_ELEMENTS = (
+    40  # rows that are not centered have room for twice as many, but not for more than this
+)
+
+
+def ceil_div(a: int, b: int) -> int:
+    """``a / b``, rounded up."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The smallest power of two that is at least ``n``; 1 for 0."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def threads_of(plan: Plan, problem: Problem) -> int:
+    """Threads of one program."""
+    return plan.num_warps * problem.device.warp_size
+
+
+def chunks_of(plan: Plan, problem: Problem) -> int:
+    """Tiles that cover one program's columns of a row."""
+    return ceil_div(problem.n_cols, plan.cluster_size * plan.block_cols)
+
+
+def vector_cols(plan: Plan, problem: Problem) -> int:
+    """Columns of a tile with 16 bytes for every thread. Narrower tiles make narrower memory accesses."""
+    return 16 // problem.dtype.itemsize * threads_of(plan, problem)
+
+
+def room_for_options(plan: Plan, problem: Problem) -> int:
+    """Backward with an activation or a third column sum: elements of a tile that a program has registers for."""
+    elements = ELEMENTS_16_BIT if problem.dtype.itemsize <= 2 else ELEMENTS_32_BIT
+    per_thread = elements[(problem.activation is not None) + 2 * problem.third_sum - 1]
+    if not problem.center:
+        per_thread = min(2 * per_thread, MOST_ELEMENTS)
+    return per_thread * threads_of(plan, problem)
+
+
+def sums_rows(plan: Plan, problem: Problem) -> bool:
+    """Backward: whether a thread has the same columns of every row of a tile, so that one sum serves all of them
+    (experiment BR-07).
+    """
+    return plan.block_rows > 1 and plan.block_cols >= vector_cols(plan, problem)
+
+
+def loads_dy_with_h(plan: Plan, problem: Problem) -> bool:
+    """Backward: whether a thread has registers for its part of ``dy`` as loaded, beside ``h`` and its sums
+    (experiment OPT-02).
+    """
+    dy_bytes = plan.block_rows * plan.chunks * plan.block_cols * problem.dtype.itemsize
+    fits = dy_bytes <= DY_BYTES * threads_of(plan, problem) and not problem.computes_in_fp64
+    return fits and (not problem.third_sum or sums_rows(plan, problem))
+
+
+def most_stages(plan: Plan, problem: Problem, tile_elements: int, loads: int = 1) -> int:
+    """Backward: how many tiles can be in flight. Each is loaded ``loads`` times.
+
+    On NVIDIA GPUs, tiles in flight take shared memory, except the one in registers. Other GPUs prefetch nothing.
+    """
+    if not problem.device.is_nvidia:
+        return 1
+    h, dh = problem.residual_dtype or problem.dtype, problem.residual_dtype
+    per_element = loads * (problem.dtype.itemsize + h.itemsize) + (dh.itemsize if dh else 0)
+    tile_bytes = tile_elements * per_element * plan.programs_per_sm
+    available = PIPELINE_BYTES.get(problem.device.arch, PIPELINE_BYTES_ELSEWHERE)
+    fitting = 1 + available // tile_bytes
+    # dh is used late in a tile. With more than 3 stages the compiler keeps one more copy of every tensor.
+    return fitting if dh is None else min(fitting, 3)
+
+
+def stages(plan: Plan, problem: Problem) -> int:
+    """Backward tile, resident, cluster: the stages of the plan, or as many as fit in shared memory."""
+    tile_elements = plan.block_rows * chunks_of(plan, problem) * plan.block_cols
+    return max(1, min(plan.num_stages, most_stages(plan, problem, tile_elements)))
+
+
+def most_programs(problem: Problem) -> int:
+    """Backward: programs whose partial column sums fit in PARTIAL_SUM_BYTES."""
+    itemsize = 8 if problem.computes_in_fp64 else 4
+    return PARTIAL_SUM_BYTES // (problem.n_cols * itemsize * max(1, problem.n_column_sums))

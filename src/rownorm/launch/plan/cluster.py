@@ -1,0 +1,224 @@
+"""Regime cluster: the programs of a thread block cluster share a row and exchange its sums through shared memory.
+
+    applies to     rows too wide for one program, on NVIDIA GPUs with clusters (sm_90 and later); not in fp64
+    forward        one cluster for each row, or persistent clusters that prefetch the next row (num_stages 2)
+    backward       persistent clusters, with tiles in flight in shared memory
+
+Where a GPU has no such clusters, forward is looped and backward runs in a grid.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ..problem import Problem
+from . import grid, looped, tile
+from .capacity import (
+    ceil_div,
+    chunks_of,
+    next_power_of_2,
+    room_for_options,
+    stages,
+    vector_cols,
+)
+from .settings import Plan
+
+# Bytes of a row that one program has registers for.
+SHARE_BYTES = {"forward": 32768, "backward": 8192}
+# Programs of a cluster. Large clusters leave multiprocessors idle, up to 20 of 132 (experiment BG-03): from more than
+# 4 programs on, backward is faster in a grid.
+MOST_PROGRAMS = {"forward": 16, "backward": 4}
+# Forward with a residual: bytes of a row and its residual that a thread has registers for, by the warps of a program;
+# and if it prefetches the next row, which takes as many again.
+THREAD_BYTES = {8: 384, 16: 256}
+THREAD_BYTES_PREFETCHED = 128
+
+
+def applies(problem: Problem) -> bool:
+    """Whether a cluster has registers for a row."""
+    widest = MOST_PROGRAMS[problem.direction] * SHARE_BYTES[problem.direction]
+    row_bytes = problem.n_cols * problem.dtype.itemsize
+    return bool(problem.device.clusters) and not problem.computes_in_fp64 and row_bytes <= widest
+
+
+def rule(problem: Problem) -> Plan:
+    """The plan of a plain norm where the table has no row: the smallest cluster with registers for a row."""
+    share = SHARE_BYTES[problem.direction] // problem.dtype.itemsize
+    size = min(MOST_PROGRAMS[problem.direction], next_power_of_2(ceil_div(problem.n_cols, share)))
+    reason = (
+        f"a row of {problem.n_cols} columns fits in the registers of a cluster of {size} programs"
+    )
+    if problem.direction == "forward":
+        # The next row is prefetched (experiment FC-05).
+        return Plan(
+            regime="cluster",
+            block_rows=1,
+            block_cols=min(4096, share),
+            num_warps=16,
+            cluster_size=size,
+            num_stages=2,
+            reason=reason,
+        )
+    # Two programs of 4 warps on a multiprocessor, tiles of 512 columns (experiment BC-05).
+    return Plan(
+        regime="cluster",
+        block_rows=1,
+        block_cols=512,
+        num_warps=4,
+        cluster_size=size,
+        programs_per_sm=2,
+        num_stages=3,
+        reason=f"{reason}, two on a multiprocessor: one computes while the other waits",
+    )
+
+
+def with_residual(plan: Plan, problem: Problem) -> Plan:
+    """Forward: a residual takes registers, so more programs share a row and prefetch the next (experiment RES-01)."""
+    assert problem.residual_dtype is not None
+    element_bytes = problem.dtype.itemsize + problem.residual_dtype.itemsize
+    per_thread = 1 << (THREAD_BYTES_PREFETCHED // element_bytes).bit_length() - 1
+    threads = 16 * problem.device.warp_size
+    size = next_power_of_2(ceil_div(problem.n_cols, per_thread * threads))
+    if problem.device.resident(size):
+        return plan.adapted(
+            f"{size} programs per row, so that the residual and the next row fit in registers",
+            block_cols=16 // problem.dtype.itemsize * threads,
+            num_warps=16,
+            cluster_size=size,
+            programs_per_sm=1,
+            num_stages=2,
+            maxnreg=0,
+        )
+    # Wider rows are not prefetched. Rows that are not centered are fastest in few threads with many registers.
+    for num_warps, maxnreg in ((16, 0),) if problem.center else ((8, 128), (16, 0)):
+        threads = num_warps * problem.device.warp_size
+        wide = plan.adapted(
+            "the largest cluster, so that the residual fits in registers; the next row does not",
+            block_cols=16 // problem.dtype.itemsize * threads,
+            num_warps=num_warps,
+            cluster_size=MOST_PROGRAMS["forward"],
+            programs_per_sm=1,
+            num_stages=1,
+            maxnreg=maxnreg,
+        )
+        cols = wide.block_cols * chunks_of(wide, problem)
+        if cols * element_bytes <= THREAD_BYTES[num_warps] * threads:
+            return wide
+    return looped.rule(problem)
+
+
+def with_options(plan: Plan, problem: Problem) -> Plan:
+    """A pre_bias in forward, an activation or a third column sum in backward."""
+    if problem.direction == "forward":
+        return _with_pre_bias(plan, problem) if problem.pre_bias else plan
+    activates = problem.activation is not None
+    if not (activates or problem.third_sum):
+        return plan
+    if plan.block_cols * chunks_of(plan, problem) <= room_for_options(plan, problem):
+        return plan
+    # Larger clusters would leave multiprocessors idle.
+    if activates:
+        return grid.with_options(grid.rule(problem), problem)
+    return _without_clusters(plan, problem)
+
+
+def _with_pre_bias(plan: Plan, problem: Problem) -> Plan:
+    """Forward: a smaller tile of the pre_bias is prefetched. maxnreg was found without a pre_bias."""
+    halves = plan.block_cols > vector_cols(plan, problem)
+    return plan.adapted(
+        "smaller tiles without a register limit, because the pre_bias takes registers",
+        maxnreg=0,
+        block_cols=plan.block_cols // 2 if halves else plan.block_cols,
+    )
+
+
+def _without_clusters(plan: Plan, problem: Problem) -> Plan:
+    """Backward with a third column sum: one program if it has registers for a row, else a grid (experiment BG-04)."""
+    if problem.dtype.itemsize <= 2 and problem.n_cols <= 8192:
+        return Plan(
+            regime="resident",
+            block_rows=1,
+            block_cols=2048,
+            num_warps=8,
+            num_stages=3,
+            source=plan.source,
+            reason=f"{plan.reason}; one program, because a third column sum takes registers",
+        )
+    return grid.with_options(grid.one_warp(problem), problem)
+
+
+def widened(plan: Plan, problem: Problem) -> Plan:
+    """Backward with options that one program has no registers for: a cluster (experiment OPT-01), else a grid."""
+    plan = tile.without_idle_lanes(plan, problem)
+    room = room_for_options(plan, problem)
+    block_cols, size = plan.block_cols, 1
+    while block_cols > room and block_cols > vector_cols(plan, problem):
+        block_cols //= 2
+    while block_cols * ceil_div(problem.n_cols, size * block_cols) > room:
+        size *= 2
+        if block_cols > room or problem.device.resident(size) == 0:
+            return grid.with_options(grid.rule(problem), problem)
+    return plan.adapted(
+        f"{size} programs per row, because the options take registers",
+        regime="cluster",
+        block_cols=block_cols,
+        cluster_size=size,
+    )
+
+
+def finish(plan: Plan, problem: Problem, forced: bool = False) -> Plan:
+    """The plan with chunks, stages, and the clusters that share the rows; in another regime without clusters."""
+    forward = problem.direction == "forward"
+    if not _fits(plan, problem, forced):
+        if forward:
+            return looped.finish(looped.rule(problem), problem, forced)
+        return grid.finish(grid.with_options(grid.rule(problem), problem), problem, forced)
+    chunks = chunks_of(plan, problem)
+    if not forward:
+        clusters = problem.device.resident(plan.cluster_size, plan.programs_per_sm)
+        return dataclasses.replace(
+            plan,
+            chunks=chunks,
+            num_stages=stages(plan, problem),
+            n_programs=plan.n_programs or max(1, min(clusters, problem.n_rows)),
+        )
+    num_stages = max(1, min(plan.num_stages, 2))
+    return dataclasses.replace(
+        plan,
+        chunks=chunks,
+        num_stages=num_stages,
+        fast_rstd=_fast_rstd(problem),
+        n_programs=_clusters(plan, problem) if num_stages > 1 else max(1, problem.n_rows),
+    )
+
+
+def _fits(plan: Plan, problem: Problem, forced: bool) -> bool:
+    """Whether the GPU runs such clusters. Plans of the rules also obey SHARE_BYTES; the table's were measured."""
+    if problem.computes_in_fp64:
+        return False
+    if forced:
+        return True
+    share = SHARE_BYTES[problem.direction] // problem.dtype.itemsize
+    in_registers = plan.source != "rules" or problem.n_cols <= share * plan.cluster_size
+    return in_registers and problem.device.resident(plan.cluster_size) > 0
+
+
+def _fast_rstd(problem: Problem) -> bool:
+    """Forward: whether rstd is computed without calls, which take registers that a residual needs (experiment ST-10).
+
+    With a pre_bias or an activation beside it, the compiler spills without the calls, not with them.
+    """
+    plain = not problem.pre_bias and problem.activation is None
+    return plain and problem.residual_dtype is not None
+
+
+def _clusters(plan: Plan, problem: Problem) -> int:
+    """Forward: persistent clusters. As many as run at once, or up to 5% fewer if then all have as many rows, which is
+    faster (experiment FC-09).
+    """
+    if plan.n_programs:
+        return plan.n_programs
+    n_rows = problem.n_rows
+    most = problem.device.resident(plan.cluster_size, plan.programs_per_sm)
+    even = (n for n in range(most, most * 19 // 20, -1) if n_rows % n == 0)
+    return max(1, min(next(even, most), n_rows))

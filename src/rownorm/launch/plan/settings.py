@@ -1,0 +1,77 @@
+"""``Plan``: the regime and the launch settings of a problem."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Regime = Literal["tile", "resident", "cluster", "grid", "looped", "split"]
+REGIMES: tuple[Regime, ...] = ("tile", "resident", "cluster", "grid", "looped", "split")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a problem runs. Printing a plan shows its settings; ``reason`` says why they were chosen.
+
+    A program works on tiles of ``block_rows`` x ``block_cols`` elements.
+    """
+
+    regime: Regime
+    block_rows: int  # 1 except in the tile regime
+    block_cols: int
+    num_warps: int
+    cluster_size: int = 1  # programs that share a row; 1 except in the cluster regime
+    # tile, resident, cluster: tiles that cover one program's columns of a row.
+    # looped forward: chunks of a row, if the row fills them and they are few; else 0.
+    chunks: int = 0
+    programs_per_sm: int = 1  # backward, cluster: programs that run on each multiprocessor
+    num_stages: int = 1  # tiles in flight: backward tile, resident, cluster, grid; forward cluster
+    pipeline_depth: int = 0  # grid: rows between sending a row's sums and using them
+    part_cols: int = 0  # looped, split, grid: columns of one program's part of a row
+    n_programs: int = 0  # backward, cluster: programs, clusters or groups that share the rows
+    prefetch_parameters: bool = False  # forward tile, resident: weight and bias loaded with the row
+    fast_rstd: bool = False  # forward tile, resident, cluster: rsqrt and one Newton step
+    maxnreg: int = 0  # limit of registers per thread; 0: none
+    source: str = "rules"  # "rules", "table for <device>" or "forced"
+    reason: str = dataclasses.field(default="", compare=False)
+
+    def adapted(self, reason: str, **changes: Any) -> Plan:
+        """This plan with other settings, and the reason for them."""
+        reasons = "; ".join(filter(None, (self.reason, reason)))
+        return dataclasses.replace(self, **changes, reason=reasons)
+
+    def __str__(self) -> str:
+        columns = f"{self.chunks} * {self.block_cols}" if self.chunks > 1 else f"{self.block_cols}"
+        words = [
+            f"{self.regime}: {self.block_rows} x {columns} tile",
+            _count(self.num_warps, "warp"),
+        ]
+        if self.cluster_size > 1:
+            words.append(f"{self.cluster_size} programs per row")
+        if self.part_cols:
+            words.append(f"{self.part_cols} columns per part")
+        if self.n_programs:
+            words.append(_count(self.n_programs, self._sharing))
+        if self.num_stages > 1:
+            words.append(f"{self.num_stages} stages")
+        if self.pipeline_depth:
+            words.append(f"pipeline depth {self.pipeline_depth}")
+        if self.prefetch_parameters:
+            words.append("parameters prefetched")
+        if self.fast_rstd:
+            words.append("fast rstd")
+        if self.maxnreg:
+            words.append(f"at most {self.maxnreg} registers")
+        return ", ".join(words) + f" ({self.source})"
+
+    @property
+    def _sharing(self) -> str:
+        """What ``n_programs`` counts."""
+        if self.cluster_size > 1:
+            return "cluster"
+        return "group" if self.regime == "grid" else "program"
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -1,0 +1,206 @@
+"""Tuned tables: what a file must have, and which row a problem takes."""
+
+import copy
+import dataclasses
+import json
+
+import pytest
+import torch
+from planning import planner, problem, table_with
+
+from rownorm import launch
+from rownorm.launch.plan import table
+
+SETTINGS = {"regime": "resident", "block_rows": 1, "block_cols": 8192, "num_warps": 1}
+ROW = {
+    "direction": "forward",
+    "center": False,
+    "itemsize": 2,
+    "residual": 0,
+    "option": "",
+    "max_cols": 4096,
+    "settings": SETTINGS,
+    "gb_per_s": 4000,
+}
+HEAD = {"device": "some GPU", "torch": "2.11.0", "triton": "3.6.0", "date": "", "method": ""}
+
+
+def parse(*rows):
+    return table.parse({**HEAD, "plans": list(rows)}, "sm_00.json")
+
+
+def with_settings(**settings):
+    return {**ROW, "settings": {**SETTINGS, **settings}}
+
+
+def without(row, name):
+    row = copy.deepcopy(row)
+    del row[name]
+    return row
+
+
+def test_a_good_row_is_read():
+    (row,) = parse(ROW).rows
+    assert (row.max_cols, row.settings["num_warps"], row.ceiling_gb_per_s) == (4096, 1, None)
+    assert str(row) == "RMSNorm forward, 2-byte elements, up to 4096 columns"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({**ROW, "speed": 1}, "unknown speed; known are direction"),
+        (without(ROW, "gb_per_s"), "gb_per_s must be given"),
+        ({**ROW, "direction": "sideways"}, "direction must be one of .*'sideways'"),
+        ({**ROW, "center": 1}, "center must be one of"),
+        ({**ROW, "itemsize": 8}, "itemsize must be one of .*got 8"),
+        ({**ROW, "residual": 3}, "residual must be one of .*got 3"),
+        ({**ROW, "option": "tanh"}, "option must be one of .*'tanh'"),
+        ({**ROW, "max_cols": 0}, "max_cols must be a whole number, 1 or more; got 0"),
+        ({**ROW, "gb_per_s": "fast"}, "gb_per_s must be a whole number"),
+        (with_settings(warps=4), "unknown warps"),
+        ({**ROW, "settings": without(SETTINGS, "block_cols")}, "block_cols must be given"),
+        (with_settings(regime="streamed"), "regime must be one of .*'streamed'"),
+        (with_settings(num_warps=3), "num_warps must be a power of two; got 3"),
+        (with_settings(block_cols=-1), "block_cols must be a whole number, 1 or more"),
+        (with_settings(num_stages=0), "num_stages must be a whole number, 1 or more"),
+        (with_settings(maxnreg=-8), "maxnreg must be a whole number, 0 or more"),
+        (with_settings(fast_rstd=1), "fast_rstd must be true or false"),
+    ],
+)
+def test_a_bad_row_is_refused_by_name(row, message):
+    with pytest.raises(ValueError, match=f"^sm_00.json: row 1, .*{message}"):
+        parse({**ROW, "max_cols": 64}, row)
+
+
+def test_a_table_has_all_of_its_head():
+    with pytest.raises(ValueError, match=r"sm_00\.json: must have the keys device, torch, triton"):
+        table.parse({"device": "some GPU", "plans": []}, "sm_00.json")
+
+
+def test_rows_are_in_order_and_not_repeated():
+    wide, option = {**ROW, "max_cols": 8192}, {**ROW, "option": "pre_bias"}
+    backward = {**ROW, "direction": "backward"}
+    assert len(parse(ROW, wide, backward, option).rows) == 4
+    for rows in ((wide, ROW), (option, ROW), (backward, ROW)):
+        with pytest.raises(ValueError, match="must come before the row for"):
+            parse(*rows)
+    with pytest.raises(ValueError, match="of two rows for one width"):
+        parse(ROW, ROW)
+    looped = with_settings(regime="looped")
+    assert len(parse(looped, ROW).rows) == 2
+    for rows in ((ROW, looped), (looped, looped)):
+        with pytest.raises(ValueError, match="the first must be looped and the second not"):
+            parse(*rows)
+
+
+def test_the_row_with_the_next_larger_width_is_taken():
+    rows = [
+        {"max_cols": n, "settings": {**SETTINGS, "num_warps": w}} for n, w in ((64, 1), (512, 2))
+    ]
+    found = table_with(*rows)
+
+    def num_warps(n_cols, **changes):
+        plan = found.find(problem(n_cols=n_cols, center=False, **changes), 0, "")
+        return plan and plan.num_warps
+
+    assert [num_warps(n) for n in (1, 64, 65, 512, 513)] == [1, 1, 2, 2, None]
+    assert num_warps(64, dtype=torch.float32) is None
+    assert num_warps(64, residual_dtype=torch.float64) is None  # computes in fp64
+    assert found.find(problem(n_cols=64, center=True), 0, "") is None
+    assert found.find(problem(n_cols=64, center=False), 4, "") is None
+
+
+def test_a_looped_row_is_for_rows_that_fill_its_chunks():
+    chunks = {**SETTINGS, "regime": "looped", "block_cols": 1024}
+    found = table_with(
+        {"max_cols": 1024, "settings": SETTINGS},
+        {"max_cols": 4096, "settings": chunks},
+        {"max_cols": 4096, "settings": SETTINGS},
+        {"max_cols": 8192, "settings": chunks},
+    )
+
+    def regime(n_cols):
+        return found.find(problem(n_cols=n_cols, center=False), 0, "").regime
+
+    assert [regime(n) for n in (1024, 2047)] == ["resident", "resident"]
+    assert [regime(n) for n in (2048, 4096)] == ["looped", "looped"]
+    assert regime(5000) == "looped"  # no other row has this width
+    assert "that fill their chunks" in found.find(problem(n_cols=2048, center=False), 0, "").reason
+
+
+def test_an_activation_may_have_rows_of_its_own(monkeypatch):
+    """For some widths. For the others it takes those for all activations."""
+    kind = {"direction": "backward", "itemsize": 2}
+    every = [
+        {**kind, "option": "activation", "max_cols": n, "settings": SETTINGS}
+        for n in (1024, 4096, 8192)
+    ]
+    own = {**kind, "option": "gelu", "max_cols": 4096, "settings": {**SETTINGS, "num_warps": 2}}
+    rows = table_with(*every, own)
+    monkeypatch.setattr(planner, "table_of", lambda arch: rows)
+
+    def num_warps(n_cols, activation):
+        asked = problem("backward", 8192, n_cols, torch.bfloat16, center=False, n_column_sums=1)
+        return launch.plan(dataclasses.replace(asked, activation=activation)).num_warps
+
+    assert [num_warps(n, "gelu") for n in (100, 1024, 1025, 4096, 4097)] == [1, 1, 2, 2, 1]
+    assert [num_warps(n, "silu") for n in (1024, 4096)] == [1, 1]
+
+
+def test_a_row_with_an_option_is_taken_only_if_the_plain_norms_is_not_nearer():
+    plain = [{"max_cols": n, "settings": SETTINGS} for n in (1024, 4096)]
+    option = {"option": "pre_bias", "max_cols": 4096, "settings": {**SETTINGS, "num_warps": 2}}
+    found = table_with(*plain, option)
+
+    def num_warps(n_cols):
+        plan = found.find(problem(n_cols=n_cols, center=False, pre_bias=True), 0, "pre_bias")
+        return plan and plan.num_warps
+
+    assert [num_warps(n) for n in (1024, 1025, 4096, 4097)] == [None, 2, 2, None]
+
+
+def test_the_exact_row_comes_first_then_the_plain_norms_adapted(monkeypatch):
+    cluster = {"regime": "cluster", "block_rows": 1, "block_cols": 4096, "num_warps": 8}
+    cluster |= {"cluster_size": 4, "maxnreg": 64}
+    rows = table_with(
+        {"max_cols": 65536, "settings": cluster},
+        {"option": "pre_bias", "max_cols": 32768, "settings": {**cluster, "num_warps": 16}},
+        {"residual": 4, "max_cols": 65536, "settings": {**cluster, "cluster_size": 8}},
+    )
+    monkeypatch.setattr(planner, "table_of", lambda arch: rows)
+
+    def plan(n_cols, **changes):
+        return launch.plan(problem(n_cols=n_cols, center=False, **changes))
+
+    assert plan(32768, pre_bias=True).num_warps == 16
+    adapted = plan(65536, pre_bias=True)
+    assert (adapted.num_warps, adapted.block_cols, adapted.maxnreg) == (8, 2048, 0)
+    assert "pre_bias takes registers" in adapted.reason
+    assert plan(65536, residual_dtype=torch.float32).cluster_size == 8
+    both = plan(65536, residual_dtype=torch.float32, pre_bias=True)
+    assert (both.cluster_size, both.block_cols) == (8, 2048)
+    assert plan(65536, residual_dtype=torch.float16).num_stages == 2  # the plain norm's, adapted
+    assert plan(262144).source == "rules"
+
+
+def test_the_reason_of_a_row_has_its_figures():
+    measured = {"gb_per_s": 3000, "ceiling_gb_per_s": 4000, "experiment": "XX-01"}
+    found = table_with(
+        {"max_cols": 1024, "settings": SETTINGS},
+        {"max_cols": 4096, "settings": SETTINGS},
+        {"option": "pre_bias", "max_cols": 4096, "settings": SETTINGS, **measured},
+    )
+    reason = found.find(problem(n_cols=4096, center=False, pre_bias=True), 0, "pre_bias").reason
+    words = ("pre_bias", "1025 to 4096 columns", "3000 GB/s", "75% of the ceiling", "Triton 3.6.0")
+    for word in (*words, "experiment XX-01"):
+        assert word in reason
+
+
+def test_an_architecture_without_a_file_has_no_table():
+    assert table.table_of("sm_00") is None
+
+
+def test_rows_survive_a_round_trip_through_json():
+    (row,) = parse(json.loads(json.dumps(ROW))).rows
+    given = {name: value for name, value in dataclasses.asdict(row).items() if name in ROW}
+    assert given == ROW

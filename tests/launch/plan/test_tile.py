@@ -1,0 +1,131 @@
+"""The tile and resident regimes: rules, and what options change in a plan."""
+
+import dataclasses
+
+import pytest
+import torch
+from planning import AMPERE, BLACKWELL, H200, planner, problem, table_with
+
+from rownorm import launch
+from rownorm.launch import Plan
+from rownorm.launch.plan import tile
+from rownorm.launch.plan.capacity import loads_dy_with_h, next_power_of_2, sums_rows
+
+
+@pytest.mark.parametrize(("n", "power"), [(1, 1), (2, 2), (3, 4), (64, 64), (65, 128), (0, 1)])
+def test_next_power_of_2(n, power):
+    assert next_power_of_2(n) == power
+
+
+@pytest.mark.parametrize(
+    ("n_cols", "expected"),
+    [(100, (128, 1)), (5120, (1024, 5)), (6144, (2048, 3)), (8000, (8192, 1))],
+)
+def test_tiles_cover_a_row_with_few_idle_lanes(n_cols, expected):
+    assert tile.tiling(problem(n_cols=n_cols, on=BLACKWELL)) == expected
+    plan = launch.plan(problem(n_cols=n_cols, on=BLACKWELL))
+    assert (plan.block_cols, plan.chunks) == expected
+
+
+@pytest.mark.parametrize(("n_cols", "block_rows"), [(256, 4), (512, 2)])
+def test_backward_of_short_rows_runs_in_one_warp(n_cols, block_rows):
+    asked = problem("backward", 4096, n_cols, torch.bfloat16, BLACKWELL)
+    plan = launch.plan(asked)
+    assert (plan.regime, plan.block_rows, plan.num_warps) == ("tile", block_rows, 1)
+    assert "one warp" in plan.reason
+    twice = dataclasses.replace(asked, n_cols=2048)
+    assert launch.plan(twice).num_warps > 1
+
+
+def test_few_tiles_are_for_one_program():
+    """Then no second kernel has to add up its column sums."""
+    for n_rows, n_programs in ((8, 1), (9, 9), (1000, BLACKWELL.n_sms)):
+        asked = problem("backward", n_rows, 8192, torch.bfloat16, BLACKWELL)
+        plan = launch.plan(asked)
+        assert (plan.block_rows, plan.n_programs) == (1, n_programs)
+
+
+def test_the_rows_of_a_tile_are_summed_where_one_thread_has_them():
+    wide = Plan("tile", 4, 1024, 4)
+    assert sums_rows(wide, problem("backward", 100, 1024, torch.bfloat16))
+    assert sums_rows(wide, problem("backward", 100, 1024, torch.float32))
+    for other in (Plan("tile", 8, 512, 4), Plan("resident", 1, 1024, 4)):
+        assert not sums_rows(other, problem("backward", 100, 512, torch.bfloat16))
+
+
+def test_dy_is_loaded_with_h_where_a_thread_has_registers_for_it():
+    asked = problem("backward", 100, 4096, torch.bfloat16)
+    resident = Plan("resident", 1, 1024, 4, chunks=4)
+    assert loads_dy_with_h(resident, asked)
+    assert not loads_dy_with_h(dataclasses.replace(resident, chunks=5), asked)
+    assert not loads_dy_with_h(resident, dataclasses.replace(asked, n_column_sums=3))
+    assert not loads_dy_with_h(resident, dataclasses.replace(asked, dtype=torch.float32))
+    one = dataclasses.replace(resident, chunks=1)
+    assert loads_dy_with_h(one, dataclasses.replace(asked, dtype=torch.float32))
+    assert not loads_dy_with_h(one, dataclasses.replace(asked, dtype=torch.float64))
+    # A third sum takes no registers where one sum serves all rows of a tile.
+    rows = Plan("tile", 4, 1024, 4, chunks=1)
+    assert loads_dy_with_h(rows, dataclasses.replace(asked, n_cols=1024, n_column_sums=3))
+
+
+def test_parameters_are_not_prefetched_beside_a_residual_of_wide_rows():
+    plain = Plan("resident", 1, 1024, 4, prefetch_parameters=True)
+    for n_cols, prefetches in ((4096, True), (5120, False)):
+        asked = problem(n_cols=n_cols, residual_dtype=torch.bfloat16)
+        assert tile.with_residual(plain, asked).prefetch_parameters == prefetches
+
+
+def test_an_activation_of_centered_rows_takes_more_programs():
+    """Two rows of many elements per thread become one row in twice as many programs."""
+    two_rows = Plan("tile", 2, 4096, 8)
+    asked = problem("backward", 32768, 4096, torch.bfloat16, activation="silu")
+    plan = tile.with_options(two_rows, asked)
+    assert (plan.regime, plan.block_rows, plan.programs_per_sm) == ("resident", 1, 2)
+    assert "activation" in plan.reason
+    assert tile.with_options(two_rows, dataclasses.replace(asked, center=False)) == two_rows
+    assert tile.with_options(two_rows, dataclasses.replace(asked, activation=None)) == two_rows
+
+
+@pytest.mark.parametrize(
+    ("plain", "changes", "expected"),
+    [
+        # Several rows: fewer of them.
+        (Plan("tile", 8, 512, 4), {"n_cols": 512}, {"regime": "tile", "block_rows": 4}),
+        # One row: more warps, as long as a thread has 255 registers.
+        (Plan("resident", 1, 4096, 4), {"n_cols": 4096}, {"num_warps": 8}),
+        (Plan("resident", 1, 2048, 4), {"n_cols": 2048}, {}),
+    ],
+)
+def test_options_take_registers_from_rows(plain, changes, expected):
+    asked = problem("backward", 4096, activation="silu", n_column_sums=3, **changes)
+    plan = tile.with_options(plain, asked)
+    assert plan == dataclasses.replace(plain, **expected)
+    assert bool(plan.reason) == bool(expected)
+
+
+def test_an_activation_computes_few_idle_lanes():
+    plain = Plan("resident", 1, 8192, 8)
+    asked = problem("backward", 4096, 5120, torch.bfloat16, activation="silu")
+    plan = tile.with_options(plain, asked)
+    assert plan.block_cols == 1024
+    assert tile.with_options(plain, dataclasses.replace(asked, n_cols=8000)).block_cols == 8192
+
+
+def test_options_that_leave_no_registers_take_a_cluster():
+    changes = {"activation": "gelu", "n_column_sums": 3}
+    asked = problem("backward", 4096, 8192, torch.bfloat16, BLACKWELL)
+    assert launch.plan(asked).regime == "resident"
+    plan = launch.plan(dataclasses.replace(asked, **changes))
+    assert (plan.regime, plan.cluster_size) == ("cluster", 2)
+    # Where there are no clusters, programs all over the GPU share the row.
+    elsewhere = launch.plan(dataclasses.replace(asked, device=AMPERE, **changes))
+    assert elsewhere.regime == "grid"
+
+
+def test_a_tile_of_the_table_is_no_wider_than_the_row(monkeypatch):
+    settings = {"regime": "resident", "block_rows": 1, "block_cols": 4096, "num_warps": 4}
+    rows = table_with({"max_cols": 4096, "settings": settings})
+    monkeypatch.setattr(planner, "table_of", lambda arch: rows)
+    for n_cols, block_cols in ((4096, 4096), (3000, 4096), (2048, 2048), (100, 128)):
+        asked = problem(n_cols=n_cols, on=H200, center=False)
+        assert launch.plan(asked).block_cols == block_cols

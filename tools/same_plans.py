@@ -1,0 +1,221 @@
+"""Show that a change leaves every plan as it was.
+
+    PYTHONPATH=old/src python tools/same_plans.py write old.json
+    PYTHONPATH=new/src python tools/same_plans.py write new.json
+    python tools/same_plans.py compare old.json new.json
+
+``write`` plans millions of problems with the rownorm that Python imports and writes one digest per problem kind and
+block of widths. ``compare`` names the kinds and widths whose digests differ. Plans depend on Triton's version: write
+both files with the same one. The fields ``source`` and ``reason`` of a plan are not compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+WIDEST = 1 << 20
+BLOCK = 1024  # widths in one digest
+ACTIVATIONS = (None, "relu", "silu", "gelu", "gelu_tanh")
+REGIMES = ("tile", "resident", "cluster", "grid", "looped", "split")
+ROWS = (1, 8, 512, 4096, 32768)
+NOT_COMPARED = ("source", "reason")
+
+
+class Kind(NamedTuple):
+    """A problem without its width."""
+
+    arch: str
+    direction: str
+    center: bool
+    dtype: str
+    residual: str | None = None
+    activation: str | None = None
+    pre_bias: bool = False
+    n_column_sums: int = 0
+    n_rows: int = 4096
+    regime: str | None = None  # forced, or None
+
+    def __str__(self) -> str:
+        words = [self.arch, self.direction, "layer_norm" if self.center else "rms_norm", self.dtype]
+        words += [f"residual {self.residual}"] if self.residual else []
+        words += [self.activation] if self.activation else []
+        words += ["pre_bias"] if self.pre_bias else []
+        words += [f"{self.n_column_sums} sums", f"{self.n_rows} rows"]
+        return " ".join(words + ([f"forced {self.regime}"] if self.regime else []))
+
+
+def every_width() -> Sequence[int]:
+    return range(1, WIDEST + 1)
+
+
+def dense_widths() -> list[int]:
+    """Every width up to 20000, then every multiple of 512 and its neighbors."""
+    wide = {n + d for n in range(20480, WIDEST + 1, 512) for d in (-1, 0, 1)}
+    return sorted({*range(1, 20001), *wide, *sparse_widths()})
+
+
+def sparse_widths() -> list[int]:
+    """Powers of two, halves between them and their neighbors; some random widths."""
+    edges = [(1 << k) * m // 2 for k in range(1, 21) for m in (2, 3)] + [5120, 7168, 10240]
+    near = {edge + d for edge in edges for d in (-8, -1, 0, 1, 8)}
+    draw = random.Random(1)
+    drawn = {draw.randint(1, 1 << draw.randint(4, 20)) for _ in range(120)}
+    return sorted(n for n in near | drawn if 1 <= n <= WIDEST + 8)
+
+
+def kinds(archs: Sequence[str], quick: bool) -> Iterator[tuple[Kind, Sequence[int]]]:
+    """The kinds of problems, each with its widths."""
+    sparse, dense = sparse_widths(), dense_widths()
+    plain = list(itertools.product(("forward", "backward"), (False, True), ("bfloat16", "float32")))
+    if not quick:
+        for direction, center, dtype in plain:
+            sums = 1 + center if direction == "backward" else 0
+            yield Kind("sm_90", direction, center, dtype, n_column_sums=sums), every_width()
+        for direction, center, dtype in plain:
+            for residual, activation in itertools.product(
+                (None, "bfloat16", "float32"), (None, "silu", "gelu")
+            ):
+                for options in _pre_bias(direction, center):
+                    yield (
+                        Kind("sm_90", direction, center, dtype, residual, activation, *options),
+                        dense,
+                    )
+    every_option = itertools.product(
+        archs,
+        ("forward", "backward"),
+        (False, True),
+        ("bfloat16", "float32", "float64"),
+        (None, "bfloat16", "float32"),
+        ACTIVATIONS,
+    )
+    for arch, direction, center, dtype, residual, activation in every_option:
+        for options, n_rows in itertools.product(_pre_bias(direction, center, every=True), ROWS):
+            # The activation and the number of rows interact little: not each with each.
+            if activation in (None, "silu", "gelu") or n_rows == 4096:
+                kind = Kind(arch, direction, center, dtype, residual, activation, *options, n_rows)
+                yield kind, sparse
+        if activation in (None, "silu"):
+            sums = 1 + center if direction == "backward" else 0
+            for regime, n_rows in itertools.product(REGIMES, (8, 4096)):
+                yield (
+                    Kind(
+                        arch,
+                        direction,
+                        center,
+                        dtype,
+                        residual,
+                        activation,
+                        False,
+                        sums,
+                        n_rows,
+                        regime,
+                    ),
+                    sparse[::3],
+                )
+
+
+def _pre_bias(direction: str, center: bool, every: bool = False) -> list[tuple[bool, int]]:
+    """(pre_bias, n_column_sums): without and with a pre_bias; or every number of sums."""
+    if direction == "forward":
+        return [(False, 0), (True, 0)]
+    return [(False, n) for n in (range(4) if every else (1 + center, 2 + center))]
+
+
+def digests(kind: Kind, widths: Sequence[int], devices: dict[str, Any]) -> list[str]:
+    """One digest for each BLOCK of widths."""
+    import torch
+
+    from rownorm.launch import Plan, Problem, force, plan
+
+    fields = [f.name for f in dataclasses.fields(Plan) if f.name not in NOT_COMPARED]
+    dtype, residual = getattr(torch, kind.dtype), kind.residual and getattr(torch, kind.residual)
+    rest = (kind.center, kind.n_column_sums, devices[kind.arch], kind.activation, kind.pre_bias)
+    found = []
+    with force(regime=kind.regime) if kind.regime else contextlib.nullcontext():
+        for first in range(0, len(widths), BLOCK):
+            digest = hashlib.blake2b(digest_size=6)
+            for n_cols in widths[first : first + BLOCK]:
+                problem = Problem(kind.direction, kind.n_rows, n_cols, dtype, residual, *rest)  # type: ignore[arg-type]
+                try:
+                    chosen = plan(problem)
+                    values = ",".join([str(getattr(chosen, name)) for name in fields])
+                except ValueError:
+                    values = "ValueError"
+                digest.update(values.encode())
+            found.append(digest.hexdigest())
+    return found
+
+
+@click.group(help=__doc__)
+def main() -> None:
+    pass
+
+
+@main.command()
+@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--quick", is_flag=True, help="Leave out what takes most of the time: widths in large numbers."
+)
+@click.option("--arch", "archs", multiple=True, help="Only these architectures, beside sm_90.")
+def write(out: Path, quick: bool, archs: tuple[str, ...]) -> None:
+    """Plan many problems with the rownorm that Python imports."""
+    import triton
+
+    from rownorm.launch.resources import TARGETS
+
+    try:
+        from rownorm.launch.device import INTERPRETER
+    except ImportError:  # before launch/device.py
+        from rownorm.launch.problem import INTERPRETER
+
+    devices = {arch: target.device for arch, target in TARGETS.items()}
+    devices[INTERPRETER.arch] = INTERPRETER
+    found: dict[str, Any] = {}
+    for kind, widths in kinds(archs or tuple(devices), quick):
+        found[f"{kind}, {len(widths)} widths"] = digests(kind, widths, devices)
+    out.write_text(json.dumps({"triton": triton.__version__, "plans": found}, indent=0))
+    click.echo(f"wrote {len(found)} kinds of problems to {out}")
+
+
+@main.command()
+@click.argument("before", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("after", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def compare(before: Path, after: Path) -> None:
+    """Name the kinds of problems whose plans differ; exit status 1 if there are any."""
+    old, new = json.loads(before.read_text()), json.loads(after.read_text())
+    if old["triton"] != new["triton"]:
+        click.echo(f"written with different versions of Triton: {old['triton']}, {new['triton']}")
+    both = [kind for kind in old["plans"] if kind in new["plans"]]
+    lists = {len(widths): widths for widths in (every_width(), dense_widths(), sparse_widths())}
+    lists[len(sparse_widths()[::3])] = sparse_widths()[::3]
+    differing = 0
+    for kind in both:
+        widths = lists[int(kind.split()[-2])]
+        pairs = zip(old["plans"][kind], new["plans"][kind], strict=True)
+        blocks = [i for i, (a, b) in enumerate(pairs) if a != b]
+        if blocks:
+            differing += 1
+            spans = ", ".join(
+                f"{widths[i * BLOCK]} to {widths[min((i + 1) * BLOCK, len(widths)) - 1]}"
+                for i in blocks[:4]
+            )
+            click.echo(f"{kind}: {len(blocks)} blocks differ: {spans}")
+    alone = len(old["plans"]) + len(new["plans"]) - 2 * len(both)
+    click.echo(
+        f"{len(both)} kinds in both files, {differing} of them differ; {alone} in one file only"
+    )
+    raise SystemExit(1 if differing or not both else 0)
+
+
+if __name__ == "__main__":
+    main()
