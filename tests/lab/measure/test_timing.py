@@ -1,0 +1,147 @@
+"""How rounds are made up, and what they measure."""
+
+import gc
+import time
+
+import pytest
+import torch
+
+from rownorm.lab.measure import timing
+from rownorm.lab.measure.timing import CpuRounds, Plan, plan_round, rounds_of, shortened
+
+H200 = {"cache": 50 << 20, "peak": 4.8e12, "memory": 140 << 30, "on_gpu": True}
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="times a GPU")
+
+
+def test_large_inputs_take_turns():
+    plan = plan_round(1 << 29, 1 << 28, **H200)
+    assert plan.sets == 2  # each larger than the cache
+    assert plan.calls * (1 << 29) / 4.8e12 == pytest.approx(timing.GPU_ROUND, rel=0.15)
+
+
+def test_middling_inputs_exceed_the_cache():
+    plan = plan_round(8 << 20, 4 << 20, **H200)
+    assert plan.sets * (4 << 20) >= timing.CACHE_MULTIPLE * H200["cache"]
+    assert plan.calls * (8 << 20) / 4.8e12 >= 0.9 * timing.GPU_ROUND
+
+
+def test_small_inputs_go_round_once():
+    """The flush before the round leaves nothing in the cache, so there need not be thousands of them."""
+    plan = plan_round(16 << 10, 8 << 10, **H200)
+    assert plan.repeats == 1
+    assert plan.sets == pytest.approx(timing.GPU_ROUND / timing.SHORTEST_CALL, abs=1)
+
+
+def test_memory_is_bounded_but_two_sets_there_must_be():
+    small = H200 | {"memory": 1 << 30}
+    plan = plan_round(100 << 20, 10 << 20, **small)
+    assert plan.sets * (100 << 20) <= small["memory"] // 4
+    assert plan.sets >= 2
+    assert plan_round(1 << 30, 1 << 29, **small).sets == 2
+
+
+def test_what_is_unknown_has_a_default():
+    plan = plan_round(1 << 20, 1 << 19, cache=None, peak=None, memory=8 << 30, on_gpu=False)
+    assert plan.sets >= 2
+    assert plan.calls == plan.sets * plan.repeats
+
+
+def test_cpu_rounds_measure_one_call():
+    done = []
+    calls = [lambda i=i: (done.append(i), time.sleep(0.002)) for i in range(3)]
+    rounds = CpuRounds(calls, repeats=2)
+    done.clear()
+    seconds = rounds.run()()
+    assert done == [0, 1, 2, 0, 1, 2]
+    assert rounds.calls == 6
+    assert rounds.timer == "cpu_clock"
+    assert 0.002 <= seconds < 0.02
+
+
+def test_without_a_flush_the_clock_is_used():
+    assert isinstance(rounds_of([lambda: None], Plan(1, 3), None), CpuRounds)
+
+
+@pytest.mark.parametrize(
+    ("plan", "seconds", "expected"),
+    [
+        (Plan(500, 1), 2e-6, Plan(500, 1)),
+        (Plan(2, 2), 1e-3, Plan(2, 2)),
+        (Plan(500, 1), 1e-3, Plan(20, 1)),
+        (Plan(4, 100), 1e-3, Plan(4, 5)),
+        (Plan(30, 2), 1e-3, Plan(20, 1)),
+        (Plan(500, 1), 1.0, Plan(2, 1)),
+        (Plan(2, 1), 0.0, Plan(2, 1)),
+    ],
+)
+def test_a_slow_provider_has_fewer_calls_in_a_round(plan, seconds, expected):
+    assert shortened(plan, seconds) == expected
+    assert shortened(plan, seconds).calls <= plan.calls
+
+
+@needs_gpu
+def test_graph_rounds_measure_a_kernel():
+    flush = timing.Flush(torch.cuda.get_device_properties(0).L2_cache_size, torch.device("cuda"))
+    inputs = [torch.randn(1 << 26, device="cuda") for _ in range(2)]
+    with torch.cuda.stream(torch.cuda.Stream()):
+        rounds = rounds_of([lambda x=x: torch.neg(x) for x in inputs], Plan(2, 3), flush)
+        finish = rounds.run()
+        torch.cuda.synchronize()
+    assert rounds.timer == "cuda_graph"
+    assert rounds.calls == 6
+    gigabytes_per_second = 2 * inputs[0].nbytes / finish() / 1e9
+    assert 100 < gigabytes_per_second < 20_000
+
+
+@needs_gpu
+def test_what_cannot_be_captured_is_timed_by_events():
+    flush = timing.Flush(32 << 20, torch.device("cuda"))
+    x = torch.randn(1 << 24, device="cuda")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        rounds = rounds_of([lambda: x.sum().item()] * 3, Plan(3, 1), flush)
+        finish = rounds.run()
+        torch.cuda.synchronize()
+        assert rounds.timer == "device_events"
+        assert 1e-6 < finish() < 1e-2
+        # The stream is still good for the next one.
+        assert rounds_of([lambda: torch.neg(x)], Plan(1, 1), flush).timer == "cuda_graph"
+
+
+@pytest.mark.parametrize(
+    ("slowest", "calls"), [(0.0, 64), (5e-6, 64), (1e-4, 50), (1e-3, 5), (2e-3, 4), (1.0, 4)]
+)
+def test_host_calls_are_few_where_the_device_is_busy_for_long(slowest, calls):
+    assert timing.host_calls(slowest) == calls
+
+
+@needs_gpu
+def test_host_time_does_not_wait_for_the_device():
+    x = torch.randn(1 << 28, device="cuda")
+    torch.neg(x)
+    assert timing.host_seconds(lambda: torch.neg(x), calls=20) < 1e-4
+
+
+@needs_gpu
+def test_peak_memory_counts_outputs_and_what_was_alive_meanwhile():
+    x = torch.randn(1 << 20, device="cuda")
+    assert timing.peak_bytes(lambda: torch.neg(x)) == x.nbytes
+    assert timing.peak_bytes(lambda: torch.neg(torch.neg(x))) == 2 * x.nbytes
+
+
+def test_garbage_is_not_collected_while_memory_is_measured(monkeypatch):
+    """Tensors of the case before, freed in the middle of a call, made its peak 0."""
+    for name in ("synchronize", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    for name in ("memory_allocated", "max_memory_allocated"):
+        monkeypatch.setattr(torch.cuda, name, lambda: 0)
+    seen = []
+    timing.peak_bytes(lambda: seen.append(gc.isenabled()))
+    assert seen == [False]
+    assert gc.isenabled()
+
+    def fails():
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="memory"):
+        timing.peak_bytes(fails)
+    assert gc.isenabled()
