@@ -125,7 +125,7 @@ def _of_provider(case: Case, provider: str) -> Record:
             why = "y is off by 812 ulp; at most 2 are allowed"
             return record(case, provider, status="wrong", why=why, accuracy=bad)
         case "quack", 16384, "layer_norm":
-            return record(case, provider, suspicions=["spread 40 %"])
+            return record(case, provider, suspect=["spread of 40%"])
     return record(case, provider)
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rownorm.lab.device import facts as devices
+from rownorm.lab.device import facts as device_facts
 from rownorm.lab.device import sensors
 from rownorm.lab.device.facts import database, facts_of, known
 
@@ -118,24 +118,24 @@ def test_an_unknown_gpu_is_asked():
 def test_a_part_of_a_gpu_has_no_known_peak():
     facts = facts_of(properties("NVIDIA H200 MIG 1g.18gb"), "cuda", (4.8 * TB, "NVML"))
     assert facts.peak_bytes_per_second is None
-    assert "a part of a GPU" in facts.peak_source
+    assert "a partition of a GPU" in facts.peak_source
 
 
 def test_what_is_here():
-    (*_, last) = found = devices.all_devices()
-    assert found[0] == devices.describe()
+    (*_, last) = found = device_facts.all_devices()
+    assert found[0] == device_facts.describe()
     assert last.memory_bytes > 2**28
     assert last.name
     if not torch.cuda.is_available():
         assert (last.kind, last.sms, last.peak_bytes_per_second) == ("cpu", None, None)
         assert last.peak_source == "unknown"
-        assert devices.clocks() is None
+        assert sensors.clocks() is None
         assert sensors.driver_version() == ""
-        assert sensors.asked_peak() is None
+        assert sensors.reported_peak() is None
     else:
         assert last.sms > 0
 
 
 def test_throttle_reasons_in_words():
-    assert sensors.throttle_reasons(0x1 | 0x2) == []  # idle, and clocks that someone set
+    assert sensors.throttle_reasons(0x1 | 0x2) == []  # idle, and clocks set by the user
     assert sensors.throttle_reasons(0x4 | 0x40) == ["power cap", "hardware thermal slowdown"]

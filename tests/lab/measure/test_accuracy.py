@@ -132,9 +132,9 @@ def with_one(output, value):
         (lambda y: with_one(y, 9.0), "y is off by"),
         (lambda y: with_one(y, torch.nan), "y has values that are not finite"),
         (lambda y: with_one(y, torch.inf), "y has values that are not finite"),
-        (lambda y: y.float(), "y is float32, should be bfloat16"),
-        (lambda y: y[:, 1:], r"y has shape \(32, 127\), should be \(32, 128\)"),
-        (lambda y: None, "y is a NoneType, should be a tensor"),
+        (lambda y: y.float(), "y is float32, expected bfloat16"),
+        (lambda y: y[:, 1:], r"y has shape \(32, 127\), expected \(32, 128\)"),
+        (lambda y: None, "y is a NoneType, expected a tensor"),
     ],
 )
 def test_what_is_wrong_is_named(right, strict, fault, why):
@@ -157,7 +157,7 @@ def test_wrong_gradients_are_named(right, place):
 def test_too_few_outputs(right):
     t, outputs = right
     judged = judge(CASE, t, outputs[:2], strict=False)
-    assert judged.why == "returned 2 tensors, should be 4: y, dx, dweight, dbias"
+    assert judged.why == "returned 2 tensors, expected 4: y, dx, dweight, dbias"
 
 
 def test_one_ulp_in_one_element_is_over_the_budget_but_forgiven_a_peer(right):

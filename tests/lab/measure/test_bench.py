@@ -255,7 +255,7 @@ def test_interrupting_keeps_the_cases_that_are_finished():
 def test_progress():
     steps = []
     other = Case(operation="rms_norm", rows=4, cols=32, dtype="fp32")
-    run([CASE, other], ["rownorm", "torch"], told=steps.append)
+    run([CASE, other], ["rownorm", "torch"], on_step=steps.append)
     assert {step.total for step in steps} == {4}
     assert [step.done for step in steps] == sorted(step.done for step in steps)
     assert {step.done for step in steps} == {0, 2}
@@ -276,22 +276,22 @@ def test_unknown_names():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_device_that_is_not_there():
-    with pytest.raises(ValueError, match="'cuda' was asked for, but torch sees no GPU"):
+    with pytest.raises(ValueError, match="'cuda' was requested, but torch sees no GPU"):
         next(bench([CASE], ["rownorm"], run="test", device="cuda"))
 
 
 def test_the_interpreter_is_suspect(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     record = one(CASE, "rownorm")
-    assert any("interpreter" in reason for reason in record.suspicions)
+    assert any("interpreter" in reason for reason in record.suspect)
 
 
 def test_cold_only_where_the_inputs_exceed_the_cache():
     here = machine.machine_of("cpu", [])._replace(cache=1 << 12)
-    plan = here.plan(CASE)
-    assert here.cold(CASE, plan)
+    size = here.round_size(CASE)
+    assert here.cold(CASE, size)
     large = here._replace(cache=1 << 30)
-    assert not large.cold(CASE, large.plan(CASE))
+    assert not large.cold(CASE, large.round_size(CASE))
 
 
 def test_what_only_a_cycle_holds_is_freed_after_each_case():
@@ -322,7 +322,7 @@ def test_what_only_a_cycle_holds_is_freed_after_each_case():
 
 @pytest.mark.parametrize(
     ("slowest", "calls", "rounds"),
-    [(1e-3, 5, bench_module.HOST_ROUNDS), (2e-5, 64, bench_module.BRIEF_HOST_ROUNDS)],
+    [(1e-3, 5, bench_module.HOST_ROUNDS), (2e-5, 64, bench_module.SMALL_CASE_HOST_ROUNDS)],
     ids=["long", "brief"],
 )
 def test_everyone_makes_as_many_calls_for_host_time(slowest, calls, rounds, monkeypatch):
@@ -331,11 +331,11 @@ def test_everyone_makes_as_many_calls_for_host_time(slowest, calls, rounds, monk
     contestants = []
     for name, seconds in (("quick", [1e-5] * 3), ("slow", [9.0, slowest, slowest])):
         plant(name, None)
-        one = bench_module.Contestant(providers.all_providers()[name])
+        one = bench_module.Measurement(providers.all_providers()[name])
         one.seconds = seconds
         one.calls = [lambda name=name: counted.update({name: counted[name] + 1})]
         contestants.append(one)
-    bench_module._host_rounds(contestants, random.Random(0))
+    bench_module._time_host(contestants, random.Random(0))
     assert counted == {"quick": calls * rounds, "slow": calls * rounds}
     assert [len(one.host_seconds) for one in contestants] == [rounds] * 2
 
@@ -353,7 +353,7 @@ def test_on_a_gpu(operation, direction):
         assert record.status == "ok", record.why
         assert record.method.timer == "cuda_graph"
         assert record.method.cold
-        assert len(record.host_seconds) == bench_module.BRIEF_HOST_ROUNDS
+        assert len(record.host_seconds) == bench_module.SMALL_CASE_HOST_ROUNDS
         assert record.peak_bytes >= case.rows * case.cols * 2
         assert 1e-7 < min(record.seconds) < 1e-3
 
@@ -364,4 +364,4 @@ def test_what_does_not_fit_into_memory_is_not_begun():
     (made,) = bench([case], ["torch"], run="one")
     assert made.status == "failed"
     assert "MemoryError: needs" in made.why
-    assert "GiB are there" in made.why
+    assert "; the device has" in made.why

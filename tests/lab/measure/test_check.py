@@ -57,7 +57,7 @@ def test_every_combination_has_a_row():
         assert row.worst
         if row.ours:
             assert 0 < row.budget_used <= 1
-        assert msgspec.json.decode(msgspec.json.encode(row), type=check_module.Row) == row
+        assert msgspec.json.decode(msgspec.json.encode(row), type=check_module.CheckResult) == row
 
 
 def test_rownorm_is_within_its_budget_on_all_data():
@@ -144,7 +144,7 @@ def test_unknown_names():
 
 def test_kernels_are_checked_in_the_interpreter():
     """A real process with TRITON_INTERPRET=1, beside the CPU path of this one."""
-    said = []
+    steps = []
     made = rows(
         operations=("layer_norm",),
         dtypes=("bf16",),
@@ -153,7 +153,7 @@ def test_kernels_are_checked_in_the_interpreter():
         directions=("forward", "backward"),
         kernels=True,
         shapes=((3, 40),),
-        told=said.append,
+        on_step=steps.append,
     )
     assert [(row.provider, row.direction, row.status) for row in made] == [
         ("rownorm", "forward", "ok"),
@@ -165,7 +165,7 @@ def test_kernels_are_checked_in_the_interpreter():
     ]
     # bf16 is rounded here and cut off there: the kernels really ran somewhere else.
     assert made[0].max_ulp <= 0.51 < made[2].max_ulp
-    assert said == ["rownorm layer_norm", "kernels in Triton's interpreter"]
+    assert steps == ["rownorm layer_norm", "kernels in Triton's interpreter"]
 
 
 def test_a_process_that_dies_is_an_error(monkeypatch):

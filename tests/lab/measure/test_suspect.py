@@ -1,9 +1,9 @@
-"""Reasons to doubt a measurement."""
+"""Reasons to distrust a measurement."""
 
 import pytest
 
 from rownorm.lab.cases.case import Case
-from rownorm.lab.measure.suspect import summary, suspicions
+from rownorm.lab.measure.suspect import suspect_reasons, typical_clocks
 from rownorm.lab.results.records import Clocks, Method
 
 CASE = Case(operation="rms_norm", rows=1024, cols=1024, dtype="bf16")  # 4 MiB and a bit
@@ -13,7 +13,7 @@ COOL = Clocks(sm_mhz=1980, memory_mhz=3201, temperature_c=40, power_w=300.0)
 
 
 def of(seconds=STEADY, clocks=(COOL, COOL), method=METHOD, peak=1e13, **more):
-    return suspicions(CASE, method, seconds, clocks, peak=peak, **more)
+    return suspect_reasons(CASE, method, seconds, clocks, peak=peak, **more)
 
 
 def test_nothing_odd():
@@ -37,7 +37,7 @@ def test_spread():
 def test_too_short_to_be_timed(timer):
     method = Method(timer=timer, rotation=2, calls=2, rounds=6, cold=True)
     (one,) = of(method=method)
-    assert "near what the timer can resolve" in one
+    assert "near the resolution of the timer" in one
 
 
 def test_throttling():
@@ -57,8 +57,8 @@ def test_interpreter():
 
 
 def test_one_value_for_the_clocks_of_a_case():
-    assert summary([]) is None
-    made = summary([COOL, Clocks(sm_mhz=1900, throttled=["power cap"]), COOL])
+    assert typical_clocks([]) is None
+    made = typical_clocks([COOL, Clocks(sm_mhz=1900, throttled=["power cap"]), COOL])
     assert made == Clocks(
         sm_mhz=1980, memory_mhz=3201, temperature_c=40, power_w=300.0, throttled=["power cap"]
     )

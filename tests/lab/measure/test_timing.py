@@ -7,41 +7,41 @@ import pytest
 import torch
 
 from rownorm.lab.measure import timing
-from rownorm.lab.measure.timing import CpuRounds, Plan, plan_round, rounds_of, shortened
+from rownorm.lab.measure.timing import CpuRounds, RoundSize, round_size, rounds_of, shortened
 
 H200 = {"cache": 50 << 20, "peak": 4.8e12, "memory": 140 << 30, "on_gpu": True}
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="times a GPU")
 
 
 def test_large_inputs_take_turns():
-    plan = plan_round(1 << 29, 1 << 28, **H200)
+    plan = round_size(1 << 29, 1 << 28, **H200)
     assert plan.sets == 2  # each larger than the cache
     assert plan.calls * (1 << 29) / 4.8e12 == pytest.approx(timing.GPU_ROUND, rel=0.15)
 
 
 def test_middling_inputs_exceed_the_cache():
-    plan = plan_round(8 << 20, 4 << 20, **H200)
+    plan = round_size(8 << 20, 4 << 20, **H200)
     assert plan.sets * (4 << 20) >= timing.CACHE_MULTIPLE * H200["cache"]
     assert plan.calls * (8 << 20) / 4.8e12 >= 0.9 * timing.GPU_ROUND
 
 
 def test_small_inputs_go_round_once():
     """The flush before the round leaves nothing in the cache, so there need not be thousands of them."""
-    plan = plan_round(16 << 10, 8 << 10, **H200)
+    plan = round_size(16 << 10, 8 << 10, **H200)
     assert plan.repeats == 1
     assert plan.sets == pytest.approx(timing.GPU_ROUND / timing.SHORTEST_CALL, abs=1)
 
 
 def test_memory_is_bounded_but_two_sets_there_must_be():
     small = H200 | {"memory": 1 << 30}
-    plan = plan_round(100 << 20, 10 << 20, **small)
+    plan = round_size(100 << 20, 10 << 20, **small)
     assert plan.sets * (100 << 20) <= small["memory"] // 4
     assert plan.sets >= 2
-    assert plan_round(1 << 30, 1 << 29, **small).sets == 2
+    assert round_size(1 << 30, 1 << 29, **small).sets == 2
 
 
 def test_what_is_unknown_has_a_default():
-    plan = plan_round(1 << 20, 1 << 19, cache=None, peak=None, memory=8 << 30, on_gpu=False)
+    plan = round_size(1 << 20, 1 << 19, cache=None, peak=None, memory=8 << 30, on_gpu=False)
     assert plan.sets >= 2
     assert plan.calls == plan.sets * plan.repeats
 
@@ -59,19 +59,19 @@ def test_cpu_rounds_measure_one_call():
 
 
 def test_without_a_flush_the_clock_is_used():
-    assert isinstance(rounds_of([lambda: None], Plan(1, 3), None), CpuRounds)
+    assert isinstance(rounds_of([lambda: None], RoundSize(1, 3), None), CpuRounds)
 
 
 @pytest.mark.parametrize(
     ("plan", "seconds", "expected"),
     [
-        (Plan(500, 1), 2e-6, Plan(500, 1)),
-        (Plan(2, 2), 1e-3, Plan(2, 2)),
-        (Plan(500, 1), 1e-3, Plan(20, 1)),
-        (Plan(4, 100), 1e-3, Plan(4, 5)),
-        (Plan(30, 2), 1e-3, Plan(20, 1)),
-        (Plan(500, 1), 1.0, Plan(2, 1)),
-        (Plan(2, 1), 0.0, Plan(2, 1)),
+        (RoundSize(500, 1), 2e-6, RoundSize(500, 1)),
+        (RoundSize(2, 2), 1e-3, RoundSize(2, 2)),
+        (RoundSize(500, 1), 1e-3, RoundSize(20, 1)),
+        (RoundSize(4, 100), 1e-3, RoundSize(4, 5)),
+        (RoundSize(30, 2), 1e-3, RoundSize(20, 1)),
+        (RoundSize(500, 1), 1.0, RoundSize(2, 1)),
+        (RoundSize(2, 1), 0.0, RoundSize(2, 1)),
     ],
 )
 def test_a_slow_provider_has_fewer_calls_in_a_round(plan, seconds, expected):
@@ -84,7 +84,7 @@ def test_graph_rounds_measure_a_kernel():
     flush = timing.Flush(torch.cuda.get_device_properties(0).L2_cache_size, torch.device("cuda"))
     inputs = [torch.randn(1 << 26, device="cuda") for _ in range(2)]
     with torch.cuda.stream(torch.cuda.Stream()):
-        rounds = rounds_of([lambda x=x: torch.neg(x) for x in inputs], Plan(2, 3), flush)
+        rounds = rounds_of([lambda x=x: torch.neg(x) for x in inputs], RoundSize(2, 3), flush)
         finish = rounds.run()
         torch.cuda.synchronize()
     assert rounds.timer == "cuda_graph"
@@ -98,13 +98,13 @@ def test_what_cannot_be_captured_is_timed_by_events():
     flush = timing.Flush(32 << 20, torch.device("cuda"))
     x = torch.randn(1 << 24, device="cuda")
     with torch.cuda.stream(torch.cuda.Stream()):
-        rounds = rounds_of([lambda: x.sum().item()] * 3, Plan(3, 1), flush)
+        rounds = rounds_of([lambda: x.sum().item()] * 3, RoundSize(3, 1), flush)
         finish = rounds.run()
         torch.cuda.synchronize()
         assert rounds.timer == "device_events"
         assert 1e-6 < finish() < 1e-2
         # The stream is still good for the next one.
-        assert rounds_of([lambda: torch.neg(x)], Plan(1, 1), flush).timer == "cuda_graph"
+        assert rounds_of([lambda: torch.neg(x)], RoundSize(1, 1), flush).timer == "cuda_graph"
 
 
 @pytest.mark.parametrize(

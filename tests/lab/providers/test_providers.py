@@ -72,7 +72,7 @@ def test_plain_kernels_need_a_gpu_or_the_interpreter(monkeypatch):
         (
             "liger",
             {"operation": "add_rms_norm", "residual_dtype": "fp32"},
-            "a residual stream in a dtype of its own",
+            "a residual stream in another dtype than x",
         ),
         (
             "flashinfer",

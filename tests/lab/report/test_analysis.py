@@ -14,7 +14,7 @@ from support.lab_records import H200, cpu_records, failed_records, gpu_records, 
 
 QUESTIONS = (
     "1. What is the arithmetic intensity?",
-    "2. Is it bound by arithmetic, by memory, or by starting up?",
+    "2. Is it bound by compute, by memory, or by launch overhead?",
     "3. What percentage of peak bandwidth does it reach?",
     "4. How does it scale with the batch?",
 )
@@ -46,18 +46,18 @@ def test_every_question_has_figures():
     assert f"{2 * 2 * 512 * 4096 + 2 * 4096:,}" in line
     assert line.endswith("| 0.999 |")
     assert "**14 flop/byte**" in text  # 67 TFLOP/s over 4.8 TB/s
-    assert "memory; arithmetic could be 14x as much" in row_of(
+    assert "memory; compute could be 14 times higher" in row_of(
         text, "rms_norm forward bf16", "1, ridge 14"
     )
-    assert re.search(r"4,0\d0 GB/s .*\| 84 % \| 96 % \|", text)
-    assert "### Not measured or doubtful" in text
+    assert re.search(r"4,0\d0 GB/s .*\| 84% \| 96% \|", text)
+    assert "### Not measured or suspect" in text
     assert "pip install flashinfer-python" in text
 
 
 def test_low_share_of_the_ceiling_is_not_called_memory_bound():
     case = Case(operation="rms_norm", rows=4096, cols=4096)
     slow = [record(case, "rownorm", seconds=[1e-3]), record(case, "ceiling", seconds=[1e-5])]
-    assert "not arithmetic, and memory is not used fully" in analysis(results_of(slow))
+    assert "neither: memory bandwidth is not saturated" in analysis(results_of(slow))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_scaling_with_the_batch(times, saturated, flat):
     tall = scaling.by_rows(results_of(batches(times))[0].rows)
     assert [row.record.case.rows for row in tall] == sorted(times)
     assert scaling.saturation(tall) == saturated
-    assert scaling.start_up(tall) == flat
+    assert scaling.launch_bound_rows(tall) == flat
 
 
 def test_saturation_in_words():
@@ -84,7 +84,7 @@ def test_saturation_in_words():
 
 
 def test_extrapolated_row_count():
-    # start 2 µs, limit 4e12: 90 % of it takes 9 x 2 µs x 4e12 = 72e6 bytes, 16384 a row: 4395 rows, in one digit.
+    # start 2 µs, limit 4e12: 90% of it takes 9 x 2 µs x 4e12 = 72e6 bytes, 16384 a row: 4395 rows, in one digit.
     times = {rows: 2 + (rows * 16384 + 8192) / 4e6 for rows in (128, 512)}
     tall = scaling.by_rows(results_of(batches(times))[0].rows)
     assert scaling.extrapolated(tall) == 4000
@@ -93,7 +93,7 @@ def test_extrapolated_row_count():
 def test_what_cannot_be_answered_names_the_command():
     case = Case(operation="rms_norm", rows=8, cols=4096)
     text = analysis(results_of([record(case, "rownorm")]))
-    assert "These records cannot tell" in text
+    assert "Not measured: no case has two row counts" in text
     assert "`rownorm bench --suite batch`" in text
     assert "with the provider `ceiling`" in text
 
@@ -123,7 +123,7 @@ def test_cpu_timings_are_called_that():
 
 def test_nothing_measured_and_nothing_at_all():
     assert "1 failed" in analysis(results_of(failed_records()))
-    assert "`rownorm bench` makes some" in analysis([])
+    assert "Measure some with `rownorm bench`" in analysis([])
     assert "1 damaged line left out: line 3: not JSON" in analysis([], [(3, "not JSON")])
 
 

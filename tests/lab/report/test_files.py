@@ -8,9 +8,9 @@ import pytest
 import vl_convert
 
 from rownorm.lab.cases.case import Case
-from rownorm.lab.report import is_plot, write_report
 from rownorm.lab.report.charts import LOOKS, OTHER_LOOKS, Charts, drawn, looks_of
 from rownorm.lab.report.points import points_of
+from rownorm.lab.report.write import is_plot, write_report
 from rownorm.lab.results.files import write_whole
 from rownorm.lab.results.rows import results_of
 from support.lab_records import cpu_records, failed_records, gpu_records, record
@@ -28,8 +28,8 @@ def size_of_png(path) -> tuple[int, int]:
 
 
 def test_a_report_is_a_page_an_analysis_and_plots(tmp_path):
-    told = []
-    written = write_report(few(gpu_records()), tmp_path / "out", told=told.append)
+    steps = []
+    written = write_report(few(gpu_records()), tmp_path / "out", on_step=steps.append)
     names = sorted(path.relative_to(tmp_path / "out").as_posix() for path in written)
     assert names == [
         "analysis.md",
@@ -43,7 +43,7 @@ def test_a_report_is_a_page_an_analysis_and_plots(tmp_path):
     ]
     there = sorted(p for p in (tmp_path / "out").rglob("*") if p.is_file())
     assert there == sorted(written)  # and no temporary file is left
-    assert "drawing roofline.png" in told
+    assert "drawing roofline.png" in steps
     assert {path for path in written if is_plot(path)} == set(
         (tmp_path / "out" / "plots").iterdir()
     )
@@ -100,23 +100,23 @@ def test_widths_are_labelled(widths):
     assert max(widths) > 2**16 or labels >= set(powers)
 
 
-def luminance(colour: str) -> float:
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+def luminance(color: str) -> float:
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return sum(weight * p for weight, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 @pytest.mark.parametrize("paper", ("#fafaf9", "#1d2024"))
-def test_colours_can_be_seen_on_light_and_on_dark(paper):
-    for name, (colour, _) in [*LOOKS.items(), *enumerate(OTHER_LOOKS)]:
-        dark, light = sorted((luminance(colour), luminance(paper)))
+def test_colors_can_be_seen_on_light_and_on_dark(paper):
+    for name, (color, _) in [*LOOKS.items(), *enumerate(OTHER_LOOKS)]:
+        dark, light = sorted((luminance(color), luminance(paper)))
         assert (light + 0.05) / (dark + 0.05) >= 3, name
 
 
 def test_a_provider_looks_the_same_in_any_company():
     names = [*LOOKS, "new", "newer"]
     assert looks_of(names)["liger"] == looks_of(["liger"])["liger"]
-    assert len({colour for colour, _ in looks_of(names).values()}) == len(names)
+    assert len({color for color, _ in looks_of(names).values()}) == len(names)
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from rownorm.lab.cases.case import Case
-from rownorm.lab.report import write_report
+from rownorm.lab.report.write import write_report
 from support.lab_records import CPU, H200, cpu_records, gpu_records, record
 
 CHROMIUM = shutil.which("chromium")
@@ -51,19 +51,19 @@ def reports(tmp_path_factory):
 @pytest.fixture
 def visit(browser):
     """Open a file, wait until it is drawn, and hold it to its word at the end: no errors, no requests."""
-    contexts, troubles = [], []
+    contexts, failures = [], []
 
     def visit(path, **options):
         context = browser.new_context(**options)
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda message: troubles.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("console", lambda message: failures.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: failures.append(str(error)))
         page.on(
             "request",
             lambda request: (
                 request.url.startswith(("file:", "data:", "blob:"))
-                or troubles.append(f"request: {request.url}")
+                or failures.append(f"request: {request.url}")
             ),
         )
         page.goto(path.as_uri())
@@ -74,7 +74,7 @@ def visit(browser):
     yield visit
     for context in contexts:
         context.close()
-    assert troubles == []
+    assert failures == []
 
 
 def drawn(page, after: int = 0) -> int:
@@ -285,7 +285,7 @@ def test_names_from_records_are_only_names(tmp_path, visit):
     case = Case(operation="rms_norm", rows=8, cols=64, name=bad)
     records = [
         record(case, "rownorm", place),
-        msgspec.structs.replace(record(case, "torch", place), provider=bad, suspicions=[bad]),
+        msgspec.structs.replace(record(case, "torch", place), provider=bad, suspect=[bad]),
         record(case, "liger", place, status="failed", why=bad),
     ]
     written = write_report(records, tmp_path, plots=False, damaged=[(1, bad)])

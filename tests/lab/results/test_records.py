@@ -25,7 +25,7 @@ FULL = record(
     peak_bytes=4096,
     accuracy=Accuracy(max_error=1e-3, mean_error=1e-5, max_ulp=0.5, worst="y"),
     clocks=Clocks(sm_mhz=1980, throttled=["power cap"]),
-    suspicions=["spread 40 %"],
+    suspect=["spread of 40%"],
     run="one",
     time="2026-01-01T00:00:00Z",
 )
@@ -83,7 +83,7 @@ def test_a_killed_run_loses_its_last_line_only(file, kept):
     file.write_bytes(whole[:start] + whole[start:][:kept])
     reading = read(file)
     assert reading.records == [FULL]
-    assert reading.damaged == [(2, "cut off: the run ended while it was being written")]
+    assert reading.damaged == [(2, "cut off: the run ended while the line was written")]
 
     written(file, REFUSED, append=True)
     assert read(file).records == [FULL, REFUSED]
@@ -97,12 +97,12 @@ def test_a_killed_run_loses_its_last_line_only(file, kept):
         (b"\xff\xfe{}", "not JSON"),
         (b"[]", "not a record"),
         (b"{}", "schema 0"),
-        (b'{"schema": 2}', "schema 2, where this rownorm reads 1: a newer rownorm wrote it"),
+        (b'{"schema": 2}', "schema 2, but this rownorm reads 1: a newer rownorm wrote it"),
         (b'{"schema": "one"}', "not a record"),
         (b'{"schema": 1, "provider": 3}', "not a record"),
     ],
 )
-def test_damaged_lines_are_told_and_the_others_used(file, line, reason):
+def test_damaged_lines_are_reported_and_the_others_used(file, line, reason):
     written(file, FULL)
     file.write_bytes(file.read_bytes() + line + b"\n\n")
     written(file, REFUSED, append=True)
@@ -120,7 +120,7 @@ def test_a_case_that_cannot_be_is_a_damaged_line(file):
     assert "rows must be a positive integer" in why
 
 
-def test_several_files_are_told_apart(file, tmp_path):
+def test_the_reason_of_a_damaged_line_names_its_file(file, tmp_path):
     other = tmp_path / "other.jsonl"
     written(file, FULL)
     other.write_text("oh dear\n")

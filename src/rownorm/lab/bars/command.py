@@ -60,7 +60,13 @@ def command() -> None:
     known=bars.PROVIDERS,
     help=f"{', '.join(bars.PROVIDERS)}. Those named must be installed. Default: all of a part that are.",
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Rounds for each case.",
+)
 @click.option(
     "--workers",
     type=click.IntRange(min=0),
@@ -176,9 +182,10 @@ def judge(context: click.Context, /, folders: Sequence[Path], required: int) -> 
 @click.option("--out", type=FOLDER, required=True, help="Folder of the pages; pages are replaced.")
 @click.option("--package", is_flag=True, help="Also write the data file into the rownorm package.")
 def publish(folders: Sequence[Path], out: Path, package: bool) -> None:
-    """Write the runs in FOLDERS as Markdown pages, one per part, an index page, and a small data file.
+    """Write runs as Markdown pages and a data file.
 
-    The pages show the figures of the first folder; the index has the bars with the worst case of each run.
+    One page per part shows the figures of the first of the FOLDERS; an index page has the bars with the worst case of
+    each run.
     """
     from ..tune.table import shipped_table
     from .publish import publish as write_pages
