@@ -155,7 +155,7 @@ def test_names_and_keys():
 
 
 def test_cases_and_suites_need_no_torch():
-    """With the package's own import of torch taken away, the lab's nouns import none."""
+    """Cases, suites, records and statistics import no torch, once the import by the package is removed."""
     program = """
 import sys, types, importlib.util
 package = types.ModuleType("rownorm")

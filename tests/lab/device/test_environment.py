@@ -1,4 +1,4 @@
-"""The environment that records carry."""
+"""The environment of records."""
 
 import platform
 
@@ -22,7 +22,7 @@ def test_environment_of_this_machine():
     assert msgspec.json.decode(msgspec.json.encode(here), type=Environment) == here
 
 
-def test_settings_that_change_results_are_kept(monkeypatch):
+def test_settings_that_affect_results_are_recorded(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.delenv("ROWNORM_DIRECT_LAUNCH", raising=False)
     settings = environment().settings

@@ -1,4 +1,4 @@
-"""The database of devices, and what is made of a device it knows, of one it does not, and of a CPU."""
+"""The database of devices, and the facts of a known GPU, an unknown GPU and a CPU."""
 
 import re
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ TB = 1e12
 
 
 def properties(name, **fields):
-    """What torch says of a GPU."""
+    """Made-up device properties of torch."""
     return SimpleNamespace(
         **{
             "name": name,
@@ -41,7 +41,7 @@ def test_every_value_has_a_source_and_every_source_is_used():
 
 
 def test_magnitudes():
-    """A slip of a factor 1000, or of bits for bytes, would show here."""
+    """A wrong factor of 1000, or bits instead of bytes, would fail here."""
     for device in database().devices:
         peak = device.peak_bytes_per_second.value
         assert 0.2 * TB < peak < 10 * TB, device.name
@@ -86,7 +86,7 @@ def test_known_devices(name, peak):
 
 
 @pytest.mark.parametrize("name", ["", "NVIDIA H2000", "NVIDIA H200 MIG 1g.18gb", "My NVIDIA H200"])
-def test_names_that_only_resemble_a_known_one(name):
+def test_similar_names_do_not_match(name):
     assert known(name) is None
 
 
@@ -104,7 +104,7 @@ def test_the_last_cache_counts():
     assert facts.l2_bytes == 256 << 20
 
 
-def test_an_unknown_gpu_is_asked():
+def test_an_unknown_gpu_reports_its_peak():
     unknown = properties("NVIDIA GeForce RTX 9090")
     assert facts_of(unknown, "cuda", (2.5 * TB, "NVML"))[6:8] == (2.5 * TB, "NVML")
     clocked = properties("RTX 9090", memory_clock_rate=10_501_000, memory_bus_width=384)
@@ -115,13 +115,13 @@ def test_an_unknown_gpu_is_asked():
     assert facts_of(unknown, "cuda", None)[6:] == (None, "unknown", None)
 
 
-def test_a_part_of_a_gpu_has_no_known_peak():
+def test_a_partition_of_a_gpu_has_no_known_peak():
     facts = facts_of(properties("NVIDIA H200 MIG 1g.18gb"), "cuda", (4.8 * TB, "NVML"))
     assert facts.peak_bytes_per_second is None
     assert "a partition of a GPU" in facts.peak_source
 
 
-def test_what_is_here():
+def test_the_present_device():
     (*_, last) = found = device_facts.all_devices()
     assert found[0] == device_facts.describe()
     assert last.memory_bytes > 2**28

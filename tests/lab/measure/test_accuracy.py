@@ -1,4 +1,4 @@
-"""The exact values against PyTorch in fp64, the budget, and results that are wrong on purpose."""
+"""The exact values agree with PyTorch in fp64; rownorm is within its budget; wrong results are found."""
 
 import itertools
 
@@ -56,7 +56,7 @@ def torch_in_fp64(case, t):
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_exact_values_are_those_of_torch(operation, options, monkeypatch):
-    """Gathered from several pieces, too."""
+    """Also if they are computed in several chunks."""
     monkeypatch.setattr(accuracy, "CHUNK", 5 * 33)
     case = Case(operation=operation, direction="both", rows=17, cols=33, dtype="fp32", **options)
     (t,) = rotation(case, 1, "cpu")
@@ -81,7 +81,7 @@ def test_spacing():
     assert spacing(values[:1], torch.bfloat16).item() == 2.0**-7
 
 
-def test_a_rounding_is_half_a_step_unless_bf16_is_cut_off(monkeypatch):
+def test_a_rounding_is_half_a_step_unless_bf16_is_truncated(monkeypatch):
     one = torch.ones(1, dtype=torch.float64)
     monkeypatch.setattr(execute, "INTERPRETING", False)
     assert one_rounding(one, torch.bfloat16) == 2.0**-8
@@ -92,7 +92,7 @@ def test_a_rounding_is_half_a_step_unless_bf16_is_cut_off(monkeypatch):
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rownorm_keeps_its_budget(operation, dtype, rounding):
+def test_rownorm_is_within_its_budget(operation, dtype, rounding):
     for data, options in itertools.product(DATA_SETS, OPTIONS[:3]):
         case = Case(operation=operation, direction="both", rows=9, cols=200, dtype=dtype, **options)
         (t,) = rotation(case, 1, "cpu", data=data)
@@ -137,7 +137,7 @@ def with_one(output, value):
         (lambda y: None, "y is a NoneType, expected a tensor"),
     ],
 )
-def test_what_is_wrong_is_named(right, strict, fault, why):
+def test_the_reason_names_what_is_wrong(right, strict, fault, why):
     t, outputs = right
     assert judge(CASE, t, outputs, strict=strict).ok
     judged = judge(CASE, t, replaced(outputs, 0, fault(outputs[0])), strict=strict)
@@ -160,7 +160,7 @@ def test_too_few_outputs(right):
     assert judged.why == "returned 2 tensors, expected 4: y, dx, dweight, dbias"
 
 
-def test_one_ulp_in_one_element_is_over_the_budget_but_forgiven_a_peer(right):
+def test_one_ulp_in_one_element_exceeds_the_budget_but_not_the_limit_for_peers(right):
     t, outputs = right
     exact = dict(part for _, piece in exact_values(CASE, t) for part in piece.items())
     away = torch.sign(outputs[0][3, 7].double() - exact["y"].values[3, 7])
@@ -185,7 +185,7 @@ def test_figures_of_a_known_error(rounding):
     assert judged.budget_used > 1
 
 
-def test_what_the_dtype_cannot_hold_may_overflow(rounding):
+def test_values_beyond_the_dtype_may_overflow(rounding):
     case = Case(operation="add_rms_norm", rows=2, cols=8, dtype="fp16")
     (t,) = rotation(case, 1, "cpu")
     t.x.fill_(60000)
@@ -195,7 +195,7 @@ def test_what_the_dtype_cannot_hold_may_overflow(rounding):
     assert judge(case, t, outputs, strict=True).ok
 
 
-def test_several_are_judged_apart(right):
+def test_providers_are_judged_separately(right):
     t, outputs = right
     made = {
         "good": outputs,
@@ -203,7 +203,7 @@ def test_several_are_judged_apart(right):
         "odd": outputs[:1],
     }
     judged = judge_all(CASE, t, made, strict=("good",))
-    assert {who: each.ok for who, each in judged.items()} == {
+    assert {name: each.ok for name, each in judged.items()} == {
         "good": True,
         "bad": False,
         "odd": False,
@@ -212,8 +212,8 @@ def test_several_are_judged_apart(right):
     assert judged["odd"].accuracy is None
 
 
-def test_peers_may_round_on_the_way(rounding):
-    """Eager PyTorch rounds the stream before the norm, and keeps sums over rows in bf16 on a CPU."""
+def test_peers_may_round_intermediate_values(rounding):
+    """Eager PyTorch rounds the stream before the norm, and accumulates sums over rows in bf16 on a CPU."""
     for operation in OPERATIONS:
         case = Case(operation=operation, direction="both", rows=500, cols=64, dtype="bf16")
         (t,) = rotation(case, 1, "cpu")

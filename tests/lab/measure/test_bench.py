@@ -1,4 +1,4 @@
-"""Benchmarks on the CPU: the gate, the turns, and what becomes of those who fail."""
+"""Benchmarks on the CPU: the check before timing, the order of timing, and providers that fail."""
 
 import gc
 import random
@@ -31,8 +31,8 @@ def cpu_path(monkeypatch, without_interpreter):
     monkeypatch.setattr(providers, "_registry", dict(providers._registry))
 
 
-def plant(name, make, **options):
-    provider(name, about="planted", **options)(make)
+def add_provider(name, make, **options):
+    provider(name, about="of a test", **options)(make)
 
 
 def run(cases, names, **options):
@@ -97,7 +97,7 @@ def is_missing(case, t):
     raise AssertionError("never asked")
 
 
-PLANTED = {
+FAULTY = {
     "off by one percent": (lambda case, t: lambda: 1.01 * right(case, t)(), "wrong", "y is off by"),
     "nan": (lambda case, t: lambda: right(case, t)() * torch.nan, "wrong", "not finite"),
     "dtype": (lambda case, t: lambda: right(case, t)().half(), "wrong", "y is float16"),
@@ -109,10 +109,10 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("name", PLANTED)
-def test_who_is_not_timed_and_why(name):
-    make, status, why = PLANTED[name]
-    plant(name, make)
+@pytest.mark.parametrize("name", FAULTY)
+def test_a_faulty_provider_is_not_timed(name):
+    make, status, why = FAULTY[name]
+    add_provider(name, make)
     records = run([CASE], [name, "rownorm"])
     record = records[CASE.key, name]
     assert record.status == status
@@ -123,8 +123,8 @@ def test_who_is_not_timed_and_why(name):
     assert records[CASE.key, "rownorm"].status == "ok"  # the others are none the worse for it
 
 
-def test_who_changes_its_input_does_not_hurt_the_others():
-    """Autograd would not go on with tensors that were written to."""
+def test_a_provider_that_changes_its_input_does_not_affect_the_others():
+    """Autograd rejects saved tensors that were modified."""
 
     def meddler(case, t):
         with torch.no_grad():
@@ -132,7 +132,7 @@ def test_who_changes_its_input_does_not_hurt_the_others():
             t.weight.add_(1)
         return lambda: torch.zeros_like(t.x)
 
-    plant("meddler", meddler)
+    add_provider("meddler", meddler)
     records = run([TRAINING], ["rownorm", "meddler", "torch"])
     assert {name: record.status for (_, name), record in records.items()} == {
         "rownorm": "ok",
@@ -143,16 +143,16 @@ def test_who_changes_its_input_does_not_hurt_the_others():
 
 
 def test_a_wrong_result_keeps_its_figures():
-    plant("half", lambda case, t: lambda: 0.5 * right(case, t)())
+    add_provider("half", lambda case, t: lambda: 0.5 * right(case, t)())
     record = one(CASE, "half")
     assert record.accuracy.worst == "y"
     assert record.accuracy.max_error > 0.5
 
 
 def test_missing_and_refused_before_anything_runs():
-    plant("absent", is_missing, needs=("surely_not_installed",), package="surely")
-    plant("forward", is_missing, directions=("forward",))
-    plant("gpu", is_missing, needs_gpu=True)
+    add_provider("absent", is_missing, needs=("surely_not_installed",), package="surely")
+    add_provider("forward", is_missing, directions=("forward",))
+    add_provider("gpu", is_missing, needs_gpu=True)
     records = run([TRAINING], ["absent", "forward", "gpu"])
     assert {record.status for record in records.values()} == {"missing", "refused"}
     assert records[TRAINING.key, "absent"].why.endswith("pip install surely")
@@ -160,8 +160,8 @@ def test_missing_and_refused_before_anything_runs():
     assert records[TRAINING.key, "gpu"].why == "needs a GPU"
 
 
-def test_failing_later_is_failing_too():
-    """After the gate, in the middle of a round."""
+def test_a_provider_may_fail_during_a_round():
+    """After the check has passed."""
     calls = []
 
     def later(case, t):
@@ -173,23 +173,23 @@ def test_failing_later_is_failing_too():
 
         return call
 
-    plant("later", later)
+    add_provider("later", later)
     record = one(CASE, "later", rounds=50)
     assert (record.status, record.why) == ("failed", "MemoryError")
     assert record.seconds == []
     assert record.accuracy is not None  # it was right while it ran
 
 
-def test_out_of_memory_has_plain_words():
+def test_out_of_memory_is_recorded_in_words():
     def hungry(case, t):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB...")
 
-    plant("hungry", hungry)
+    add_provider("hungry", hungry)
     record = one(CASE, "hungry")
     assert (record.status, record.why) == ("failed", "out of memory on the device")
 
 
-def test_inputs_that_do_not_fit_fail_everyone(monkeypatch):
+def test_inputs_that_do_not_fit_fail_every_provider(monkeypatch):
     def rotation(*args, **options):
         raise RuntimeError("not enough memory: you tried to allocate 99 bytes")
 
@@ -199,7 +199,7 @@ def test_inputs_that_do_not_fit_fail_everyone(monkeypatch):
     assert all("not enough memory" in record.why for record in records.values())
 
 
-def test_they_take_turns_in_random_order():
+def test_providers_are_timed_in_random_order():
     order = []
 
     def named(name):
@@ -211,7 +211,7 @@ def test_they_take_turns_in_random_order():
 
     names = ["a", "b", "c"]
     for name in names:
-        plant(name, named(name))
+        add_provider(name, named(name))
     records = run([CASE], names, rounds=12)
     calls = records[CASE.key, "a"].method.calls
     turns = order[-12 * 3 * calls :: calls]
@@ -232,7 +232,7 @@ def test_a_budget_cuts_rounds_short():
     assert len(record.seconds) == bench_module.FEWEST_ROUNDS
 
 
-def test_what_is_done_is_left_out():
+def test_finished_pairs_are_left_out():
     other = Case(operation="rms_norm", rows=4, cols=32, dtype="fp32")
     done = {(CASE.key, "rownorm"), (CASE.key, "torch"), (other.key, "torch")}
     assert list(run([CASE, other], ["rownorm", "torch"], done=done)) == [(other.key, "rownorm")]
@@ -244,7 +244,7 @@ def test_interrupting_keeps_the_cases_that_are_finished():
             raise KeyboardInterrupt
         return right(case, t)
 
-    plant("interrupted", interrupted)
+    add_provider("interrupted", interrupted)
     cases = [Case(operation="rms_norm", rows=rows, cols=32, dtype="fp32") for rows in (8, 4, 2)]
     records = bench(cases, ["interrupted"], run="test", device="cpu", rounds=3)
     assert next(records).case == cases[0]
@@ -275,7 +275,7 @@ def test_unknown_names():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_device_that_is_not_there():
+def test_an_absent_device_is_an_error():
     with pytest.raises(ValueError, match="'cuda' was requested, but torch sees no GPU"):
         next(bench([CASE], ["rownorm"], run="test", device="cuda"))
 
@@ -286,7 +286,7 @@ def test_the_interpreter_is_suspect(monkeypatch):
     assert any("interpreter" in reason for reason in record.suspect)
 
 
-def test_cold_only_where_the_inputs_exceed_the_cache():
+def test_cold_only_if_the_inputs_exceed_the_cache():
     here = machine.machine_of("cpu", [])._replace(cache=1 << 12)
     size = here.round_size(CASE)
     assert here.cold(CASE, size)
@@ -294,8 +294,8 @@ def test_cold_only_where_the_inputs_exceed_the_cache():
     assert not large.cold(CASE, large.round_size(CASE))
 
 
-def test_what_only_a_cycle_holds_is_freed_after_each_case():
-    """Nobody else collects here: what a call left in a cycle would be gigabytes on a GPU."""
+def test_reference_cycles_are_freed_after_each_case():
+    """On a GPU they can hold gigabytes."""
     left = []
 
     def cyclic(case, t):
@@ -304,7 +304,7 @@ def test_what_only_a_cycle_holds_is_freed_after_each_case():
         left.append(weakref.ref(t.x))
         return lambda: (holder, right(case, t)())[1]
 
-    plant("cyclic", cyclic)
+    add_provider("cyclic", cyclic)
     other = Case(operation="rms_norm", rows=4, cols=32, dtype="fp32")
     records = bench([CASE, other], ["cyclic"], run="test", device="cpu", rounds=1)
     gc.disable()
@@ -325,19 +325,19 @@ def test_what_only_a_cycle_holds_is_freed_after_each_case():
     [(1e-3, 5, bench_module.HOST_ROUNDS), (2e-5, 64, bench_module.SMALL_CASE_HOST_ROUNDS)],
     ids=["long", "brief"],
 )
-def test_everyone_makes_as_many_calls_for_host_time(slowest, calls, rounds, monkeypatch):
+def test_all_providers_make_the_same_number_of_host_calls(slowest, calls, rounds, monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)  # there is nothing to wait for
     counted = {"quick": 0, "slow": 0}
-    contestants = []
+    measurements = []
     for name, seconds in (("quick", [1e-5] * 3), ("slow", [9.0, slowest, slowest])):
-        plant(name, None)
+        add_provider(name, None)
         one = bench_module.Measurement(providers.all_providers()[name])
         one.seconds = seconds
         one.calls = [lambda name=name: counted.update({name: counted[name] + 1})]
-        contestants.append(one)
-    bench_module._time_host(contestants, random.Random(0))
+        measurements.append(one)
+    bench_module._time_host(measurements, random.Random(0))
     assert counted == {"quick": calls * rounds, "slow": calls * rounds}
-    assert [len(one.host_seconds) for one in contestants] == [rounds] * 2
+    assert [len(one.host_seconds) for one in measurements] == [rounds] * 2
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="measures a GPU")
@@ -358,8 +358,8 @@ def test_on_a_gpu(operation, direction):
         assert 1e-7 < min(record.seconds) < 1e-3
 
 
-def test_what_does_not_fit_into_memory_is_not_begun():
-    """A CPU would grant it page by page, until something is killed."""
+def test_a_case_larger_than_memory_is_not_started():
+    """A CPU would grant the memory page by page until the process is killed."""
     case = Case(operation="rms_norm", rows=1 << 30, cols=1 << 20)
     (made,) = bench([case], ["torch"], run="one")
     assert made.status == "failed"

@@ -1,4 +1,4 @@
-"""The table of errors: every provider on easy and hard data."""
+"""Errors of every provider on easy and hard data."""
 
 import math
 
@@ -21,14 +21,14 @@ def cpu_path(monkeypatch, without_interpreter):
     monkeypatch.setattr(providers, "_registry", dict(providers._registry))
 
 
-def plant(name, fault, **options):
+def add_provider(name, fault, **options):
     """A provider of RMSNorm whose results go through ``fault``."""
     options = {"kind": "ours", "operations": ("rms_norm",), "directions": ("forward",)} | options
 
     def make(case, t):
         return lambda: fault(rownorm.rms_norm(t.x, t.weight, eps=case.eps))
 
-    provider(name, about="planted", **options)(make)
+    provider(name, about="of a test", **options)(make)
 
 
 def rows(**options):
@@ -40,7 +40,7 @@ def rows(**options):
     return list(check(**(SMALL | options)))
 
 
-def test_every_combination_has_a_row():
+def test_every_combination_has_a_result():
     made = rows(
         operations=("layer_norm", "add_rms_norm"),
         dtypes=("bf16", "fp32"),
@@ -72,7 +72,7 @@ def test_rownorm_is_within_its_budget_on_all_data():
 
 
 def test_over_the_budget():
-    plant("wrong", lambda y: y * (1 + 1e-4))
+    add_provider("wrong", lambda y: y * (1 + 1e-4))
     row, *_ = rows(providers=("wrong",))
     assert row.status == "over"
     assert not row.ok
@@ -82,14 +82,14 @@ def test_over_the_budget():
 
 
 def test_the_worst_shape_counts():
-    plant("wrong when narrow", lambda y: y * 2 if y.shape[1] == 33 else y)
+    add_provider("wrong when narrow", lambda y: y * 2 if y.shape[1] == 33 else y)
     row, *_ = rows(providers=("wrong when narrow",))
     assert row.status == "over"
     assert row.why.startswith("3x33: ")
 
 
 def test_not_finite():
-    plant("nan", lambda y: y * math.nan)
+    add_provider("nan", lambda y: y * math.nan)
     row, *_ = rows(providers=("nan",))
     assert (row.status, row.max_error) == ("over", None)
     assert "not finite" in row.why
@@ -110,11 +110,11 @@ def test_failed_refused_and_missing():
     def is_broken(y):
         raise ImportError("no libmissing.so")
 
-    plant("crash", crash)
-    plant("broken", is_broken)
-    plant("narrow", only_narrow)
-    plant("refuse", refuse)
-    plant("absent", refuse, needs=("surely_not_installed",), package="surely")
+    add_provider("crash", crash)
+    add_provider("broken", is_broken)
+    add_provider("narrow", only_narrow)
+    add_provider("refuse", refuse)
+    add_provider("absent", refuse, needs=("surely_not_installed",), package="surely")
     made = {
         row.provider: row
         for row in rows(
@@ -143,7 +143,7 @@ def test_unknown_names():
 
 
 def test_kernels_are_checked_in_the_interpreter():
-    """A real process with TRITON_INTERPRET=1, beside the CPU path of this one."""
+    """A real process with TRITON_INTERPRET=1, and the CPU path in this one."""
     steps = []
     made = rows(
         operations=("layer_norm",),

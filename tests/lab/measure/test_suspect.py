@@ -16,7 +16,7 @@ def of(seconds=STEADY, clocks=(COOL, COOL), method=METHOD, peak=1e13, **more):
     return suspect_reasons(CASE, method, seconds, clocks, peak=peak, **more)
 
 
-def test_nothing_odd():
+def test_no_reason():
     assert of() == []
     assert of(clocks=(), peak=None) == []
 

@@ -1,4 +1,4 @@
-"""How rounds are made up, and what they measure."""
+"""The size of rounds, and what they measure."""
 
 import gc
 import time
@@ -13,26 +13,26 @@ H200 = {"cache": 50 << 20, "peak": 4.8e12, "memory": 140 << 30, "on_gpu": True}
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="times a GPU")
 
 
-def test_large_inputs_take_turns():
+def test_large_inputs_have_two_sets():
     plan = round_size(1 << 29, 1 << 28, **H200)
     assert plan.sets == 2  # each larger than the cache
     assert plan.calls * (1 << 29) / 4.8e12 == pytest.approx(timing.GPU_ROUND, rel=0.15)
 
 
-def test_middling_inputs_exceed_the_cache():
+def test_medium_inputs_exceed_the_cache():
     plan = round_size(8 << 20, 4 << 20, **H200)
     assert plan.sets * (4 << 20) >= timing.CACHE_MULTIPLE * H200["cache"]
     assert plan.calls * (8 << 20) / 4.8e12 >= 0.9 * timing.GPU_ROUND
 
 
-def test_small_inputs_go_round_once():
-    """The flush before the round leaves nothing in the cache, so there need not be thousands of them."""
+def test_small_inputs_are_used_once():
+    """The flush before the round empties the cache, so thousands of sets are not needed."""
     plan = round_size(16 << 10, 8 << 10, **H200)
     assert plan.repeats == 1
     assert plan.sets == pytest.approx(timing.GPU_ROUND / timing.SHORTEST_CALL, abs=1)
 
 
-def test_memory_is_bounded_but_two_sets_there_must_be():
+def test_memory_is_limited_but_there_are_at_least_two_sets():
     small = H200 | {"memory": 1 << 30}
     plan = round_size(100 << 20, 10 << 20, **small)
     assert plan.sets * (100 << 20) <= small["memory"] // 4
@@ -40,7 +40,7 @@ def test_memory_is_bounded_but_two_sets_there_must_be():
     assert round_size(1 << 30, 1 << 29, **small).sets == 2
 
 
-def test_what_is_unknown_has_a_default():
+def test_unknown_sizes_have_defaults():
     plan = round_size(1 << 20, 1 << 19, cache=None, peak=None, memory=8 << 30, on_gpu=False)
     assert plan.sets >= 2
     assert plan.calls == plan.sets * plan.repeats
@@ -63,7 +63,7 @@ def test_without_a_flush_the_clock_is_used():
 
 
 @pytest.mark.parametrize(
-    ("plan", "seconds", "expected"),
+    ("size", "seconds", "expected"),
     [
         (RoundSize(500, 1), 2e-6, RoundSize(500, 1)),
         (RoundSize(2, 2), 1e-3, RoundSize(2, 2)),
@@ -74,9 +74,9 @@ def test_without_a_flush_the_clock_is_used():
         (RoundSize(2, 1), 0.0, RoundSize(2, 1)),
     ],
 )
-def test_a_slow_provider_has_fewer_calls_in_a_round(plan, seconds, expected):
-    assert shortened(plan, seconds) == expected
-    assert shortened(plan, seconds).calls <= plan.calls
+def test_a_slow_provider_has_fewer_calls_in_a_round(size, seconds, expected):
+    assert shortened(size, seconds) == expected
+    assert shortened(size, seconds).calls <= size.calls
 
 
 @needs_gpu
@@ -94,7 +94,7 @@ def test_graph_rounds_measure_a_kernel():
 
 
 @needs_gpu
-def test_what_cannot_be_captured_is_timed_by_events():
+def test_calls_that_cannot_be_captured_are_timed_by_events():
     flush = timing.Flush(32 << 20, torch.device("cuda"))
     x = torch.randn(1 << 24, device="cuda")
     with torch.cuda.stream(torch.cuda.Stream()):
@@ -110,7 +110,7 @@ def test_what_cannot_be_captured_is_timed_by_events():
 @pytest.mark.parametrize(
     ("slowest", "calls"), [(0.0, 64), (5e-6, 64), (1e-4, 50), (1e-3, 5), (2e-3, 4), (1.0, 4)]
 )
-def test_host_calls_are_few_where_the_device_is_busy_for_long(slowest, calls):
+def test_long_calls_get_few_host_calls(slowest, calls):
     assert timing.host_calls(slowest) == calls
 
 
@@ -122,14 +122,14 @@ def test_host_time_does_not_wait_for_the_device():
 
 
 @needs_gpu
-def test_peak_memory_counts_outputs_and_what_was_alive_meanwhile():
+def test_peak_memory_counts_outputs_and_temporaries():
     x = torch.randn(1 << 20, device="cuda")
     assert timing.peak_bytes(lambda: torch.neg(x)) == x.nbytes
     assert timing.peak_bytes(lambda: torch.neg(torch.neg(x))) == 2 * x.nbytes
 
 
 def test_garbage_is_not_collected_while_memory_is_measured(monkeypatch):
-    """Tensors of the case before, freed in the middle of a call, made its peak 0."""
+    """Tensors of the previous case, freed during a call, would make its peak 0."""
     for name in ("synchronize", "reset_peak_memory_stats"):
         monkeypatch.setattr(torch.cuda, name, lambda: None)
     for name in ("memory_allocated", "max_memory_allocated"):

@@ -28,7 +28,7 @@ def made(name, case, device="cpu", data="normal"):
     return judge(case, t, outputs, strict=one.kind == "ours")
 
 
-def test_everyone_is_there():
+def test_the_list_of_providers():
     known = all_providers()
     assert set(known) == {
         *("rownorm", "torch", "torch.compile", *PEERS),
@@ -43,7 +43,7 @@ def test_everyone_is_there():
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_what_is_missing_says_how_to_get_it(name, monkeypatch):
+def test_a_missing_provider_says_how_to_install_it(name, monkeypatch):
     one = all_providers()[name]._replace(needs=("surely_not_installed",))
     assert missing(one) == f"surely_not_installed is not installed; {one.install}"
     assert missing(one._replace(needs=("surely_not", "nor_this"))).startswith(
@@ -103,7 +103,7 @@ def test_refusals_give_the_reason(name, options, reason):
         ({"operation": "add_rms_norm", "residual_dtype": "fp32", "direction": "backward"}, 16384),
     ],
 )
-def test_fla_takes_rows_of_64_KiB_of_what_it_keeps(options, widest, monkeypatch):
+def test_fla_takes_rows_of_64_KiB_of_what_it_stores(options, widest, monkeypatch):
     case = Case(rows=1, cols=widest + 1, **options)
     (t,) = rotation(case, 1, "cpu")
     with pytest.raises(Refusal, match=f"up to {widest} columns"):
@@ -115,7 +115,7 @@ def test_fla_takes_rows_of_64_KiB_of_what_it_keeps(options, widest, monkeypatch)
         all_providers()["fla"].prepare(case, t)
 
 
-def test_no_refusal_of_what_is_declared():
+def test_declared_cases_are_not_refused():
     case = Case(operation="add_rms_norm", rows=2, cols=8, bias=True, residual_dtype="fp32")
     assert all_providers()["quack"].refusal(case) is None
     assert all_providers()["fla"].refusal(case) is None
@@ -134,7 +134,7 @@ def test_results_are_right(name, operation, direction, device):
 
 
 @pytest.mark.parametrize("name", ["rownorm", "torch"])
-def test_a_stream_of_its_own_dtype(name, device):
+def test_a_residual_stream_of_another_dtype(name, device):
     case = Case(
         operation="add_layer_norm",
         direction="both",
@@ -156,7 +156,7 @@ def test_plain_kernels_are_right(name, operation, cols, device):
         assert judged.ok, judged.why
 
 
-def test_plain_block_refuses_what_does_not_fit():
+def test_plain_block_refuses_rows_that_do_not_fit():
     (t,) = rotation(Case(operation="rms_norm", rows=1, cols=4), 1, "cpu")
     wide = Case(operation="rms_norm", rows=1, cols=65537)
     with pytest.raises(Refusal, match="65537 columns need 131072"):
@@ -165,7 +165,7 @@ def test_plain_block_refuses_what_does_not_fit():
 
 @pytest.mark.parametrize("direction", ["backward", "both"])
 def test_calls_can_be_repeated(direction, device):
-    """A call gives the same numbers every time, in memory of its own."""
+    """A call gives the same numbers every time, in new memory."""
     case = Case(operation="add_rms_norm", direction=direction, rows=4, cols=24, dtype="fp32")
     (t,) = rotation(case, 1, device)
     for name in ("rownorm", "torch"):
@@ -188,7 +188,7 @@ def test_backward_runs_no_forward():
 
 
 def test_compiled_backward_runs_twice(device):
-    """The compiler may not give the memory that backward reads to its results."""
+    """The compiler must not reuse the memory that backward reads."""
     case = Case(operation="add_rms_norm", direction="backward", rows=4, cols=16, dtype="fp32")
     (t,) = rotation(case, 1, device)
     call = all_providers()["torch.compile"].prepare(case, t)
@@ -210,7 +210,7 @@ def test_the_ceiling_moves_the_bytes_of_the_case(operation, direction):
     assert output.dtype == torch.float32  # a CPU is slower with 16 bits than memory is
 
 
-def test_adding_one_is_a_decorated_function(monkeypatch):
+def test_a_new_provider_is_a_decorated_function(monkeypatch):
     from rownorm.lab import providers
 
     monkeypatch.setattr(providers, "_registry", dict(providers._registry))

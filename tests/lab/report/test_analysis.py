@@ -1,4 +1,4 @@
-"""The four questions are answered with the figures of the records, or with the command that would bring them."""
+"""The four questions are answered with figures of the records, or with the command that measures them."""
 
 import re
 
@@ -21,7 +21,7 @@ QUESTIONS = (
 
 
 def batches(times: dict[int, float]) -> list:
-    """rownorm on 4096 columns in fp16, that many rows in so many µs."""
+    """rownorm on 4096 columns in fp16: times in µs by row count."""
     return [
         record(
             Case(operation="rms_norm", rows=rows, cols=4096, dtype="fp16"),
@@ -90,7 +90,7 @@ def test_extrapolated_row_count():
     assert scaling.extrapolated(tall) == 4000
 
 
-def test_what_cannot_be_answered_names_the_command():
+def test_an_open_question_names_the_command():
     case = Case(operation="rms_norm", rows=8, cols=4096)
     text = analysis(results_of([record(case, "rownorm")]))
     assert "Not measured: no case has two row counts" in text
@@ -114,14 +114,14 @@ def test_the_command_measures_that_case_with_more_rows(case):
     assert scaling.command(case) in analysis(results_of([record(case, "rownorm")]))
 
 
-def test_cpu_timings_are_called_that():
+def test_cpu_timings_are_labeled():
     text = analysis(results_of(cpu_records()))
     assert "**These are CPU timings.**" in text
     assert "peak bandwidth is not known" in text
     assert "no ridge point" in text
 
 
-def test_nothing_measured_and_nothing_at_all():
+def test_no_times_and_no_records():
     assert "1 failed" in analysis(results_of(failed_records()))
     assert "Measure some with `rownorm bench`" in analysis([])
     assert "1 damaged line left out: line 3: not JSON" in analysis([], [(3, "not JSON")])

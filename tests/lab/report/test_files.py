@@ -1,4 +1,4 @@
-"""What ``write_report`` leaves in a folder."""
+"""The files that ``write_report`` writes."""
 
 import os
 import re
@@ -65,14 +65,14 @@ def test_plots_of_several_devices_have_the_device_in_their_names(tmp_path):
 
 
 @pytest.mark.parametrize("records", ([], failed_records()), ids=("none", "failed"))
-def test_nothing_measured_is_still_a_report(tmp_path, records):
+def test_a_report_without_times(tmp_path, records):
     written = write_report(records, tmp_path)
     assert sorted(path.name for path in written) == ["analysis.md", "report.html"]
     page = (tmp_path / "report.html").read_text()
     assert ("rownorm bench" if not records else "CUDA error: out of memory") in page
 
 
-def test_no_plots_when_not_asked(tmp_path):
+def test_plots_can_be_left_out(tmp_path):
     write_report(cpu_records(), tmp_path, plots=False)
     assert not (tmp_path / "plots").exists()
 
@@ -87,8 +87,8 @@ def test_two_reports_of_the_same_records_are_the_same(tmp_path):
 @pytest.mark.parametrize(
     "widths", [(1024, 4096), (256, 4096), (4096, 8192), (2304, 5376), (256, 262144), (4096, 4096)]
 )
-def test_widths_are_labelled(widths):
-    """The labels of the bandwidth chart's axis: at least one, and the ends where they are powers of two."""
+def test_widths_are_labeled(widths):
+    """The axis of the bandwidth chart has at least one label, and labels at ends that are powers of two."""
     cases = [Case(operation="rms_norm", rows=512, cols=cols) for cols in widths]
     (results,) = results_of([record(case, "rownorm") for case in cases])
     chart = drawn(Charts(results.providers).bandwidth(), points_of(results), [])
@@ -107,13 +107,13 @@ def luminance(color: str) -> float:
 
 
 @pytest.mark.parametrize("paper", ("#fafaf9", "#1d2024"))
-def test_colors_can_be_seen_on_light_and_on_dark(paper):
+def test_colors_are_visible_on_light_and_on_dark(paper):
     for name, (color, _) in [*LOOKS.items(), *enumerate(OTHER_LOOKS)]:
         dark, light = sorted((luminance(color), luminance(paper)))
         assert (light + 0.05) / (dark + 0.05) >= 3, name
 
 
-def test_a_provider_looks_the_same_in_any_company():
+def test_a_provider_looks_the_same_in_every_chart():
     names = [*LOOKS, "new", "newer"]
     assert looks_of(names)["liger"] == looks_of(["liger"])["liger"]
     assert len({color for color, _ in looks_of(names).values()}) == len(names)

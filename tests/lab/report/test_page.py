@@ -1,4 +1,4 @@
-"""The page in a real browser: it draws, its filters and its table work, and it asks the network for nothing."""
+"""The page in a real browser: it draws, its filters and its table work, and it loads nothing from the network."""
 
 import csv
 import shutil
@@ -50,7 +50,7 @@ def reports(tmp_path_factory):
 
 @pytest.fixture
 def visit(browser):
-    """Open a file, wait until it is drawn, and hold it to its word at the end: no errors, no requests."""
+    """Open a file and wait until it is drawn; at the end check that there were no errors and no requests."""
     contexts, failures = [], []
 
     def visit(path, **options):
@@ -97,7 +97,7 @@ def marks(page) -> dict[str, int]:
 
 
 def widths(page, panel: str) -> list[str]:
-    """The labels of the horizontal axis that can be seen."""
+    """The visible labels of the horizontal axis."""
     found = page.locator("#bandwidth .panel", has_text=panel).locator(".role-axis-label").nth(0)
     texts = found.locator("text").evaluate_all(
         "all => all.filter(one => one.getAttribute('opacity') !== '0').map(one => one.textContent)"
@@ -106,7 +106,7 @@ def widths(page, panel: str) -> list[str]:
 
 
 def lines(page) -> list[list[str]]:
-    """The cells of the lines of the table that can be seen."""
+    """The cells of the visible lines of the table."""
     return page.evaluate(
         "[...document.querySelectorAll('#results tbody tr')].filter(r => !r.hidden)"
         ".map(r => [...r.cells].map(c => c.innerText.trim()))"
@@ -125,7 +125,7 @@ def measured(records, **wanted) -> list:
     ]
 
 
-def test_it_draws_every_chart_and_says_the_verdict(reports, visit):
+def test_it_draws_every_chart_and_shows_the_verdict(reports, visit):
     page = visit(reports("gpu"))
     found = measured(gpu_records())
     counted = marks(page)
@@ -231,7 +231,7 @@ def test_hovering_shows_the_figure_with_its_interval(reports, visit):
     assert "undefined" not in text
 
 
-def test_without_javascript_the_words_and_the_table_are_there(reports, visit):
+def test_without_javascript_the_texts_and_the_table_are_shown(reports, visit):
     page = visit(reports("both"), java_script_enabled=False)
     assert page.locator(".verdict:visible").count() == 2
     ran = len(measured(gpu_records())) + len(measured(cpu_records()))
@@ -279,7 +279,7 @@ def test_one_record_and_none(reports, visit):
     assert "rownorm bench" in empty.inner_text("body")
 
 
-def test_names_from_records_are_only_names(tmp_path, visit):
+def test_names_from_records_are_escaped(tmp_path, visit):
     bad = "</script ><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'>"
     place = msgspec.structs.replace(H200, device=bad, versions={bad: bad})
     case = Case(operation="rms_norm", rows=8, cols=64, name=bad)

@@ -36,7 +36,7 @@ def verdicts(base, new, **options):
 
 @pytest.mark.parametrize(("factor", "expected"), [(1.0, "same"), (1.1, "slower"), (0.9, "faster")])
 @pytest.mark.parametrize("ceiling", [True, False])
-def test_a_planted_difference_is_found(factor, expected, ceiling):
+def test_a_known_difference_is_found(factor, expected, ceiling):
     base, new = run(1, 1.2, ceiling=ceiling), run(2, 1.2 * factor, ceiling=ceiling)
     (found,) = compare(base, new).comparisons
     assert found.verdict == expected
@@ -48,7 +48,7 @@ def test_a_run_is_the_same_as_itself():
     assert verdicts(run(1, 1.2, drift=0.3), run(1, 1.2, drift=0.3)) == ["same"]
 
 
-def test_the_ceiling_takes_a_slow_day_away():
+def test_the_ceiling_cancels_a_slow_run():
     base, new = run(1, 1.2), run(2, 1.2)
     slow = [record(one.provider, [1.1 * s for s in one.seconds]) for one in new]
     assert verdicts(base, slow) == ["same"]
@@ -59,7 +59,7 @@ def test_noise_is_unclear():
     assert verdicts(run(1, 1.2, noise=0.3), run(2, 1.2, noise=0.3)) == ["unclear"]
 
 
-def test_a_wider_margin_forgives():
+def test_a_wider_margin_makes_it_the_same():
     base, new = run(1, 1.0), run(2, 1.05)
     assert verdicts(base, new) == ["slower"]
     assert verdicts(base, new, margin=0.1) == ["same"]
@@ -71,14 +71,14 @@ def test_a_ceiling_of_another_run_is_not_paired():
     assert not compare(base, new).comparisons[0].by_ceiling
 
 
-def test_only_the_providers_that_were_asked_for():
+def test_only_the_requested_providers():
     base = [*run(1, 1.2), record("torch", [1e-6] * 15)]
     assert [one.provider for one in compare(base, base).comparisons] == ["rownorm"]
     both = compare(base, base, providers=("torch", "rownorm")).comparisons
     assert {one.provider for one in both} == {"torch", "rownorm"}
 
 
-def test_what_went_wrong_is_lost_and_what_is_not_there_is_listed():
+def test_wrong_results_are_lost_and_absent_ones_are_listed():
     base = [*run(1, 1.2), *run(1, 1.2, cols=512), *run(1, 1.2, cols=1024)]
     new = [
         record("rownorm", [], status="wrong", why="y is off"),

@@ -1,4 +1,4 @@
-"""Records on disk: what is written is read, and what is damaged costs no more than itself."""
+"""Records on disk: they are read back, and a damaged line does not affect the others."""
 
 import errno
 import json
@@ -43,20 +43,20 @@ def written(file, *records, append=False):
             writer.write(one)
 
 
-def test_what_is_written_is_read(file):
+def test_records_are_read_back(file):
     written(file, FULL, REFUSED)
     assert read(file) == ([FULL, REFUSED], [])
     assert read(file.parent) == ([FULL, REFUSED], [])
 
 
-def test_each_line_stands_alone(file):
+def test_each_line_is_self_contained(file):
     written(file, FULL, REFUSED)
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert [line["schema"] for line in lines] == [1, 1]
     assert all(line["environment"]["device"] == "NVIDIA H200" for line in lines)
 
 
-def test_a_line_is_there_when_write_returns(file):
+def test_a_line_is_on_the_disk_when_write_returns(file):
     with Writer(file) as writer:
         writer.write(FULL)
         assert read(file).records == [FULL]
@@ -69,7 +69,7 @@ def test_an_existing_file_is_not_overwritten(file):
     assert file.read_text() == "mine"
 
 
-def test_append_goes_on(file):
+def test_append(file):
     written(file, FULL)
     written(file, REFUSED, append=True)
     assert read(file).records == [FULL, REFUSED]
@@ -93,7 +93,7 @@ def test_a_killed_run_loses_its_last_line_only(file, kept):
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"oh dear", "not JSON"),
+        (b"not json", "not JSON"),
         (b"\xff\xfe{}", "not JSON"),
         (b"[]", "not a record"),
         (b"{}", "schema 0"),
@@ -113,7 +113,7 @@ def test_damaged_lines_are_reported_and_the_others_used(file, line, reason):
     assert reason in why
 
 
-def test_a_case_that_cannot_be_is_a_damaged_line(file):
+def test_an_invalid_case_is_a_damaged_line(file):
     written(file, FULL)
     file.write_text(file.read_text().replace('"rows":8', '"rows":-8'))
     ((_, why),) = read(file).damaged
@@ -123,7 +123,7 @@ def test_a_case_that_cannot_be_is_a_damaged_line(file):
 def test_the_reason_of_a_damaged_line_names_its_file(file, tmp_path):
     other = tmp_path / "other.jsonl"
     written(file, FULL)
-    other.write_text("oh dear\n")
+    other.write_text("not json\n")
     reading = read(file, other)
     assert reading.records == [FULL]
     ((number, why),) = reading.damaged
@@ -160,6 +160,6 @@ def test_a_full_disk_leaves_the_earlier_lines(file, monkeypatch):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
-def test_a_device_that_is_full_is_an_error():
+def test_a_full_device_is_an_error():
     with Writer("/dev/full", append=True) as writer, pytest.raises(OSError, match="No space left"):
         writer.write(FULL)

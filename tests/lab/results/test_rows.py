@@ -53,7 +53,7 @@ def test_speedup_of_different_runs_is_of_medians(changes):
     assert device.rows[0].speedups["torch"].ratio == pytest.approx(0.5)
 
 
-def test_the_ceiling_is_nobodys_peer():
+def test_the_ceiling_has_no_speedups():
     device = only(results_of([timed("rownorm", [2e-6]), timed("ceiling", [1e-6])]))
     assert all(row.speedups == {} for row in device.rows)
     assert device.subject == "rownorm"
@@ -77,7 +77,7 @@ def test_eps_does_not_make_a_second_point():
 
 
 @pytest.mark.parametrize("seconds", ([], [0.0, 1e-6], [float("nan")], [float("inf")]))
-def test_times_that_cannot_be_are_not_used(seconds):
+def test_invalid_times_are_not_used(seconds):
     device = only(results_of([timed("rownorm", seconds)]))
     assert device.measured == []
 
@@ -100,7 +100,7 @@ def test_tallest_and_scaling():
     assert not any(r.scaling for r in only(results_of([of(8, 64), of(8, 128)])).rows)
 
 
-def test_devices_are_kept_apart_gpus_first():
+def test_devices_are_separate_and_gpus_come_first():
     gpu, cpu = results_of(cpu_records() + gpu_records())
     assert (gpu.device, cpu.device) == (H200.device, CPU.device)
     assert {row.record.environment.device for row in gpu.rows} == {H200.device}
@@ -108,7 +108,7 @@ def test_devices_are_kept_apart_gpus_first():
 
 
 def test_standing_counts_cases():
-    """Faster by half, level within noise, slower by half: one case each."""
+    """Faster by half, equal within noise, slower by half: one case each."""
     shapes = [msgspec.structs.replace(CASE, rows=rows) for rows in (10, 20, 30)]
     factors = dict(zip(shapes, (0.5, 1.0, 2.0), strict=True))
     records = []
@@ -138,7 +138,7 @@ def test_many_suspect_measurements_give_a_warning():
     assert headline.suspect_warning(only(results_of([sure, suspect]))).startswith("1 of 2 measurements")
 
 
-def test_reasons_that_differ_in_numbers_are_one():
+def test_reasons_that_differ_only_in_numbers_are_merged():
     shapes = [msgspec.structs.replace(CASE, rows=rows) for rows in (10, 20, 30)]
     records = [
         timed("rownorm", [1e-6], shape, suspect=[f"spread of {spread}% up to the 80th"])
@@ -166,7 +166,7 @@ def test_sentences_when_little_was_measured():
 
 
 @pytest.mark.parametrize(
-    ("made", "expected"),
+    ("text", "expected"),
     (
         (texts.duration(8.5e-7), "850 ns"),
         (texts.duration(1.23456e-5), "12.3 µs"),
@@ -187,5 +187,5 @@ def test_sentences_when_little_was_measured():
         (texts.slug("../.."), "unnamed"),
     ),
 )
-def test_texts(made, expected):
-    assert made == expected
+def test_texts(text, expected):
+    assert text == expected

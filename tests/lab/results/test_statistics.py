@@ -37,7 +37,7 @@ def test_outliers_do_not_move_the_summary():
 
 
 @pytest.mark.parametrize("bad", [[], [0.0], [1.0, -1.0], [float("nan")], [float("inf")]])
-def test_figures_that_are_no_times(bad):
+def test_values_that_are_not_times(bad):
     with pytest.raises(ValueError, match=r"at least one|positive and finite"):
         summarize(bad)
     with pytest.raises(ValueError, match="a must"):
@@ -96,14 +96,14 @@ def test_the_probabilities_of_resampled_medians_sum_to_one(n):
 
 
 def drifting(chance, rounds, ratio, noise=0.01):
-    """Two providers in one room: both slow down together by up to 30 %, and a little each on its own."""
+    """Two providers that slow down together by up to 30%, and a little each on its own."""
     common = [chance.uniform(1.0, 1.3) for _ in range(rounds)]
     a = [ratio * c * (1 + chance.gauss(0, noise)) for c in common]
     b = [c * (1 + chance.gauss(0, noise)) for c in common]
     return a, b
 
 
-def test_pairing_sees_what_the_drift_hides():
+def test_pairing_removes_the_drift():
     a, b = drifting(random.Random(3), 15, 0.95)
     paired = paired_ratio(a, b)
     assert paired.low < 0.95 < paired.high
