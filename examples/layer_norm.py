@@ -2,7 +2,7 @@
 
     python examples/layer_norm.py --help
 
-The two operations of PyTorch write ``x + pre_bias`` to memory and read it again; here it never leaves registers.
+PyTorch needs two operators, which write ``x + pre_bias`` to memory and read it again. Here it stays in registers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def run_once(
     timer = Timer("fused()", globals={"fused": fused})
     milliseconds = timer.blocked_autorange(min_run_time=0.2).median * 1e3
 
-    where = "a CPU: no GPU kernel is run, and this is a CPU timing"
+    where = "a CPU: no GPU kernel runs, this is a CPU timing"
     if DEVICE == "cuda":
         where = torch.cuda.get_device_name()
     print(f"{B} x {N} {dtype}, eps {eps:g}, on {where}")

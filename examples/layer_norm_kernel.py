@@ -1,8 +1,8 @@
-"""LayerNorm by rownorm and by PyTorch, side by side: check, time over widths, write traces.
+"""LayerNorm by rownorm and by PyTorch: check both, time both over several widths, write traces.
 
     python examples/layer_norm_kernel.py --help
 
-``triton_layerNorm_kernel(X, weight, bias)`` can also be imported. Traces open in ui.perfetto.dev or chrome://tracing.
+``triton_layerNorm_kernel(X, weight, bias)`` can also be imported. The traces open in ui.perfetto.dev or chrome://tracing.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ def triton_layerNorm_kernel(X: Tensor, weight: Tensor, bias: Tensor, eps: float 
 
 
 def pytorch_layer_norm(X: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+    """The same by PyTorch."""
     return F.layer_norm(X, weight.shape, weight, bias, eps)
 
 
 def inputs(rows: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Random X, weight and bias."""
     X = torch.randn(rows, width, dtype=dtype, device=DEVICE)
     weight, bias = torch.randn(2, width, dtype=dtype, device=DEVICE)
     return X, weight, bias
@@ -50,7 +52,7 @@ def error(y: Tensor, X: Tensor, weight: Tensor, bias: Tensor) -> float:
 
 
 def seconds(function: Callable[[], Tensor]) -> float:
-    """Median of one call: device time with a cold cache on a GPU, wall clock on a CPU."""
+    """The median time of one call: device time with a cold cache on a GPU, wall-clock time on a CPU."""
     if ON_GPU:
         from triton.testing import do_bench
 
@@ -59,7 +61,7 @@ def seconds(function: Callable[[], Tensor]) -> float:
 
 
 def compare(rows: int, widths: Sequence[int], dtype: torch.dtype) -> bool:
-    """Print a line for each width; whether every result was as accurate as PyTorch's."""
+    """Print a line for each width. Return whether every result is as accurate as PyTorch's."""
     print(f"{'':>8} {'max error':^21} {'ms':^19} {'GB/s':^19} {'speed-':>7}")
     print(
         f"{'columns':>8}"
@@ -88,7 +90,7 @@ def compare(rows: int, widths: Sequence[int], dtype: torch.dtype) -> bool:
 
 
 def write_traces(folder: Path, rows: int, width: int, dtype: torch.dtype) -> None:
-    """A Chrome trace of ten calls of each."""
+    """Write a Chrome trace of ten calls of each."""
     tensors = inputs(rows, width, dtype)
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * ON_GPU
     folder.mkdir(parents=True, exist_ok=True)
@@ -105,7 +107,7 @@ def write_traces(folder: Path, rows: int, width: int, dtype: torch.dtype) -> Non
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        description="LayerNorm by rownorm and by PyTorch, side by side."
+        description="Check and time LayerNorm by rownorm and by PyTorch."
     )
     parser.add_argument("--rows", type=int, default=ROWS, help=f"(default here: {ROWS})")
     parser.add_argument(
@@ -116,19 +118,19 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, default=Path("traces"), help="folder for the traces (default: traces)"
     )
-    parser.add_argument("--force", action="store_true", help="overwrite traces that are there")
+    parser.add_argument("--force", action="store_true", help="overwrite existing traces")
     options = parser.parse_args()
-    there = [name for name in TRACES if (options.out / name).exists()]
-    if there and not options.force:
+    existing = [name for name in TRACES if (options.out / name).exists()]
+    if existing and not options.force:
         parser.error(
-            f"{', '.join(there)} already in {options.out}: choose another --out, or --force"
+            f"{', '.join(existing)} already in {options.out}: choose another --out, or --force"
         )
 
     dtype = getattr(torch, options.dtype)
     where = (
         torch.cuda.get_device_name()
         if ON_GPU
-        else "a CPU: no GPU kernel is run, and these are CPU timings"
+        else "a CPU: no GPU kernel runs, these are CPU timings"
     )
     print(f"LayerNorm, {options.rows} rows, {options.dtype}, on {where}")
     right = compare(options.rows, options.widths, dtype)

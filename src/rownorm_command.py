@@ -1,4 +1,4 @@
-"""The command ``rownorm``, before it imports anything: ``rownorm --help`` must not wait for torch."""
+"""The entry point of the command ``rownorm``. It defers the import of torch: ``rownorm --help`` must be fast."""
 
 import os
 import sys
@@ -9,10 +9,10 @@ from typing import Any
 LAB_NEEDS = ("altair", "click", "msgspec", "rich", "vl_convert")
 
 
-class Asleep(ModuleType):
-    """A package that runs its ``__init__.py`` when something is first asked of it.
+class LazyPackage(ModuleType):
+    """A package whose ``__init__.py`` runs at the first access to one of its attributes.
 
-    Its submodules can be imported all the same, which is all that help, lists and messages need.
+    Its submodules can be imported before that, which is all that help texts, lists and error messages need.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -25,22 +25,23 @@ class Asleep(ModuleType):
 
 
 def main() -> None:
-    # Read when torch is loaded. Threads that wait awake, the default, cost a time slice at every barrier as soon as
-    # anything else runs on the machine.
+    """Run the command line of the lab."""
+    # Read when torch is loaded. By default threads spin at a barrier, which costs a time slice whenever another process
+    # runs on the machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if "rownorm" not in sys.modules:
         spec = find_spec("rownorm")
         assert spec is not None
         sys.modules["rownorm"] = package = module_from_spec(spec)
-        package.__class__ = Asleep
+        package.__class__ = LazyPackage
     try:
-        from rownorm.lab.cli import main
+        from rownorm.lab.cli.main import main
 
         main()
     except ModuleNotFoundError as error:
         if error.name not in LAB_NEEDS:
             raise
-        sys.exit(f"rownorm needs {error.name} for this; pip install 'rownorm[lab]' brings it")
+        sys.exit(f"rownorm needs {error.name} for this command: pip install 'rownorm[lab]'")
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""The lab: what stands behind ``rownorm`` on the command line. The library never imports it."""
+"""The lab: everything behind the command ``rownorm``. The library never imports it."""

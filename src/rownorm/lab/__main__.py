@@ -1,4 +1,4 @@
-"""``python -m rownorm.lab`` is ``rownorm``, for where the package is on the path but not installed."""
+"""``python -m rownorm.lab`` is the command ``rownorm``, for a package on the path that is not installed."""
 
 from rownorm_command import main
 

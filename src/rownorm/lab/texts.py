@@ -1,4 +1,4 @@
-"""Numbers as people read them: one way of writing each kind, for the terminal, the page, the plots and the analysis."""
+"""Numbers as text: one format for each unit, for the terminal, the page, the plots and the analysis."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Writer = Callable[[float], str]
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """``value`` with that many significant digits, never in scientific notation: 0.0123, 4.56, 1,230."""
+    """``value`` with that many significant digits and no exponent: 0.0123, 4.56, 1,230."""
     if value == 0:
         return "0"
     exponent = int(f"{value:.{digits - 1}e}".split("e")[1])
@@ -18,7 +18,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in the unit that suits it: 850 ns, 12.3 µs, 4.56 ms, 1.20 s."""
+    """A time with a suitable unit: 850 ns, 12.3 µs, 4.56 ms, 1.20 s."""
     for limit, factor, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):
         if seconds < limit:
             return f"{significant(seconds * factor)} {unit}"
@@ -26,6 +26,7 @@ def duration(seconds: float) -> str:
 
 
 def gigabytes_per_second(bytes_per_second: float) -> str:
+    """A bandwidth: 4,270 GB/s."""
     return f"{significant(bytes_per_second / 1e9)} GB/s"
 
 
@@ -38,7 +39,7 @@ def memory(size: float) -> str:
 
 
 def binary_size(size: int | None) -> str:
-    """What a memory or a cache holds, in binary units: 141 GiB, 50 MiB."""
+    """The size of a memory or a cache in binary units: 141 GiB, 50 MiB."""
     if size is None:
         return "unknown"
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20)):
@@ -48,8 +49,8 @@ def binary_size(size: int | None) -> str:
 
 
 def percent(fraction: float) -> str:
-    """93 %, 4.1 %, 0.02 %."""
-    return f"{significant(100 * fraction, 2) if fraction < 0.1 else f'{100 * fraction:.0f}'} %"
+    """93%, 4.1%, 0.02%."""
+    return f"{significant(100 * fraction, 2) if fraction < 0.1 else f'{100 * fraction:.0f}'}%"
 
 
 def times(ratio: float) -> str:
@@ -68,7 +69,7 @@ def listed(names: list[str]) -> str:
 
 
 def if_known(value: float | None, written: Writer) -> str:
-    """The value as ``written`` has it; nothing where there is none."""
+    """The value formatted by ``written``; an empty string for None."""
     return "" if value is None else written(value)
 
 

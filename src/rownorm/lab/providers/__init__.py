@@ -1,4 +1,4 @@
-"""Providers: who can run a case. Each is one decorated function in a small file of this folder.
+"""A provider runs a case: rownorm, eager PyTorch, Liger, ... Each is one decorated function in a file of this folder.
 
     @provider("liger", operations=("rms_norm",), package="liger-kernel", needs=("liger_kernel",), needs_gpu=True)
     def liger(case, t):
@@ -6,9 +6,9 @@
 
         return by_autograd(case, t, lambda: liger_rms_norm(t.x, t.weight, case.eps, in_place=False))
 
-The function gets a case and one set of its tensors and returns a call without arguments; the call returns the tensors
-that ``data.output_names`` lists. What the decorator does not declare is refused before the function is asked; what only
-the function can know it refuses itself, with ``Refusal``. Packages are imported inside, when they are needed.
+The function gets a case and one set of its tensors and returns a call without arguments. The call returns the tensors
+that ``data.output_names`` lists. A case outside what the decorator declares is refused before the function is called;
+for any other limit the function raises ``Refusal``. Optional packages are imported inside the function.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ..cases import DIRECTIONS, OPERATIONS, Case
-from ..data import Tensors
+from ..cases.case import DIRECTIONS, OPERATIONS, Case
+from ..cases.data import Tensors
 
 Call = Callable[[], Tensor | Sequence[Tensor]]
 Make = Callable[[Case, Tensors], Call]
@@ -39,16 +39,16 @@ _OPTION_WORDS: dict[Option, str] = {
     "no_bias": "LayerNorm without a bias",
     "pre_bias": "a bias before the norm",
     "activation": "an activation after the norm",
-    "mixed_residual": "a residual stream in a dtype of its own",
+    "mixed_residual": "a residual stream in another dtype than x",
 }
 
 
 class Refusal(Exception):
-    """A provider cannot run a case, for a reason that a reader of the report should be told."""
+    """A provider cannot run a case; the message is the reason, for records and reports."""
 
 
 class Provider(NamedTuple):
-    """Someone who can run cases."""
+    """A provider, with everything that its decorator declares."""
 
     name: str
     make: Make
@@ -59,10 +59,10 @@ class Provider(NamedTuple):
     options: tuple[Option, ...]
     dtypes: tuple[str, ...]
     needs: tuple[str, ...]  # modules that must be importable
-    package: str  # what brings them; its version is recorded
-    install: str  # the exact command
+    package: str  # the package that installs them; its version is recorded
+    install: str  # the command that installs it
     needs_gpu: bool
-    slow_on_cpu: bool  # takes part there only when it is named
+    slow_on_cpu: bool  # on a CPU it runs only if it is named
     interpreted: bool  # without a GPU, its kernels run in Triton's interpreter
 
     def prepare(self, case: Case, t: Tensors) -> Call:
@@ -73,7 +73,7 @@ class Provider(NamedTuple):
         return self.make(case, t)
 
     def refusal(self, case: Case) -> str | None:
-        """Why this case is outside what the provider declares, or None."""
+        """The reason why the provider's declaration excludes this case, or None."""
         if case.operation not in self.operations:
             return f"{self.name} has no {case.operation}"
         if case.direction not in self.directions:
@@ -87,7 +87,7 @@ class Provider(NamedTuple):
 
     @property
     def version(self) -> str:
-        """The installed version of the package, or nothing."""
+        """The installed version of the package, or an empty string."""
         try:
             return importlib.metadata.version(self.package) if self.package else ""
         except importlib.metadata.PackageNotFoundError:
@@ -113,7 +113,7 @@ def provider(
     slow_on_cpu: bool = False,
     interpreted: bool = False,
 ) -> Callable[[Make], Make]:
-    """Make a function a provider."""
+    """Register a function as a provider."""
     install = install or (f"pip install {package}" if package else "")
 
     def register(make: Make) -> Make:
@@ -139,7 +139,7 @@ def provider(
 
 
 def all_providers() -> dict[str, Provider]:
-    """Every provider by name: rownorm, PyTorch, the others, the ceiling. None of the packages is imported."""
+    """Every provider by name: rownorm, PyTorch, peers, plain kernels, the ceiling. Imports none of their packages."""
     _import_files()
     kinds = ("ours", "peer", "plain", "ceiling")
 
@@ -150,13 +150,13 @@ def all_providers() -> dict[str, Provider]:
 
 
 def usual() -> list[str]:
-    """Who takes part where nobody is named: everyone; without a GPU not who compiles for minutes there."""
+    """The default providers: all; without a GPU, all but those that are slow on a CPU."""
     gpu = torch.cuda.is_available()
     return [one.name for one in all_providers().values() if gpu or not one.slow_on_cpu]
 
 
 def missing(provider: Provider, device: str | None = None) -> str | None:
-    """Why a provider cannot be used on a device (by default the one that is here), and what to do; None if it can."""
+    """Why a provider cannot be used on a device (default: the present one), and what to do; None if it can."""
     absent = [name for name in provider.needs if importlib.util.find_spec(name) is None]
     if absent:
         are = "is" if len(absent) == 1 else "are"
@@ -169,8 +169,8 @@ def missing(provider: Provider, device: str | None = None) -> str | None:
     return "needs a GPU"
 
 
-def broken(error: ImportError) -> str:
-    """Why a provider cannot be used whose package is installed, but not whole."""
+def import_failure(error: ImportError) -> str:
+    """The reason why a provider cannot be used whose package is installed but fails to import."""
     return f"cannot be imported: {error}"
 
 
@@ -180,9 +180,9 @@ def interpreting() -> bool:
 
 
 def by_autograd(case: Case, t: Tensors, forward: Call) -> Call:
-    """The call that a case's direction asks for, of a forward that autograd can go through.
+    """The call for the case's direction, given a differentiable forward.
 
-    For backward the forward runs here, once, so that a call is nothing but the gradients of all inputs and parameters.
+    For backward, the forward runs once here, so that a call computes only the gradients of all inputs and parameters.
     """
     if case.direction == "forward":
         return forward
@@ -199,12 +199,12 @@ def by_autograd(case: Case, t: Tensors, forward: Call) -> Call:
 
 
 def as_tuple(outputs: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """One tensor or several, as several."""
+    """One tensor or several, as a tuple."""
     return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
 
 
 def _options_of(case: Case) -> Iterator[Option]:
-    """The options of a case beyond the plain operation."""
+    """The options of a case that a provider must declare."""
     if case.has_bias and not case.centers:
         yield "bias"
     if case.centers and not case.has_bias:
@@ -219,6 +219,7 @@ def _options_of(case: Case) -> Iterator[Option]:
 
 @functools.cache
 def _import_files() -> None:
+    """Import every file of this folder, which registers its provider."""
     for module in pkgutil.iter_modules(__path__):
         if not module.ispkg:
             importlib.import_module(f"{__name__}.{module.name}")

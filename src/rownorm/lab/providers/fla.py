@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..cases import Case
-from ..data import Tensors
+from ..cases.case import Case
+from ..cases.data import Tensors
 from . import Call, Refusal, by_autograd, provider
 
-WIDEST_BYTES = 65536  # of a row; in backward, of one of the residual stream
+WIDEST_BYTES = 65536  # of a row of x; in backward, of a row of the residual stream
 
 
 @provider(
@@ -19,10 +19,10 @@ WIDEST_BYTES = 65536  # of a row; in backward, of one of the residual stream
     needs_gpu=True,
 )
 def fla(case: Case, t: Tensors) -> Call:
-    kept = t.x if t.residual is None or case.direction == "forward" else t.residual
-    widest = WIDEST_BYTES // kept.element_size()
+    stored = t.x if t.residual is None or case.direction == "forward" else t.residual
+    widest = WIDEST_BYTES // stored.element_size()
     if case.cols > widest:
-        raise Refusal(f"fla takes rows of up to {widest} columns here")
+        raise Refusal(f"fla takes rows of up to {widest} columns in this dtype")
     from fla.modules.layernorm import (  # type: ignore[import-not-found,unused-ignore]
         layer_norm,
         rms_norm,

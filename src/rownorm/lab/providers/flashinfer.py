@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..cases import Case
-from ..data import Tensors
+from ..cases.case import Case
+from ..cases.data import Tensors
 from . import Call, Refusal, provider
 
 
@@ -27,10 +27,10 @@ def flashinfer(case: Case, t: Tensors) -> Call:
     if case.operation == "layer_norm":
         if case.dtype != "bf16" or t.bias is None:
             raise Refusal("flashinfer's layernorm takes bf16 rows only")
-        weight, bias = t.weight.float(), t.bias.float()  # it wants them in fp32
+        weight, bias = t.weight.float(), t.bias.float()  # it requires fp32 parameters
         return lambda: norm.layernorm(t.x, weight, bias, case.eps)
     assert t.residual is not None
-    # It writes y over x and h over the residual: on tensors of its own, the others keep theirs.
+    # It overwrites x with y and the residual with h, so it gets copies.
     x, residual = t.x.clone(), t.residual.clone()
 
     def add() -> tuple[Tensor, Tensor]:

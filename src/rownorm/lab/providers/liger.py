@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..cases import Case
-from ..data import Tensors
+from ..cases.case import Case
+from ..cases.data import Tensors
 from . import Call, Refusal, by_autograd, provider
 
-WIDEST = 65536  # its calculate_settings refuses a larger block
+WIDEST = 65536  # its calculate_settings rejects a larger block
 
 
 @provider(
@@ -22,7 +22,7 @@ def liger(case: Case, t: Tensors) -> Call:
 
     if case.cols > WIDEST:
         raise Refusal(f"liger takes rows of up to {WIDEST} columns")
-    # in_place would write dx over dy. "gemma" computes in fp32 until the store, as the case asks.
+    # in_place would overwrite dy with dx. "gemma" computes in fp32 until the store, as the case requires.
     options = {"casting_mode": "gemma", "in_place": False}
     if case.operation == "layer_norm":
         return by_autograd(

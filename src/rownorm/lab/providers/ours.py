@@ -1,4 +1,4 @@
-"""rownorm itself: on a GPU its kernels, on a CPU its CPU path."""
+"""rownorm itself: its kernels on a GPU, its CPU path on a CPU."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import rownorm
 
-from ..cases import Case
-from ..data import Tensors
+from ..cases.case import Case
+from ..cases.data import Tensors
 from . import EVERY_OPTION, Call, by_autograd, provider
 
 
@@ -15,7 +15,7 @@ from . import EVERY_OPTION, Call, by_autograd, provider
 def ours(case: Case, t: Tensors) -> Call:
     function = getattr(rownorm, case.operation)
     if t.residual is None and not case.pre_bias and case.activation is None:
-        # As with PyTorch's own operators: nothing else may cost its caller time.
+        # As short as the call of PyTorch's own operator, so that host times are comparable.
         x, weight, bias, eps = t.x, t.weight, t.bias, case.eps
         return by_autograd(case, t, lambda: function(x, weight, bias, eps=eps))
     rows = (t.x,) if t.residual is None else (t.x, t.residual)
@@ -24,5 +24,5 @@ def ours(case: Case, t: Tensors) -> Call:
         options["pre_bias"] = t.pre_bias
     if case.activation is not None:
         options["activation"] = case.activation
-    given = (*rows, t.weight, t.bias)
-    return by_autograd(case, t, lambda: function(*given, **options))
+    inputs = (*rows, t.weight, t.bias)
+    return by_autograd(case, t, lambda: function(*inputs, **options))

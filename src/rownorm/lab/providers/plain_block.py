@@ -1,12 +1,12 @@
-"""The textbook kernel that holds a row in one block, the next power of two wide: one pass, rows of limited width."""
+"""A textbook kernel: one block per row, as wide as the next power of two. One pass over rows of limited width."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from ..cases import Case
-from ..data import Tensors
+from ..cases.case import Case
+from ..cases.data import Tensors
 from . import Call, Refusal, provider
 from .kernels import PLAIN
 
@@ -24,7 +24,7 @@ def plain_block(case: Case, t: Tensors) -> Call:
     width = 1 << (case.cols - 1).bit_length()
     if width > LARGEST_BLOCK:
         raise Refusal(
-            f"plain_block holds a row in one block of up to {LARGEST_BLOCK} columns; "
+            f"plain_block keeps a row in one block of up to {LARGEST_BLOCK} columns; "
             f"{case.cols} columns need {width}"
         )
     kernel = block.layer_norm_kernel if case.centers else block.rms_norm_kernel

@@ -1,12 +1,12 @@
-"""The textbook kernel that loops over a row in blocks of fixed size: any width, two or three passes over the row."""
+"""A textbook kernel: a loop over a row in blocks of fixed size. Any width, two or three passes over the row."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from ..cases import Case
-from ..data import Tensors
+from ..cases.case import Case
+from ..cases.data import Tensors
 from . import Call, provider
 from .kernels import PLAIN
 

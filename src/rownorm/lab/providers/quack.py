@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..cases import Case
-from ..data import Tensors
+from ..cases.case import Case
+from ..cases.data import Tensors
 from . import Call, by_autograd, provider
 
 
@@ -28,7 +28,7 @@ def quack(case: Case, t: Tensors) -> Call:
 
 
 def _layer_norm(case: Case, t: Tensors) -> Call:
-    """Its LayerNorm is two functions without autograd; forward wants fp32 parameters, which are made beforehand."""
+    """QuACK's LayerNorm is two functions without autograd. Forward requires fp32 parameters, converted here."""
     from quack.rmsnorm import layernorm_bwd as backward
     from quack.rmsnorm import layernorm_fwd as forward
 
@@ -37,8 +37,8 @@ def _layer_norm(case: Case, t: Tensors) -> Call:
     wide_bias = None if t.bias is None else t.bias.detach().float()
 
     def gradients(rstd: Tensor, mean: Tensor) -> tuple[Tensor, ...]:
-        made = backward(x, weight, dy, rstd, mean, has_bias=t.bias is not None)
-        return tuple(gradient for gradient in made if gradient is not None)
+        found = backward(x, weight, dy, rstd, mean, has_bias=t.bias is not None)
+        return tuple(gradient for gradient in found if gradient is not None)
 
     if case.direction == "forward":
         return lambda: forward(x, wide_weight, wide_bias, case.eps)

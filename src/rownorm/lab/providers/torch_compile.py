@@ -1,4 +1,4 @@
-"""PyTorch's compiler on the same expression, for one shape at a time."""
+"""torch.compile of the eager expression, for each shape separately."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import torch
 import torch._functorch.config
 
-from ..cases import Case
-from ..data import Tensors
+from ..cases.case import Case
+from ..cases.data import Tensors
 from . import EVERY_OPTION, Call, Refusal, by_autograd, provider
 from .torch_eager import composition, program_of
 
@@ -30,14 +30,14 @@ def torch_compile(case: Case, t: Tensors) -> Call:
             "torch.compile needs a C++ compiler on a CPU (g++, or the one that CXX names)"
         )
     function = _compiled(case)
-    # Backward runs again and again on what one forward saved: the compiler may not reuse that memory.
+    # Backward runs many times on the tensors that one forward saved, so the compiler must not reuse their memory.
     with torch._functorch.config.patch(donated_buffer=case.direction == "both"):
         return by_autograd(case, t, lambda: function(*t[:5]))
 
 
 @functools.lru_cache(maxsize=1)
 def _compiled(case: Case) -> Callable[..., Any]:
-    # It counts the compilations of a function, whatever case they are for, and gives up after eight.
+    # The compiler counts recompilations per function over all cases and gives up after eight.
     torch.compiler.reset()
     return torch.compile(
         functools.partial(composition, program_of(case)), dynamic=False, fullgraph=True

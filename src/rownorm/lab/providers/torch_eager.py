@@ -1,4 +1,4 @@
-"""PyTorch as it comes: one operator after the other."""
+"""Eager PyTorch: one operator after the other."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...program import Program
-from ..cases import Case
-from ..data import Tensors
+from ..cases.case import Case
+from ..cases.data import Tensors
 from . import EVERY_OPTION, Call, by_autograd, provider
 
 
@@ -21,7 +21,7 @@ def torch_eager(case: Case, t: Tensors) -> Call:
     program, inputs = program_of(case), t[:5]
     x, residual, pre_bias, weight, bias = inputs
     if residual is None and pre_bias is None and case.activation is None:
-        # PyTorch has an operator for it: nothing else may cost its caller time.
+        # PyTorch has one operator for this case; nothing else may add host time.
         shape, eps = x.shape[-1:], case.eps
         if case.centers:
             return by_autograd(case, t, lambda: F.layer_norm(x, shape, weight, bias, eps))
@@ -43,9 +43,9 @@ def composition(
     weight: Tensor,
     bias: Tensor | None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """The case in PyTorch's own operators, as a model would have it.
+    """The case in PyTorch's own operators, as a model would write it.
 
-    The norm sees the sum as it is stored. Where x and the residual differ in dtype, the norm runs in the wider one.
+    The norm reads h as stored. If x and the residual differ in dtype, the norm runs in the wider one.
     """
     h = x if pre_bias is None else x + pre_bias
     if residual is not None:

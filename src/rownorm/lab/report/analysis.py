@@ -1,4 +1,4 @@
-"""``analysis.md``: four questions about a kernel, answered from the records with the figures that were used.
+"""``analysis.md``: four questions about a kernel, answered from the records, with the figures used.
 
 What is its arithmetic intensity? What bounds it? How much of the peak bandwidth does it reach? How does it scale with
 the batch?
@@ -6,26 +6,27 @@ the batch?
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from .. import texts
-from ..results import Group, Results, Row, typical
+from ..cli.tables import escaped, markdown
+from ..results.rows import Group, Results, Row, typical
 from . import headline, points, scaling
+from .failures import failures_of
 from .peaks import peak_flops
-from .troubles import troubles_of
 
-NEAR_CEILING = 0.8  # from this share of the ceiling on, memory is what the kernel waits for
+NEAR_CEILING = 0.8  # at this share of the ceiling or more, the kernel is memory-bound
 
 
 def analysis(results: Sequence[Results], damaged: Sequence[tuple[int, str]] = ()) -> str:
     """The whole file."""
     parts = ["# Analysis"]
     if damaged:
-        lines = "; ".join(f"line {number}: {_md(reason)}" for number, reason in damaged)
+        lines = "; ".join(f"line {number}: {escaped(reason)}" for number, reason in damaged)
         parts.append(f"{texts.count(len(damaged), 'damaged line')} left out: {lines}.")
     if not results:
         parts.append(
-            "There are no records. `rownorm bench` makes some; then run `rownorm report` on them."
+            "There are no records. Measure some with `rownorm bench`, then run `rownorm report` on them."
         )
     for one in results:
         parts += _of_device(one)
@@ -37,19 +38,22 @@ def _of_device(results: Results) -> list[str]:
     software = (
         f"torch {environment.torch}, triton {environment.triton}, rownorm {environment.rownorm}"
     )
-    parts = [f"## {_md(results.device)}", f"{_md(software)}. {_md(headline.sentence(results))}"]
+    parts = [
+        f"## {escaped(results.device)}",
+        f"{escaped(software)}. {escaped(headline.sentence(results))}",
+    ]
     if results.kind == "cpu":
         parts.append(
-            "**These are CPU timings.** They are of rownorm's CPU path, which is PyTorch's own arithmetic; they say "
-            "nothing of the kernels on a GPU. On a machine with one, `rownorm bench` measures the kernels."
+            "**These are CPU timings.** They show rownorm's CPU path, which is PyTorch's own arithmetic, not the GPU "
+            "kernels. On a machine with a GPU, `rownorm bench` measures the kernels."
         )
-    if doubts := headline.doubts(results):
-        parts.append(f"**{doubts}**")
+    if warning := headline.suspect_warning(results):
+        parts.append(f"**{warning}**")
     if results.subject is None:
         return [*parts, *_not_measured(results)]
     of_group = {group: results.of(results.subject, group) for group in results.groups}
     measured = {group: rows for group, rows in of_group.items() if rows}
-    parts.append(f"The answers are about **{_md(results.subject)}**.")
+    parts.append(f"The answers are about **{escaped(results.subject)}**.")
     parts += _intensity(measured)
     parts += _bound(results, measured)
     parts += _share_of_peak(results, measured)
@@ -67,34 +71,34 @@ def _intensity(measured: dict[Group, list[Row]]) -> list[str]:
                 (
                     group,
                     points.shape(row),
-                    f"{case.flops:,} ({case.flops / elements:.3g} an element)",
-                    f"{case.compulsory_bytes:,} ({case.compulsory_bytes / elements:.3g} an element)",
+                    f"{case.flops:,} ({case.flops / elements:.3g} per element)",
+                    f"{case.compulsory_bytes:,} ({case.compulsory_bytes / elements:.3g} per element)",
                     f"{case.intensity:.3g}",
                 )
             )
     return [
         "### 1. What is the arithmetic intensity?",
-        "Intensity is floating-point operations over bytes moved. The operations are those of the formulas, a "
-        "multiply-add counting as two. The bytes are the compulsory ones: inputs read once, outputs written once, "
-        "weight and bias once; the statistics of a row are left out. With few rows the parameters weigh as much as the "
-        "data, and the intensity is lower. The smallest and the largest case of each kind:",
-        _table(("case", "shape", "flop", "bytes", "flop/byte"), lines),
+        "Intensity is floating-point operations over bytes moved. The operations are those of the formulas; a "
+        "multiply-add counts as two. The bytes are the compulsory ones: inputs read once, outputs written once, weight "
+        "and bias once; the statistics of a row are left out. With few rows the parameters are a large part of the "
+        "bytes, and the intensity is lower. The smallest and the largest case of each kind:",
+        markdown(("case", "shape", "flop", "bytes", "flop/byte"), lines),
     ]
 
 
 def _bound(results: Results, measured: dict[Group, list[Row]]) -> list[str]:
     flops, bandwidth = peak_flops(results), results.peak or results.ceiling
-    said = ["### 2. Is it bound by arithmetic, by memory, or by starting up?"]
+    sentences = ["### 2. Is it bound by compute, by memory, or by launch overhead?"]
     ridge = flops / bandwidth if flops and bandwidth else None
     if flops and bandwidth and ridge:
-        said.append(
+        sentences.append(
             f"The ridge point is {flops / 1e12:.3g} TFLOP/s (fp32) over {texts.gigabytes_per_second(bandwidth)} = "
-            f"**{ridge:.3g} flop/byte**. Below it memory is the limit, above it arithmetic."
+            f"**{ridge:.3g} flop/byte**. Below it memory is the limit, above it compute."
         )
     else:
-        said.append(
-            "The device's peak of arithmetic or of bandwidth is not known, so there is no ridge point. What remains is "
-            "the share of the measured ceiling: a kernel close to it waits for memory."
+        sentences.append(
+            "The device's peak compute or peak bandwidth is not known, so there is no ridge point. The share of the "
+            "measured ceiling remains: a kernel close to the ceiling is memory-bound."
         )
     lines = []
     for group, rows in measured.items():
@@ -113,27 +117,29 @@ def _bound(results: Results, measured: dict[Group, list[Row]]) -> list[str]:
                 f"{intensity:.3g}" + (f", ridge {ridge:.3g}" if ridge else ""),
                 f"{ceiling} at {points.shape(best)}",
                 _verdict_on_bound(intensity, ridge, best.of_ceiling),
-                scaling.start_up_words(rows),
+                scaling.launch_text(rows),
             )
         )
     heads = ("case", "flop/byte", "best bandwidth", "large batches", "small batches")
-    return [*said, _table(heads, lines)]
+    return [*sentences, markdown(heads, lines)]
 
 
 def _verdict_on_bound(intensity: float, ridge: float | None, of_ceiling: float | None) -> str:
     if ridge and intensity >= ridge:
-        return "arithmetic"
-    reach = f"; arithmetic could be {ridge / intensity:.2g}x as much" if ridge else ""
+        return "compute"
+    reach = (
+        f"; compute could be {ridge / intensity:.2g} times higher before it became the limit"
+        if ridge
+        else ""
+    )
     if of_ceiling is None:
-        return (
-            f"memory, by its intensity{reach}" if ridge else "cannot be told: measure `ceiling` too"
-        )
+        return f"memory, by its intensity{reach}" if ridge else "unknown: measure `ceiling` too"
     if of_ceiling >= NEAR_CEILING:
         return f"memory{reach}"
     return (
-        f"not arithmetic, and memory is not used fully{reach}"
+        f"neither: memory bandwidth is not saturated{reach}"
         if ridge
-        else "memory is not used fully"
+        else "memory bandwidth is not saturated"
     )
 
 
@@ -159,7 +165,7 @@ def _share_of_peak(results: Results, measured: dict[Group, list[Row]]) -> list[s
         {e.peak_source for e in results.environments if e.peak_source and results.peak}
     )
     said = (
-        f"{known} ({_md('; '.join(sources))})."
+        f"{known} ({escaped('; '.join(sources))})."
         if known and sources
         else f"{known}."
         if known
@@ -183,7 +189,7 @@ def _share_of_peak(results: Results, measured: dict[Group, list[Row]]) -> list[s
         "median of peak",
         "median of ceiling",
     )
-    return ["### 3. What percentage of peak bandwidth does it reach?", said, _table(heads, lines)]
+    return ["### 3. What percentage of peak bandwidth does it reach?", said, markdown(heads, lines)]
 
 
 def _scaling(measured: dict[Group, list[Row]]) -> list[str]:
@@ -204,12 +210,12 @@ def _scaling(measured: dict[Group, list[Row]]) -> list[str]:
             for row in tall
         ]
         parts += [
-            f"**{_md(str(group))}, {cols} columns.** {scaling.saturation_words(tall)}",
-            _table(("rows", "time", "bandwidth", "of ceiling"), lines),
+            f"**{escaped(str(group))}, {cols} columns.** {scaling.saturation_text(tall)}",
+            markdown(("rows", "time", "bandwidth", "of ceiling"), lines),
         ]
     if not parts:
         parts = [
-            "These records cannot tell: no case was measured with two row counts at one width. "
+            "Not measured: no case has two row counts at one width. "
             "`rownorm bench --suite batch` measures 1 to 32768 rows of 4096 columns."
         ]
     return [heading, *parts]
@@ -224,7 +230,7 @@ def _table_of_results(results: Results) -> list[str]:
             (
                 row.group,
                 points.shape(row),
-                row.provider + (" (suspect)" if row.record.suspicions else ""),
+                row.provider + (" (suspect)" if row.record.suspect else ""),
                 points.time_text(row.time) if row.time else "",
                 "" if memory is None else texts.memory(memory),
                 points.bandwidth_text(row),
@@ -246,19 +252,19 @@ def _table_of_results(results: Results) -> list[str]:
         over,
     )
     said = (
-        "Times are medians with the 20th and 80th percentiles; speed-ups have their 95 % interval; memory is the most "
-        "alive during one call beyond its inputs."
+        "Times are medians with the 20th and 80th percentiles; speed-ups have their 95% interval; memory is the most "
+        "that is allocated during one call, beyond its inputs."
     )
-    return ["### Results", said, _table(heads, lines)]
+    return ["### Results", said, markdown(heads, lines)]
 
 
 def _not_measured(results: Results) -> list[str]:
-    found = troubles_of(results)
+    found = failures_of(results)
     if not found:
         return []
     lines = [(one.provider, one.kind, one.why, _cases(one.rows)) for one in found]
     heads = ("provider", "what", "why", "cases")
-    return ["### Not measured or doubtful", _table(heads, lines)]
+    return ["### Not measured or suspect", markdown(heads, lines)]
 
 
 def _cases(rows: list[Row]) -> str:
@@ -274,14 +280,3 @@ def _ends(rows: list[Row]) -> list[Row]:
 
 def _percent(share: float | None) -> str:
     return "unknown" if share is None else texts.percent(share)
-
-
-def _table(heads: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    made = [heads, ["---"] * len(heads), *lines]
-    return "\n".join(f"| {' | '.join(_md(str(cell)) for cell in line)} |" for line in made)
-
-
-def _md(text: str) -> str:
-    """``text`` on one line, without what Markdown or HTML would take for its own."""
-    plain = " ".join(text.split())
-    return plain.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")

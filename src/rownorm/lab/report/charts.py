@@ -1,7 +1,7 @@
-"""The six charts as altair specifications: the page draws them with the reader's filters, ``plots`` as they are.
+"""The six charts as altair specifications. The page draws them with the reader's filters, ``plots`` draws all data.
 
-Each reads two named data sets that whoever draws it supplies: ``points`` (``points.point``) and, where limits are drawn
-in, ``limits``.
+Each reads two named data sets, which the caller supplies: ``points`` (``points.point``) and, for charts with limits,
+``limits``.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 import altair as alt
 
-from ..records import CEILING, EAGER, OURS
-from ..results import Results
+from ..results.records import CEILING, EAGER, OURS
+from ..results.rows import Results
 from .points import Point
 
 Spec = dict[str, Any]
 
-# Colours that keep a contrast of 3 to 1 on white and on near-black; rownorm's is the only saturated blue.
+# Colors with a contrast of 3 to 1 on white and on near-black; rownorm has the only saturated blue.
 LOOKS = {
     OURS: ("#3273f6", "circle"),
     EAGER: ("#d97706", "square"),
@@ -45,23 +45,23 @@ CASE_TIPS = ("provider", "operation", "pass", "dtype", "shape")
 
 
 def looks_of(providers: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """The colour and the shape of each provider, the same wherever it appears."""
+    """(color, shape) of each provider, the same in every chart."""
     others = cycle(OTHER_LOOKS)
     return {name: LOOKS.get(name) or next(others) for name in providers}
 
 
 class Charts:
-    """The specifications for one report: the providers' colours and shapes are the same in all of them."""
+    """The specifications for one report; a provider has the same color and shape in all of them."""
 
     def __init__(self, providers: Sequence[str], *, legend: Sequence[str] = ()) -> None:
-        """``legend``: the providers that one names; the page has its own."""
+        """legend: the providers that the legend names; empty for the page, which has its own legend."""
         names, looks = list(providers), looks_of(providers).values()
         shown = None
         if legend:
             shown = alt.Legend(title=None, symbolSize=90, symbolOpacity=1, values=list(legend))
-        self.colour = alt.Color(
+        self.color = alt.Color(
             "provider:N",
-            scale=alt.Scale(domain=names, range=[colour for colour, _ in looks]),
+            scale=alt.Scale(domain=names, range=[color for color, _ in looks]),
             legend=shown,
         )
         self.shape = alt.Shape(
@@ -72,7 +72,7 @@ class Charts:
         self.by_order = alt.Y("provider:N", title=None, sort=names)
 
     def bandwidth(self) -> Spec:
-        """GB/s against the width of a row, with the device's peak."""
+        """GB/s against the number of columns, with the device's peak."""
         x = _log_axis("cols", "columns", base=2, format="d")
         y = alt.Y("gbps:Q", title="GB/s", scale=alt.Scale(zero=True))
         limits = alt.Chart(LIMITS).encode(y=alt.Y("gbps:Q"))
@@ -85,7 +85,7 @@ class Charts:
     def latency(self) -> Spec:
         """Time of one call against the number of rows."""
         x = _log_axis("rows", "rows", base=2, format="d")
-        y = _log_axis("us", "µs a call", base=10, channel=alt.Y)
+        y = _log_axis("us", "µs per call", base=10, channel=alt.Y)
         return _spec(*self._lines(x, y, "us", "time", "bandwidth", "limits", "note"))
 
     def speedup(self) -> Spec:
@@ -119,9 +119,9 @@ class Charts:
         return _spec(cells, labels)
 
     def host(self) -> Spec:
-        """What a call costs its caller: the median over cases as a bar, each case as a tick."""
-        x = alt.X("host_us:Q", title="µs a call, on the host")
-        base = alt.Chart(POINTS).encode(y=self.by_order, color=self.colour)
+        """Host time of a call: the median over cases as a bar, each case as a tick."""
+        x = alt.X("host_us:Q", title="µs per call, on the host")
+        base = alt.Chart(POINTS).encode(y=self.by_order, color=self.color)
         bars = (
             base.transform_aggregate(
                 host_us="median(host_us)", cases="count()", groupby=["provider"]
@@ -142,7 +142,7 @@ class Charts:
         return _spec(bars, ticks)
 
     def accuracy(self) -> Spec:
-        """The largest error of each case, in units of the output's spacing; wrong results are crosses."""
+        """The largest error of each case, in ulp of the output; wrong results are crosses."""
         x = alt.X(
             "ulp:Q",
             title="largest error against fp64, ulp of the output",
@@ -160,20 +160,20 @@ class Charts:
         cross = alt.value("M-1,-1L1,1M1,-1L-1,1")
         return _spec(
             base.mark_point(filled=False, size=60, strokeWidth=2.5, opacity=0.85).encode(
-                color=alt.condition(right, self.colour, alt.value("#dc2626")),
+                color=alt.condition(right, self.color, alt.value("#dc2626")),
                 shape=alt.condition(right, self.shape, cross),
             )
         )
 
     def roofline(self) -> Spec:
-        """Arithmetic against intensity under the roofs of the device."""
+        """FLOP/s against arithmetic intensity, with the roofs of the device."""
         x = _log_axis("intensity", "flop per compulsory byte", base=2)
         y = _log_axis("gflops", "GFLOP/s", base=10, channel=alt.Y)
         roofs = alt.Chart(LIMITS).encode(x=x, y=y, detail="roof:N")
         lines = roofs.mark_line(strokeDash=[5, 3], opacity=0.7).encode(
             color=alt.value("currentColor")
         )
-        # Above the end of the higher roof, below the start of the lower one: there a slope leaves room for words.
+        # Labels are above the end of the higher roof and below the start of the lower one, where there is room.
         lower = "datum.roof === 'measured ceiling'"
         labels = roofs.transform_filter("isValid(datum.label)").mark_text(
             align={"expr": f"{lower} ? 'left' : 'right'"},
@@ -185,12 +185,12 @@ class Charts:
         return _spec(
             lines,
             labels.encode(text="label:N"),
-            marks.encode(x=x, y=y, color=self.colour, shape=self.shape, tooltip=tips),
+            marks.encode(x=x, y=y, color=self.color, shape=self.shape, tooltip=tips),
         )
 
     def _lines(self, x: Any, y: Any, field: str, *tips: str) -> tuple[alt.Chart, ...]:
-        """A line for each provider, its measurements with their 20th to 80th percentiles."""
-        base = alt.Chart(POINTS).encode(x=x, color=self.colour)
+        """A line for each provider, with dots and their 20th to 80th percentiles."""
+        base = alt.Chart(POINTS).encode(x=x, color=self.color)
         weight = alt.condition(OURS_FIRST, alt.value(3.2), alt.value(1.6))
         dashed = alt.condition(
             f"datum.provider === '{CEILING}'", alt.value([6, 4]), alt.value([1, 0])
@@ -207,20 +207,20 @@ class Charts:
 
 
 def drawn(spec: Spec, points: Sequence[Point], limits: Sequence[Point]) -> Spec:
-    """The specification with its data; where there are no limits, without the layers that would draw them."""
+    """The specification with its data; without limits, the layers that draw them are left out."""
     layers = [one for one in spec["layer"] if limits or one.get("data", {}).get("name") != "limits"]
     return spec | {"layer": layers, "datasets": {"points": points, "limits": limits}}
 
 
 def bandwidth_limits(results: Results) -> list[Point]:
-    """The device's peak, for a rule across the chart; the ceiling is measured and so a line of its own."""
+    """The device's peak, drawn as a rule. The ceiling is measured, so it is a line like the providers."""
     if not results.peak:
         return []
     return [{"gbps": results.peak / 1e9, "label": f"peak {results.peak / 1e9:,.0f} GB/s"}]
 
 
 def roofs(results: Results, peak_flops: float | None) -> list[Point]:
-    """The corners of each roof: bandwidth times intensity, up to the peak of arithmetic where that is known."""
+    """The corners of each roof: bandwidth times intensity, up to the peak FLOP/s if it is known."""
     made: list[Point] = []
     for name, bandwidth in (("peak", results.peak), ("measured ceiling", results.ceiling)):
         if not bandwidth:
@@ -249,19 +249,19 @@ def _log_axis(
 ) -> Any:
     scale = alt.Scale(type="log", base=base, nice=False, padding=8)
     label = f"format(datum.value, '{format}')"
-    if base == 2:  # powers of two only, unless there would be hardly any
+    if base == 2:  # label powers of two only, unless the axis is short
         power = "abs(log(datum.value) / LN2 - round(log(datum.value) / LN2)) < 1e-6"
         label = f"{power} || domain('x')[1] < 4 * domain('x')[0] ? {label} : ''"
     else:
         digit = "datum.value / pow(10, floor(log(datum.value) / LN10 + 1e-9))"
         label = f"indexof([1, 2, 5], round({digit})) >= 0 ? {label} : ''"
-    # With more ticks a scale of three powers of two would get others in their place.
+    # With more ticks, a scale of three powers of two would get ticks between them.
     axis = alt.Axis(labelExpr=label, labelOverlap="greedy", tickCount=4 if base == 2 else 8)
     return channel(f"{field}:Q", title=title, scale=scale, axis=axis)
 
 
 def _tips(*fields: str) -> list[alt.Tooltip]:
-    titles = {"speedup_text": "speed-up", "limits": "that is", "host": "host time"}
+    titles = {"speedup_text": "speed-up", "limits": "share", "host": "host time"}
     return [alt.Tooltip(f"{field}:N", title=titles.get(field, field)) for field in fields]
 
 

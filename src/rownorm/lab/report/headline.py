@@ -1,4 +1,4 @@
-"""What the records say, in one sentence and a few figures."""
+"""The results in one sentence and a few figures."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections import Counter
 from typing import NamedTuple
 
 from .. import texts
-from ..records import CEILING, EAGER, OURS
-from ..results import Results, Row, cases_of, typical
-from ..statistics import verdict
+from ..results.records import CEILING, EAGER, OURS
+from ..results.rows import Results, Row, cases_of, typical
+from ..results.statistics import verdict
 from .points import shape
 
-MANY_DOUBTS = 0.2  # of the measurements
+MANY_SUSPECT = 0.2  # of the measurements
 
 
 class Figure(NamedTuple):
-    """A figure that stands alone."""
+    """One headline number, with a label and a note."""
 
     value: str
     label: str
@@ -23,12 +23,12 @@ class Figure(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """In how many cases a provider is faster than, level with, or slower than the best of the others."""
+    """In how many cases a provider is faster than, equal to, or slower than the fastest other provider."""
 
     faster: int = 0
     level: int = 0
     slower: int = 0
-    unclear: int = 0  # the interval is too wide to tell
+    unclear: int = 0  # the interval is too wide to decide
 
     @property
     def cases(self) -> int:
@@ -36,40 +36,40 @@ class Standing(NamedTuple):
 
 
 def sentence(results: Results) -> str:
-    """The verdict."""
+    """The result in one or two sentences."""
     subject, rows = results.subject, results.of(results.subject)
     if subject is None:
         found = Counter[str](row.record.status for row in results.rows)
         return f"Nothing was measured on {results.device}: {_counts(found)}."
     where = "On this CPU " if results.kind == "cpu" else ""
-    parts = [where + _standing_words(subject, standing(results), len(rows))]
+    parts = [where + _standing_text(subject, standing(results), len(rows))]
     if speedup := median_speedup(results):
         parts.append(
             f"its median speed-up over {called(results.baseline)} is {texts.times(speedup)}"
         )
     if share := typical(row.of_ceiling for row in rows):
         parts.append(f"its median bandwidth is {texts.percent(share)} of the measured ceiling")
-    said = "; ".join(parts) + "."
+    text = "; ".join(parts) + "."
     if subject != OURS:
-        said = f"{OURS} was not measured here. {said}"
-    return f"{said} {_troubles(results, subject)}".strip()
+        text = f"{OURS} was not measured here. {text}"
+    return f"{text} {_failures(results, subject)}".strip()
 
 
 def figures(results: Results) -> list[Figure]:
-    """The few numbers a reader takes away; none that was not measured."""
+    """The headline numbers that were measured."""
     subject, rows = results.subject, results.of(results.subject)
-    made = []
+    found = []
     place = standing(results)
     if place.cases:
         note = ", ".join(_other_cases(place))
-        made.append(Figure(f"{place.faster} of {place.cases}", f"cases: {subject} fastest", note))
+        found.append(Figure(f"{place.faster} of {place.cases}", f"cases: {subject} fastest", note))
     speedups = [row.speedups[b].ratio for row in rows if (b := results.baseline) in row.speedups]
     if speedup := median_speedup(results):
         note = f"{texts.times(min(speedups))} to {texts.times(max(speedups))}"
-        made.append(Figure(texts.times(speedup), f"over {called(results.baseline)}, median", note))
+        found.append(Figure(texts.times(speedup), f"over {called(results.baseline)}, median", note))
     if share := typical(row.of_ceiling for row in rows):
         best = max(row.of_ceiling for row in rows if row.of_ceiling)
-        made.append(
+        found.append(
             Figure(
                 texts.percent(share),
                 "of the measured ceiling, median",
@@ -79,79 +79,86 @@ def figures(results: Results) -> list[Figure]:
     if top := best_bandwidth(rows):
         share_of_peak = f"{texts.percent(top.of_peak)} of peak, " if top.of_peak else ""
         value = texts.gigabytes_per_second(top.bandwidth or 0)
-        made.append(Figure(value, "highest bandwidth", f"{share_of_peak}{top.group}, {shape(top)}"))
+        found.append(
+            Figure(value, "highest bandwidth", f"{share_of_peak}{top.group}, {shape(top)}")
+        )
     if host := _host_figure(results):
-        made.append(host)
+        found.append(host)
     if errors := [row.record.accuracy.max_ulp for row in rows if row.record.accuracy]:
         value = f"{texts.significant(max(errors), 2)} ulp"
-        made.append(Figure(value, "largest error against fp64", _torch_error(results)))
-    return made
+        found.append(Figure(value, "largest error against fp64", _torch_error(results)))
+    return found
 
 
-def doubts(results: Results) -> str:
-    """A warning where many of the measurements are suspect; else nothing."""
-    suspect = sum(bool(row.record.suspicions) for row in results.measured)
-    if suspect <= MANY_DOUBTS * len(results.measured):
+def suspect_warning(results: Results) -> str:
+    """A warning if many measurements are suspect; else an empty string."""
+    suspect = sum(bool(row.record.suspect) for row in results.measured)
+    if suspect <= MANY_SUSPECT * len(results.measured):
         return ""
     share = f"{suspect} of {texts.count(len(results.measured), 'measurement')}"
     return (
-        f"{share} are marked suspect, so take the figures with care. The reasons stand below the results. A machine "
-        "that does nothing else gives better ones."
+        f"{share} are marked suspect, so these figures are unreliable. The reasons are listed below the results. "
+        "Measure again on an idle machine."
     )
 
 
 def standing(results: Results) -> Standing:
-    """Where the subject stands among the providers, case by case; cases that it ran alone do not count."""
+    """The subject against the fastest other provider, case by case. Cases without another provider do not count."""
     found: Counter[str] = Counter()
     for providers in cases_of(results.measured):
         subject = providers.get(results.subject or "")
         others = [row for name, row in providers.items() if name not in (CEILING, results.subject)]
         if subject and others:
             best = min(others, key=lambda row: row.time.median if row.time else 0.0)
-            # The speed-up of the other over the subject is the subject's time over the other's.
+            # The speed-up of the other provider over the subject is the subject's time over the other's.
             found[verdict(best.speedups[subject.provider])] += 1
     return Standing(found["faster"], found["same"], found["slower"], found["unclear"])
 
 
 def median_speedup(results: Results) -> float | None:
+    """The median speed-up of the subject over the baseline."""
     baseline = results.baseline
     rows = [row for row in results.of(results.subject) if baseline in row.speedups]
     return typical(row.speedups[str(baseline)].ratio for row in rows)
 
 
 def best_bandwidth(rows: list[Row]) -> Row | None:
+    """The row with the highest bandwidth."""
     return max(rows, key=lambda row: row.bandwidth or 0.0, default=None)
 
 
 def called(provider: str | None) -> str:
+    """The provider's name in a sentence."""
     return "eager PyTorch" if provider == EAGER else str(provider)
 
 
-def _standing_words(subject: str, place: Standing, measured: int) -> str:
+def _standing_text(subject: str, place: Standing, measured: int) -> str:
     if not place.cases:
-        alone = "nothing else was measured to compare it with"
-        return f"{subject} was measured in {texts.count(measured, 'case')}; {alone}"
+        return (
+            f"{subject} was measured in {texts.count(measured, 'case')}, without another provider "
+            "to compare it with"
+        )
     first = f"is the fastest in {place.faster} of {texts.count(place.cases, 'case')}"
     return f"{subject} {', '.join([first, *_other_cases(place)])}"
 
 
 def _other_cases(place: Standing) -> list[str]:
     found = {
-        "level with the fastest": place.level,
+        "as fast as the fastest": place.level,
         "slower": place.slower,
-        "too noisy to tell": place.unclear,
+        "too noisy to decide": place.unclear,
     }
     return [f"{words} in {number}" for words, number in found.items() if number]
 
 
-def _troubles(results: Results, subject: str) -> str:
-    """Cases in which the subject did not give a result to be timed."""
+def _failures(results: Results, subject: str) -> str:
+    """The cases of the subject that have no time, counted by status."""
     found = Counter[str](
         row.record.status
         for row in results.rows
         if row.provider == subject and row.record.status != "ok"
     )
-    return f"It has {_counts(found)} besides." if found else ""
+    return f"In addition it has {_counts(found)}." if found else ""
 
 
 def _counts(found: Counter[str]) -> str:

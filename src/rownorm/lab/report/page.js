@@ -1,4 +1,4 @@
-// The reader's choices, and everything redrawn from them. All numbers and texts come from the data; none is computed here.
+// Filters and redrawing. All numbers and texts come from the data; none is computed here.
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -7,7 +7,7 @@
   const find = (selector, from = document) => from.querySelector(selector);
   const all = (selector, from = document) => [...from.querySelectorAll(selector)];
   const escaped = (text) => String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
-  const MANY = 6; // panels of one chart that a reader still takes in at once
+  const MANY = 6; // most panels of one chart that are shown at once
 
   const group = (p) => `${p.operation} ${p.pass} ${p.dtype}`;
   const charts = [
@@ -79,7 +79,7 @@
         const spec = {
           ...data.specs[chart.id], layer: data.specs[chart.id].layer.filter((one) => limits.length || one.data?.name !== "limits"), width: "container", height: chart.height(given), autosize: { type: "fit-x", contains: "padding" },
           description: `${find(`#${chart.id} h2`).textContent} ${title}`,
-          datasets: { points: given.toReversed(), limits }, // last on top: rownorm
+          datasets: { points: given.toReversed(), limits }, // drawn last, so on top: rownorm
         };
         waiting.push(vegaEmbed(find(".plot", panel), spec, {
           renderer: "svg", config, tooltip, actions: { export: true, source: false, compiled: false, editor: false },
@@ -92,7 +92,7 @@
     if (now === turn) document.body.dataset.drawn = String(now);
   }
 
-  // The table is in the page already: it is filtered, sorted and given the chosen baseline.
+  // The table is already in the page; here it is filtered, sorted, and shown with the chosen baseline.
   const body = find("#results tbody");
   const lines = new Map(all("tr[data-i]", body ?? document).map((line) => [Number(line.dataset.i), line]));
 
@@ -122,7 +122,7 @@
     const numeric = head.classList.contains("number");
     body.append(...[...lines.values()].sort((a, b) => {
       const [x, y] = [value(a), value(b)];
-      if (x === "" || y === "") return (x === "") - (y === ""); // what has no value goes last either way
+      if (x === "" || y === "") return (x === "") - (y === ""); // rows without a value go last in both orders
       return order * (numeric ? x - y : x.localeCompare(y));
     }));
   }
@@ -132,7 +132,7 @@
                     "peak_bytes", "host_us", "ulp", "note"];
     const cell = (value) => {
       const text = String(value ?? "");
-      const inert = /^[=+@]/.test(text) ? `'${text}` : text; // a spreadsheet would run it
+      const inert = /^[=+@]/.test(text) ? `'${text}` : text; // a spreadsheet would evaluate it
       return /[",\n]/.test(inert) ? `"${inert.replaceAll('"', '""')}"` : inert;
     };
     const visible = [...body.children].filter((line) => !line.hidden).map((line) => rows[line.dataset.i]);
@@ -152,7 +152,7 @@
     find(`#${name}`).innerHTML = values.map((v) => `<option ${v === state[name] ? "selected" : ""}>${escaped(v)}</option>`).join("");
   }
 
-  // Filters of a device: everything, unless that would be more panels than one takes in.
+  // The initial filters of a device: everything, unless that gives more than MANY panels.
   function start() {
     const device = data.devices.find((d) => d.name === state.device);
     const points = onDevice();
@@ -167,7 +167,7 @@
     }
     find("#filter-provider").innerHTML = `<span class="label">provider</span>` + distinct(points.filter((p) => p.us || p.ulp !== undefined), "provider")
       .sort((a, b) => data.providers.indexOf(a) - data.providers.indexOf(b)).map((name) =>
-        `<label class="chip"><input type="checkbox" value="${escaped(name)}" checked><span class="swatch" style="--colour:${data.colours[name]}"></span>${escaped(name)}</label>`).join("");
+        `<label class="chip"><input type="checkbox" value="${escaped(name)}" checked><span class="swatch" style="--color:${data.colors[name]}"></span>${escaped(name)}</label>`).join("");
     options("subject", compared);
     options("baseline", compared);
     find("#filter-speedup").hidden = compared.length < 2;

@@ -1,7 +1,7 @@
-"""``report.html``: one file with everything in it, that opens offline and quickly.
+"""``report.html``: one self-contained file that opens offline.
 
 The verdict, the table and the environment are plain HTML. The charts are drawn in the browser by Vega-Lite, whose
-JavaScript travels inside the page, from the same specifications as the PNG files.
+JavaScript is inside the page, from the same specifications as the PNG files.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 import vl_convert
 
-from ..records import CEILING
-from ..results import Results, provider_order
+from ..results.records import CEILING
+from ..results.rows import Results, provider_order
 from . import sections
 from .charts import Charts, Spec, bandwidth_limits, looks_of, roofs
 from .peaks import peak_flops
@@ -43,7 +43,7 @@ def page(results: Sequence[Results], damaged: Sequence[tuple[int, str]] = ()) ->
 
 
 def island(value: Any) -> str:
-    """JSON that cannot end the script element that it lies in."""
+    """JSON escaped so that it cannot end the script element that contains it."""
     text = msgspec.json.encode(value).decode()
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -62,7 +62,7 @@ def _data(results: Sequence[Results]) -> dict[str, Any]:
         "fields": fields,
         "rows": [[point.get(name) for name in fields] for point in points],
         "providers": providers,
-        "colours": {name: colour for name, (colour, _) in looks_of(providers).items()},
+        "colors": {name: color for name, (color, _) in looks_of(providers).items()},
         "ceiling": CEILING,
         "specs": specs(providers),
         "devices": [
@@ -86,10 +86,11 @@ def _scripts() -> str:
 
 @cache
 def _library() -> str:
-    """Vega, Vega-Lite and vega-embed, as vl-convert carries them."""
+    """Vega, Vega-Lite and vega-embed, as bundled with vl-convert."""
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return bundle.replace("</script", "<\\/script")
 
 
 def part(name: str) -> str:
+    """The text of a file of this folder."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The charts as PNG files: the same specifications and data as the page's."""
+"""The charts as PNG files, from the same specifications and data as the page."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import NamedTuple
 import vl_convert
 
 from .. import texts
-from ..files import write_whole
-from ..records import CEILING
-from ..results import Group, Results
+from ..results.files import write_whole
+from ..results.records import CEILING
+from ..results.rows import Group, Results
 from .charts import Charts, Spec, bandwidth_limits, drawn, roofs
 from .peaks import peak_flops
 from .points import Point, points_of
@@ -36,7 +36,7 @@ CONFIG = {
 
 
 class Plot(NamedTuple):
-    """One file to be: its name and what is drawn."""
+    """One PNG file: its name and its contents."""
 
     name: str
     title: str
@@ -47,23 +47,22 @@ class Plot(NamedTuple):
 
 
 def write_plots(
-    results: list[Results], folder: Path, told: Callable[[str], None] | None = None
+    results: list[Results], folder: Path, on_step: Callable[[str], None] = lambda _: None
 ) -> list[Path]:
-    """``plots/<chart>-<operation>-<pass>-<dtype>.png``; the device comes first where there are several."""
+    """Write ``<chart>-<operation>-<pass>-<dtype>.png``; with several devices, the device comes first."""
     written = []
     for one in results:
         prefix = f"{texts.slug(one.device)}-" if len(results) > 1 else ""
         for plot in plots_of(one):
             path = folder / f"{prefix}{plot.name}.png"
-            if told:
-                told(f"drawing {path.name}")
+            on_step(f"drawing {path.name}")
             written.append(write_whole(path, _png(plot, one)))
     return written
 
 
 def plots_of(results: Results) -> Iterator[Plot]:
-    """Every plot that these results have data for."""
-    points = points_of(results)[::-1]  # what is drawn last lies on top: rownorm
+    """Every plot that has data."""
+    points = points_of(results)[::-1]  # drawn last, so on top: rownorm
     for group in results.groups:
         of_group = _in_group(points, group)
         yield from _plots_of_group(results, _charts(results, of_group), group, of_group)
@@ -71,7 +70,7 @@ def plots_of(results: Results) -> Iterator[Plot]:
         of_pass = [point for point in points if point["pass"] == direction]
         charts = _charts(results, of_pass)
         if called := [point for point in of_pass if "host_us" in point]:
-            title = f"What a {direction} call costs the host"
+            title = f"Host time of a {direction} call"
             yield Plot(f"host-cost-{direction}", title, charts.host(), called)
         if judged := [point for point in of_pass if "ulp" in point]:
             title = f"Largest error against fp64: {direction}"
@@ -82,9 +81,9 @@ def plots_of(results: Results) -> Iterator[Plot]:
 
 
 def _charts(results: Results, points: list[Point]) -> Charts:
-    """The specifications for these points, whose legend names those who are in them."""
-    there = {point["provider"] for point in points}
-    return Charts(results.providers, legend=[name for name in results.providers if name in there])
+    """The specifications for these points, with a legend of their providers."""
+    present = {point["provider"] for point in points}
+    return Charts(results.providers, legend=[name for name in results.providers if name in present])
 
 
 def _plots_of_group(

@@ -1,6 +1,6 @@
-"""A ``Row`` as the flat dictionary that charts, the page's filters and its tooltips read.
+"""A ``Row`` as a flat dictionary, for charts, the page's filters and tooltips.
 
-Every text that shows an interval is made here, so that a figure reads the same wherever it is hovered over.
+Every text with an interval is made here, so that a figure has the same text everywhere.
 """
 
 from __future__ import annotations
@@ -8,20 +8,21 @@ from __future__ import annotations
 from typing import Any
 
 from .. import texts
-from ..results import Results, Row
-from ..statistics import Ratio, Summary
+from ..results.rows import Results, Row
+from ..results.statistics import Ratio, Summary
 
 Point = dict[str, Any]
 
 
 def points_of(results: Results) -> list[Point]:
-    """One point a row, in the order of the table. Fields that have no value are left out."""
+    """One point per row, in the order of the table. Fields without a value are left out."""
     return [point(row) for row in results.rows]
 
 
 def point(row: Row) -> Point:
+    """The fields of one row."""
     record, case = row.record, row.record.case
-    made: Point = {
+    fields: Point = {
         "device": record.environment.device,
         "operation": case.variant,
         "pass": case.direction,
@@ -34,11 +35,11 @@ def point(row: Row) -> Point:
         "intensity": _short(case.intensity),
         "tallest": row.tallest or None,
         "scaling": row.scaling or None,
-        "note": "; ".join(filter(None, (record.why, *row.record.suspicions))),
+        "note": "; ".join(filter(None, (record.why, *record.suspect))),
     }
     if row.time and row.bandwidth and row.bandwidth_between:
         low, high = row.bandwidth_between
-        made |= {
+        fields |= {
             "us": _short(row.time.median * 1e6),
             "us_low": _short(row.time.p20 * 1e6),
             "us_high": _short(row.time.p80 * 1e6),
@@ -58,19 +59,20 @@ def point(row: Row) -> Point:
             },
         }
     if row.host:
-        made |= {"host_us": _short(row.host.median * 1e6), "host": time_text(row.host)}
+        fields |= {"host_us": _short(row.host.median * 1e6), "host": time_text(row.host)}
     if record.accuracy:
-        made |= {"ulp": _short(record.accuracy.max_ulp), "error": error_text(row)}
-    return {name: value for name, value in made.items() if value not in (None, "", {})}
+        fields |= {"ulp": _short(record.accuracy.max_ulp), "error": error_text(row)}
+    return {name: value for name, value in fields.items() if value not in (None, "", {})}
 
 
 def shape(row: Row) -> str:
+    """``4096 x 8192 (Llama-3-8B hidden)``."""
     case = row.record.case
     return f"{case.rows} x {case.cols}" + (f" ({case.name})" if case.name else "")
 
 
 def time_text(summary: Summary) -> str:
-    """12.3 µs (12.1 to 12.6): the median, the 20th and 80th percentiles; units where they differ."""
+    """``12.3 µs (12.1 to 12.6)``: the median, and the 20th and 80th percentile; with units if they differ."""
     median, low, high = map(texts.duration, (summary.median, summary.p20, summary.p80))
     if low == high:
         return median
@@ -80,6 +82,7 @@ def time_text(summary: Summary) -> str:
 
 
 def bandwidth_text(row: Row) -> str:
+    """``4,270 GB/s (4,260 to 4,280)``: at the median, the 80th and the 20th percentile of the times."""
     if not row.bandwidth or not row.bandwidth_between:
         return ""
     low, high = (texts.significant(end / 1e9) for end in row.bandwidth_between)
@@ -88,7 +91,7 @@ def bandwidth_text(row: Row) -> str:
 
 
 def limits_text(row: Row) -> str:
-    """93 % of the measured ceiling, 81 % of peak."""
+    """``93% of the measured ceiling, 81% of peak``."""
     parts = [
         f"{texts.percent(share)} of {what}"
         for share, what in ((row.of_ceiling, "the measured ceiling"), (row.of_peak, "peak"))
@@ -98,11 +101,12 @@ def limits_text(row: Row) -> str:
 
 
 def speedup_text(ratio: Ratio) -> str:
-    """1.90x (1.88 to 1.93): the ratio and its 95 % interval."""
+    """``1.90x (1.88 to 1.93)``: the ratio and its 95% interval."""
     return f"{texts.times(ratio.ratio)} ({texts.significant(ratio.low)} to {texts.significant(ratio.high)})"
 
 
 def error_text(row: Row) -> str:
+    """``0.52 ulp in y (largest 0.011, mean 0.0012)``."""
     accuracy = row.record.accuracy
     if accuracy is None:
         return ""
@@ -114,5 +118,5 @@ def error_text(row: Row) -> str:
 
 
 def _short(value: float) -> float:
-    """Five significant digits: more than any of these figures is good for, and a smaller page."""
+    """Five significant digits: more than the measurements support, and a smaller page."""
     return float(f"{value:.5g}")

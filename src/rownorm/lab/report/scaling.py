@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .. import texts
-from ..cases import Case
-from ..results import Row
+from ..cases.case import Case
+from ..results.rows import Row
 
-MOST_ROWS = 32768  # that are worth measuring
-SATURATED = 0.9  # of the best bandwidth
-STILL_STARTING = 1.25  # times the time of the fewest rows
+MOST_ROWS = 32768  # of the command that is suggested
+SATURATED = 0.9  # share of the best bandwidth
+LAUNCH_BOUND = 1.25  # times the time of the fewest rows
 
 
 def by_rows(rows: Sequence[Row]) -> list[Row]:
@@ -19,9 +19,9 @@ def by_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def saturation(tall: Sequence[Row]) -> int | None:
-    """The first row count that reaches 90 % of the best bandwidth; None when bandwidth still rises at the end.
+    """The first row count that reaches 90% of the best bandwidth; None if bandwidth still rises at the end.
 
-    It still rises when the most rows are the first to reach that share: then nobody has seen where it ends.
+    It still rises if the largest row count is the first to reach that share.
     """
     best = max(row.bandwidth or 0.0 for row in tall)
     reached = [row.record.case.rows for row in tall if (row.bandwidth or 0.0) >= SATURATED * best]
@@ -29,7 +29,7 @@ def saturation(tall: Sequence[Row]) -> int | None:
 
 
 def extrapolated(tall: Sequence[Row]) -> int | None:
-    """Where bandwidth would reach 90 % of its limit if the last two times are ``start + bytes / limit``."""
+    """The row count at 90% of the bandwidth limit, if the last two times are ``start + bytes / limit``."""
     before, last = tall[-2:]
     if before.time is None or last.time is None or last.time.median <= before.time.median:
         return None
@@ -37,22 +37,21 @@ def extrapolated(tall: Sequence[Row]) -> int | None:
     more = moved - before.record.case.compulsory_bytes
     limit = more / (last.time.median - before.time.median)
     start = last.time.median - moved / limit
-    needed = (
-        SATURATED / (1 - SATURATED) * start * limit
-    )  # bytes over (start + bytes / limit) is 90 % of limit
+    # bytes / (start + bytes / limit) is 90% of limit for this many bytes:
+    needed = SATURATED / (1 - SATURATED) * start * limit
     rows = needed / (moved / last.record.case.rows)
     return int(float(f"{rows:.1g}")) if rows > last.record.case.rows else None
 
 
-def start_up(rows: Sequence[Row]) -> int | None:
-    """The most rows that take hardly longer than the fewest: up to there, starting up takes the time.
+def launch_bound_rows(rows: Sequence[Row]) -> int | None:
+    """The most rows that take at most LAUNCH_BOUND times as long as the fewest: up to there launch overhead dominates.
 
-    None when that is less than twice the fewest.
+    None if that is less than twice the fewest.
     """
     tall = by_rows(rows)
     if len(tall) < 2 or tall[0].time is None:
         return None
-    limit = STILL_STARTING * tall[0].time.median
+    limit = LAUNCH_BOUND * tall[0].time.median
     flat = tall[0].record.case.rows
     for row in tall[1:]:
         if row.time is None or row.time.median > limit:
@@ -62,7 +61,7 @@ def start_up(rows: Sequence[Row]) -> int | None:
 
 
 def command(case: Case) -> str:
-    """What measures this case with few rows and many."""
+    """The command that measures this case from one row to MOST_ROWS."""
     options = [f"--residual-dtype {case.residual_dtype}"] if case.residual_dtype else []
     options += ["--pre-bias"] if case.pre_bias else []
     options += [f"--activation {case.activation}"] if case.activation else []
@@ -72,18 +71,19 @@ def command(case: Case) -> str:
     return " ".join(["rownorm bench", kind, *options, f"--shape 1..{MOST_ROWS}x{case.cols}"])
 
 
-def start_up_words(rows: Sequence[Row]) -> str:
+def launch_text(rows: Sequence[Row]) -> str:
+    """Up to how many rows launch overhead dominates."""
     tall = by_rows(rows)
     if len(tall) < 2:
         return f"not measured: `{command(rows[0].record.case)}`"
-    flat = start_up(rows)
+    flat = launch_bound_rows(rows)
     if flat is None:
-        return "time grows from the fewest rows on"
-    return f"starting up: up to {flat} rows take at most {STILL_STARTING}x the time of {tall[0].record.case.rows}"
+        return "time grows from the smallest row count on"
+    return f"launch overhead: up to {flat} rows take at most {LAUNCH_BOUND}x the time of {tall[0].record.case.rows}"
 
 
-def saturation_words(tall: Sequence[Row]) -> str:
-    """From the fewest rows to the most, and where bandwidth stops growing."""
+def saturation_text(tall: Sequence[Row]) -> str:
+    """How time grows from the fewest rows to the most, and where bandwidth saturates."""
     first, last = tall[0], tall[-1]
     if first.time is None or last.time is None:
         return ""
@@ -94,15 +94,15 @@ def saturation_words(tall: Sequence[Row]) -> str:
     if found is None:
         estimate = extrapolated(tall)
         near = (
-            f" A start-up time plus a steady bandwidth would put it near {estimate:,} rows."
+            f" A constant launch time plus a constant bandwidth would put it near {estimate:,} rows."
             if estimate
             else ""
         )
         return (
-            f"{grows} Bandwidth still rises at {last.record.case.rows} rows, the most that were measured, so where it "
-            f"saturates was not seen.{near} `{command(last.record.case)}` measures up to {MOST_ROWS} rows."
+            f"{grows} Bandwidth still rises at {last.record.case.rows} rows, the largest row count measured, so the "
+            f"point of saturation is not known.{near} `{command(last.record.case)}` measures up to {MOST_ROWS} rows."
         )
     share = texts.percent(SATURATED)
     return (
-        f"{grows} Bandwidth saturates at **{found} rows**: the first to reach {share} of its best."
+        f"{grows} Bandwidth saturates at **{found} rows**, the first to reach {share} of the best."
     )

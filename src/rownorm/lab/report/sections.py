@@ -1,4 +1,4 @@
-"""The parts of the page that need no JavaScript: verdicts, results, what went wrong, environment, method."""
+"""The parts of the page that need no JavaScript: verdicts, results, failures, environment, method."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from html import escape
 
 from .. import texts
-from ..records import OURS, Environment, Method
-from ..results import Results, Row
+from ..results.records import OURS, Environment, Method
+from ..results.rows import Results, Row
 from . import headline, points
-from .troubles import troubles
+from .failures import failures_section
 
 NOTHING = (
-    '<p class="verdict">There are no records here, so there is nothing to show.</p>'
+    '<p class="verdict">There are no records, so there is nothing to show.</p>'
     "<p>Measure something first: <code>rownorm bench --quick --out results/first</code>, "
     "then <code>rownorm report results/first</code>.</p>"
 )
-COLUMNS = (  # heading, whether its values are numbers
+COLUMNS = (  # (heading, whether its values are numbers)
     ("operation", False),
     ("pass", False),
     ("dtype", False),
@@ -40,16 +40,17 @@ TIMERS = {
 }
 CPU_BANNER = (
     "<p class=\"banner\"><strong>These are CPU timings.</strong> They show rownorm's CPU path, which is PyTorch's own "
-    "arithmetic, on this machine's processor. They say nothing of how fast the kernels are on a GPU.</p>"
+    "arithmetic, on this machine's processor. They do not show the speed of the kernels on a GPU.</p>"
 )
 
 
 def title(results: Sequence[Results]) -> str:
+    """The title of the page."""
     return f"rownorm report: {texts.listed([one.device for one in results]) or 'no records'}"
 
 
 def subtitle(results: Sequence[Results]) -> str:
-    """Devices, dates and how much there is."""
+    """Devices, dates and the number of records."""
     if not results:
         return "no records"
     rows = [row for one in results for row in one.rows]
@@ -80,19 +81,19 @@ def device(results: Results) -> str:
         f'<dd class="note">{escape(figure.note)}</dd></div>'
         for figure in headline.figures(results)
     )
-    doubts = escape(headline.doubts(results))
-    verdict = escape(headline.sentence(results)).replace(" %", "&nbsp;%")
-    warning = f'<p class="banner">{doubts}</p>' if doubts else ""
+    warning = escape(headline.suspect_warning(results))
+    verdict = escape(headline.sentence(results))
+    banner = f'<p class="banner">{warning}</p>' if warning else ""
     return (
         f'<div class="device" data-device="{escape(results.device)}">'
-        f"{CPU_BANNER if results.kind == 'cpu' else ''}{warning}"
+        f"{CPU_BANNER if results.kind == 'cpu' else ''}{banner}"
         f'<p class="verdict">{verdict}</p>'
         f'<dl class="figures">{boxes}</dl></div>'
     )
 
 
 def filters(results: Sequence[Results]) -> str:
-    """Places for the filters, which the page's script fills in."""
+    """Empty fieldsets, which the page's script fills in."""
     sets = "".join(
         f'<fieldset id="filter-{name}" aria-label="{name}"></fieldset>'
         for name in ("operation", "pass", "dtype")
@@ -106,11 +107,11 @@ def filters(results: Sequence[Results]) -> str:
 
 
 def tables(results: Sequence[Results], method: str) -> str:
-    """The results, what is not among them, and how they came about; ``method`` is the text on the last."""
+    """The results, the failures, the environment and the method; ``method`` is the text of the last section."""
     return "\n".join(
         (
             _results_table(results),
-            troubles(results),
+            failures_section(results),
             *map(_environment, results),
             f'<section id="method"><h2>Method</h2>{method}{_methods(results)}</section>',
         )
@@ -134,10 +135,10 @@ def _results_table(results: Sequence[Results]) -> str:
 
 
 def _line(i: int, row: Row, results: Results) -> str:
-    """One line of the table; ``i`` is the row's place in the page's data."""
+    """One line of the table; ``i`` is the row's index in the page's data."""
     record, case = row.record, row.record.case
-    doubt = escape("; ".join(row.record.suspicions))
-    badge = f'<span class="badge" title="{doubt}">suspect</span>' if doubt else ""
+    reasons = escape("; ".join(record.suspect))
+    badge = f'<span class="badge" title="{reasons}">suspect</span>' if reasons else ""
     named = f' title="{escape(case.name)}"' if case.name else ""
     speedup = row.speedups.get(results.baseline or "")
     accuracy = record.accuracy
@@ -168,7 +169,7 @@ def _line(i: int, row: Row, results: Results) -> str:
 
 
 def _number(text: str, value: float | None, name: str = "") -> str:
-    """A cell with its value for sorting; what stands in brackets is written small."""
+    """A cell with its value for sorting; text in brackets is written small."""
     main, bracket, rest = text.partition(" (")
     small = f" <small>{escape(bracket.strip() + rest)}</small>" if bracket else ""
     sort = "" if value is None else f"{value:.6g}"
@@ -185,8 +186,8 @@ def _environment(results: Results) -> str:
     blocks = "".join(_facts(environment) for environment in results.environments)
     replaced = ""
     if results.replaced:
-        told = texts.count(results.replaced, "record")
-        replaced = f"<p>{told} replaced by later ones of the same case and provider.</p>"
+        n_replaced = texts.count(results.replaced, "record")
+        replaced = f"<p>{n_replaced} replaced by later ones of the same case and provider.</p>"
     return (
         f'<section class="environment" data-device="{escape(results.device)}">'
         f"<h2>Environment: {escape(results.device)}</h2>{blocks}{replaced}</section>"
@@ -215,7 +216,7 @@ def _facts(environment: Environment) -> str:
 
 
 def _methods(results: Sequence[Results]) -> str:
-    """Each way of measuring that occurs, with the number of measurements."""
+    """Every method that occurs, with its number of measurements."""
     found: dict[tuple[str, Method], int] = defaultdict(int)
     for one in results:
         for row in one.measured:

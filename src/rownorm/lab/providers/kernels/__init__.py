@@ -1,6 +1,6 @@
-"""The Triton kernels of the plain providers; imported with Triton when one of them runs."""
+"""The Triton kernels of the plain providers; imported when one of them runs."""
 
-# What both have in common as providers.
+# What both plain providers declare.
 PLAIN = {
     "kind": "plain",
     "operations": ("layer_norm", "rms_norm"),

@@ -1,7 +1,7 @@
-"""One program per row, which it holds in one block: read once, written once."""
+"""One program per row; the row is one block, read once and written once."""
 
 # mypy: ignore-errors
-# Triton's language, not Python's.
+# Triton's language; mypy cannot check it.
 
 import triton
 import triton.language as tl

@@ -1,7 +1,7 @@
-"""One program per row, which it reads block by block, once for each thing it wants to know."""
+"""One program per row; a loop over blocks for each statistic, and one for the output."""
 
 # mypy: ignore-errors
-# Triton's language, not Python's.
+# Triton's language; mypy cannot check it.
 
 import triton
 import triton.language as tl

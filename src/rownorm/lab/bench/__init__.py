@@ -1,0 +1,1 @@
+"""``rownorm bench``: measure cases and write a run folder."""

@@ -1,0 +1,108 @@
+"""What ``rownorm bench`` does once its options are parsed: measure into a run folder, then print the results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from ..cli.options import unknown
+from ..cli.progress import Display
+from ..device.environment import environment
+from ..measure.bench import bench
+from ..providers import all_providers, missing, usual
+from ..results import runs
+from ..results.compare import changed_conditions
+from ..results.records import FILE, OURS, Record, Writer
+from ..results.rows import not_measured, results_of
+from .table import bench_table
+
+CPU_NOTE = (
+    "There is no GPU here: these are CPU timings, of PyTorch's arithmetic on this machine's CPU."
+)
+
+
+def run_bench(folder: Path, request: runs.BenchRequest) -> int:
+    """Measure what is requested and not yet in the folder. Return the exit status.
+
+    130: Ctrl-C ended it. 1: rownorm failed or is wrong, the disk is full, or nothing has a time.
+    """
+    known = all_providers()
+    for name in request.providers:
+        if name not in known:
+            raise click.UsageError(f"{folder / runs.REQUEST}: {unknown('provider', name, known)}")
+    here, before = environment(), runs.records_in(folder)
+    if changed := changed_conditions(before, here):
+        raise click.UsageError(
+            f"{folder} was measured differently: {'; '.join(changed)}. Start a new folder."
+        )
+    done = _finished(before, request.providers)
+    left = {
+        case.key: sum((case.key, name) not in done for name in request.providers)
+        for case in request.cases
+    }
+    click.echo(CPU_NOTE if here.kind == "cpu" else f"On {here.device}")
+    if not any(left.values()):
+        click.echo("Nothing is left to measure.")
+    left_out = set(known) - set(usual())
+    if left_out and request.providers == usual():
+        click.echo(f"Without {', '.join(left_out)}, slow to start on a CPU; --provider adds it.")
+    folder.mkdir(parents=True, exist_ok=True)
+    runs.write_request(folder, request)
+    new: list[Record] = []
+    status, ended = 0, ""
+    total = sum(count > 0 for count in left.values())
+    try:
+        with Writer(folder / FILE, append=True) as writer, Display(total) as display:
+            for record in bench(
+                request.cases,
+                request.providers,
+                rounds=request.rounds,
+                seed=request.seed,
+                done=done,
+                on_step=display.step,
+                run=runs.run_id(),
+            ):
+                writer.write(record)
+                new.append(record)
+                left[record.case.key] -= 1
+                if not left[record.case.key]:
+                    display.case_done([one for one in new if one.case.key == record.case.key])
+    except KeyboardInterrupt:
+        status, ended = 130, "Interrupted."
+    except OSError as error:
+        status, ended = 1, f"Could not write {folder / FILE}: {error.strerror or error}."
+    _print_results(folder, [*before, *new])
+    if ended:
+        click.echo(
+            f"{ended} What was measured is kept. To continue: rownorm bench --resume {folder}"
+        )
+    latest = {record.key: record for record in [*before, *new]}.values()
+    bad = any(one.provider == OURS and one.status in ("wrong", "failed") for one in latest)
+    return status or int(bad or not any(one.seconds for one in latest))
+
+
+def _finished(records: Sequence[Record], providers: Sequence[str]) -> set[tuple[str, str]]:
+    """The keys of records that are final. A failure may succeed now, and a missing provider may be installed."""
+    known = all_providers()
+    available = {name for name in providers if missing(known[name]) is None}
+    return {
+        record.key
+        for record in records
+        if record.status != "failed"
+        and not (record.status == "missing" and record.provider in available)
+    }
+
+
+def _print_results(folder: Path, records: Sequence[Record]) -> None:
+    """The table, the providers that are not in it, and where the records are."""
+    peers = [one.name for one in all_providers().values() if one.kind == "peer"]
+    for results in results_of(records):
+        if results.measured:
+            click.echo("\n".join(["", *bench_table(results, peers)]))
+    for line in not_measured(records):
+        click.echo(line)
+    click.echo(f"\n{len(records)} records in {folder / FILE}")
+    if records:
+        click.echo(f"Next: rownorm report {folder}")

@@ -1,0 +1,175 @@
+"""A ``Case`` is one operation on one shape, with the bytes it must move and the operations it must compute."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    import torch
+
+Operation = Literal["layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm"]
+Direction = Literal["forward", "backward", "both"]
+Dtype = Literal["fp16", "bf16", "fp32"]
+
+OPERATIONS: tuple[Operation, ...] = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
+DIRECTIONS: tuple[Direction, ...] = ("forward", "backward", "both")
+DTYPES: tuple[Dtype, ...] = ("fp16", "bf16", "fp32")
+ACTIVATIONS = ("relu", "silu", "gelu", "gelu_tanh")
+DATA_SETS = {  # kinds of input values
+    "normal": "standard normal",
+    "offset": "a mean up to 10000 times the spread, as far as the dtype can represent it",
+    "near_eps": "tiny values, whose variance is about eps",
+    "outliers": "one value in twenty is a thousand times larger",
+    "constant": "all values of a row are equal",
+}
+ITEMSIZE: dict[Dtype, int] = {"fp16": 2, "bf16": 2, "fp32": 4}
+
+
+def torch_dtype(name: Dtype) -> torch.dtype:
+    """The torch dtype of that name. torch is imported inside, so that cases can be listed without it."""
+    import torch
+
+    return {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[name]
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An operation on ``rows`` rows of ``cols`` columns. ``both`` is a training step: forward, then backward.
+
+    There is always a weight. ``bias=None`` is the default of the operation: LayerNorm has a bias, RMSNorm has none.
+    ``name`` gives the origin of the shape ("Llama-3-8B hidden"); it does not affect the measurement.
+    """
+
+    operation: Operation
+    direction: Direction = "forward"
+    rows: int
+    cols: int
+    dtype: Dtype = "bf16"
+    residual_dtype: Dtype | None = None
+    bias: bool | None = None
+    pre_bias: bool = False
+    activation: str | None = None
+    eps: float = 1e-5
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        _one_of("operation", self.operation, OPERATIONS)
+        _one_of("direction", self.direction, DIRECTIONS)
+        _one_of("dtype", self.dtype, DTYPES)
+        for field, size in (("rows", self.rows), ("cols", self.cols)):
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise ValueError(f"case: {field} must be a positive integer; got {size!r}")
+        if self.residual_dtype is not None:
+            _one_of("residual_dtype", self.residual_dtype, DTYPES)
+            if not self.adds:
+                raise ValueError(
+                    f"case: residual_dtype is for add_layer_norm and add_rms_norm; {self.operation} has no residual"
+                )
+        if self.activation is not None:
+            _one_of("activation", self.activation, ACTIVATIONS)
+        if not (math.isfinite(self.eps) and self.eps > 0):
+            raise ValueError(f"case: eps must be positive and finite; got {self.eps!r}")
+
+    @property
+    def centers(self) -> bool:
+        """Whether the mean is subtracted (LayerNorm)."""
+        return self.operation in ("layer_norm", "add_layer_norm")
+
+    @property
+    def adds(self) -> bool:
+        """Whether there is a residual stream: a second input and a second output."""
+        return self.operation.startswith("add_")
+
+    @property
+    def has_bias(self) -> bool:
+        return self.centers if self.bias is None else self.bias
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return torch_dtype(self.dtype)
+
+    @property
+    def torch_residual_dtype(self) -> torch.dtype:
+        return torch_dtype(self.residual_dtype or self.dtype)
+
+    @property
+    def variant(self) -> str:
+        """The operation with its options: ``add_rms_norm (fp32 residual, silu)``."""
+        options = []
+        if self.residual_dtype not in (None, self.dtype):
+            options.append(f"{self.residual_dtype} residual")
+        if self.bias is not None and self.bias != self.centers:
+            options.append("bias" if self.bias else "no bias")
+        if self.pre_bias:
+            options.append("pre_bias")
+        if self.activation:
+            options.append(self.activation)
+        return f"{self.operation} ({', '.join(options)})" if options else self.operation
+
+    @property
+    def kind(self) -> str:
+        """Everything except the shape: ``rms_norm backward bf16``."""
+        return f"{self.variant} {self.direction} {self.dtype}"
+
+    @property
+    def title(self) -> str:
+        """The case in one line, for display."""
+        name = f"  ({self.name})" if self.name else ""
+        return f"{self.kind} {self.rows}x{self.cols}{name}"
+
+    @property
+    def key(self) -> str:
+        """The identity of the measurement: two cases with the same key are measured once."""
+        return f"{self.kind} {self.rows}x{self.cols} eps={self.eps:g}"
+
+    @property
+    def compulsory_bytes(self) -> int:
+        """The bytes that any implementation must move: inputs read once, outputs written once, parameters once.
+
+        forward: x [, residual] in, y [, h] out. backward: dy and h [, dh] in, dx [, dresidual] out; dx and dresidual
+        are one tensor if they have the same dtype. ``both`` is the sum. The statistics of a row, 4 to 8 bytes, are
+        left out.
+        """
+        element = ITEMSIZE[self.dtype]
+        stream = ITEMSIZE[self.residual_dtype or self.dtype] if self.adds else 0
+        parameters = 1 + self.has_bias + self.pre_bias
+        forward = self.rows * (2 * element + 2 * stream) + parameters * element
+        # Backward reads the weight, pre_bias if no h was stored, and the bias only with an activation. It writes the
+        # gradient of each parameter.
+        needed = 1 + (self.pre_bias and not self.adds) + (self.has_bias and bool(self.activation))
+        dresidual = stream if self.residual_dtype not in (None, self.dtype) else 0
+        moved = 2 * element + 2 * stream + dresidual if self.adds else 3 * element
+        backward = self.rows * moved + (needed + parameters) * element
+        return self.cols * self._of_direction(forward, backward)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the formulas. A multiply-add counts as two; the activation is left out.
+
+        forward: square and sum 2, scale by rstd 1, weight 1; LayerNorm adds the sum for the mean and a subtraction, 2.
+        backward: x_hat 1, dy * weight 1, its product with x_hat summed 2, dx 3, dweight 2; LayerNorm adds 3.
+        """
+        forward = (6 if self.centers else 4) + self.has_bias + self.pre_bias + self.adds
+        backward = (12 if self.centers else 9) + self.has_bias + self.adds
+        if self.pre_bias:
+            backward += (
+                1 if self.adds else 2
+            )  # its gradient is summed; without a stored h it is also added
+        return self.rows * self.cols * self._of_direction(forward, backward)
+
+    @property
+    def intensity(self) -> float:
+        """Arithmetic intensity: flops per compulsory byte."""
+        return self.flops / self.compulsory_bytes
+
+    def _of_direction(self, forward: int, backward: int) -> int:
+        return {"forward": forward, "backward": backward, "both": forward + backward}[
+            self.direction
+        ]
+
+
+def _one_of(field: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"case: {field} must be one of {', '.join(known)}; got {value!r}")

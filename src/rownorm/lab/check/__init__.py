@@ -1,0 +1,1 @@
+"""``rownorm check``: the accuracy of every provider against fp64."""

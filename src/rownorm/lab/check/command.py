@@ -1,0 +1,90 @@
+"""``rownorm check``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from ..cases.case import DATA_SETS, DTYPES, OPERATIONS
+from ..cli.options import (
+    ALL_PROVIDERS,
+    case_options,
+    chosen_providers,
+    examples,
+    names_option,
+    provider_option,
+)
+
+if TYPE_CHECKING:
+    from ..measure.check import CheckResult
+
+
+@click.command(
+    "check",
+    epilog=examples(
+        "rownorm check",
+        "rownorm check --quick",
+        "rownorm check --op rms_norm,layer_norm --dtype bf16 --provider rownorm,torch",
+        "rownorm check --data offset,near_eps",
+    ),
+)
+@case_options(operations="all", directions="forward and backward", dtypes="all")
+@names_option(
+    "--data",
+    "data_sets",
+    what="data set",
+    known=list(DATA_SETS),
+    help=f"{', '.join(DATA_SETS)}. Default: all.",
+)
+@provider_option(ALL_PROVIDERS)
+@click.option("--quick", is_flag=True, help="rownorm and torch, bf16 and fp32, the hardest data.")
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    operations: Sequence[str],
+    directions: Sequence[str],
+    dtypes: Sequence[str],
+    data_sets: Sequence[str],
+    providers: Sequence[str],
+    quick: bool,
+) -> None:
+    """Measure errors against fp64 for every provider, operation, pass, dtype and hard data set.
+
+    An ulp is one step of the output's dtype. Without a GPU the kernels are checked in Triton's interpreter.
+
+    Exit status 1 if rownorm exceeds its error budget.
+    """
+    from ..measure.check import check
+    from .table import check_table
+
+    names = chosen_providers(providers, default=["rownorm", "torch"] if quick else None)
+    results: list[CheckResult] = []
+
+    def collected() -> Iterator[CheckResult]:
+        for result in check(
+            operations or OPERATIONS,  # type: ignore[arg-type]
+            dtypes or (("bf16", "fp32") if quick else DTYPES),  # type: ignore[arg-type]
+            names,
+            data_sets=data_sets or (("normal", "offset", "outliers") if quick else list(DATA_SETS)),
+            directions=directions or ("forward", "backward"),  # type: ignore[arg-type]
+        ):
+            results.append(result)
+            yield result
+
+    try:
+        for line in check_table(collected(), brief=quick):
+            click.echo(line)
+    except RuntimeError as error:
+        raise click.ClickException(str(error)) from None
+    ours = [one for one in results if one.ours and one.status in ("ok", "over", "failed")]
+    bad = [one for one in ours if not one.ok]
+    if any(one.budget_used is not None for one in results if not one.ours):
+        click.echo(
+            "\nThe budget is rownorm's. Other providers are TOO LARGE only beyond wider limits."
+        )
+    if ours:
+        click.echo(f"\nrownorm: {len(ours) - len(bad)} of {len(ours)} within budget")
+    context.exit(int(bool(bad)))

@@ -1,0 +1,1 @@
+"""The command group, and what the commands share: options, tables and progress."""

@@ -1,0 +1,1 @@
+"""``rownorm compare``: two sets of records, case by case."""

@@ -1,0 +1,75 @@
+"""The machine and its software versions, which every record holds."""
+
+from __future__ import annotations
+
+import os
+import platform
+from functools import cache
+from importlib import metadata
+
+from ..results.records import Environment
+from .facts import cpu_name, describe
+from .sensors import driver_version
+
+# Environment variables that affect results or times.
+VARIABLES = (
+    *("TRITON_INTERPRET", "ROWNORM_DIRECT_LAUNCH", "CUDA_LAUNCH_BLOCKING"),
+    *("OMP_NUM_THREADS", "OMP_WAIT_POLICY"),
+)
+
+
+def environment(versions: dict[str, str] | None = None, index: int = 0) -> Environment:
+    """The environment of this process; ``versions`` are those of the providers' packages."""
+    import torch
+
+    import rownorm
+
+    device = describe(index)
+    return Environment(
+        device=device.name,
+        kind=device.kind,
+        arch=device.arch,
+        peak_bytes_per_second=device.peak_bytes_per_second,
+        peak_source=device.peak_source,
+        host=cpu_name(),
+        platform=platform.platform(),
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        triton=version_of("triton"),
+        rownorm=rownorm.__version__,
+        driver="" if device.kind == "cpu" else driver_version(index),
+        versions=versions or {},
+        settings=_settings(device.kind),
+    )
+
+
+def version_of(package: str) -> str:
+    """The version of an installed package, or an empty string."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _settings(kind: str) -> dict[str, str]:
+    import torch
+
+    settings = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
+    if kind == "cpu":
+        settings["threads"] = str(torch.get_num_threads())
+    else:
+        hip, cuda = torch.version.hip, torch.version.cuda
+        settings["runtime"] = f"HIP {hip}" if hip else f"CUDA {cuda}"
+        settings["fp_fusion"] = _contraction()
+    return settings
+
+
+@cache
+def _contraction() -> str:
+    """Whether Triton fuses multiply and add; the default differs between versions."""
+    try:
+        from triton import knobs
+
+        return "on" if knobs.language.default_fp_fusion else "off"
+    except (ImportError, AttributeError):
+        return os.environ.get("TRITON_DEFAULT_FP_FUSION", "unknown")

@@ -1,0 +1,1 @@
+"""``rownorm info``: devices, versions and providers."""

@@ -1,0 +1,1 @@
+"""Checking and timing providers on cases. docs/method.md explains the method."""

@@ -1,0 +1,77 @@
+"""Writing the files of a report."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..results.files import write_whole
+from ..results.records import Reading, Record
+from ..results.rows import results_of
+from ..results.runs import is_taken
+from .analysis import analysis
+from .page import page
+from .plots import write_plots
+
+PAGE = "report.html"
+_PLOT = re.compile(r"(.+-)?(bandwidth|latency|speedup|host-cost|accuracy|roofline)(-.+)?\.png")
+
+
+def is_plot(file: Path) -> bool:
+    """Whether a report writes files of that name into ``plots``."""
+    return _PLOT.fullmatch(file.name) is not None
+
+
+def write_report(
+    records: Sequence[Record],
+    folder: Path,
+    *,
+    damaged: Sequence[tuple[int, str]] = (),
+    plots: bool = True,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> list[Path]:
+    """Write the report into ``folder`` and return its files.
+
+    damaged: (line number, reason) of lines that could not be read. on_step: called with each step, in words.
+    """
+    on_step("computing")
+    results = results_of(records)
+    written = [write_whole(folder / "analysis.md", analysis(results, damaged))]
+    if plots:
+        written += write_plots(results, folder / "plots", on_step)
+    on_step("writing the page")
+    return [write_whole(folder / PAGE, page(results, damaged)), *written]
+
+
+def replace_report(
+    reading: Reading, folder: Path, *, plots: bool, on_step: Callable[[str], None]
+) -> list[Path]:
+    """Write the report into ``folder``, replacing an old one; it appears once it is complete.
+
+    ValueError if the folder holds other files but no report.
+    """
+    if is_taken(folder) and not (folder / PAGE).exists():
+        raise ValueError(f"{folder} is not empty and holds no report; choose another")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        temporary.chmod(0o755)
+        files = write_report(
+            reading.records, temporary, damaged=reading.damaged, plots=plots, on_step=on_step
+        )
+        for old in filter(is_plot, folder.glob("plots/*")):
+            old.unlink()
+        with contextlib.suppress(OSError):  # it does not exist, or holds files of the user
+            (folder / "plots").rmdir()
+        for file in files:
+            place = folder / file.relative_to(temporary)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(file, place)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return files

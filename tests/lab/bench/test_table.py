@@ -1,0 +1,86 @@
+"""The table of ``rownorm bench``, on records with known answers."""
+
+import msgspec
+import pytest
+
+from rownorm.lab.bench.table import bench_table
+from rownorm.lab.cases.case import Case
+from rownorm.lab.results.rows import case_line, cases_of, results_of
+from support.lab_records import CPU, H200, record
+
+PEERS = ("torch", "torch.compile", "liger")
+
+
+def timed(provider, seconds, cols=1024, host=0.0, environment=H200, **options):
+    case = Case(operation="rms_norm", rows=1000, cols=cols, dtype="fp16", **options)
+    times = [seconds * (1 + i / 100) for i in range(5)]
+    hosts = [host * (1 + i / 100) for i in range(5)] if host else []
+    return msgspec.structs.replace(
+        record(case, provider, environment), seconds=times, host_seconds=hosts, run="one"
+    )
+
+
+def table(records):
+    (results,) = results_of(records)
+    return list(bench_table(results, PEERS))
+
+
+@pytest.fixture
+def one_case():
+    return [
+        timed("rownorm", 2e-6, host=10e-6),
+        timed("torch", 6e-6, host=15e-6),
+        timed("torch.compile", 3e-6, host=40e-6),
+        timed("plain_block", 2.5e-6, host=30e-6),
+        timed("ceiling", 1.5e-6, host=5e-6),
+    ]
+
+
+def test_figures_of_a_case(one_case):
+    (results,) = results_of(one_case)
+    (rows,) = cases_of(results.measured)
+    line = case_line(rows, "rownorm", PEERS)
+    assert line.row.time.median == pytest.approx(2.04e-6)
+    assert line.row.bandwidth == pytest.approx((2 * 1000 + 1) * 1024 * 2 / 2.04e-6)
+    assert line.row.of_peak == pytest.approx(line.row.bandwidth / 4.8e12)
+    assert line.row.of_ceiling == pytest.approx(0.75)
+    assert line.over_eager == pytest.approx(3)
+    assert (line.over_fastest, line.fastest) == (pytest.approx(1.5), "torch.compile")
+    assert line.row.host.median == pytest.approx(10.2e-6)
+    assert line.host_over_eager == pytest.approx(1.5)
+
+
+def test_a_line_for_each_case_under_its_kind(one_case):
+    wide = [timed(one.provider, 8 * one.seconds[0], cols=8192) for one in one_case]
+    back = [timed("rownorm", 1e-5, direction="backward", name="GPT-2")]
+    heading, *lines = table([*one_case, *wide, *back])
+    words = (
+        "rownorm time GB/s of ceiling of peak over torch over the fastest peer host over torch's"
+    )
+    assert heading.split() == words.split()
+    assert lines[0] == "rms_norm forward fp16"
+    figures = "1000x1024 2.04 µs 2,008.8 75% 42% 3.00x 1.50x torch.compile 10.2 µs 1.50x"
+    assert lines[1].split() == figures.split()
+    assert lines[2].split()[:3] == ["1000x8192", "16.3", "µs"]
+    assert lines[3] == "rms_norm backward fp16"
+    assert lines[4].split()[:4] == ["1000x1024", "GPT-2", "10.2", "µs"]
+    assert lines[5] == "1.20x: 1.2 times as fast"
+
+
+def test_columns_without_figures_are_left_out():
+    (heading, *_) = table([timed("rownorm", 1e-3, environment=CPU)])
+    assert heading.split() == ["rownorm", "time", "GB/s"]
+
+
+def test_without_rownorm_the_table_shows_another_provider():
+    records = [timed("liger", 2e-6), timed("torch", 4e-6)]
+    heading, _, line, *_ = table(records)
+    assert heading.startswith("liger")
+    assert "2.00x torch" in line
+
+
+def test_suspect_measurements_are_marked():
+    suspect = msgspec.structs.replace(timed("rownorm", 1e-6), suspect=["spread of 40%"])
+    *_, line, _, last = table([suspect])
+    assert line.endswith("?")
+    assert last.startswith("? suspect")

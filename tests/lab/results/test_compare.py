@@ -1,0 +1,115 @@
+"""Comparisons of made-up runs whose differences are known."""
+
+import random
+
+import pytest
+
+from rownorm.lab.cases.case import Case
+from rownorm.lab.results.compare import compare, differences
+from rownorm.lab.results.records import Environment, Method, Record
+
+HERE = Environment(device="NVIDIA H200", kind="cuda")
+METHOD = Method(timer="cuda_graph", rotation=3, calls=20, rounds=15, cold=True)
+
+
+def record(provider, seconds, cols=256, run="r", **fields):
+    case = Case(operation="rms_norm", rows=8, cols=cols)
+    given = {"environment": HERE, "method": METHOD, "status": "ok"} | fields
+    return Record(case=case, provider=provider, seconds=seconds, run=run, **given)
+
+
+def run(seed, factor, *, drift=0.0, noise=0.005, cols=256, ceiling=True):
+    """A run of 15 rounds in which rownorm takes ``factor`` times the ceiling's time."""
+    chance = random.Random(seed)
+    common = [1e-6 * (1 + chance.uniform(0, drift)) for _ in range(15)]
+
+    def times(of):
+        return [of * c * (1 + chance.gauss(0, noise)) for c in common]
+
+    records = [record("rownorm", times(factor), cols)]
+    return records + ([record("ceiling", times(1.0), cols)] if ceiling else [])
+
+
+def verdicts(base, new, **options):
+    return [one.verdict for one in compare(base, new, **options).comparisons]
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1.0, "same"), (1.1, "slower"), (0.9, "faster")])
+@pytest.mark.parametrize("ceiling", [True, False])
+def test_a_known_difference_is_found(factor, expected, ceiling):
+    base, new = run(1, 1.2, ceiling=ceiling), run(2, 1.2 * factor, ceiling=ceiling)
+    (found,) = compare(base, new).comparisons
+    assert found.verdict == expected
+    assert found.ratio.ratio == pytest.approx(factor, rel=0.01)
+    assert found.by_ceiling is ceiling
+
+
+def test_a_run_is_the_same_as_itself():
+    assert verdicts(run(1, 1.2, drift=0.3), run(1, 1.2, drift=0.3)) == ["same"]
+
+
+def test_the_ceiling_cancels_a_slow_run():
+    base, new = run(1, 1.2), run(2, 1.2)
+    slow = [record(one.provider, [1.1 * s for s in one.seconds]) for one in new]
+    assert verdicts(base, slow) == ["same"]
+    assert verdicts(base, slow, by_ceiling=False) == ["slower"]
+
+
+def test_noise_is_unclear():
+    assert verdicts(run(1, 1.2, noise=0.3), run(2, 1.2, noise=0.3)) == ["unclear"]
+
+
+def test_a_wider_margin_makes_it_the_same():
+    base, new = run(1, 1.0), run(2, 1.05)
+    assert verdicts(base, new) == ["slower"]
+    assert verdicts(base, new, margin=0.1) == ["same"]
+
+
+def test_a_ceiling_of_another_run_is_not_paired():
+    base = run(1, 1.2)
+    new = [record("rownorm", base[0].seconds, run="one"), record("ceiling", [1e-6] * 15, run="two")]
+    assert not compare(base, new).comparisons[0].by_ceiling
+
+
+def test_only_the_requested_providers():
+    base = [*run(1, 1.2), record("torch", [1e-6] * 15)]
+    assert [one.provider for one in compare(base, base).comparisons] == ["rownorm"]
+    both = compare(base, base, providers=("torch", "rownorm")).comparisons
+    assert {one.provider for one in both} == {"torch", "rownorm"}
+
+
+def test_wrong_results_are_lost_and_absent_ones_are_listed():
+    base = [*run(1, 1.2), *run(1, 1.2, cols=512), *run(1, 1.2, cols=1024)]
+    new = [
+        record("rownorm", [], status="wrong", why="y is off"),
+        *run(1, 1.2, cols=512),
+        *run(1, 1.2, cols=2048),
+    ]
+    outcome = compare(base, new)
+    assert [(one.case.cols, one.why) for one in outcome.lost] == [(256, "wrong: y is off")]
+    assert [one.case.cols for one in outcome.comparisons] == [512]
+    assert [key[0].split()[3] for key in outcome.only_base] == ["8x1024"]
+    assert [key[0].split()[3] for key in outcome.only_new] == ["8x2048"]
+
+
+def test_the_last_record_of_a_case_counts():
+    base, new = run(1, 1.0), [*run(2, 2.0), *run(3, 1.0)]
+    assert verdicts(base, new) == ["same"]
+
+
+def test_differences():
+    base = run(1, 1.0)
+    assert differences(base, run(2, 2.0)) == []
+    elsewhere = record("rownorm", [1e-6], environment=Environment(device="L4", kind="cuda"))
+    assert differences(base, [elsewhere]) == ["device: NVIDIA H200 against L4"]
+    events = Method(timer="device_events", rotation=3, calls=20, rounds=15, cold=False)
+    assert differences(base, [record("rownorm", [1e-6], method=events)]) == [
+        "timer: cuda_graph against device_events",
+        "inputs: cold against warm",
+    ]
+    threads = Environment(device="NVIDIA H200", kind="cuda", settings={"threads": "2"})
+    assert differences(base, [record("rownorm", [1e-6], environment=threads)]) == [
+        "threads: none against 2"
+    ]
+    longer = Method(timer="cuda_graph", rotation=9, calls=90, rounds=30, cold=True)
+    assert differences(base, [record("rownorm", [1e-6], method=longer)]) == []
