@@ -6,8 +6,8 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-
 from rownorm.kernels.arithmetic import inverse_deviation
+
 from support.cases import DTYPES, Case
 from support.criterion import assert_case
 from support.data import DATA

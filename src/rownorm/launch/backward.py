@@ -183,7 +183,9 @@ def problem_of(
     )
 
 
-def prepare(given: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]) -> PreparedCall:
+def prepare(
+    given: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
+) -> PreparedCall:
     """Plan and compile. The result maps tensors like ``given`` to their ``Gradients``, for tensors with the same shapes,
     strides, dtypes and alignment.
     """

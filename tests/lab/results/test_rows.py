@@ -2,13 +2,13 @@
 
 import msgspec
 import pytest
-from support.lab_records import CPU, H200, cpu_records, failed_records, gpu_records, record
 
 from rownorm.lab import texts
 from rownorm.lab.cases.case import Case
 from rownorm.lab.report import headline
 from rownorm.lab.report.failures import failures_of
 from rownorm.lab.results.rows import Results, results_of
+from support.lab_records import CPU, H200, cpu_records, failed_records, gpu_records, record
 
 CASE = Case(operation="rms_norm", rows=1000, cols=1000, dtype="fp32")  # 8,004,000 bytes
 
@@ -135,7 +135,9 @@ def test_noise_is_not_a_tie():
 def test_many_suspect_measurements_give_a_warning():
     sure, suspect = timed("rownorm", [1e-6]), timed("torch", [1e-6], suspect=["spread of 40%"])
     assert headline.suspect_warning(only(results_of([sure]))) == ""
-    assert headline.suspect_warning(only(results_of([sure, suspect]))).startswith("1 of 2 measurements")
+    assert headline.suspect_warning(only(results_of([sure, suspect]))).startswith(
+        "1 of 2 measurements"
+    )
 
 
 def test_reasons_that_differ_only_in_numbers_are_merged():

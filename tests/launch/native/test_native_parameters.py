@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from support.compiled import json_of
 
 from rownorm.launch import native
+from support.compiled import json_of
 
 SIGNATURE = {
     "x_ptr": "*fp16",

@@ -182,7 +182,9 @@ class _Row:
         if self.dy is not None:
             stored = self.x if self.outputs.h is None else self.outputs.h
             parameters = (self.pre_bias, self.weight, self.bias)
-            saved = BackwardInputs(self.dy, self.dh, stored, *parameters, self.outputs.mu, self.outputs.rstd)
+            saved = BackwardInputs(
+                self.dy, self.dh, stored, *parameters, self.outputs.mu, self.outputs.rstd
+            )
             inputs = (self.x, self.residual, *parameters)
             wanted = tuple(tensor is not None for tensor in inputs)
             gradients = reference.backward(saved, self.program, self.case.adds, wanted)

@@ -14,7 +14,12 @@ from .records import CEILING, OURS, Environment, Record
 from .statistics import MARGIN, Ratio, Verdict, unpaired_ratio, verdict
 
 Key = tuple[str, str]
-CONDITIONS = ("device", "TRITON_INTERPRET", "threads", "OMP_WAIT_POLICY")  # settings that times depend on
+CONDITIONS = (
+    "device",
+    "TRITON_INTERPRET",
+    "threads",
+    "OMP_WAIT_POLICY",
+)  # settings that times depend on
 
 
 class Comparison(NamedTuple):

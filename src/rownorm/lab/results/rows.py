@@ -198,7 +198,9 @@ def _results_on(device: str, records: list[Record]) -> Results:
     for record in latest:
         by_case[_place_of(record)].append(record)
     rows = [row for of_case in by_case.values() for row in _rows_of_case(of_case)]
-    environments = list({msgspec.json.encode(r.environment): r.environment for r in latest}.values())
+    environments = list(
+        {msgspec.json.encode(r.environment): r.environment for r in latest}.values()
+    )
     rows = sorted(_with_flags(rows), key=_row_order)
     replaced = len(records) - len(latest)
     return Results(device, latest[0].environment.kind, environments, rows, replaced)

@@ -49,7 +49,9 @@ def paired_ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
     Whatever disturbs a whole round (clocks, temperature, other processes) affects both and cancels.
     """
     if len(a) != len(b):
-        raise ValueError(f"paired_ratio: a and b must have the same length; got {len(a)} and {len(b)}")
+        raise ValueError(
+            f"paired_ratio: a and b must have the same length; got {len(a)} and {len(b)}"
+        )
     ratios = [x / y for x, y in zip(_positive("a", a), _positive("b", b), strict=True)]
     return _interval(median(ratios), _resampled_medians(ratios))
 

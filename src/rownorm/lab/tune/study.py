@@ -8,7 +8,7 @@ import torch
 
 from ...ops import execute
 from ...program import ACTIVATIONS, Program
-from ...reference import Given
+from ...reference import BackwardInputs
 from ..cases.case import DTYPES, Case, Direction, Operation, torch_dtype
 
 ELEMENTS = 1 << 28  # of one tensor
@@ -90,7 +90,7 @@ def prepared(study: Study, n_rows: int, copies: int) -> tuple[Any, Any, list[Any
 
     def backward(one: Any) -> Any:
         h, dy, dh, mu, rstd = one
-        inputs = Given(dy, dh, h, pre_bias, weight, bias, mu, rstd)
+        inputs = BackwardInputs(dy, dh, h, pre_bias, weight, bias, mu, rstd)
         return execute.backward(inputs, program, adds, wanted)
 
     return backward, _ceiling(study, moved), sets, moved
