@@ -10,7 +10,7 @@ from ..cli.tables import columns
 from ..results.records import CEILING, OURS, Record
 from ..results.rows import not_measured
 from ..texts import count, significant
-from .figures import FirstCallBar, MeasuredCase, Part
+from .figures import PASS_LABELS, FirstCallBar, MeasuredCase, Part
 from .judge import (
     Finding,
     Run,
@@ -153,7 +153,8 @@ def title_of(measured: MeasuredCase) -> str:
     """``RMSNorm (silu) backward``."""
     case = measured.case
     name = NORM_LABELS.get(case.operation, case.operation)
-    return f"{name}{case.variant.removeprefix(case.operation)} {case.direction}"
+    options = case.variant.removeprefix(case.operation)
+    return f"{name}{options} {PASS_LABELS[case.direction]}"
 
 
 def shape_of(measured: MeasuredCase) -> str:

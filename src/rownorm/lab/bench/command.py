@@ -132,7 +132,7 @@ def command(
 
 
 def _refuse_other_options(context: click.Context, option: str) -> None:
-    """Refuse every other option of the command line beside ``option``."""
+    """Refuse every other option of the command line if ``option`` is used."""
     others = [
         parameter.opts[0]
         for parameter in context.command.params

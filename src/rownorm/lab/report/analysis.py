@@ -164,7 +164,7 @@ def _share_of_peak(results: Results, measured: dict[Group, list[Row]]) -> list[s
     sources = sorted(
         {e.peak_source for e in results.environments if e.peak_source and results.peak}
     )
-    said = (
+    text = (
         f"{known} ({escaped('; '.join(sources))})."
         if known and sources
         else f"{known}."
@@ -174,12 +174,12 @@ def _share_of_peak(results: Results, measured: dict[Group, list[Row]]) -> list[s
         )
     )
     if results.ceiling:
-        said += (
+        text += (
             " The ceiling is an elementwise kernel of PyTorch over as many bytes as the case; its best was "
             f"{texts.gigabytes_per_second(results.ceiling)}."
         )
     else:
-        said += " The ceiling was not measured: `rownorm bench` with the provider `ceiling` measures it."
+        text += " The ceiling was not measured: `rownorm bench` with the provider `ceiling` measures it."
     heads = (
         "case",
         "best shape",
@@ -189,7 +189,7 @@ def _share_of_peak(results: Results, measured: dict[Group, list[Row]]) -> list[s
         "median of peak",
         "median of ceiling",
     )
-    return ["### 3. What percentage of peak bandwidth does it reach?", said, markdown(heads, lines)]
+    return ["### 3. What percentage of peak bandwidth does it reach?", text, markdown(heads, lines)]
 
 
 def _scaling(measured: dict[Group, list[Row]]) -> list[str]:
@@ -251,11 +251,11 @@ def _table_of_results(results: Results) -> list[str]:
         "of peak",
         over,
     )
-    said = (
+    text = (
         "Times are medians with the 20th and 80th percentiles; speed-ups have their 95% interval; memory is the most "
         "that is allocated during one call, beyond its inputs."
     )
-    return ["### Results", said, markdown(heads, lines)]
+    return ["### Results", text, markdown(heads, lines)]
 
 
 def _not_measured(results: Results) -> list[str]:

@@ -221,7 +221,7 @@ def bandwidth_limits(results: Results) -> list[Point]:
 
 def roofs(results: Results, peak_flops: float | None) -> list[Point]:
     """The corners of each roof: bandwidth times intensity, up to the peak FLOP/s if it is known."""
-    made: list[Point] = []
+    corners_of_roofs: list[Point] = []
     for name, bandwidth in (("peak", results.peak), ("measured ceiling", results.ceiling)):
         if not bandwidth:
             continue
@@ -231,17 +231,17 @@ def roofs(results: Results, peak_flops: float | None) -> list[Point]:
         corners = [(0.25, label if starts else None), (end, None if starts else label)]
         if peak_flops:
             corners.append((peak_flops / bandwidth, None))
-        made += [
+        corners_of_roofs += [
             {"roof": name, "intensity": at, "gflops": bandwidth * at / 1e9, "label": label}
             for at, label in corners
         ]
-    if peak_flops and made:
+    if peak_flops and corners_of_roofs:
         ridge = peak_flops / (results.peak or results.ceiling or 1.0)
-        made += [
+        corners_of_roofs += [
             {"roof": "fp32", "intensity": at, "gflops": peak_flops / 1e9, "label": label}
             for at, label in ((ridge, None), (4 * ridge, "fp32 peak"))
         ]
-    return made
+    return corners_of_roofs
 
 
 def _log_axis(

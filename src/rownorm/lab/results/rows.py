@@ -155,7 +155,7 @@ def cases_of(rows: Iterable[Row]) -> list[dict[str, Row]]:
 
 
 class CaseLine(NamedTuple):
-    """One provider on one case beside the others: its speed-up over eager PyTorch and over the fastest peer."""
+    """One provider on one case, compared with the others: its speed-up over eager PyTorch and over the fastest peer."""
 
     row: Row
     over_eager: float | None

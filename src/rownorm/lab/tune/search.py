@@ -19,6 +19,7 @@ from ..measure.machine import Machine
 from ..measure.timing import Flush, GraphRounds
 from .candidates import Settings, candidates
 from .study import Study, prepared
+from .table import TableRow
 
 FINALISTS = 6  # settings that are measured a second time
 FEW_ROWS = 8  # settings that are equally fast with many rows are compared with this many
@@ -87,7 +88,7 @@ class StudyTimer:
         with force(**settings):
             return self._speed(self.call, rounds)
 
-    def row(self, speed: float, settings: Settings) -> Settings:
+    def row(self, speed: float, settings: Settings) -> TableRow:
         """The row of the table: settings, with their bandwidth and the ceiling's."""
         return {
             "direction": self.study.direction,
@@ -105,7 +106,7 @@ class StudyTimer:
         return self.moved / seconds_of(call, self.inputs, self.flush, rounds, self.repeats) / 1e9
 
 
-def best_rows(study: Study, machine: Machine) -> list[Settings]:
+def best_rows(study: Study, machine: Machine) -> list[TableRow]:
     """The rows of the table for one width: the fastest settings, with their figures.
 
     If they are ``looped``, with chunks that the width fills, there is a second row for widths that do not fill them.

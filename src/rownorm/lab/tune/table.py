@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-Row = dict[str, Any]
+TableRow = dict[str, Any]  # one row: what it applies to, settings, figures
 
 
 def shipped_table(arch: str) -> Path | None:
@@ -17,13 +17,13 @@ def shipped_table(arch: str) -> Path | None:
     return next(package.glob(f"**/tables/{arch}.json"), None)
 
 
-def kind_of(row: Row) -> tuple[Any, ...]:
+def kind_of(row: TableRow) -> tuple[Any, ...]:
     """What a row applies to; the rows of a table are in this order."""
     kind = (row["itemsize"], row["residual"], row["option"])
     return *kind, row["direction"] == "backward", row["center"], row["max_cols"]
 
 
-def updated(old: Sequence[Row], new: Iterable[Row]) -> list[Row]:
+def updated(old: Sequence[TableRow], new: Iterable[TableRow]) -> list[TableRow]:
     """The rows of ``old`` with the measured rows in place of those of the same kind, in order.
 
     Keys that the tuner does not write (``experiment``) are kept.
@@ -34,17 +34,17 @@ def updated(old: Sequence[Row], new: Iterable[Row]) -> list[Row]:
     return sorted(measured + [row for row in old if kind_of(row) not in replaced], key=kind_of)
 
 
-def _identity(row: Row) -> tuple[Any, ...]:
+def _identity(row: TableRow) -> tuple[Any, ...]:
     """Two rows may have one kind: one in chunks (``looped``), and one for widths that do not fill the chunks."""
     return *kind_of(row), row["settings"]["regime"] == "looped"
 
 
-def _with_other_keys(row: Row, old: Row) -> Row:
+def _with_other_keys(row: TableRow, old: TableRow) -> TableRow:
     written = {*row, "measured_cols"}
     return row | {key: value for key, value in old.items() if key not in written}
 
 
-def write_table(file: Path, device: str, torch: str, triton: str, rows: Sequence[Row]) -> None:
+def write_table(file: Path, device: str, torch: str, triton: str, rows: Sequence[TableRow]) -> None:
     """Write a table, one row per line."""
     head = {
         "device": device,
@@ -58,13 +58,13 @@ def write_table(file: Path, device: str, torch: str, triton: str, rows: Sequence
     file.write_text(f'{{\n{lines} "plans": [\n{plans}\n ]\n}}\n')
 
 
-def read_rows(file: Path) -> list[Row]:
+def read_rows(file: Path) -> list[TableRow]:
     """The rows of a table."""
-    rows: list[Row] = json.loads(file.read_text())["plans"]
+    rows: list[TableRow] = json.loads(file.read_text())["plans"]
     return rows
 
 
-def line_of(row: Row) -> str:
+def line_of(row: TableRow) -> str:
     """A row as one line for the terminal."""
     norm = "layer" if row["center"] else "rms"
     return (
