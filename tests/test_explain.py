@@ -1,4 +1,6 @@
-"""``explain`` tells the plan of a call without running it."""
+"""``explain`` gives the plans of a call, and the reasons for them, without running it."""
+
+import re
 
 import pytest
 import torch
@@ -21,6 +23,30 @@ def test_plans_for_a_device_that_is_not_here():
     assert explained.backward_problem.direction == "backward"
     assert "1024 x 4096 bfloat16 on NVIDIA H100/H200 (sm_90)" in str(explained)
     assert str(explained.forward) in str(explained)
+
+
+@pytest.mark.parametrize(
+    ("device", "n_cols", "words"),
+    [
+        ("sm_90", 8192, ["tuned for 6145 to 8192 columns", "GB/s", "% of the ceiling", "Triton 3"]),
+        ("sm_100", 8192, ["fits in the registers of one program"]),
+        ("sm_100", 65536, ["a cluster of 4 programs", "programs all over the GPU"]),
+        ("gfx942", 65536, ["reloaded in chunks"]),
+    ],
+)
+def test_gives_the_reason_of_each_plan(device, n_cols, words):
+    explained = explain(rownorm.rms_norm, meta(4096, n_cols), meta(n_cols), device=device)
+    assert explained.forward.reason in str(explained)
+    assert explained.backward.reason in str(explained)
+    for each in words:
+        assert each in str(explained)
+
+
+def test_names_the_experiment_of_a_row_with_an_option():
+    x, weight = meta(4096, 8192), meta(8192)
+    explained = explain(rownorm.layer_norm, x, weight, weight, activation="gelu", device="sm_90")
+    for reason in (explained.forward.reason, explained.backward.reason):
+        assert re.search(r"experiment ACT-0\d", reason)
 
 
 def test_takes_the_arguments_of_every_function():

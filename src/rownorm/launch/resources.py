@@ -1,7 +1,7 @@
-"""What the compiler makes of a norm: registers, spills, shared memory, width of memory access. Needs no GPU.
+"""Resources of compiled kernels: registers, spills, shared memory, width of memory accesses. Needs no GPU.
 
-``compile_forward`` and ``compile_backward`` take tensors of any device, ``meta`` included: only their shapes,
-strides and dtypes matter. Triton must not be interpreting (``TRITON_INTERPRET`` unset).
+``compile_forward`` and ``compile_backward`` take tensors on any device, ``meta`` included: only their shapes, strides
+and dtypes matter. Triton must compile, not interpret (``TRITON_INTERPRET`` unset).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from .rows import required_row_stride, stored_h_type
 
 
 class Target(NamedTuple):
-    """An architecture to compile for, and a device that has it."""
+    """An architecture to compile for, and a device of that architecture."""
 
     device: Device
     triton: GPUTarget
 
 
-# What the driver of an H200 says, for each of clusters.SHARES.
+# Clusters that run at once, as the driver of an H200 reports them: see ``Device.clusters``.
 _H200_CLUSTERS = ((66, 30, 15, 7), (132, 62, 30, 14), (264, 124, 62, 28), (528, 248, 124, 58))
 
 TARGETS = {
@@ -55,21 +55,21 @@ TARGETS = {
 
 
 class Resources(NamedTuple):
-    """What one compiled kernel takes."""
+    """Resources of one compiled kernel."""
 
     kernel: str
     num_warps: int
     registers: int  # per thread
-    spills: int  # bytes per thread; 0 is good
+    spills: int  # bytes per thread; should be 0
     shared: int  # bytes per program
-    load_bytes: int  # widest access of one thread, in bytes; 16 is good
+    load_bytes: int  # widest access of one thread, in bytes; should be 16
     store_bytes: int
-    wide_loads: int  # instructions that move 16 bytes or more for each thread
+    wide_loads: int  # instructions that move 16 bytes or more per thread
     wide_stores: int
 
 
 class Compiled(NamedTuple):
-    """The plan of a norm on a target, and its kernels in the order in which they run."""
+    """The plan of a norm for a target, and its kernels in the order in which they run."""
 
     plan: Plan
     kernels: list[Resources]
@@ -84,7 +84,7 @@ def compile_forward(
     program: Program,
     target: Target,
 ) -> Compiled:
-    """Plan and compile the forward pass of a training step: statistics are kept."""
+    """Plan and compile the forward pass of a training step, which stores mu and rstd for backward."""
     problem = forward.problem_of(x, residual, pre_bias, program)
     problem = dataclasses.replace(problem, device=target.device)
     chosen = plan(problem)
@@ -111,10 +111,10 @@ def compile_backward(
     program: Program,
     target: Target,
 ) -> Compiled:
-    """Plan and compile the backward pass that gives a gradient to every tensor there is."""
+    """Plan and compile the backward pass that computes a gradient for every given tensor."""
     h = x if residual is None else residual
     has_residual = residual is not None
-    # Where x and the residual have one dtype, one tensor is the gradient of both.
+    # If x and the residual have the same dtype, one tensor is the gradient of both.
     own_gradient = has_residual and residual.dtype != x.dtype  # type: ignore[union-attr]
     parameters = {"pre_bias": pre_bias, "weight": weight, "bias": bias}
     wanted = (True, own_gradient, *(parameter is not None for parameter in parameters.values()))
@@ -148,7 +148,7 @@ def _compile(call: Call, dtypes: Mapping[str, torch.dtype | None], target: Targe
 
 
 def resources(call: Call, compiled: Any) -> Resources:
-    """Read the resources of ``launcher.compile_for(call, ...)``."""
+    """The resources of a kernel that ``launcher.compile_for(call, ...)`` compiled."""
     if compiled.metadata.target.backend == "hip":
         assembly = compiled.asm["amdgcn"]
         registers = int(_find(r"\.vgpr_count:\s*(\d+)", assembly))
@@ -184,7 +184,7 @@ def _find(pattern: str, text: str) -> str:
 
 
 def _widths(pattern: str, text: str) -> list[int]:
-    """Bytes that one thread moves, for every instruction that matches."""
+    """Bytes that one thread moves with each instruction that matches the pattern."""
     return [_bytes(width) for width in re.findall(pattern, text)]
 
 
@@ -198,7 +198,7 @@ def _bytes(width: str) -> int:
 
 
 def _cubin_usage(cubin: bytes) -> tuple[int, int]:
-    """(registers, bytes of stack) per thread: a kernel without calls has a stack only if it spills."""
+    """(registers, bytes of stack) per thread. A kernel without calls has a stack only if it spills."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)

@@ -6,8 +6,8 @@
     4. the regime finishes the plan: chunks, stages, and how many programs share the rows.
 
 One file for each regime decides all of its settings: ``tile`` (tile and resident), ``cluster``, ``grid``, ``looped``
-(looped and split). ``capacity`` has the limits that they share, ``compiler`` what depends on Triton's version.
-``rownorm.explain`` prints the plan of a call and the reason for it.
+(looped and split). ``capacity`` has the limits that they share, ``compiler`` what depends on Triton's version. Why a
+call gets its settings: print ``rownorm.explain.explain(rownorm.rms_norm, x, weight)``. It names the row or the rule.
 
 The number of rows changes no kernel, except between looped and split: ``n_programs`` and ``part_cols`` are arguments.
 """
@@ -50,7 +50,7 @@ _MODULES: dict[Regime, ModuleType] = {
     "split": looped,
 }
 _forced: dict[str, Any] = {}
-_listeners: list[Callable[[], None]] = []
+_callbacks: list[Callable[[], None]] = []
 
 
 def plan(problem: Problem) -> Plan:
@@ -123,9 +123,9 @@ def force(**settings: Any) -> Iterator[None]:
 
 def on_change(forget: Callable[[], None]) -> None:
     """Call ``forget`` whenever plans may have changed; it drops what was made from them."""
-    _listeners.append(forget)
+    _callbacks.append(forget)
 
 
 def _notify() -> None:
-    for forget in _listeners:
+    for forget in _callbacks:
         forget()

@@ -21,7 +21,6 @@ CHUNK_COLS = {"forward": 4096, "backward": 2048}  # half as many in fp64
 THREADS = {"forward": 512, "backward": 256}
 # Forward: a row that fills at most so many chunks has a kernel that loads them all at once (experiment FM-04).
 FULL_CHUNKS = 4
-
 SPLIT_COLS = 16384  # narrower rows are not worth a second kernel, however few there are
 MOST_PARTS = 512  # of a row
 PROGRAMS_PER_SM = 4  # that few rows are split for
