@@ -1,4 +1,4 @@
-"""How many clusters a GPU runs at once, and who sends what in them."""
+"""How many clusters a GPU runs at once, and which threads send messages in them."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ def test_no_driver_no_clusters(monkeypatch):
     assert cluster_capacity.resident_clusters(0) == ()
 
 
-def test_a_driver_that_refuses_means_none(monkeypatch):
+def test_without_an_answer_of_the_driver_there_are_no_clusters(monkeypatch):
     class Refusing:
         def __getattr__(self, name):
             return lambda *arguments: 801  # CUDA_ERROR_NOT_SUPPORTED
@@ -33,7 +33,7 @@ def test_a_device_knows_its_clusters():
     sizes = (1, 2, 4, 8, 16, 32)
     assert [device.resident(size) for size in sizes] == [132, 66, 30, 15, 7, 0]
     assert [device.resident(size, 2) for size in sizes] == [264, 132, 62, 30, 14, 0]
-    # What is not known is what is known, several times.
+    # Unknown numbers of programs are multiples of known ones.
     assert [device.resident(4, programs) for programs in (3, 4, 6)] == [90, 124, 186]
     assert Device("another", "sm_80", 108, 32).resident(2) == 0
 
@@ -49,22 +49,22 @@ def test_the_driver_counts_whole_groups():
 
 
 @pytest.mark.skipif(not HAS_CLUSTERS, reason="needs a GPU with clusters")
-def test_the_driver_answers_before_anything_else_was_done():
-    """Before the first tensor there is no context, without which it has no answer."""
+def test_the_driver_answers_before_the_first_tensor():
+    """The driver needs a context, which exists only after the first tensor."""
     code = "from rownorm.launch import device_of; print(len(device_of(0).clusters))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(ran.stdout) == len(cluster_capacity.SHARES)
 
 
-def test_warps_send_for_themselves_where_there_are_several_and_room_for_all(tmp_path):
+def test_warps_send_their_own_sums_where_there_are_several_and_the_slots_suffice(tmp_path):
     cases = {  # cluster, warps, columns of a tile, columns of a row
         (8, 2, 256, 16384): True,
         (8, 2, 2048, 16384): True,
         (4, 4, 4096, 16384): True,
         (2, 8, 1024, 8192): True,
-        (2, 4, 512, 8191): True,  # columns that a thread has are nowhere side by side
-        (8, 1, 256, 8192): False,  # one warp has nobody to wait for
-        (16, 4, 512, 32768): False,  # more than there is room for in a mailbox
+        (2, 4, 512, 8191): True,  # no two columns of a thread are adjacent
+        (8, 1, 256, 8192): False,  # one warp
+        (16, 4, 512, 32768): False,  # more than the shared-memory slots can take
         (2, 8, 512, 2048): False,  # two columns to a thread
     }
     names = ("cluster_size", "num_warps", "block_cols")
@@ -74,5 +74,5 @@ def test_warps_send_for_themselves_where_there_are_several_and_room_for_all(tmp_
     for (case, by_warps), ptx in zip(cases.items(), backward_ptx(asked, tmp_path), strict=True):
         assert ("complete_tx::bytes.f32" in ptx) == by_warps, case
         assert ("complete_tx::bytes.v2.f32" in ptx) != by_warps, case
-        # Twice, if a column were two threads': each had twice as many, and would send the sums of both halves.
+        # There would be two if two threads shared a column.
         assert ptx.count("st.async") == 1, case

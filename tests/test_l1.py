@@ -1,4 +1,4 @@
-"""What kernels leave to the L1 cache: how Triton is told, and what a GPU was told."""
+"""Copies through the L1 cache, and the shared memory that backward leaves to it."""
 
 import ctypes
 import threading
@@ -17,17 +17,17 @@ from rownorm.launch.l1_cache import copies_through_l1
 PTX = "cp.async.cg.shared.global [a], [b], 0x10; cp.async.ca.shared.global [c], [d], 0x8;"
 
 
-def test_copies_go_through_l1_within_it_and_only_there():
+def test_copies_go_through_l1_inside_the_context_only():
     stages = {"ptx": lambda source, metadata: source + metadata}
     with copies_through_l1(True):
         hook = knobs.runtime.add_stages_inspection_hook
         hook("backend", stages, "options", "language", 90)
-        assert hook() == hook()  # asked for its cache key
+        assert hook() == hook()  # without stages: for the cache key
     assert knobs.runtime.add_stages_inspection_hook is None
     assert stages["ptx"](PTX, "rest") == PTX.replace(".cg", ".ca") + "rest"
 
 
-def test_threads_that_compile_at_once_all_have_it():
+def test_threads_that_compile_at_once_all_have_the_hook():
     together = threading.Barrier(4)
 
     def compiles(_):
@@ -42,7 +42,7 @@ def test_threads_that_compile_at_once_all_have_it():
     assert knobs.runtime.add_stages_inspection_hook is None
 
 
-def test_what_another_thread_compiles_meanwhile_is_its_own():
+def test_compilations_of_other_threads_are_not_edited():
     stages = {"ptx": lambda source, metadata: source + metadata}
     with copies_through_l1(True):
         hook = knobs.runtime.add_stages_inspection_hook
@@ -57,13 +57,13 @@ def test_nothing_is_hooked_where_it_is_not_wanted():
         assert knobs.runtime.add_stages_inspection_hook is None
 
 
-def test_a_compilation_that_fails_leaves_nothing_behind():
+def test_a_failed_compilation_removes_the_hook():
     with pytest.raises(RuntimeError, match="compiler"), copies_through_l1(True):
         raise RuntimeError("compiler")
     assert knobs.runtime.add_stages_inspection_hook is None
 
 
-def test_the_hook_of_somebody_else_stays(monkeypatch):
+def test_a_hook_that_is_installed_already_stays(monkeypatch):
     def theirs(*_):
         return "theirs", "1"
 
@@ -73,7 +73,7 @@ def test_the_hook_of_somebody_else_stays(monkeypatch):
     assert knobs.runtime.add_stages_inspection_hook is theirs
 
 
-def test_programs_of_a_cluster_copy_through_l1_and_the_others_past_it(tmp_path):
+def test_programs_of_a_cluster_copy_through_l1_and_other_programs_bypass_it(tmp_path):
     shared = {"regime": "cluster", "num_warps": 4, "block_cols": 1024, "cluster_size": 2}
     own = {"regime": "resident", "num_warps": 4, "block_cols": 2048}
     cluster, alone = backward_ptx([(8192, shared), (8192, own)], tmp_path)
@@ -86,23 +86,23 @@ def test_programs_of_a_cluster_copy_through_l1_and_the_others_past_it(tmp_path):
     not torch.cuda.is_available() or torch.version.hip is not None,
     reason="only an NVIDIA driver can be asked",
 )
-def test_the_driver_was_told_what_backward_needs(monkeypatch):
-    """As much shared memory as the planned programs have, and not all there is."""
+def test_the_shared_memory_that_backward_asks_for(monkeypatch):
+    """Enough for the planned programs, and not all of it."""
     bound = []
     bind = launcher.bind
 
-    def note(call, *given):
-        bound.append((call, bind(call, *given)))
+    def record(call, *arguments):
+        bound.append((call, bind(call, *arguments)))
         return bound[-1][1]
 
-    monkeypatch.setattr(launcher, "bind", note)
+    monkeypatch.setattr(launcher, "bind", record)
     x = torch.randn(4096, 8192 + 8, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     weight = torch.randn(8192 + 8, device="cuda", dtype=torch.bfloat16)
     rownorm.rms_norm(x, weight).sum().backward()
-    call, made = next(pair for pair in bound if pair[0].kernel.__name__.startswith("backward_"))
+    call, kernel = next(pair for pair in bound if pair[0].kernel.__name__.startswith("backward_"))
     percent = ctypes.c_int(-1)
-    function = ctypes.c_void_p(made.compiled.function)
+    function = ctypes.c_void_p(kernel.compiled.function)
     assert ctypes.CDLL("libcuda.so.1").cuFuncGetAttribute(ctypes.byref(percent), 9, function) == 0
     total = torch.cuda.get_device_properties(0).shared_memory_per_multiprocessor
-    needed = call.programs_per_sm * made.compiled.metadata.shared
+    needed = call.programs_per_sm * kernel.compiled.metadata.shared
     assert needed <= percent.value / 100 * total < needed + total / 10

@@ -1,4 +1,4 @@
-"""How a kernel is started: the known versions of Triton directly, any other in the public way."""
+"""How a kernel is started: directly with known versions of Triton, else through the public interface."""
 
 import threading
 import time
@@ -12,13 +12,13 @@ from rownorm.launch import launcher
 from rownorm.launch.rows import allocator
 
 ROLES = ("x", "y", "")
-PLACES = (1, -1, 0)  # of y, absent and x among the tensors
+INDICES = (1, -1, 0)  # of y, absent and x among the tensors
 TENSORS = (torch.empty(5), torch.empty(5), None)
 ADDRESSES = [32, 64, None]
 
 
 class CudaLauncher:
-    """Stands where Triton's launcher does, and notes how it is called."""
+    """Replaces Triton's launcher and records its calls."""
 
     global_scratch_size = 0
 
@@ -33,17 +33,17 @@ class CudaLauncher:
 
 
 def kernel(y_ptr, absent_ptr, x_ptr, n_cols, n_rows, BLOCK, ALIGN):
-    """Never runs; its arguments are in no order but its own."""
+    """Never runs. The order of its arguments differs from that of the roles and constants."""
 
 
 kernel.arg_names = kernel.__code__.co_varnames
-METADATA = (4, 1, 1024)  # warps, programs to a cluster, shared memory
+METADATA = (4, 1, 1024)  # warps, programs in a cluster, shared memory
 CALL = launcher.Call(kernel, 7, 4, {"n_rows": 3, "n_cols": 5}, {"ALIGN": 1, "BLOCK": 8})
 
 
 @pytest.fixture
 def start(monkeypatch):
-    """Bind ``CALL`` as a given version of Triton would have it; gives (launcher, start, public calls)."""
+    """Bind ``CALL`` with a given version of Triton: (launcher, start, public calls)."""
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 99, raising=False)
 
     def bind(version, call=CALL):
@@ -52,14 +52,14 @@ def start(monkeypatch):
         run, public = CudaLauncher(), []
         compiled = SimpleNamespace(run=run, function="function", packed_metadata=METADATA)
         compiled.launch_metadata = lambda *arguments: ("launch metadata", *arguments)
-        direct = launcher._direct(call, compiled, PLACES, 0, lambda *given: public.append(given))
+        direct = launcher._direct(call, compiled, INDICES, 0, lambda *passed: public.append(passed))
         return run, direct, public
 
     return bind
 
 
 class LoadsLate:
-    """As Triton's compiled kernel: all threads have the one, and it has a launcher before it has a function."""
+    """Like Triton's compiled kernel: shared by all threads, and its launcher is set before its function."""
 
     packed_metadata, function, launcher = METADATA, None, None
 
@@ -73,7 +73,7 @@ class LoadsLate:
 
 
 def test_threads_that_bind_one_kernel_at_once(monkeypatch):
-    """None of them starts what is not loaded yet."""
+    """No thread starts a kernel that is not loaded yet."""
     monkeypatch.setattr(launcher, "INTERPRETING", False)
     monkeypatch.setattr(launcher, "VERSION", (3, 6))
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 99, raising=False)
@@ -114,7 +114,7 @@ def test_a_known_triton_gets_pointers_in_the_order_of_the_kernel(version, start)
 
 
 @pytest.mark.parametrize("hook", ["launch_enter_hook", "launch_exit_hook"])
-def test_whoever_asked_to_be_told_of_launches_is_told(hook, start, monkeypatch):
+def test_launch_hooks_are_called_through_the_public_interface(hook, start, monkeypatch):
     run, direct, public = start("3.6.0")
     hooks = SimpleNamespace(calls=[print])
     monkeypatch.setattr(launcher.knobs.runtime, hook, hooks)
@@ -124,7 +124,7 @@ def test_whoever_asked_to_be_told_of_launches_is_told(hook, start, monkeypatch):
 
 
 @pytest.mark.parametrize("version", ["3.6.0", "3.7.1"])
-def test_a_cluster_is_named_where_the_launcher_reads_it(version, start):
+def test_the_cluster_size_is_in_the_metadata(version, start):
     run, direct, _ = start(version, CALL._replace(cluster_size=8))
     direct(TENSORS, ADDRESSES)
     (arguments,) = run.launched or run.called
@@ -133,8 +133,8 @@ def test_a_cluster_is_named_where_the_launcher_reads_it(version, start):
 
 
 @pytest.mark.parametrize("cooperative", [False, True])
-def test_a_cooperative_launch_is_asked_for(cooperative, start):
-    """Triton 3.6 is told at the launch, by the first flag; later ones when the kernel is compiled."""
+def test_a_cooperative_launch(cooperative, start):
+    """Triton 3.6 takes the flag at the launch, later versions when the kernel is compiled."""
     call = CALL._replace(cooperative=cooperative)
     run, direct, _ = start("3.6.0", call)
     direct(TENSORS, ADDRESSES)
@@ -142,26 +142,26 @@ def test_a_cooperative_launch_is_asked_for(cooperative, start):
     assert call.options.get("launch_cooperative_grid", False) == cooperative
 
 
-def test_the_public_way_has_every_option(monkeypatch):
-    """What was compiled and what is launched are one kernel: registers and a cooperative launch are part of it."""
-    asked = []
+def test_the_public_interface_gets_every_option(monkeypatch):
+    """The compiled and the launched kernel are the same: the options are part of Triton's cache key."""
+    started_with = []
 
     class Kernel:
         arg_names = kernel.arg_names
 
         def __getitem__(self, grid):
-            return lambda *arguments, **options: asked.append((grid, arguments, options))
+            return lambda *arguments, **options: started_with.append((grid, arguments, options))
 
     monkeypatch.setattr(launcher, "INTERPRETING", False)
     monkeypatch.setattr(launcher, "DIRECT", False)
     call = CALL._replace(kernel=Kernel(), maxnreg=128, cooperative=True)
     launcher.bind(call, ROLES, TENSORS, 0).start(TENSORS, ADDRESSES)
-    ((grid, arguments, options),) = asked
+    ((grid, arguments, options),) = started_with
     assert (grid, arguments[3:]) == ((7,), (5, 3, 8, 1))
     assert options == {"num_warps": 4, "maxnreg": 128, "launch_cooperative_grid": True}
 
 
-def test_clusters_tell_who_asked_and_are_started_all_the_same(start, monkeypatch):
+def test_clusters_are_started_directly_and_call_the_hooks(start, monkeypatch):
     run, direct, public = start("3.6.0", CALL._replace(cluster_size=2))
     hooks = SimpleNamespace(calls=[print])
     monkeypatch.setattr(launcher.knobs.runtime, "launch_enter_hook", hooks)
@@ -172,20 +172,20 @@ def test_clusters_tell_who_asked_and_are_started_all_the_same(start, monkeypatch
     assert not public
 
 
-def test_clusters_have_no_public_way(monkeypatch):
+def test_clusters_cannot_be_started_through_the_public_interface(monkeypatch):
     monkeypatch.setattr(launcher, "DIRECT", False)
     with pytest.raises(RuntimeError, match="clusters need a direct launch"):
         launcher.bind(CALL._replace(cluster_size=2), ROLES, TENSORS, 0)
 
 
 def test_tensors_in_the_order_of_their_roles(monkeypatch):
-    """Those given, those made, those that are always the same, and None for all that are not there."""
+    """Inputs, allocated tensors, fixed tensors, and None for every other role."""
     started = []
     bound = launcher.Call(kernel, 1, 4, {}, {})
-    ready = launcher.Bound(lambda *given: started.append(given))
+    ready = launcher.Bound(lambda *passed: started.append(passed))
     monkeypatch.setattr(launcher, "bind", lambda *_: ready)
     x, fixed = torch.empty(5), torch.empty(5)
-    run = launcher.bind_all(
+    prepared = launcher.bind_all(
         [bound, bound],
         {"x": x, "residual": None},
         {"y": lambda: torch.zeros(5)},
@@ -193,7 +193,7 @@ def test_tensors_in_the_order_of_their_roles(monkeypatch):
         ("h", "y"),
         0,
     )
-    nothing, y = run((x, None), [x.data_ptr(), None])
+    nothing, y = prepared((x, None), [x.data_ptr(), None])
     assert nothing is None
     assert len(started) == 2
     for tensors, addresses in started:
@@ -205,7 +205,7 @@ def test_tensors_in_the_order_of_their_roles(monkeypatch):
 
 @pytest.mark.parametrize("fill", [False, True])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3, 5), (0, 4)])
-def test_what_is_allocated(shape, fill, device):
+def test_allocators(shape, fill, device):
     torch.utils.deterministic.fill_uninitialized_memory = fill
     on = torch.empty(0, device=device).device
     new = allocator(torch.Size(shape), torch.float16, on)
