@@ -1,4 +1,4 @@
-"""What is refused: the right exception, a message that says what to do, and nothing written."""
+"""Bad input: the right exception, a message with a fix, and no output."""
 
 import math
 
@@ -25,7 +25,7 @@ def elsewhere(t: torch.Tensor) -> torch.Tensor:
     return t.to("cpu" if t.is_cuda else "meta")
 
 
-# What is wrong, the exception, and words of its message: the rule, what came, what to do.
+# The fault, the exception, and words of its message: the rule, the value, the fix.
 BAD = {
     "weight too short": (
         {"weight": lambda t: t[:-1]},
@@ -175,7 +175,7 @@ def test_functional_refuses(name, shape, normalized_shape, weight_shape, words, 
 
 @pytest.mark.parametrize("operation", ["layer_norm", "rms_norm"])
 def test_operators_refuse_too(operation, device):
-    """``torch.ops.rownorm`` is a public way in as well."""
+    """``torch.ops.rownorm`` is public, too."""
     x, weight = torch.randn(3, 12, device=device), torch.randn(11, device=device)
     with pytest.raises(ValueError, match=rf"^rownorm\.{operation}: weight must have shape"):
         getattr(torch.ops.rownorm, operation)(x, weight)

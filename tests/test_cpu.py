@@ -62,7 +62,7 @@ def test_layer_norm_takes_torchs_kernel(residual, dtype, torchs_kernels):
     ],
     ids=["rms_norm", "llama", "activation"],
 )
-def test_what_torch_has_not_does_not_go_there(center, options, expected, torchs_kernels):
+def test_options_that_torch_lacks_do_not_use_its_kernel(center, options, expected, torchs_kernels):
     case = Case(center, torch.float32, **options)
     ours(case, case.tensors("cpu"))
     assert torchs_kernels == expected
@@ -88,7 +88,7 @@ def test_gradients_of_constant_rows_far_from_0(dtype):
 
 @pytest.mark.parametrize("operator", ["layer_norm", "add_layer_norm"])
 def test_jacobian_of_the_rows(operator):
-    """A batch of gradients with one row's statistics for all of it, which do not lie in memory as often."""
+    """A batch of gradients with expanded statistics, whose batch stride is 0."""
     x, weight = torch.randn(3, 8, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
     rows = (torch.zeros_like(x),) if operator.startswith("add") else ()
 
@@ -101,7 +101,7 @@ def test_jacobian_of_the_rows(operator):
 
 
 def test_second_derivatives_of_fp64_rows_beside_a_narrower_residual():
-    """In fp64: ``h`` is what fp32 holds of it, and nothing else is lost."""
+    """Computed in fp64: only the stored ``h`` is rounded, to fp32."""
     rows = (1e4 + torch.randn(3, 8, dtype=torch.float64)).float()
     x = rows.double().requires_grad_()
 
@@ -142,7 +142,7 @@ def test_rms_norm_of_any_width_is_as_accurate_as_torch(n_cols, dtype):
 
 
 @pytest.mark.parametrize("case", combinations(seed=4), ids=name_of)
-def test_what_was_given_is_not_overwritten(case):
+def test_inputs_are_not_overwritten(case):
     tensors = case.tensors("cpu")
     before = {name: None if t is None else t.clone() for name, t in tensors.items()}
     ours(case, tensors)
@@ -151,7 +151,7 @@ def test_what_was_given_is_not_overwritten(case):
             assert_same_bits(tensor, before[name])
 
 
-def test_a_call_is_checked_once_and_remembered(monkeypatch):
+def test_a_call_is_checked_once(monkeypatch):
     x, weight = torch.randn(3, 7), torch.ones(7)
     rownorm.rms_norm(x, weight)
     checks = []
@@ -164,7 +164,7 @@ def test_a_call_is_checked_once_and_remembered(monkeypatch):
 
 @pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm"])
 def test_outputs_and_gradients_are_contiguous_whatever_x_is(name):
-    """The operators promise it to whoever compiles them."""
+    """The fake implementations promise it to compiled code."""
     x = torch.randn(64, 8, 16).transpose(0, 1).requires_grad_()
     rows = (x, torch.randn(64, 8, 16).transpose(0, 1)) if name.startswith("add") else (x,)
     weight = torch.randn(16)
@@ -176,7 +176,7 @@ def test_outputs_and_gradients_are_contiguous_whatever_x_is(name):
         assert torch.autograd.grad(outputs, x, dy)[0].is_contiguous()
 
 
-def test_meta_tensors_are_not_taken_for_those_of_a_cpu():
+def test_meta_tensors_are_not_treated_as_cpu_tensors():
     x, weight = torch.randn(3, 9), torch.ones(9)
     rownorm.layer_norm(x, weight)
     with pytest.raises(ValueError, match="must be on the device of x"):

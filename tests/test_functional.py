@@ -122,7 +122,7 @@ def test_wrong_shapes_are_refused(name, device):
 
 @every_norm
 def test_several_dimensions_are_one_row(name, device):
-    """Nothing is copied but the rows that have to be: a contiguous input is seen as it lies."""
+    """Only rows without a constant stride are copied: a contiguous input becomes a view."""
     x = torch.randn(3, 2, 5, device=device)
     over_two = getattr(rownorm.functional, name)(x, (2, 5), eps=1e-3)
     over_one = getattr(rownorm, name)(x.flatten(1), eps=1e-3)

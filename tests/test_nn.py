@@ -1,4 +1,4 @@
-"""``rownorm.nn``: torch's modules in everything but who computes."""
+"""``rownorm.nn``: modules that differ from torch's only in the kernels."""
 
 import copy
 import io

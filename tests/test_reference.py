@@ -103,7 +103,9 @@ def test_only_what_is_wanted(device):
     tensors = case.tensors(device)
     made = reference.forward(*(tensors[name] for name in INPUTS), case.program)
     parameters = (tensors[name] for name in ("pre_bias", "weight", "bias"))
-    given = reference.BackwardInputs(tensors["dy"], None, tensors["x"], *parameters, made.mu, made.rstd)
+    given = reference.BackwardInputs(
+        tensors["dy"], None, tensors["x"], *parameters, made.mu, made.rstd
+    )
     for place, name in enumerate(INPUTS):
         if tensors[name] is None:
             continue

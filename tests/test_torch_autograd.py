@@ -1,4 +1,4 @@
-"""Autograd: gradients of both orders, what is saved for them, and every way to ask for them."""
+"""Autograd: first and second derivatives, the tensors that are saved, and every way to request gradients."""
 
 import contextlib
 import itertools
@@ -88,7 +88,7 @@ def test_any_combination_of_inputs_requires_grad(case, device):
 
 
 @full_cases
-def test_nothing_is_computed_that_is_not_asked_for(case, device, monkeypatch):
+def test_only_requested_gradients_are_computed(case, device, monkeypatch):
     asked = []
     find = execute.find_backward
 
@@ -164,8 +164,8 @@ def test_either_output_may_be_used(operator, used, device):
 
 
 @add_operators
-def test_where_only_the_sum_is_used_the_norm_has_no_say(operator, device):
-    """Nothing for its weight and bias, and no nan from rows that have no norm."""
+def test_where_only_h_is_used_the_norm_does_not_change_the_gradient(operator, device):
+    """Weight and bias get no gradient, and rows with no finite norm cause no nan."""
     x, residual = (torch.randn(ROWS, COLS, device=device) for _ in range(2))
     x[0, 0], x[1], residual[1] = float("inf"), 0, 0
     x = x.half()
@@ -185,7 +185,7 @@ def test_where_only_the_sum_is_used_the_norm_has_no_say(operator, device):
 
 
 @add_operators
-def test_a_sum_that_is_changed_where_only_it_is_used(operator, device):
+def test_h_modified_in_place_where_only_h_is_used(operator, device):
     """The norm would need it as it was; its own gradient does not."""
     x, residual = (torch.randn(ROWS, COLS, device=device, requires_grad=True) for _ in range(2))
     _, h = getattr(rownorm, operator)(x, residual)
@@ -233,7 +233,7 @@ def test_changing_what_was_saved_is_an_error(change, device):
 
 
 @full_cases
-def test_outputs_may_be_changed_that_are_not_saved(case, device):
+def test_outputs_that_are_not_saved_may_be_modified(case, device):
     tensors = case.tensors(device, torch.float64, requires_grad=True)
     y = case(**tensors)[0]
     y.mul_(2)
@@ -269,7 +269,7 @@ def test_what_is_saved(case, device):
 
 @pytest.fixture
 def found(monkeypatch):
-    """How often backward was looked for the long way; nothing is remembered from before."""
+    """The calls of ``execute.find_backward``, starting without prepared calls."""
     looked = []
     find = execute.find_backward
 
@@ -283,8 +283,8 @@ def found(monkeypatch):
 
 
 @full_cases
-def test_backward_is_looked_for_once(case, device, found):
-    """Again where dy lies otherwise, or other gradients are wanted."""
+def test_backward_is_prepared_once(case, device, found):
+    """And once more for another layout of dy, or for other gradients."""
     tensors = case.tensors(device, requires_grad=True)
     outputs = case(**tensors)
     dense = [torch.randn_like(output) for output in outputs]
@@ -297,16 +297,16 @@ def test_backward_is_looked_for_once(case, device, found):
 
 
 def elsewhere(t):
-    """The same numbers at an address of which nothing is known, further apart."""
+    """The same numbers at another address, with another stride."""
     room = t.new_empty(2 * t.numel() + 1)[1:].view(*t.shape[:-1], 2 * t.shape[-1])
     return room[..., ::2].copy_(t) if t.dim() == 1 else room[..., : t.shape[-1]].copy_(t)
 
 
 @full_cases
-def test_saved_tensors_that_come_back_elsewhere(case, device):
-    """Whoever has them unpacked: hooks around forward, hooks on what was saved, or a new home for a parameter."""
+def test_saved_tensors_that_return_at_another_address(case, device):
+    """Through hooks around forward, through hooks on saved tensors, or because a parameter has moved."""
     tensors = case.tensors(device, requires_grad=True)
-    expected = gradients(case(**tensors), tensors)  # and is remembered
+    expected = gradients(case(**tensors), tensors)  # prepares the calls
     with saved_tensors_hooks(lambda t: t, elsewhere):
         outputs = case(**tensors)
     same_bits(gradients(outputs, tensors), expected)
@@ -324,8 +324,8 @@ def test_saved_tensors_that_come_back_elsewhere(case, device):
     same_bits(gradients(outputs, tensors), expected)
 
 
-def test_saved_rows_that_come_back_at_the_same_address(device):
-    """What was cut from wider rows comes back from a hook without the gaps, just where it was."""
+def test_saved_rows_that_return_at_the_same_address(device):
+    """A slice of wider rows returns from a hook as a contiguous tensor at the same address."""
     room = torch.randn(ROWS, 2 * COLS, device=device)
     weight = torch.randn(COLS, device=device, requires_grad=True)
     x = room[:, :COLS].requires_grad_()
@@ -423,7 +423,7 @@ def test_activation_checkpointing(case, use_reentrant, device):
         first, *rest = case.positional(*inputs)
         return case.positional(first.sin(), *rest, *inputs[1 + len(rest) :])
 
-    def gradients_of(outputs):  # by backward(): the reentrant kind knows no other way
+    def gradients_of(outputs):  # by backward(): reentrant checkpointing supports no other way
         for t in inputs:
             t.grad = None
         sum(output.sin().sum() for output in outputs).backward()
@@ -463,7 +463,7 @@ def test_training_step_through_a_gradient(case, device):
 
 @full_cases
 def test_gradients_in_batches(case, device):
-    """``is_grads_batched``, on which a vectorized ``torch.autograd.functional.jacobian`` stands."""
+    """``is_grads_batched``, which a vectorized ``torch.autograd.functional.jacobian`` uses."""
     tensors = case.tensors(device, torch.float64, requires_grad=True)
     inputs, last = tuple(tensors.values()), -1  # of y, or of h alone
     batch = torch.randn(4, ROWS, COLS, device=device, dtype=torch.float64)

@@ -76,7 +76,7 @@ def test_new_row_counts_do_not_recompile(case, device):
 
 
 class Recorder:
-    """A backend that keeps the operators of rownorm and of ATen in the graphs that it is given."""
+    """A backend that records the operators of rownorm and of ATen in its graphs."""
 
     def __init__(self):
         self.forward, self.backward = [], []
@@ -97,7 +97,7 @@ class Recorder:
 
 @full_cases
 def test_one_operator_each_way(case, device):
-    """One operator for the forward and one for the backward, and nothing around them."""
+    """One operator in forward and one in backward, and no other operators."""
     recorder = Recorder()
     compiled = torch.compile(case.positional, fullgraph=True, backend=recorder.backend)
     tensors = case.tensors(device, requires_grad=True)

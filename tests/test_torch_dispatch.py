@@ -1,4 +1,4 @@
-"""What stands before an operator sees it: modes, subclasses, profilers, fake tensors, meta."""
+"""Modes, subclasses, profilers, fake tensors and meta tensors see the operators."""
 
 import pytest
 import torch

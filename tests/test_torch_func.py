@@ -14,7 +14,7 @@ def fp64(case, device, **options):
 
 
 def batched_tensors(case, device, in_dims, batch=2):
-    """Tensors with a further dimension of size ``batch`` where ``in_dims`` says, by argument."""
+    """Tensors with another dimension of size ``batch``, at the position that ``in_dims`` has for the argument."""
     return tuple(
         t if dim is None else torch.stack([t + i * t.cos() for i in range(batch)], dim)
         for t, dim in zip(fp64(case, device), in_dims, strict=True)

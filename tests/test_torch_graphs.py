@@ -73,7 +73,7 @@ def test_make_graphed_callables(case, device):
 @needs_gpu
 @full_cases
 def test_streams(case, device):
-    """Work goes to the stream that is current: each stream sees what was queued on it before."""
+    """Kernels are started on the current stream, after the work that is queued there."""
     many = [case.tensors(device, rows=(257,), cols=1024, requires_grad=True) for _ in range(4)]
     expected = [both_ways(case, tensors) for tensors in many]
     torch.cuda.synchronize()
@@ -90,7 +90,7 @@ def test_streams(case, device):
 
 @full_cases
 def test_threads(case, device, without_interpreter):
-    """Threads that start together, with nothing remembered yet."""
+    """Threads that start at the same time, without prepared calls."""
     # Triton's interpreter keeps its place in the grid in a global: without a GPU, threads take
     # the reference.
     shapes = [(2, 8), (3, 16), (5, 24), (2, 8)]
