@@ -17,7 +17,7 @@ from support.compiled import backward_ptx
 PTX = "cp.async.cg.shared.global [a], [b], 0x10; cp.async.ca.shared.global [c], [d], 0x8;"
 
 
-def test_copies_go_through_l1_within_it_and_only_there():
+def test_copies_go_through_l1_inside_the_context_only():
     stages = {"ptx": lambda source, metadata: source + metadata}
     with copies_through_l1(True):
         hook = knobs.runtime.add_stages_inspection_hook
@@ -91,18 +91,18 @@ def test_the_driver_gets_the_shared_memory_that_backward_needs(monkeypatch):
     bound = []
     bind = launcher.bind
 
-    def note(call, *given):
-        bound.append((call, bind(call, *given)))
+    def record(call, *arguments):
+        bound.append((call, bind(call, *arguments)))
         return bound[-1][1]
 
-    monkeypatch.setattr(launcher, "bind", note)
+    monkeypatch.setattr(launcher, "bind", record)
     x = torch.randn(4096, 8192 + 8, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     weight = torch.randn(8192 + 8, device="cuda", dtype=torch.bfloat16)
     rownorm.rms_norm(x, weight).sum().backward()
-    call, made = next(pair for pair in bound if pair[0].kernel.__name__.startswith("backward_"))
+    call, kernel = next(pair for pair in bound if pair[0].kernel.__name__.startswith("backward_"))
     percent = ctypes.c_int(-1)
-    function = ctypes.c_void_p(made.compiled.function)
+    function = ctypes.c_void_p(kernel.compiled.function)
     assert ctypes.CDLL("libcuda.so.1").cuFuncGetAttribute(ctypes.byref(percent), 9, function) == 0
     total = torch.cuda.get_device_properties(0).shared_memory_per_multiprocessor
-    needed = call.programs_per_sm * made.compiled.metadata.shared
+    needed = call.programs_per_sm * kernel.compiled.metadata.shared
     assert needed <= percent.value / 100 * total < needed + total / 10

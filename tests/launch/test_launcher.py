@@ -12,7 +12,7 @@ from rownorm.launch import launcher
 from rownorm.launch.rows import allocator
 
 ROLES = ("x", "y", "")
-PLACES = (1, -1, 0)  # the positions of y, absent and x in TENSORS
+INDICES = (1, -1, 0)  # of y, absent and x in TENSORS
 TENSORS = (torch.empty(5), torch.empty(5), None)
 ADDRESSES = [32, 64, None]
 
@@ -52,7 +52,7 @@ def start(monkeypatch):
         run, public = CudaLauncher(), []
         compiled = SimpleNamespace(run=run, function="function", packed_metadata=METADATA)
         compiled.launch_metadata = lambda *arguments: ("launch metadata", *arguments)
-        direct = launcher._direct(call, compiled, PLACES, 0, lambda *given: public.append(given))
+        direct = launcher._direct(call, compiled, INDICES, 0, lambda *passed: public.append(passed))
         return run, direct, public
 
     return bind
@@ -144,19 +144,19 @@ def test_a_cooperative_launch_is_requested(cooperative, start):
 
 def test_the_public_interface_gets_every_option(monkeypatch):
     """The compiled and the launched kernel are the same, including maxnreg and the cooperative launch."""
-    asked = []
+    started_with = []
 
     class Kernel:
         arg_names = kernel.arg_names
 
         def __getitem__(self, grid):
-            return lambda *arguments, **options: asked.append((grid, arguments, options))
+            return lambda *arguments, **options: started_with.append((grid, arguments, options))
 
     monkeypatch.setattr(launcher, "INTERPRETING", False)
     monkeypatch.setattr(launcher, "DIRECT", False)
     call = CALL._replace(kernel=Kernel(), maxnreg=128, cooperative=True)
     launcher.bind(call, ROLES, TENSORS, 0).start(TENSORS, ADDRESSES)
-    ((grid, arguments, options),) = asked
+    ((grid, arguments, options),) = started_with
     assert (grid, arguments[3:]) == ((7,), (5, 3, 8, 1))
     assert options == {"num_warps": 4, "maxnreg": 128, "launch_cooperative_grid": True}
 
@@ -182,10 +182,10 @@ def test_tensors_in_the_order_of_their_roles(monkeypatch):
     """Inputs, outputs, fixed tensors, and None for absent ones."""
     started = []
     bound = launcher.Call(kernel, 1, 4, {}, {})
-    ready = launcher.Bound(lambda *given: started.append(given))
+    ready = launcher.Bound(lambda *passed: started.append(passed))
     monkeypatch.setattr(launcher, "bind", lambda *_: ready)
     x, fixed = torch.empty(5), torch.empty(5)
-    run = launcher.bind_all(
+    prepared = launcher.bind_all(
         [bound, bound],
         {"x": x, "residual": None},
         {"y": lambda: torch.zeros(5)},
@@ -193,7 +193,7 @@ def test_tensors_in_the_order_of_their_roles(monkeypatch):
         ("h", "y"),
         0,
     )
-    nothing, y = run((x, None), [x.data_ptr(), None])
+    nothing, y = prepared((x, None), [x.data_ptr(), None])
     assert nothing is None
     assert len(started) == 2
     for tensors, addresses in started:

@@ -12,18 +12,18 @@ def compiled_parameters() -> dict[str, list]:
     """For every kernel of some norms on sm_90: its parameters, and its arguments that are passed."""
     seen = {}
 
-    def note(call, dtypes, target):
+    def record(call, dtypes, target):
         compiled = launcher.compile_for(call, dtypes, target.triton)
-        places = {f"{role}_ptr": place for place, role in enumerate(call.roles)}
+        indices = {f"{role}_ptr": index for index, role in enumerate(call.roles)}
         signature = compiled.src.signature
-        found = native.parameters(signature, compiled.asm["ptx"], places, call.integers)
+        found = native.parameters(signature, compiled.asm["ptx"], indices, call.integers)
         names = [name for name, kind in signature.items() if kind != "constexpr"]
-        values = {**{name: [place, 0] for name, place in places.items()}}
+        values = {**{name: [index, 0] for name, index in indices.items()}}
         values |= {name: [-1, value] for name, value in call.integers.items()}
         seen[call.kernel.__name__] = [found, [values[name] for name in names] + [[-1, 0]] * 2]
         return resources.resources(call, compiled)
 
-    resources._compile = note
+    resources._compile = record
     program = Program(center=True, eps=1e-5)
     for n_rows, n_cols in (
         (8, 2048),

@@ -4,7 +4,7 @@ import ctypes
 
 import pytest
 import torch
-from fake_driver import POINTER, STREAM, Driver, words
+from fake_driver import POINTER, STREAM, Driver, read_parameters
 
 from rownorm.launch import launcher, native
 from rownorm.ops import eager, execute
@@ -12,9 +12,9 @@ from rownorm.ops import eager, execute
 
 @pytest.fixture
 def driver(monkeypatch):
-    execute.launch_layer()  # what is done once, with what is really there
+    execute.launch_layer()  # before the driver is replaced: it happens once in a process
     real = native.load() is not None
-    module = native.build()  # where there is a compiler, it builds
+    module = native.build()
     monkeypatch.setattr(native, "_load", lambda: (module, ""))
     driver = Driver(module)
     driver.module = module
@@ -28,11 +28,11 @@ def driver(monkeypatch):
 
 @pytest.fixture
 def eager_in_c(driver, monkeypatch):
-    """Runs of the extension on the CPU: a launch rebuilds tensors from addresses and interprets the kernel."""
+    """The C autograd function on the CPU: a launch rebuilds the tensors from addresses and interprets the kernel."""
     bound, described = [], {}
     bind = launcher.bind
 
-    def remember(call, roles, tensors, device):
+    def record(call, roles, tensors, device):
         bound.append((call, bind(call, roles, tensors, device), tensors))
         return bound[-1][1]
 
@@ -40,8 +40,7 @@ def eager_in_c(driver, monkeypatch):
         start, tensors = next((one.start, like) for of, one, like in reversed(bound) if of is call)
         number = len(described) + 1
         described[number] = (start, tensors)
-        places = range(len(tensors) - 1)
-        parameters = tuple((place, 0) for place in places)
+        parameters = tuple((index, 0) for index in range(len(tensors) - 1))
         return native.Kernel(number, call.grid, call.num_warps, 0, False, 1, parameters)
 
     def tensor_at(address, like):
@@ -56,27 +55,27 @@ def eager_in_c(driver, monkeypatch):
 
     def interpret(number, parameters):
         start, like = described[number]
-        addresses = words(parameters, [POINTER] * (len(like) - 1))
+        addresses = read_parameters(parameters, [POINTER] * (len(like) - 1))
         tensors = [tensor_at(*pair) for pair in zip(addresses, like[:-1], strict=True)]
         start([*tensors, None], [*addresses, None])
 
     driver.on_launch = interpret
-    python_way = eager._EagerNorm.__dict__["forward"], eager._EagerNorm._backward_cls.apply
-    monkeypatch.setattr(launcher, "bind", remember)
+    python_functions = eager._EagerNorm.__dict__["forward"], eager._EagerNorm._backward_cls.apply
+    monkeypatch.setattr(launcher, "bind", record)
     monkeypatch.setattr(launcher, "_native_kernel", describe)
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
     execute._forget()
     eager._install_native(execute.launch_layer())
     driver.in_python = []
 
-    def noted(name, function):
-        return lambda *given: driver.in_python.append(name) or function(*given)
+    def recorded(name, function):
+        return lambda *arguments: driver.in_python.append(name) or function(*arguments)
 
     driver.module.use(
-        forward_in_python=noted("forward", python_way[0].__func__),
-        backward_in_python=noted("backward", eager._EagerNorm.backward),
+        forward_in_python=recorded("forward", python_functions[0].__func__),
+        backward_in_python=recorded("backward", eager._EagerNorm.backward),
     )
     yield driver
-    eager._EagerNorm.forward, eager._EagerNorm._backward_cls.apply = python_way
+    eager._EagerNorm.forward, eager._EagerNorm._backward_cls.apply = python_functions
     execute._forward_calls.clear()
     execute._backward_calls.clear()

@@ -48,7 +48,7 @@ class Config(ctypes.Structure):
 
 
 class Driver:
-    """Stands where the CUDA driver does. ``on_launch(function, parameters)`` may read what a kernel would."""
+    """Replaces the CUDA driver and records launches. ``on_launch(function, parameters)`` runs in place of a kernel."""
 
     def __init__(self, module):
         self.launched, self.result, self.context, self.on_launch = [], 0, 8, None
@@ -67,14 +67,14 @@ class Driver:
         try:
             if self.on_launch is not None:
                 self.on_launch(function, parameters)
-        except Exception:  # what the driver raises cannot pass through C
+        except Exception:  # an exception cannot pass through C
             traceback.print_exc()
             return -1
         return self.result
 
     @staticmethod
     def error(_code, text):
-        text[0] = b"out of luck"
+        text[0] = b"a test error"
         return 0
 
     def current(self, context):
@@ -82,7 +82,8 @@ class Driver:
         return 0
 
 
-def words(parameters, kinds):
+def read_parameters(parameters, kinds):
+    """The values of a kernel's parameters, of these C types."""
     return [ctypes.cast(parameters[i], ctypes.POINTER(kind))[0] for i, kind in enumerate(kinds)]
 
 
@@ -92,14 +93,15 @@ KERNEL = native.Kernel(
 )
 
 
-def simple_call(otherwise=None, device=0, kernels=(KERNEL,), returned=(-1, 0), fixed=()):
+def simple_call(fallback=None, device=0, kernels=(KERNEL,), returned=(-1, 0), fixed=()):
+    """A prepared call of one input and one allocated tensor."""
     return native.prepare(
-        1, [lambda: torch.zeros(5)], list(fixed), returned, kernels, device, otherwise
+        1, [lambda: torch.zeros(5)], list(fixed), returned, kernels, device, fallback
     )
 
 
-def left_behind(repeat, n=1500):
-    """Blocks of memory that a call leaves behind: 1 or more where it leaks. Pools and caches come and go."""
+def leaked_blocks(repeat, n=1500):
+    """Blocks of memory that each call leaves allocated: 1 or more if it leaks; pools and caches add a fraction."""
     for _ in range(200):
         repeat()
     gc.collect()

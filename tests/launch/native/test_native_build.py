@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fake_driver import INTEGER, POINTER, STREAM, needs_compiler, needs_interpreter, words
+from fake_driver import INTEGER, POINTER, STREAM, needs_compiler, needs_interpreter, read_parameters
 
 from rownorm import launch
 from rownorm.launch import launcher, native
@@ -16,25 +16,24 @@ from rownorm.ops import execute
 pytestmark = needs_compiler
 
 
-def test_threads_that_want_the_first_kernel_at_once(monkeypatch):
-    """Whoever comes while the extension is built waits for it: it is put in its place once, by one of them."""
-    told, together = [], threading.Barrier(2)
+def test_threads_that_need_the_first_kernel_at_once_wait_for_one_build(monkeypatch):
+    called, together = [], threading.Barrier(2)
 
-    def tell(_launch):
-        told.append(threading.get_ident())
+    def install(_launch):
+        called.append(threading.get_ident())
         time.sleep(0.1)
 
     monkeypatch.setattr(execute, "_launch", None)
-    monkeypatch.setattr(execute, "_before_first_launch", [tell])
+    monkeypatch.setattr(execute, "_before_first_launch", [install])
     monkeypatch.setattr(launch, "on_change", lambda _forget: None)
     with ThreadPoolExecutor(2) as pool:
-        floors = list(pool.map(lambda _: (together.wait(), execute.launch_layer())[1], range(2)))
-    assert floors == [launch, launch]
-    assert len(told) == 1
+        modules = list(pool.map(lambda _: (together.wait(), execute.launch_layer())[1], range(2)))
+    assert modules == [launch, launch]
+    assert len(called) == 1
 
 
 @pytest.mark.parametrize("setting", ["ROWNORM_NATIVE", "ROWNORM_DIRECT_LAUNCH"])
-def test_it_can_be_turned_off(setting, monkeypatch):
+def test_a_setting_turns_it_off(setting, monkeypatch):
     monkeypatch.setenv(setting, "0")
     assert native._load.__wrapped__() == (None, f"{setting} is 0")
 
@@ -47,7 +46,7 @@ def test_not_in_the_interpreter_and_not_without_a_gpu(monkeypatch):
 
 
 @pytest.mark.parametrize("what", ["Python.h", "compiler", "libcuda"])
-def test_what_is_missing_is_said_to_who_asks(what, monkeypatch, tmp_path, capfd, caplog):
+def test_the_reason_names_what_is_missing(what, monkeypatch, tmp_path, capfd, caplog):
     monkeypatch.setattr(native.knobs.runtime, "interpret", False)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -78,8 +77,8 @@ def test_what_is_missing_is_said_to_who_asks(what, monkeypatch, tmp_path, capfd,
         {"name": "Other"},
     ],
 )
-def test_a_launcher_that_is_not_known_stays_in_python(change, driver, monkeypatch):
-    """None: the launcher has no such attribute."""
+def test_an_unknown_launcher_is_called_from_python(change, driver, monkeypatch):
+    """A value of None: the launcher has no such attribute."""
     attributes = {"global_scratch_size": 0, "profile_scratch_size": 0, "launch_pdl": False} | change
     name = attributes.pop("name", "CudaLauncher")
     launch = {name: value for name, value in attributes.items() if value is not None}
@@ -108,10 +107,10 @@ def test_a_launcher_that_is_not_known_stays_in_python(change, driver, monkeypatc
     for attribute in ("global_scratch_size", "profile_scratch_size", "launch_pdl"):
         setattr(type(compiled.run), attribute, 0)
     type(compiled.run).__name__ = "CudaLauncher"
-    run = launcher.bind_all(*arguments)
-    assert native.is_native(run)
+    prepared = launcher.bind_all(*arguments)
+    assert native.is_native(prepared)
     kinds, read = (POINTER, POINTER, INTEGER, POINTER, POINTER), []
-    driver.on_launch = lambda _, parameters: read.append(words(parameters, kinds))
-    (y,) = run((x,), [x.data_ptr()])
+    driver.on_launch = lambda _, parameters: read.append(read_parameters(parameters, kinds))
+    (y,) = prepared((x,), [x.data_ptr()])
     assert read == [[x.data_ptr(), y.data_ptr(), 6, 0, 0]]
     assert driver.launched[0][:6] == (77, (3, 1, 1), (128, 1, 1), 512, STREAM, [])

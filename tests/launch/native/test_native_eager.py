@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fake_driver import left_behind, needs_compiler, needs_interpreter
+from fake_driver import leaked_blocks, needs_compiler, needs_interpreter
 
 import rownorm
 from rownorm.launch import native
@@ -20,16 +20,16 @@ def tensors(*, residual=None, n_rows=4, n_cols=24, dtype=torch.float64):
     return [t for t in (x, h, *parameters) if t is not None]
 
 
-def norm(center, given):
-    x, *residual, weight, bias, pre_bias = given
+def norm(center, inputs):
+    x, *residual, weight, bias, pre_bias = inputs
     names = ("add_layer_norm", "add_rms_norm") if residual else ("layer_norm", "rms_norm")
     function = getattr(rownorm, names[not center])
     return function(x, *residual, weight, bias, pre_bias=pre_bias)
 
 
-def long_way(center, given):
-    """The same through the operator."""
-    x, *residual, weight, bias, pre_bias = given
+def through_operator(center, inputs):
+    """The same norm through the registered operator."""
+    x, *residual, weight, bias, pre_bias = inputs
     name = ("add_" if residual else "") + ("layer_norm" if center else "rms_norm")
     eps = 1e-5 if center else 1e-6
     return getattr(library.operators, name)(x, *residual, weight, bias, pre_bias, eps=eps)
@@ -40,10 +40,10 @@ def gradients(outputs, inputs, dy, **options):
     return torch.autograd.grad(outputs, inputs, (dy,) * len(outputs), **options)
 
 
-def gradients_in_c(given, dy):
-    """Of a norm whose kind was met before: the first call of it is Python's."""
-    gradients(norm(True, given), given, dy)
-    return gradients(norm(True, given), given, dy)
+def gradients_in_c(inputs, dy):
+    """Gradients of the second call with a key: the first call is prepared in Python."""
+    gradients(norm(True, inputs), inputs, dy)
+    return gradients(norm(True, inputs), inputs, dy)
 
 
 def assert_same(got, expected):
@@ -54,38 +54,38 @@ def assert_same(got, expected):
 @pytest.mark.parametrize("center", [False, True])
 def test_the_usual_call_stays_in_c(center, residual, eager_in_c):
     dtype = torch.float64 if residual != torch.float32 else torch.bfloat16
-    given = tensors(residual=residual, dtype=dtype)
-    outputs = norm(center, given)
+    inputs = tensors(residual=residual, dtype=dtype)
+    outputs = norm(center, inputs)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     dys = [torch.randn_like(output) for output in outputs]
-    expected_outputs = long_way(center, given)
+    expected_outputs = through_operator(center, inputs)
     expected_outputs = (expected_outputs,) if residual is None else expected_outputs
-    expected = torch.autograd.grad(expected_outputs, given, dys)
-    assert_same(torch.autograd.grad(outputs, given, dys), expected)
+    expected = torch.autograd.grad(expected_outputs, inputs, dys)
+    assert_same(torch.autograd.grad(outputs, inputs, dys), expected)
     eager_in_c.in_python.clear()
     for _ in range(3):
-        again = norm(center, given)
+        again = norm(center, inputs)
         again = again if isinstance(again, tuple) else (again,)
         assert_same(again, tuple(outputs))
-        assert_same(torch.autograd.grad(again, given, dys), expected)
+        assert_same(torch.autograd.grad(again, inputs, dys), expected)
     assert eager_in_c.in_python == []
 
 
 @pytest.mark.parametrize("residual", [None, torch.float64])
-def test_only_what_is_needed_is_made(residual, eager_in_c):
-    given = tensors(residual=residual)
+def test_only_needed_gradients_are_computed(residual, eager_in_c):
+    inputs = tensors(residual=residual)
     dy = torch.randn(4, 24, dtype=torch.float64)
-    expected = gradients(long_way(True, given), given, dy)
-    for number, one in enumerate(given):
-        for t in given:
+    expected = gradients(through_operator(True, inputs), inputs, dy)
+    for number, one in enumerate(inputs):
+        for t in inputs:
             t.requires_grad_(t is one)
         for _ in range(2):
-            assert_same(gradients(norm(True, given), one, dy), (expected[number],))
-            outputs = norm(True, given)
+            assert_same(gradients(norm(True, inputs), one, dy), (expected[number],))
+            outputs = norm(True, inputs)
             node = (outputs if residual is None else outputs[0]).grad_fn
             with torch.no_grad():
-                made = node.apply(dy, *([] if residual is None else [dy]))
-            assert [t is not None for t in made].count(True) == 1
+                computed = node.apply(dy, *([] if residual is None else [dy]))
+            assert [t is not None for t in computed].count(True) == 1
 
 
 UNUSUAL = {
@@ -98,136 +98,137 @@ UNUSUAL = {
 
 
 @pytest.mark.parametrize("how", UNUSUAL)
-def test_gradients_that_come_in_otherwise(how, eager_in_c):
-    given = tensors()
+def test_unusual_incoming_gradients(how, eager_in_c):
+    inputs = tensors()
     usual = torch.randn(4, 24, dtype=torch.float64)
     dys = (UNUSUAL[how](usual), usual)
-    expected = [gradients(long_way(True, given), given, dy) for dy in dys]
+    expected = [gradients(through_operator(True, inputs), inputs, dy) for dy in dys]
     for _ in range(3):
         for dy, each in zip(dys, expected, strict=True):
-            got = gradients(norm(True, given), given, dy)
+            got = gradients(norm(True, inputs), inputs, dy)
             torch.testing.assert_close([*map(torch.Tensor, got)], [*map(torch.Tensor, each)])
 
 
 def test_no_gradient_of_y(eager_in_c):
-    given = tensors(residual=torch.float64)
+    inputs = tensors(residual=torch.float64)
     dh = torch.randn(4, 24, dtype=torch.float64)
     for _ in range(2):
-        got = torch.autograd.grad(norm(False, given)[1], given[:2], dh)
-        assert_same(got, torch.autograd.grad(long_way(False, given)[1], given[:2], dh))
+        got = torch.autograd.grad(norm(False, inputs)[1], inputs[:2], dh)
+        assert_same(got, torch.autograd.grad(through_operator(False, inputs)[1], inputs[:2], dh))
     # The second forward was in C; its backward got None, not zeros.
     assert eager_in_c.in_python == ["forward", "backward", "backward"]
 
 
-def test_a_graph_that_is_kept_and_one_that_is_gone(eager_in_c):
-    given, dy = tensors(), torch.randn(4, 24, dtype=torch.float64)
-    y = norm(True, given)
-    first = gradients(y, given, dy, retain_graph=True)
-    assert_same(gradients(y, given, dy), first)
+def test_a_retained_graph_and_a_freed_one(eager_in_c):
+    inputs, dy = tensors(), torch.randn(4, 24, dtype=torch.float64)
+    y = norm(True, inputs)
+    first = gradients(y, inputs, dy, retain_graph=True)
+    assert_same(gradients(y, inputs, dy), first)
     with pytest.raises(RuntimeError, match="second time"):
-        gradients(y, given, dy)
+        gradients(y, inputs, dy)
 
 
-def test_an_input_that_was_written_to(eager_in_c):
-    given, dy = tensors(), torch.randn(4, 24, dtype=torch.float64)
-    gradients(norm(True, given), given, dy)
-    y = norm(True, given)
+def test_an_input_modified_in_place(eager_in_c):
+    inputs, dy = tensors(), torch.randn(4, 24, dtype=torch.float64)
+    gradients(norm(True, inputs), inputs, dy)
+    y = norm(True, inputs)
     with torch.no_grad():
-        given[1].add_(1)
+        inputs[1].add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        gradients(y, given, dy)
+        gradients(y, inputs, dy)
 
 
 def test_a_parameter_that_moved(eager_in_c):
     """The saved tensor is the same object, at another address."""
-    given, dy = tensors(), torch.randn(4, 24, dtype=torch.float64)
-    expected = gradients(norm(True, given), given, dy)
-    y = norm(True, given)
-    given[1].data = given[1].data.clone()
+    inputs, dy = tensors(), torch.randn(4, 24, dtype=torch.float64)
+    expected = gradients(norm(True, inputs), inputs, dy)
+    y = norm(True, inputs)
+    inputs[1].data = inputs[1].data.clone()
     eager_in_c.in_python.clear()
-    assert_same(gradients(y, given, dy), expected)
+    assert_same(gradients(y, inputs, dy), expected)
     assert eager_in_c.in_python == ["backward"]
 
 
 def test_hooks_on_saved_tensors(eager_in_c):
-    given, dy = tensors(), torch.randn(4, 24, dtype=torch.float64)
-    expected = gradients_in_c(given, dy)
+    inputs, dy = tensors(), torch.randn(4, 24, dtype=torch.float64)
+    expected = gradients_in_c(inputs, dy)
     eager_in_c.in_python.clear()
     packed = []
     with torch.autograd.graph.saved_tensors_hooks(
         lambda t: packed.append(t) or t.clone(), lambda t: t.clone()
     ):
-        y = norm(True, given)
+        y = norm(True, inputs)
     assert packed
-    assert_same(gradients(y, given, dy), expected)
+    assert_same(gradients(y, inputs, dy), expected)
     assert eager_in_c.in_python == ["forward", "backward"]
 
 
 def test_compiled_autograd(eager_in_c):
-    """What C left for backward is read by Python, traced."""
-    given, dy = tensors(), torch.randn(4, 24, dtype=torch.float64)
-    expected = gradients_in_c(given, dy)
-    y = norm(True, given)
+    """Python reads and traces what C saved for backward."""
+    inputs, dy = tensors(), torch.randn(4, 24, dtype=torch.float64)
+    expected = gradients_in_c(inputs, dy)
+    y = norm(True, inputs)
     with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
         y.backward(dy)
-    assert_same([t.grad for t in given], [*expected])
+    assert_same([t.grad for t in inputs], [*expected])
 
 
 def test_second_derivatives_batches_and_transforms(eager_in_c):
-    given = tensors(n_rows=2, n_cols=5)
-    norm(True, given).sum().backward()
-    assert torch.autograd.gradcheck(lambda *given: norm(True, given), given)
-    assert torch.autograd.gradgradcheck(lambda *given: norm(True, given), given)
+    inputs = tensors(n_rows=2, n_cols=5)
+    norm(True, inputs).sum().backward()
+    assert torch.autograd.gradcheck(lambda *inputs: norm(True, inputs), inputs)
+    assert torch.autograd.gradgradcheck(lambda *inputs: norm(True, inputs), inputs)
     dys = torch.randn(3, 2, 5, dtype=torch.float64)
-    (batched,) = torch.autograd.grad(norm(True, given), given[0], dys, is_grads_batched=True)
+    (batched,) = torch.autograd.grad(norm(True, inputs), inputs[0], dys, is_grads_batched=True)
     for dy, dx in zip(dys, batched, strict=True):
-        torch.testing.assert_close(gradients(norm(True, given), given[0], dy)[0], dx)
-    plain = [t.detach() for t in given]
-    loss = lambda *given: norm(True, given).square().sum()  # noqa: E731
+        torch.testing.assert_close(gradients(norm(True, inputs), inputs[0], dy)[0], dx)
+    plain = [t.detach() for t in inputs]
+    loss = lambda *inputs: norm(True, inputs).square().sum()  # noqa: E731
     torch.testing.assert_close(
-        torch.func.grad(loss)(*plain), torch.autograd.grad(loss(*given), given[0])[0]
+        torch.func.grad(loss)(*plain), torch.autograd.grad(loss(*inputs), inputs[0])[0]
     )
 
 
 def test_changed_plans_are_found_again(eager_in_c):
-    """Also by a graph that was made before."""
-    given, dy = tensors(), torch.randn(4, 24, dtype=torch.float64)
-    expected = gradients_in_c(given, dy)
-    y = norm(True, given)
+    """Also by a graph that was built before."""
+    inputs, dy = tensors(), torch.randn(4, 24, dtype=torch.float64)
+    expected = gradients_in_c(inputs, dy)
+    y = norm(True, inputs)
     asked, find = [], execute.find_backward
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(execute, "find_backward", lambda *given: asked.append(1) or find(*given))
-        assert_same(gradients(norm(True, given), given, dy), expected)
+        patch.setattr(execute, "find_backward", lambda *inputs: asked.append(1) or find(*inputs))
+        assert_same(gradients(norm(True, inputs), inputs, dy), expected)
         assert not asked
         with rownorm.launch.force(regime="split", block_cols=8, part_cols=16):
-            torch.testing.assert_close(gradients(y, given, dy), expected)
+            torch.testing.assert_close(gradients(y, inputs, dy), expected)
         assert asked
 
 
-def test_launches_that_somebody_listens_to(eager_in_c, monkeypatch):
-    given, dy = tensors(), torch.randn(4, 24, dtype=torch.float64)
-    expected = gradients(norm(True, given), given, dy)
-    y = norm(True, given)
+def test_launches_with_hooks_are_done_in_python(eager_in_c, monkeypatch):
+    inputs, dy = tensors(), torch.randn(4, 24, dtype=torch.float64)
+    expected = gradients(norm(True, inputs), inputs, dy)
+    y = norm(True, inputs)
     hooks = SimpleNamespace(calls=[print])
     monkeypatch.setattr(native.knobs.runtime, "launch_enter_hook", hooks)
     eager_in_c.in_python.clear()
     eager_in_c.launched.clear()
-    assert_same(norm(True, given), y)
-    assert_same(gradients(y, given, dy), expected)
+    assert_same(norm(True, inputs), y)
+    assert_same(gradients(y, inputs, dy), expected)
     assert eager_in_c.in_python == ["forward", "backward"]
     assert not eager_in_c.launched
 
 
 def test_no_rows(eager_in_c):
-    given = tensors(n_rows=0)
+    inputs = tensors(n_rows=0)
     dy = torch.randn(0, 24, dtype=torch.float64)
     for _ in range(2):
         assert_same(
-            gradients(norm(True, given), given, dy), gradients(long_way(True, given), given, dy)
+            gradients(norm(True, inputs), inputs, dy),
+            gradients(through_operator(True, inputs), inputs, dy),
         )
 
 
-def test_bad_input_has_its_words(eager_in_c):
+def test_bad_input_raises_the_usual_errors(eager_in_c):
     x = torch.randn(4, 24, requires_grad=True)
     with pytest.raises(ValueError, match="weight must have shape"):
         rownorm.rms_norm(x, torch.randn(5))
@@ -237,11 +238,11 @@ def test_bad_input_has_its_words(eager_in_c):
 
 @pytest.mark.parametrize("residual", [None, torch.float64])
 def test_nothing_leaks_from_training(residual, eager_in_c):
-    given, dy = tensors(residual=residual, n_rows=1), torch.randn(1, 24, dtype=torch.float64)
+    inputs, dy = tensors(residual=residual, n_rows=1), torch.randn(1, 24, dtype=torch.float64)
     eager_in_c.on_launch = None
 
     def repeat():
-        gradients(norm(True, given), given, dy)
+        gradients(norm(True, inputs), inputs, dy)
         eager_in_c.launched.clear()
 
-    assert left_behind(repeat) < 0.5
+    assert leaked_blocks(repeat) < 0.5

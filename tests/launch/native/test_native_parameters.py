@@ -24,15 +24,21 @@ PTX = """.visible .entry kernel(
 """
 
 
-def test_parameters_are_what_the_kernel_says():
-    given = ({"x_ptr": 3, "h_ptr": -1}, {"n": 5, "stride": 7, "m": 1})
-    assert native.parameters(SIGNATURE, PTX, *given) == ((3, 0), (-1, 5), (-1, 7), (-1, 0), (-1, 0))
+def test_parameters_follow_the_signature():
+    arguments = ({"x_ptr": 3, "h_ptr": -1}, {"n": 5, "stride": 7, "m": 1})
+    assert native.parameters(SIGNATURE, PTX, *arguments) == (
+        (3, 0),
+        (-1, 5),
+        (-1, 7),
+        (-1, 0),
+        (-1, 0),
+    )
 
 
 @pytest.mark.parametrize(
     ("old", "new"), [(".u32", ".u64"), (",\n\t.param .u64 kernel_param_2", ""), (".entry", ".func")]
 )
-def test_a_kernel_that_says_otherwise_is_tritons(old, new):
+def test_a_compiled_kernel_with_other_parameters_is_refused(old, new):
     with pytest.raises(RuntimeError, match="the compiled kernel takes"):
         native.parameters(SIGNATURE, PTX.replace(old, new), {"x_ptr": 3}, {"n": 5, "stride": 7})
 
