@@ -73,7 +73,7 @@ def test_a_large_row_does_not_change_its_neighbors(regime, device):
         assert not ours(replace(case, shape=(1, 70)), constant)["dweight"].any()
 
 
-@pytest.mark.parametrize("n_cols", [1, 70, 200])
+@pytest.mark.parametrize("n_cols", [1, 70, 130])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @EVERY_REGIME
 def test_gradients_are_those_at_the_stored_h(regime, dtype, n_cols, device):
