@@ -87,7 +87,7 @@ def test_as_accurate_as_torch(center, dtype, data, device):
     case = Case(center, dtype, (40, 100), data, bias=center)
     tensors = case.tensors(device)
     made = outputs_and_gradients(lambda given: forward(case, given), tensors)
-    assert_case(case, tensors, made=made, batches=8)
+    assert_case(case, tensors, results=made, batches=8)
 
 
 def test_only_what_is_wanted(device):

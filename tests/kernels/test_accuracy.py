@@ -26,7 +26,7 @@ def skip_what_is_not_interpreted(dtype: torch.dtype, data: str) -> None:
 @pytest.mark.parametrize("data", DATA)
 def test_many_rows_are_as_accurate_as_torch(data, dtype, center, device):
     skip_what_is_not_interpreted(dtype, data)
-    case = Case(center, dtype, (64, 260), data, bias=center)
+    case = Case(center, dtype, (32, 260), data, bias=center)
     with forced("tile", block_rows=16):
         assert_case(case, case.tensors(device), batches=8)
 

@@ -29,22 +29,32 @@ MOST_SHARED = {
 EVERY_PARAMETER = ("pre_bias", "weight", "bias")
 
 
+MAIN_TARGETS = ("sm_90", "gfx942")
+# One width for each of: tile or resident, resident or cluster, looped or grid.
+FEW_WIDTHS = (1000, 8192, 65536)
+
+
+def plain_norms(dtype: str, widths: tuple[int, ...]) -> Iterator[tuple]:
+    for n_cols in widths:
+        yield n_cols, dtype, {"center": False}, ("weight",), None, N_ROWS
+        yield n_cols, dtype, {"center": True}, ("weight", "bias"), None, N_ROWS
+
+
 def common_cases(arch: str) -> Iterator[tuple]:
     """(columns, dtype, options, parameters, residual dtype, rows) of plain norms."""
-    few = (1000, 8192) if arch in ("sm_90", "gfx942") else (8192,)
-    for dtype, widths in (("bfloat16", WIDTHS), ("float32", few)):
-        for n_cols in widths:
-            yield n_cols, dtype, {"center": False}, ("weight",), None, N_ROWS
-            yield n_cols, dtype, {"center": True}, ("weight", "bias"), None, N_ROWS
+    yield from plain_norms("bfloat16", WIDTHS if arch in MAIN_TARGETS else FEW_WIDTHS)
+    yield from plain_norms("float32", (8192,))
 
 
 def other_cases(arch: str) -> Iterator[tuple]:
-    """More widths in fp32, and the options: all of them for two targets, those of special plans for the others."""
-    main_target = arch in ("sm_90", "gfx942")
+    """Every other width, and the options: all of them for the main targets, those of special plans for the others."""
+    main_target = arch in MAIN_TARGETS
     everything = {"center": True, "activation": "gelu_tanh", "weight_shift": 1.0}
-    for n_cols in (256, 4096, 16384, 65536) if main_target else (1000, 16384):
-        yield n_cols, "float32", {"center": False}, ("weight",), None, N_ROWS
-        yield n_cols, "float32", {"center": True}, ("weight", "bias"), None, N_ROWS
+    if not main_target:
+        yield from plain_norms("bfloat16", tuple(n for n in WIDTHS if n not in FEW_WIDTHS))
+    yield from plain_norms(
+        "float32", (256, 1000, 4096, 16384, 65536) if main_target else (1000, 16384)
+    )
     if arch in ("sm_80", "sm_100"):
         yield 200_000, "bfloat16", everything, EVERY_PARAMETER, "float32", 1024
     if arch == "sm_80":

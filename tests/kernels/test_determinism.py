@@ -17,9 +17,9 @@ ROWS = ("x", "residual", "dy", "dh")
 SUBSETS = [s for n in range(1, 6) for s in itertools.combinations(INPUTS, n)]
 
 
-def assert_all_same(made: dict, again: dict) -> None:
+def assert_all_same(results: dict, again: dict) -> None:
     for name in again:
-        assert_same_bits(made[name], again[name])
+        assert_same_bits(results[name], again[name])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -68,7 +68,7 @@ def test_one_gradient_in_every_regime(regime, wanted, device):
             assert not y.requires_grad
             assert_same_bits(y, every["y"])
         else:
-            one = outputs_and_gradients(lambda given: call(case, given), tensors, (wanted,))
+            one = outputs_and_gradients(lambda inputs: call(case, inputs), tensors, (wanted,))
             assert f"d{wanted}" in one
             assert_all_same(every, one)
 
@@ -122,17 +122,17 @@ def test_non_finite_values_stay_in_their_row(regime, center, value, place, devic
     with forced(regime):
         clean = ours(case, tensors)
         tensors["x"][1, place] = value
-        made = ours(case, tensors)
+        results = ours(case, tensors)
     for name in ("y", "dx"):
         for row in (0, 2):
-            assert_same_bits(made[name][row], clean[name][row])
+            assert_same_bits(results[name][row], clean[name][row])
     weight, bias, eps = tensors["weight"], tensors["bias"], case.program.eps
 
-    def by_torch(given):
+    def by_torch(inputs):
         if center:
-            return F.layer_norm(given["x"], (72,), weight, bias, eps), None
-        return F.rms_norm(given["x"], (72,), weight, eps), None
+            return F.layer_norm(inputs["x"], (72,), weight, bias, eps), None
+        return F.rms_norm(inputs["x"], (72,), weight, eps), None
 
     expected = outputs_and_gradients(by_torch, tensors, ("x",))
     for name in ("y", "dx"):
-        torch.testing.assert_close(made[name][1], expected[name][1], equal_nan=True, msg=name)
+        torch.testing.assert_close(results[name][1], expected[name][1], equal_nan=True, msg=name)

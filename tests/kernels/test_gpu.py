@@ -109,8 +109,8 @@ def test_real_shapes(dtype, n_rows, n_cols, center, device):
     some = {n: t[rows] if n in ROWS and t is not None else t for n, t in tensors.items()}
     part = Case(center, dtype, tuple(some["x"].shape), bias=center)
     whole, alone = ours(case, tensors), ours(part, some)
-    made = alone | {name: whole[name][rows] for name in ("y", "dx")}
-    assert_case(part, some, made=made, batches=1)
+    results = alone | {name: whole[name][rows] for name in ("y", "dx")}
+    assert_case(part, some, results=results, batches=1)
 
 
 def test_real_shapes_cover_every_regime():
@@ -132,12 +132,12 @@ def test_parameter_gradients_of_many_wide_rows(n_cols, center, device):
     """Every row counts once, in any cluster or group."""
     case = Case(center, BF16, (500, n_cols), bias=center)
     tensors = case.tensors(device)
-    made = ours(case, tensors)
+    results = ours(case, tensors)
     wide = {name: None if t is None else t.double() for name, t in tensors.items()}
     truth = ours(Case(center, torch.float64, case.shape, bias=center), wide)
     for name in ("dweight", "dbias") if center else ("dweight",):
         # One rounding of bf16, and fp32 sums of 500 rows.
-        torch.testing.assert_close(made[name].double(), truth[name], rtol=2.0**-8, atol=1e-3)
+        torch.testing.assert_close(results[name].double(), truth[name], rtol=2.0**-8, atol=1e-3)
 
 
 @pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
@@ -227,12 +227,12 @@ def test_a_grid_ends_for_any_sums(value, device):
     tensors = case.tensors(device)
     clean = ours(case, tensors)
     tensors["dy"][3] = value
-    made = ours(case, tensors)
-    assert_same_bits(made["dx"][4:], clean["dx"][4:])
+    results = ours(case, tensors)
+    assert_same_bits(results["dx"][4:], clean["dx"][4:])
     if value == 0.0:
-        assert torch.equal(made["dx"][3], torch.zeros_like(made["dx"][3]))
+        assert torch.equal(results["dx"][3], torch.zeros_like(results["dx"][3]))
     else:
-        assert made["dx"][3].isnan().all()
+        assert results["dx"][3].isnan().all()
 
 
 def test_a_grid_gives_the_same_bits_every_time(device):
@@ -256,13 +256,13 @@ def test_grids_on_several_streams_at_once(device):
     expected = [ours(case, batch) for batch in batches]
     streams = [torch.cuda.Stream() for _ in range(4)]
     torch.cuda.synchronize()
-    made = []
+    results = []
     for _ in range(5):
         for turn, stream in enumerate(streams):
             with torch.cuda.stream(stream):
-                made.append((turn % 2, ours(case, batches[turn % 2])))
+                results.append((turn % 2, ours(case, batches[turn % 2])))
     torch.cuda.synchronize()
-    for which, one in made:
+    for which, one in results:
         for name, value in one.items():
             assert_same_bits(value, expected[which][name])
 
@@ -279,17 +279,17 @@ def test_every_way_to_launch_a_kernel(n_cols, device, monkeypatch):
     case = Case(True, BF16, (5, n_cols), bias=True, pre_bias=True, residual_dtype=torch.float32)
     tensors = case.tensors(device)
     assert native.load() is not None, native.reason()
-    made = []
+    results = []
     with monkeypatch.context() as patched:
         for load, direct in ((native.load, True), (lambda: None, True), (lambda: None, False)):
             patched.setattr(native, "load", load)
             patched.setattr(launcher, "DIRECT", direct)
             execute._forget()
             # The first call of a kind goes through Python in every case.
-            made += [ours(case, tensors), ours(case, tensors)]
+            results += [ours(case, tensors), ours(case, tensors)]
     execute._forget()
-    for name, value in made[0].items():
-        for other in made[1:]:
+    for name, value in results[0].items():
+        for other in results[1:]:
             assert_same_bits(value, other[name])
 
 
@@ -297,16 +297,16 @@ def test_both_ways_to_launch_a_grid(device, monkeypatch):
     needs_a_grid()
     case = Case(True, BF16, (50, 262144), bias=True)
     tensors = case.tensors(device)
-    made = []
+    results = []
     for direct in (True, False):
         monkeypatch.setattr(launcher, "DIRECT", direct)
         with launch.force(
             **GRID_SETTINGS, programs_per_sm=2
         ):  # forward is looped, because clusters can only be launched directly
             assert backward_plan(case, tensors).regime == "grid"
-            made.append(ours(case, tensors))
-    for name, value in made[0].items():
-        assert_same_bits(value, made[1][name])
+            results.append(ours(case, tensors))
+    for name, value in results[0].items():
+        assert_same_bits(value, results[1][name])
 
 
 def test_several_streams(device):
@@ -316,14 +316,14 @@ def test_several_streams(device):
     expected = [ours(case, batch) for batch in batches]
     streams = [torch.cuda.Stream() for _ in batches]
     torch.cuda.synchronize()
-    made = []
+    results = []
     for batch, stream in zip(batches, streams, strict=True):
         with torch.cuda.stream(stream):
             torch.cuda._sleep(10_000_000)
             late = {name: None if t is None else t.clone() for name, t in batch.items()}
-            made.append(ours(case, late))
+            results.append(ours(case, late))
     torch.cuda.synchronize()
-    for one, other in zip(made, expected, strict=True):
+    for one, other in zip(results, expected, strict=True):
         for name, value in one.items():
             assert_same_bits(value, other[name])
 

@@ -90,9 +90,9 @@ def test_any_case_computes_the_row_program(device, case, plan, data):
     present = [name for name in INPUTS if tensors[name] is not None]
     wanted = data.draw(st.lists(st.sampled_from(present), min_size=1, unique=True))
     with force(**plan):
-        made = outputs_and_gradients(lambda given: call(case, given), tensors, wanted)
+        results = outputs_and_gradients(lambda inputs: call(case, inputs), tensors, wanted)
     truth = oracle(case, tensors)
-    for name, value in made.items():
+    for name, value in results.items():
         error = abs(exact(value) - truth[name])
         limit = allowed(truth[name], value.dtype, case)
         assert (error <= limit).all(), name

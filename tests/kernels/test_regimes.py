@@ -65,15 +65,15 @@ def test_a_large_row_does_not_change_its_neighbors(regime, device):
         tensors["x"][1] = 1e4 + 64 * near[1]
         tensors["x"][3] = 1234.0
         assert_case(case, tensors)
-        made = ours(case, tensors)
+        results = ours(case, tensors)
         for row in (0, 2):
             for name in ("y", "dx"):
-                assert_same_bits(made[name][row], alone[name][row])
+                assert_same_bits(results[name][row], alone[name][row])
         constant = tensors | {"x": tensors["x"][3:].contiguous(), "dy": tensors["dy"][3:]}
         assert not ours(replace(case, shape=(1, 70)), constant)["dweight"].any()
 
 
-@pytest.mark.parametrize("n_cols", [1, 70, 200])
+@pytest.mark.parametrize("n_cols", [1, 70, 130])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @EVERY_REGIME
 def test_gradients_are_those_at_the_stored_h(regime, dtype, n_cols, device):
@@ -101,11 +101,11 @@ def test_no_rows_give_empty_outputs_and_zero_parameter_gradients(regime, shape, 
     residual_dtype = torch.float32 if residual else None
     case = Case(True, shape=shape, bias=True, pre_bias=True, residual_dtype=residual_dtype)
     with forced(regime):
-        made = ours(case, case.tensors(device))
-    rows = [name for name in ("y", "h", "dx", "dresidual") if name in made]
-    assert all(made[name].shape == shape for name in rows)
+        results = ours(case, case.tensors(device))
+    rows = [name for name in ("y", "h", "dx", "dresidual") if name in results]
+    assert all(results[name].shape == shape for name in rows)
     for name in ("dpre_bias", "dweight", "dbias"):
-        assert torch.equal(made[name], torch.zeros(20, device=device)), name
+        assert torch.equal(results[name], torch.zeros(20, device=device)), name
 
 
 @pytest.mark.parametrize("n_dims", [1, 2, 3, 4])
@@ -151,9 +151,9 @@ def test_relu_has_no_gradient_at_zero(regime, device):
     x = torch.zeros(2, 40, device=device, requires_grad=True)
     weight = torch.ones(40, device=device, requires_grad=True)
     case = Case(False, activation="relu")
-    given = {"x": x, "weight": weight, "residual": None, "bias": None, "pre_bias": None}
+    inputs = {"x": x, "weight": weight, "residual": None, "bias": None, "pre_bias": None}
     with forced(regime):
-        y, _ = call(case, given)
+        y, _ = call(case, inputs)
         y.sum().backward()
     assert torch.equal(y, torch.zeros_like(y))
     assert torch.equal(x.grad, torch.zeros_like(x))
@@ -164,13 +164,13 @@ def test_relu_has_no_gradient_at_zero(regime, device):
 def test_clusters_with_and_without_prefetch_give_the_same_bits(residual_dtype, data, device):
     """With one stage each cluster takes one row. With two, two clusters take the rows in turn."""
     case = Case(True, torch.bfloat16, (5, 70), data, residual_dtype, bias=True, activation="gelu")
-    tensors, made = case.tensors(device), []
+    tensors, results = case.tensors(device), []
     for stages in (1, 2):
         with forced("cluster", num_stages=stages, n_programs=2):
-            made.append(ours(case, tensors))
-        assert_case(case, tensors, made=made[-1])
-    for name, value in made[0].items():
-        assert_same_bits(value, made[1][name])
+            results.append(ours(case, tensors))
+        assert_case(case, tensors, results=results[-1])
+    for name, value in results[0].items():
+        assert_same_bits(value, results[1][name])
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 4, 5])
@@ -189,9 +189,9 @@ def test_wide_rows_whose_parts_differ(center, device):
     tensors = case.tensors(device)
     tensors["x"] += torch.arange(200, device=device) // 8 % 7 * 10.0
     with force(regime="split", block_cols=16, part_cols=16):
-        made = ours(case, tensors)
+        results = ours(case, tensors)
     truth = oracle(case, tensors)
-    for name, value in made.items():
+    for name, value in results.items():
         # 16 roundings on the longest path: two sums (tree of 4 and 4 levels), mean, sqrt, division,
         # affine.
         scale = abs(truth[name]).max()
@@ -217,8 +217,8 @@ def test_masked_lanes_do_not_change_the_row(regime, activation, device):
     tensors = case.tensors(device)
     tensors["x"].fill_(1000.0)
     with forced(regime):
-        made = ours(case, tensors)
-    assert all(torch.isfinite(each).all() for each in made.values())
+        results = ours(case, tensors)
+    assert all(torch.isfinite(each).all() for each in results.values())
 
 
 @EVERY_REGIME

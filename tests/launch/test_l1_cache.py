@@ -1,4 +1,4 @@
-"""Copies through the L1 cache: how Triton is told to use it, and the carve-out that the driver gets."""
+"""Copies through the L1 cache: the hook that makes Triton use it, and the carve-out that the driver gets."""
 
 import ctypes
 import threading

@@ -118,9 +118,9 @@ def test_rows_of_any_layout(shape, layout, allowed, device, copies):
         tensors[name] = layout(tensors[name])
         assert (launch.with_row_stride(tensors[name]) is tensors[name]) == (allowed == 0)
     copies.clear()
-    made = ours(case, tensors)
+    results = ours(case, tensors)
     assert count(copies, shape) == 4 * allowed, copies
-    assert_case(case, tensors, made=made)
+    assert_case(case, tensors, results=results)
 
 
 @pytest.mark.parametrize("layout", [padded, misaligned, transposed])
@@ -213,7 +213,7 @@ def test_no_write_out_of_bounds(regime, device, monkeypatch):
     with forced(regime), monkeypatch.context() as patch:
         patch.setattr(torch, "empty", empty)
         patch.setattr(torch, "empty_like", empty_like)
-        made = ours(case, tensors)
+        results = ours(case, tensors)
     assert len(margins) >= 2 * 8
     assert all((margin == 7.0).all() for margin in margins)
-    assert_case(case, tensors, made=made)
+    assert_case(case, tensors, results=results)

@@ -41,9 +41,9 @@ def test_layer_norm_takes_torchs_kernel(residual, dtype, torchs_kernels):
         True, dtype, bias=True, pre_bias=True, residual_dtype=torch.float32 if residual else None
     )
     tensors = case.tensors("cpu")
-    made = ours(case, tensors)
+    results = ours(case, tensors)
     assert torchs_kernels == ["forward", "backward"]
-    assert_case(case, tensors, made=made)
+    assert_case(case, tensors, results=results)
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_jacobian_of_the_rows(operator):
     rows = (torch.zeros_like(x),) if operator.startswith("add") else ()
 
     def ours(x):
-        made = getattr(rownorm, operator)(x, *rows, weight)
-        return made[0] if rows else made
+        results = getattr(rownorm, operator)(x, *rows, weight)
+        return results[0] if rows else results
 
     expected = torch.func.jacrev(lambda x: torch.layer_norm(x, (8,), weight))(x)
     torch.testing.assert_close(torch.func.jacrev(ours)(x), expected)
@@ -101,10 +101,10 @@ def test_second_derivatives_of_fp64_rows_beside_a_narrower_residual():
         (dx,) = torch.autograd.grad(function(x).sin().sum(), x, create_graph=True)
         return torch.autograd.grad(dx.square().sum(), x)[0]
 
-    made = second(lambda x: rownorm.add_layer_norm(x, torch.zeros(3, 8))[0])
+    results = second(lambda x: rownorm.add_layer_norm(x, torch.zeros(3, 8))[0])
     expected = second(lambda x: torch.layer_norm(x, (8,)))
     scale = expected.abs().max()
-    assert ((made - expected).abs() <= 1e-6 * scale).all()
+    assert ((results - expected).abs() <= 1e-6 * scale).all()
 
 
 def test_no_rows():
@@ -162,8 +162,8 @@ def test_outputs_and_gradients_are_contiguous_for_any_layout_of_x(name):
     rows = (x, torch.randn(64, 8, 16).transpose(0, 1)) if name.startswith("add") else (x,)
     weight = torch.randn(16)
     for options in ({}, {"rounding": "llama"}, {"activation": "silu"}):
-        made = getattr(rownorm, name)(*rows, weight, **options)
-        outputs = made if isinstance(made, tuple) else (made,)
+        results = getattr(rownorm, name)(*rows, weight, **options)
+        outputs = results if isinstance(results, tuple) else (results,)
         assert all(each.is_contiguous() for each in outputs)
         dy = [torch.randn(64, 8, 16).transpose(0, 1) for _ in outputs]
         assert torch.autograd.grad(outputs, x, dy)[0].is_contiguous()

@@ -34,11 +34,11 @@ def output_dtypes(x, residual):
     ours = {}
     for name in OPERATORS:
         rows = (x, residual) if name.startswith("add_") else (x,)
-        made = getattr(rownorm, name)(*rows)
-        y = made[0] if name.startswith("add_") else made
+        results = getattr(rownorm, name)(*rows)
+        y = results[0] if name.startswith("add_") else results
         ours[name] = y.dtype
         if name.startswith("add_"):
-            assert made[1].dtype == residual.dtype, "the residual stream keeps its dtype"
+            assert results[1].dtype == residual.dtype, "the residual stream keeps its dtype"
     return torchs, ours
 
 

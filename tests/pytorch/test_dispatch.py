@@ -51,8 +51,8 @@ class Wrapped(torch.Tensor):
     def __torch_dispatch__(cls, operator, types, args=(), kwargs=None):
         cls.seen.append(str(operator))
         unwrap = torch.utils._pytree.tree_map_only(Wrapped, lambda t: t.tensor, (args, kwargs))
-        made = operator(*unwrap[0], **(unwrap[1] or {}))
-        return torch.utils._pytree.tree_map_only(torch.Tensor, Wrapped, made)
+        results = operator(*unwrap[0], **(unwrap[1] or {}))
+        return torch.utils._pytree.tree_map_only(torch.Tensor, Wrapped, results)
 
 
 @full_cases
@@ -113,11 +113,11 @@ def test_fake_tensors(case, requires_grad, device):
     with FakeTensorMode() as mode:
         fakes = {name: mode.from_tensor(t) for name, t in tensors.items()}
         outputs = case(**fakes)
-        made = (*outputs, *gradients(outputs, fakes)) if requires_grad else outputs
+        results = (*outputs, *gradients(outputs, fakes)) if requires_grad else outputs
     outputs = case(**tensors)
     expected = (*outputs, *gradients(outputs, tensors)) if requires_grad else outputs
-    assert all(isinstance(t, FakeTensor) for t in made)
-    for fake, real in zip(made, expected, strict=True):
+    assert all(isinstance(t, FakeTensor) for t in results)
+    for fake, real in zip(results, expected, strict=True):
         assert (fake.shape, fake.dtype, fake.device) == (real.shape, real.dtype, real.device)
         assert fake.stride() == real.stride()
 
@@ -126,9 +126,9 @@ def test_fake_tensors(case, requires_grad, device):
 def test_meta_device(case):
     tensors = case.tensors("meta", torch.bfloat16, requires_grad=True)
     outputs = case(**tensors)
-    made = (*outputs, *gradients(outputs, tensors))
+    results = (*outputs, *gradients(outputs, tensors))
     rows = [tensors[name] for name in ("x", "residual") if name in tensors]
-    for t, like in zip(made, (*rows, *tensors.values()), strict=True):
+    for t, like in zip(results, (*rows, *tensors.values()), strict=True):
         assert (t.device.type, t.dtype, t.shape) == ("meta", like.dtype, like.shape)
 
 

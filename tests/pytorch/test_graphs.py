@@ -61,14 +61,14 @@ def test_streams(case, device):
     expected = [both_ways(case, tensors) for tensors in many]
     torch.cuda.synchronize()
     streams = [torch.cuda.Stream() for _ in many]
-    made = []
+    results = []
     for stream, tensors in zip(streams, many, strict=True):
         with torch.cuda.stream(stream):
             torch.cuda._sleep(2_000_000)
             scaled = {n: (t * 2 / 2).detach().requires_grad_() for n, t in tensors.items()}
-            made.append(both_ways(case, scaled))
+            results.append(both_ways(case, scaled))
     torch.cuda.synchronize()
-    same_bits(made, expected)
+    same_bits(results, expected)
 
 
 @full_cases
@@ -86,8 +86,8 @@ def test_threads(case, device, without_interpreter):
         return [both_ways(case, tensors) for _ in range(20)]
 
     with ThreadPoolExecutor(len(many)) as threads:
-        made = list(threads.map(work, many))
-    for tensors, repetitions in zip(many, made, strict=True):
+        results = list(threads.map(work, many))
+    for tensors, repetitions in zip(many, results, strict=True):
         expected = both_ways(case, tensors)
         for repetition in repetitions:
             same_bits(repetition, expected)

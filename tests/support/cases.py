@@ -82,20 +82,22 @@ def call(case: Case, tensors: dict) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 def outputs_and_gradients(function, tensors: dict, wanted=INPUTS) -> dict[str, torch.Tensor]:
     """y, [h,] and the gradients of the inputs that are both wanted and present, by name."""
-    given = dict(tensors)
+    inputs = dict(tensors)
     leaves = [name for name in wanted if tensors[name] is not None]
     for name in leaves:
-        given[name] = tensors[name].detach().requires_grad_()
-    y, h = function(given)
+        inputs[name] = tensors[name].detach().requires_grad_()
+    y, h = function(inputs)
     outputs = [y] if h is None else [y, h]
     cotangents = [tensors["dy"], tensors["dh"]][: len(outputs)]
-    made = {"y": y.detach()} if h is None else {"y": y.detach(), "h": h.detach()}
-    gradients = torch.autograd.grad(outputs, [given[name] for name in leaves], cotangents)
-    return made | {f"d{name}": gradient for name, gradient in zip(leaves, gradients, strict=True)}
+    results = {"y": y.detach()} if h is None else {"y": y.detach(), "h": h.detach()}
+    gradients = torch.autograd.grad(outputs, [inputs[name] for name in leaves], cotangents)
+    return results | {
+        f"d{name}": gradient for name, gradient in zip(leaves, gradients, strict=True)
+    }
 
 
 def ours(case: Case, tensors: dict) -> dict[str, torch.Tensor]:
-    return outputs_and_gradients(lambda given: call(case, given), tensors)
+    return outputs_and_gradients(lambda inputs: call(case, inputs), tensors)
 
 
 def output_dtype(name: str, tensors: dict) -> torch.dtype:

@@ -38,26 +38,28 @@ def compared(by_torch: torch.Tensor, truth: np.ndarray) -> np.ndarray:
     return representable & np.isfinite(exact(by_torch))
 
 
-def assert_case(case: Case, tensors: dict, *, made: dict | None = None, batches: int = 48) -> None:
+def assert_case(
+    case: Case, tensors: dict, *, results: dict | None = None, batches: int = 48
+) -> None:
     """Assert the criterion for every output and gradient of a case.
 
-    made: the results to judge; None computes them here. PyTorch's largest error on one batch varies by half from seed
+    results: what is judged; None computes it here. PyTorch's largest error on one batch varies by half from seed
     to seed, so it is taken over these tensors and ``batches`` further draws of the same case.
     """
-    made = ours(case, tensors) if made is None else made
+    results = ours(case, tensors) if results is None else results
     truth = oracle(case, tensors)
-    _assert_close(case, made, tensors, truth, tuple(truth), batches)
+    _assert_close(case, results, tensors, truth, tuple(truth), batches)
     if case.residual_dtype is not None:  # the norm reads the residual stream before it is rounded
-        _assert_close(case, made, tensors, truth, ("y", "h"), batches, h_rounded=False)
+        _assert_close(case, results, tensors, truth, ("y", "h"), batches, h_rounded=False)
 
 
-def _assert_close(case, made, tensors, truths: dict, names: tuple, batches: int, **how) -> None:
+def _assert_close(case, results, tensors, truths: dict, names: tuple, batches: int, **how) -> None:
     by_torch = torch_own(case, tensors, **how)
     here = largest_errors(by_torch, truths)
     elsewhere = errors_of_torch(case, tensors["x"].device, batches, **how)
-    assert made.keys() == truths.keys()
+    assert results.keys() == truths.keys()
     for name in names:
-        value, own, truth = made[name], by_torch[name], truths[name]
+        value, own, truth = results[name], by_torch[name], truths[name]
         assert value.dtype == own.dtype, f"{name}: {value.dtype}, PyTorch gives {own.dtype}"
         assert value.shape == own.shape, f"{name}: {value.shape}, PyTorch gives {own.shape}"
         torch_error = max(here[name], elsewhere.get(name, 0))
@@ -97,15 +99,15 @@ def assert_gradients_at_stored_h(dtype: torch.dtype, n_cols: int, device, **opti
     tensors["x"][2] = 20 + 4 * spacing * tensors["x"][2]
     tensors["x"][3] = 1000 + 10 * tensors["x"][3]
     tensors["x"][4] = 1e7 if dtype == torch.bfloat16 else 6e4  # the residual is lost in rounding
-    made = ours(case, tensors)
+    results = ours(case, tensors)
 
-    h, weight = (t.double().requires_grad_() for t in (made["h"], tensors["weight"]))
+    h, weight = (t.double().requires_grad_() for t in (results["h"], tensors["weight"]))
     dy, eps = tensors["dy"].double(), case.program.eps
     torch.layer_norm(h, (n_cols,), weight, None, eps).backward(dy)
     g = (dy * weight).detach().abs().amax(1, keepdim=True)
     rstd = (h.detach().var(1, keepdim=True, correction=0) + eps).rsqrt()
-    assert ((made["dx"] - h.grad).abs() <= 2.0**-6 * rstd * g).all()
-    assert ((made["dweight"] - weight.grad).abs() <= 2.0**-6 * dy.abs().sum(0)).all()
+    assert ((results["dx"] - h.grad).abs() <= 2.0**-6 * rstd * g).all()
+    assert ((results["dweight"] - weight.grad).abs() <= 2.0**-6 * dy.abs().sum(0)).all()
 
 
 def assert_same_bits(a: torch.Tensor | None, b: torch.Tensor | None) -> None:

@@ -43,7 +43,7 @@ class OperatorCase:
         requires_grad: bool = False,
     ) -> dict[str, Tensor]:
         """Random tensors by name. Strided rows are slices of a wider tensor."""
-        made = {}
+        results = {}
         for name in self.tensor_names:
             if name in self.parameters:
                 t = torch.randn(cols, device=device, dtype=dtype)
@@ -51,13 +51,13 @@ class OperatorCase:
                 t = torch.randn(*rows, cols + 3, device=device, dtype=dtype)[..., 1 : cols + 1]
             else:
                 t = torch.randn(*rows, cols, device=device, dtype=dtype)
-            made[name] = t.requires_grad_(requires_grad)
-        return made
+            results[name] = t.requires_grad_(requires_grad)
+        return results
 
     def __call__(self, **tensors: Tensor) -> tuple[Tensor, ...]:
         """The public function's outputs."""
-        made = getattr(rownorm, self.operator)(**tensors, **self.options)
-        return made if isinstance(made, tuple) else (made,)
+        results = getattr(rownorm, self.operator)(**tensors, **self.options)
+        return results if isinstance(results, tuple) else (results,)
 
     def positional(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """The same with tensors in the order of ``tensor_names``."""
@@ -72,18 +72,18 @@ class OperatorCase:
 
         ``F.layer_norm`` is not used, because the gradient of its forward-mode derivative is wrong.
         """
-        given = dict(zip(self.tensor_names, tensors, strict=True))
-        h = given["x"]
+        inputs = dict(zip(self.tensor_names, tensors, strict=True))
+        h = inputs["x"]
         for name in ("pre_bias", "residual"):
-            h = h + given[name] if name in given else h
+            h = h + inputs[name] if name in inputs else h
         norm = self.operator.removeprefix("add_")
         eps = self.options.get("eps", {"layer_norm": 1e-5, "rms_norm": 1e-6}[norm])
         deviation = h - h.mean(-1, keepdim=True) if norm == "layer_norm" else h
         z = deviation / torch.sqrt(deviation.square().mean(-1, keepdim=True) + eps)
-        if "weight" in given:
-            z = z * (given["weight"] + self.options.get("weight_shift", 0.0))
-        if "bias" in given:
-            z = z + given["bias"]
+        if "weight" in inputs:
+            z = z * (inputs["weight"] + self.options.get("weight_shift", 0.0))
+        if "bias" in inputs:
+            z = z + inputs["bias"]
         match self.options.get("activation"):
             case "gelu_tanh":
                 z = F.gelu(z, approximate="tanh")
@@ -91,7 +91,7 @@ class OperatorCase:
                 pass
             case name:
                 z = getattr(F, name)(z)
-        return (z, h) if "residual" in given else (z,)
+        return (z, h) if "residual" in inputs else (z,)
 
     def expected_scalar(self, *tensors: Tensor) -> Tensor:
         return sum(output.sin().sum() for output in self.expected(*tensors))

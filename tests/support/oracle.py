@@ -12,12 +12,12 @@ from support.cases import INPUTS, Case
 
 def oracle(case: Case, tensors: dict) -> dict[str, np.ndarray]:
     """The row program and its derivative in extended precision, without any of the kernels' roundings."""
-    given = {name: None if t is None else exact(t) for name, t in tensors.items()}
+    inputs = {name: None if t is None else exact(t) for name, t in tensors.items()}
     zero = np.longdouble(0)
-    x, weight, dh = given["x"], given["weight"], given["dh"]
-    pre_bias = zero if given["pre_bias"] is None else given["pre_bias"]
-    residual = zero if given["residual"] is None else given["residual"]
-    bias = zero if given["bias"] is None else given["bias"]
+    x, weight, dh = inputs["x"], inputs["weight"], inputs["dh"]
+    pre_bias = zero if inputs["pre_bias"] is None else inputs["pre_bias"]
+    residual = zero if inputs["residual"] is None else inputs["residual"]
+    bias = zero if inputs["bias"] is None else inputs["bias"]
     scale = 1 if weight is None else weight + np.longdouble(case.weight_shift)
 
     def mean(row):
@@ -29,18 +29,18 @@ def oracle(case: Case, tensors: dict) -> dict[str, np.ndarray]:
     x_hat = deviation * rstd
     y, slope = _exact_activation(case.activation, x_hat * scale + bias)
 
-    dz = given["dy"] * slope
+    dz = inputs["dy"] * slope
     g = dz * scale
     dx = rstd * (g - x_hat * mean(g * x_hat) - (mean(g) if case.center else 0))
     dx = dx if dh is None else dx + dh
     n_cols = x.shape[-1]
-    made = {"y": y, "h": h, "dx": dx, "dresidual": dx}
+    results = {"y": y, "h": h, "dx": dx, "dresidual": dx}
     for name, rows in (("dpre_bias", dx), ("dweight", dz * x_hat), ("dbias", dz)):
-        made[name] = rows.reshape(-1, n_cols).sum(0)
-    present = ["y", *(f"d{name}" for name in INPUTS if given[name] is not None)]
-    if given["residual"] is not None:
+        results[name] = rows.reshape(-1, n_cols).sum(0)
+    present = ["y", *(f"d{name}" for name in INPUTS if inputs[name] is not None)]
+    if inputs["residual"] is not None:
         present.append("h")
-    return {name: made[name] for name in present}
+    return {name: results[name] for name in present}
 
 
 def _exact_activation(activation: str | None, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

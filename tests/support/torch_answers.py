@@ -21,18 +21,18 @@ def torch_own(case: Case, tensors: dict, *, h_rounded: bool = True) -> dict[str,
     plain = Case(case.center, case.dtype, case.shape, weight=case.weight, bias=case.bias)
     torch_has_it = case.center or not case.bias
     if torch_has_it and replace(case, data="normal", eps=None) == plain:
-        return outputs_and_gradients(lambda given: (_torch_norm(case, given), None), tensors)
+        return outputs_and_gradients(lambda inputs: (_torch_norm(case, inputs), None), tensors)
     compute = compute_dtype(tensors["x"], tensors["residual"])
     wide = {name: None if t is None else t.to(compute) for name, t in tensors.items()}
 
-    def composition(given: dict):
-        h = given["x"]
+    def composition(inputs: dict):
+        h = inputs["x"]
         for name in ("pre_bias", "residual"):
-            h = h if given[name] is None else h + given[name]
-        stream = None if given["residual"] is None else h
+            h = h if inputs[name] is None else h + inputs[name]
+        stream = None if inputs["residual"] is None else h
         if stream is not None and h_rounded:
             h = _rounded_straight_through(h, case.residual_dtype)
-        weight = given["weight"]
+        weight = inputs["weight"]
         if case.rounding == "llama":
             z = _torch_norm(case, {"x": h, "weight": None, "bias": None})
             z = _rounded_straight_through(z, case.dtype)
@@ -40,18 +40,18 @@ def torch_own(case: Case, tensors: dict, *, h_rounded: bool = True) -> dict[str,
         else:
             scale = None if weight is None else weight + case.weight_shift
             z = _torch_norm(case, {"x": h, "weight": scale, "bias": None})
-        z = z if given["bias"] is None else z + given["bias"]
+        z = z if inputs["bias"] is None else z + inputs["bias"]
         return torch_activation(case.activation, z), stream
 
-    made = outputs_and_gradients(composition, wide)
-    return {name: rounded(value, output_dtype(name, tensors)) for name, value in made.items()}
+    results = outputs_and_gradients(composition, wide)
+    return {name: rounded(value, output_dtype(name, tensors)) for name, value in results.items()}
 
 
-def _torch_norm(case: Case, given: dict):
-    x, shape, eps = given["x"], (case.shape[-1],), case.program.eps
+def _torch_norm(case: Case, inputs: dict):
+    x, shape, eps = inputs["x"], (case.shape[-1],), case.program.eps
     if case.center:
-        return F.layer_norm(x, shape, given["weight"], given["bias"], eps)
-    return F.rms_norm(x, shape, given["weight"], eps)
+        return F.layer_norm(x, shape, inputs["weight"], inputs["bias"], eps)
+    return F.rms_norm(x, shape, inputs["weight"], eps)
 
 
 def torch_activation(activation: str | None, z: torch.Tensor) -> torch.Tensor:
