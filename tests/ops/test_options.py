@@ -11,11 +11,12 @@ from typing import get_type_hints
 
 import pytest
 import torch
-from option_places import FUNCTIONS, missing_places
 
 import rownorm
 from rownorm.ops import execute, norms
 from rownorm.program import DEFAULT_EPS, Program
+from support import option_places
+from support.option_places import FUNCTIONS, missing_places
 
 OPTIONS = Program._fields[1:]
 VALUES = {"eps": 1e-2, "weight_shift": 1.0, "activation": "relu", "rounding": "llama"}
@@ -123,7 +124,7 @@ def missing_in_copy(folder, *edits):
             assert anchor in text, f"{file} has no {anchor!r}"
             text = text.replace(anchor, anchor + added)
         path.write_text(text)
-    script = Path(__file__).with_name("option_places.py")
+    script = Path(option_places.__file__)
     ran = subprocess.run(
         [sys.executable, str(script), "gain", "2.0"],
         env=os.environ | {"PYTHONPATH": str(folder), "TRITON_INTERPRET": "1"},

@@ -22,7 +22,7 @@ for n_cols, settings in json.loads(sys.argv[1]):
     x = torch.empty(4096, n_cols, dtype=torch.bfloat16, device="meta")
     with force(block_rows=1, num_stages=3, **settings):
         resources.compile_backward(x, None, None, x[0], x[0], Program(True, 1e-5), resources.TARGETS["sm_90"])
-print(json.dumps([kernel.asm["ptx"] for kernel in compiled if ".entry backward_tile" in kernel.asm["ptx"]]))
+print(json.dumps([kernel.asm["ptx"] for kernel in compiled if ".entry backward_resident" in kernel.asm["ptx"]]))
 """
 
 
@@ -39,5 +39,5 @@ def json_of(arguments: list[str], cache: Path) -> Any:
 
 
 def backward_ptx(cases: list[tuple[int, dict]], cache: Path) -> list[str]:
-    """The PTX for sm_90 of ``backward_tile`` for each (columns, settings), LayerNorm in bf16."""
+    """The PTX for sm_90 of ``backward_resident`` for each (columns, settings), LayerNorm in bf16."""
     return json_of(["-c", _COMPILE, json.dumps(cases)], cache)

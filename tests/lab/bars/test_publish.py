@@ -2,9 +2,9 @@
 
 import msgspec
 import pytest
-from rownorm.lab.results.published import read_published
 
 from rownorm.lab.bars import bars, publish
+from rownorm.lab.results.published import read_published
 from support.bars_records import H200, good_records, only, record, write_run
 from support.lab_commands import invoke
 

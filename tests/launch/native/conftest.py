@@ -4,10 +4,10 @@ import ctypes
 
 import pytest
 import torch
-from fake_driver import POINTER, STREAM, Driver, read_parameters
 
 from rownorm.launch import launcher, native
 from rownorm.ops import eager, execute
+from support.fake_driver import POINTER, STREAM, Driver, read_parameters
 
 
 @pytest.fixture

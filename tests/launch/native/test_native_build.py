@@ -7,11 +7,18 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fake_driver import INTEGER, POINTER, STREAM, needs_compiler, needs_interpreter, read_parameters
 
 from rownorm import launch
 from rownorm.launch import launcher, native
 from rownorm.ops import execute
+from support.fake_driver import (
+    INTEGER,
+    POINTER,
+    STREAM,
+    needs_compiler,
+    needs_interpreter,
+    read_parameters,
+)
 
 pytestmark = needs_compiler
 

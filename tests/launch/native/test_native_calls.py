@@ -9,7 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fake_driver import (
+
+from rownorm.launch import native
+from rownorm.ops import execute
+from support.fake_driver import (
     CLUSTER_DIMENSION,
     CLUSTER_POLICY,
     COOPERATIVE,
@@ -23,9 +26,6 @@ from fake_driver import (
     read_parameters,
     simple_call,
 )
-
-from rownorm.launch import native
-from rownorm.ops import execute
 
 pytestmark = needs_compiler
 

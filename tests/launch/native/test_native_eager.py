@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fake_driver import leaked_blocks, needs_compiler, needs_interpreter
 
 import rownorm
 from rownorm.launch import native
 from rownorm.ops import execute, library
+from support.fake_driver import leaked_blocks, needs_compiler, needs_interpreter
 
 pytestmark = [needs_compiler, needs_interpreter]
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from fake_driver import needs_compiler, needs_interpreter
 
 import rownorm
 from rownorm.ops import call_key, execute
 from rownorm.ops.call_key import EXPRESSIONS, FIELDS, Field
+from support.fake_driver import needs_compiler, needs_interpreter
 
 pytestmark = needs_compiler
 

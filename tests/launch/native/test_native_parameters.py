@@ -1,10 +1,10 @@
 """The parameters that the extension passes are those of the compiled kernels."""
 
-from pathlib import Path
 
 import pytest
 
 from rownorm.launch import native
+from support import compiled_parameters
 from support.compiled import json_of
 
 SIGNATURE = {
@@ -44,12 +44,12 @@ def test_a_compiled_kernel_with_other_parameters_is_refused(old, new):
 
 
 def test_parameters_of_compiled_kernels(tmp_path):
-    seen = json_of([str(Path(__file__).with_name("compiled_parameters.py"))], tmp_path)
+    seen = json_of([compiled_parameters.__file__], tmp_path)
     assert {
-        "forward_tile",
+        "forward_resident",
         "forward_looped",
         "forward_cluster",
-        "backward_tile",
+        "backward_resident",
         "backward_grid",
         "column_sums",
     } <= set(seen)

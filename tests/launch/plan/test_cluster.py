@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 import torch
-from planning import AMPERE, BLACKWELL, assert_sound, problem
 
 from rownorm import launch
 from rownorm.launch import Plan
 from rownorm.launch.plan import cluster
+from support.planning import AMPERE, BLACKWELL, assert_sound, problem
 
 DIRECTIONS = pytest.mark.parametrize("direction", ["forward", "backward"])
 WIDE = pytest.mark.parametrize(("direction", "n_cols"), [("forward", 65536), ("backward", 12288)])

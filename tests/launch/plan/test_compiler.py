@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from planning import AMPERE, BLACKWELL, MI300X, problem, table_with
 
 from rownorm import launch
 from rownorm.launch.plan import compiler, tile
+from support.planning import AMPERE, BLACKWELL, MI300X, problem, table_with
 
 ALONE = {"regime": "cluster", "block_rows": 1, "block_cols": 4096, "num_warps": 8}
 ALONE |= {"cluster_size": 8, "maxnreg": 64}

@@ -3,10 +3,10 @@
 import dataclasses
 
 import torch
-from planning import BLACKWELL, problem
 
 from rownorm import launch
 from rownorm.launch import Plan, force
+from support.planning import BLACKWELL, problem
 
 
 def test_force_holds_within_its_context_only():

@@ -4,11 +4,20 @@ import dataclasses
 
 import pytest
 import torch
-from planning import AMPERE, BLACKWELL, H200, MI300X, assert_grid, calls, compiled_for, problem
 
 from rownorm import launch
 from rownorm.launch import force
 from rownorm.launch.plan import grid
+from support.planning import (
+    AMPERE,
+    BLACKWELL,
+    H200,
+    MI300X,
+    assert_grid,
+    calls,
+    compiled_for,
+    problem,
+)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)

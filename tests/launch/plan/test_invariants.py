@@ -6,7 +6,9 @@ import random
 
 import pytest
 import torch
-from planning import (
+
+from rownorm import launch
+from support.planning import (
     DEVICES,
     DTYPES,
     ROWS,
@@ -17,8 +19,6 @@ from planning import (
     compiled_for,
     problem,
 )
-
-from rownorm import launch
 
 ON = pytest.mark.parametrize("on", DEVICES, ids=lambda on: on.arch)
 DIRECTIONS = pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -117,7 +117,7 @@ def test_launches_past_two_to_the_31_elements(n_rows, n_cols, direction):
     for one in calls(asked):
         assert 0 < one.grid < 1 << 31
         assert one.integers["n_rows"] == n_rows
-        assert one.integers["n_cols"] * one.constants["ALIGN"] == n_cols
+        assert one.integers["n_cols"] * one.constants["DIVISIBILITY"] == n_cols
         assert min(one.integers.values()) >= 0
     plan = launch.plan(asked)
     if direction == "backward":

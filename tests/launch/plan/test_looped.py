@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 import torch
-from planning import AMPERE, BLACKWELL, MI300X, ROWS, planner, problem, table_with
 
 from rownorm import launch
 from rownorm.launch import force
+from support.planning import AMPERE, BLACKWELL, MI300X, ROWS, planner, problem, table_with
 
 LOOPED = {"regime": "looped", "block_rows": 1, "block_cols": 4096, "num_warps": 16}
 

@@ -6,10 +6,10 @@ import json
 
 import pytest
 import torch
-from planning import planner, problem, table_with
 
 from rownorm import launch
 from rownorm.launch.plan import table
+from support.planning import planner, problem, table_with
 
 SETTINGS = {"regime": "resident", "block_rows": 1, "block_cols": 8192, "num_warps": 1}
 ROW = {

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from planning import H200, assert_sound, calls, planner, problem
 
 from rownorm import launch
 from rownorm.launch.plan import compiler, table
 from rownorm.program import ACTIVATIONS
+from support.planning import H200, assert_sound, calls, planner, problem
 
 TABLE = table.table_of("sm_90")
 ROOT = Path(__file__).parents[3]
@@ -313,7 +313,7 @@ def test_results_stay_in_l2_for_the_next_kernel_where_nothing_else_needs_it(
     evict_first, center, n_cols, changes
 ):
     asked = problem(n_rows=4096, n_cols=n_cols, center=center, **changes)
-    assert calls(asked)[-1].constants["LEAVES"] is evict_first
+    assert calls(asked)[-1].constants["EVICT_FIRST"] is evict_first
 
 
 @pytest.mark.parametrize(
@@ -328,4 +328,4 @@ def test_results_stay_in_l2_for_the_next_kernel_where_nothing_else_needs_it(
 )
 def test_rstd_is_fast_where_registers_are_few(fast_rstd, n_cols, changes):
     asked = problem(n_rows=4096, n_cols=n_cols, center=False, **changes)
-    assert calls(asked)[-1].constants["SHORT"] is fast_rstd
+    assert calls(asked)[-1].constants["FAST_RSTD"] is fast_rstd

@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 import torch
-from planning import AMPERE, BLACKWELL, H200, planner, problem, table_with
 
 from rownorm import launch
 from rownorm.launch import Plan
 from rownorm.launch.plan import tile
 from rownorm.launch.plan.capacity import loads_dy_with_h, next_power_of_2, sums_rows
+from support.planning import AMPERE, BLACKWELL, H200, planner, problem, table_with
 
 
 @pytest.mark.parametrize(("n", "power"), [(1, 1), (2, 2), (3, 4), (64, 64), (65, 128), (0, 1)])
