@@ -21,7 +21,7 @@ for n_cols, settings in json.loads(sys.argv[1]):
     x = torch.empty(4096, n_cols, dtype=torch.bfloat16, device="meta")
     with force(block_rows=1, num_stages=3, **settings):
         resources.compile_backward(x, None, None, x[0], x[0], Program(True, 1e-5), resources.TARGETS["sm_90"])
-print(json.dumps([kernel.asm["ptx"] for kernel in kept if ".entry backward_tile" in kernel.asm["ptx"]]))
+print(json.dumps([kernel.asm["ptx"] for kernel in kept if ".entry backward_resident" in kernel.asm["ptx"]]))
 """
 
 
@@ -36,5 +36,5 @@ def said(arguments: list[str], cache: Path) -> Any:
 
 
 def backward_ptx(cases: list[tuple[int, dict]], cache: Path) -> list[str]:
-    """``backward_tile`` for rows of so many bf16 columns with these settings, compiled for sm_90."""
+    """``backward_resident`` for rows of so many bf16 columns with these settings, compiled for sm_90."""
     return said(["-c", _COMPILE, json.dumps(cases)], cache)

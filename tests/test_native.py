@@ -501,10 +501,10 @@ def compiled_parameters() -> dict[str, list]:
 def test_parameters_of_compiled_kernels(tmp_path):
     seen = said([__file__], tmp_path)
     assert {
-        "forward_tile",
+        "forward_resident",
         "forward_looped",
         "forward_cluster",
-        "backward_tile",
+        "backward_resident",
         "backward_grid",
         "column_sums",
     } <= set(seen)

@@ -183,7 +183,7 @@ def test_grids_past_two_to_the_31_elements(n_rows, n_cols, direction):
     for one in calls(asked):
         assert 0 < one.grid < 1 << 31
         assert one.integers["n_rows"] == n_rows
-        assert one.integers["n_cols"] * one.constants["ALIGN"] == n_cols
+        assert one.integers["n_cols"] * one.constants["DIVISIBILITY"] == n_cols
         assert min(one.integers.values()) >= 0
     plan = launch.plan(asked)
     if direction == "backward":
@@ -716,7 +716,7 @@ def test_results_stay_in_l2_for_the_next_kernel_where_nothing_else_needs_it(
     leaves, center, n_cols, changes
 ):
     asked = problem(n_rows=4096, n_cols=n_cols, center=center, **changes)
-    assert calls(asked)[-1].constants["LEAVES"] is leaves
+    assert calls(asked)[-1].constants["EVICT_FIRST"] is leaves
 
 
 @pytest.mark.parametrize(
@@ -731,7 +731,7 @@ def test_results_stay_in_l2_for_the_next_kernel_where_nothing_else_needs_it(
 )
 def test_rstd_needs_no_calls_where_registers_are_few(fast_rstd, n_cols, changes):
     asked = problem(n_rows=4096, n_cols=n_cols, center=False, **changes)
-    assert calls(asked)[-1].constants["SHORT"] is fast_rstd
+    assert calls(asked)[-1].constants["FAST_RSTD"] is fast_rstd
 
 
 def test_a_plan_says_what_else_was_chosen():

@@ -170,7 +170,7 @@ def _add_pre_bias(row: Tensor, pre_bias: Tensor | None) -> Tensor:
 
 def _moments(h: Tensor, program: Program) -> tuple[Tensor, Tensor, Tensor]:
     if program.center:
-        # The mean of the deviations is what rounding did to the mean: see kernels.arithmetic.refined_mean.
+        # The mean of the deviations is what rounding did to the mean: see kernels.moments.refined_mean.
         n = h.shape[-1]
         mu = (h / n).sum(-1, keepdim=True)
         mu = mu + (h - mu).mean(-1, keepdim=True)
