@@ -6,8 +6,9 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from rownorm.kernels.arithmetic import inverse_deviation
 
+from rownorm.kernels.bundles import Spec
+from rownorm.kernels.moments import inverse_std
 from support.cases import DTYPES, Case
 from support.criterion import assert_case
 from support.data import DATA
@@ -41,26 +42,24 @@ def test_every_regime_is_as_accurate_as_torch(regime, data, center, device):
 
 
 @triton.jit
-def _inverse_deviations(
-    variation_ptr, rstd_ptr, n, EPS: tl.constexpr, SHORT: tl.constexpr, N: tl.constexpr
-):
+def _inverse_stds(m2_ptr, rstd_ptr, n, EPS: tl.constexpr, FAST_RSTD: tl.constexpr, N: tl.constexpr):
+    SPEC: tl.constexpr = Spec(False, EPS, 0.0, None, None, tl.float32)
     lanes = tl.arange(0, N)
-    variation = tl.load(variation_ptr + lanes)
-    count = tl.cast(n, tl.float32)
-    tl.store(rstd_ptr + lanes, inverse_deviation(variation, count, EPS, tl.float32, SHORT))
+    m2 = tl.load(m2_ptr + lanes)
+    tl.store(rstd_ptr + lanes, inverse_std(m2, tl.cast(n, tl.float32), SPEC, FAST_RSTD))
 
 
 @pytest.mark.parametrize("fast_rstd", [False, True], ids=["rounded", "fast_rstd"])
 @pytest.mark.parametrize("eps", [1e-5, 0.0])
-def test_the_inverse_deviation_has_22_bits(eps, fast_rstd, device):
-    """For variations from 1e-34 to 1e38, and infinity, NaN and 0."""
+def test_rstd_has_22_bits(eps, fast_rstd, device):
+    """For sums of squares from 1e-34 to 1e38, and infinity, NaN and 0."""
     n = 1000
-    variation = torch.logspace(-34, 38, 4096, dtype=torch.float64).float()
-    variation[:3] = torch.tensor([math.inf, math.nan, 0.0])
+    m2 = torch.logspace(-34, 38, 4096, dtype=torch.float64).float()
+    m2[:3] = torch.tensor([math.inf, math.nan, 0.0])
     rstd = torch.empty(4096, device=device)
-    _inverse_deviations[(1,)](variation.to(device), rstd, n, eps, fast_rstd, 4096)
+    _inverse_stds[(1,)](m2.to(device), rstd, n, eps, fast_rstd, 4096)
     rstd = rstd.double().cpu()
     assert rstd[0] == 0.0
     assert rstd[1].isnan()
-    truth = (variation.double() / n + eps).rsqrt()
+    truth = (m2.double() / n + eps).rsqrt()
     torch.testing.assert_close(rstd[2:], truth[2:], rtol=2**-22, atol=0.0)

@@ -24,24 +24,24 @@ def _evaluate(
     slope_ptr,
     ACTIVATION: tl.constexpr,
     PRECISE: tl.constexpr,
-    MAY_WAIT: tl.constexpr,
+    LATENCY_HIDDEN: tl.constexpr,
     N: tl.constexpr,
 ):
     lanes = tl.program_id(0) * N + tl.arange(0, N)
     z = tl.load(z_ptr + lanes)
     tl.store(y_ptr + lanes, activate(z, ACTIVATION, PRECISE))
     one = tl.full(z.shape, 1.0, z.dtype)
-    tl.store(slope_ptr + lanes, activation_gradient(one, z, ACTIVATION, PRECISE, MAY_WAIT))
+    tl.store(slope_ptr + lanes, activation_gradient(one, z, ACTIVATION, PRECISE, LATENCY_HIDDEN))
 
 
 def evaluated(z: torch.Tensor, activation: str, form: str) -> tuple[torch.Tensor, torch.Tensor]:
     """(activation(z), its derivative) in the dtype of z, before the rounding of a store."""
-    precise, may_wait = form == PRECISE, form == SHORTEST
+    precise, latency_hidden = form == PRECISE, form == SHORTEST
     block = 1 << 14
     padded = torch.zeros(-(-len(z) // block) * block, dtype=z.dtype, device=z.device)
     padded[: len(z)] = z
     y, slope = torch.empty_like(padded), torch.empty_like(padded)
-    _evaluate[(len(padded) // block,)](padded, y, slope, activation, precise, may_wait, block)
+    _evaluate[(len(padded) // block,)](padded, y, slope, activation, precise, latency_hidden, block)
     return y[: len(z)].cpu(), slope[: len(z)].cpu()
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import triton.language as tl
 
-from rownorm.kernels.backward import column_sums
+from rownorm.kernels.backward.column_sums import column_sums
 from rownorm.launch import Device, Problem, force, plan
 from rownorm.launch.backward import calls
 from rownorm.program import Program

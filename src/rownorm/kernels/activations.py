@@ -1,6 +1,11 @@
-"""Activations and their slopes, on tiles in fp32 or fp64.
+"""Activations and their derivatives, on tiles in fp32 or fp64.
 
-They are computed to what the results show: to fp32, or in fewer instructions where all that is stored has 16 bits.
+    relu       max(z, 0)
+    silu       z * logistic(z),  logistic(u) = 1 / (1 + exp(-u))
+    gelu       z * cdf(z),  cdf(z) = (1 + erf(z / sqrt(2))) / 2
+    gelu_tanh  z * (1 + tanh(sqrt(2 / pi) * (z + 0.044715 z^3))) / 2 = z * logistic(2 sqrt(2 / pi) * (z + 0.044715 z^3))
+
+PRECISE: accurate to fp32. Otherwise in fewer instructions, accurate enough where all results are stored in 16 bits.
 """
 
 import triton
@@ -11,7 +16,7 @@ from .target import reciprocal
 
 @triton.constexpr_function
 def is_precise(*pointers):
-    """Whether one of these, of which some may be None, is to numbers of more than 16 bits."""
+    """Whether one of these pointers, of which some may be None, points to numbers of more than 16 bits."""
     return any(p is not None and p.dtype.element_ty.primitive_bitwidth > 16 for p in pointers)
 
 
@@ -23,7 +28,7 @@ def activate(z, ACTIVATION: tl.constexpr, PRECISE: tl.constexpr):
     elif ACTIVATION == "silu":
         return z * _logistic(z * _unit(z.dtype))
     elif ACTIVATION == "gelu":
-        return z * _normal_cdf(z) if PRECISE or z.dtype == tl.float64 else _short_gelu(z)
+        return z * _normal_cdf(z) if PRECISE or z.dtype == tl.float64 else _gelu_16_bit(z)
     elif ACTIVATION == "gelu_tanh":
         return z * _logistic(_gelu_tanh_argument(z))
     else:
@@ -32,33 +37,36 @@ def activate(z, ACTIVATION: tl.constexpr, PRECISE: tl.constexpr):
 
 @triton.jit
 def activation_gradient(
-    dy, z, ACTIVATION: tl.constexpr, PRECISE: tl.constexpr, MAY_WAIT: tl.constexpr = False
+    dy, z, ACTIVATION: tl.constexpr, PRECISE: tl.constexpr, LATENCY_HIDDEN: tl.constexpr = False
 ):
-    """``dy * d activation(z) / dz``. MAY_WAIT: there is other work to do while an instruction takes its time."""
+    """``dy * d activation(z) / dz``.
+
+    LATENCY_HIDDEN: other work hides the latency of instructions, so fewer instructions are faster.
+    """
     if ACTIVATION == "relu":
         return tl.where(z <= 0.0, 0.0, dy)
     elif ACTIVATION == "silu":
-        s, bend = _logistic_and_bend(z * _unit(z.dtype), z, PRECISE)
-        return dy * (s + bend)
+        s, z_ds = _logistic_and_derivative(z * _unit(z.dtype), z, PRECISE)
+        return dy * (s + z_ds)
     elif ACTIVATION == "gelu":
         if PRECISE or z.dtype == tl.float64:
             UNIT: tl.constexpr = _unit(z.dtype)
             density = _power(z * z * (-0.5 * UNIT) - 0.9189385332046727 * UNIT)  # log(sqrt(2 pi))
             return dy * (_normal_cdf(z) + z * density)
-        elif MAY_WAIT:
-            return dy * _shortest_gelu_slope(z)
+        elif LATENCY_HIDDEN:
+            return dy * _gelu_slope_16_bit_reciprocal(z)
         else:
-            return dy * _short_gelu_slope(z)
+            return dy * _gelu_slope_16_bit(z)
     elif ACTIVATION == "gelu_tanh":
-        s, bend = _logistic_and_bend(_gelu_tanh_argument(z), z, PRECISE)
-        return dy * (s + bend * (1.5957691216057308 + 0.21406444881780076 * (z * z)))
+        s, z_ds = _logistic_and_derivative(_gelu_tanh_argument(z), z, PRECISE)
+        return dy * (s + z_ds * (1.5957691216057308 + 0.21406444881780076 * (z * z)))
     else:
         return dy
 
 
 @triton.constexpr_function
 def _unit(dtype):
-    """The unit of exponents: fp32 has an instruction for powers of 2, fp64 is most accurate with powers of e."""
+    """1 as an exponent of ``_power``: log2(e) in fp32, which has an instruction for powers of 2; 1 in fp64."""
     return 1.0 if dtype == tl.float64 else 1.4426950408889634
 
 
@@ -78,8 +86,8 @@ def _logistic(u):
 
 
 @triton.jit
-def _logistic_and_bend(u, z, PRECISE: tl.constexpr):
-    """``s = 1 / (1 + exp(-u / unit))`` and ``z s (1 - s)``; if PRECISE, without the cancellation in ``1 - s``."""
+def _logistic_and_derivative(u, z, PRECISE: tl.constexpr):
+    """(s, z s (1 - s)) with ``s = 1 / (1 + exp(-u / unit))``; if PRECISE, without the cancellation in ``1 - s``."""
     if PRECISE:
         t = _power(-tl.abs(u))
         r = reciprocal(1.0 + t)
@@ -91,23 +99,24 @@ def _logistic_and_bend(u, z, PRECISE: tl.constexpr):
 
 @triton.jit
 def _gelu_tanh_argument(z):
-    """``2 sqrt(2/pi) (z + 0.044715 z^3)`` units: with it ``0.5 (1 + tanh)`` is one logistic function."""
+    """``2 sqrt(2 / pi) (z + 0.044715 z^3) * unit``, the argument of the logistic function."""
     UNIT: tl.constexpr = _unit(z.dtype)
     return z * (1.5957691216057308 * UNIT + 0.07135481627260025 * UNIT * (z * z))
 
 
 @triton.jit
 def _normal_cdf(z):
-    """The share of a normal distribution that is below ``z``."""
+    """The cumulative distribution function of the normal distribution."""
     return 0.5 * (1.0 + tl.erf(z * 0.7071067811865476))
 
 
 @triton.jit
-def _short_gelu(z):
-    """gelu, for results of 16 bits: with an error of less than 7e-7, and of 2^-14 of the result down to -5.
+def _gelu_16_bit(z):
+    """gelu for 16-bit results: the error is below 7e-7, and below 2^-14 of the result for z above -5.
 
-    It is ``max(z, 0) - abs(z) tail``, with the tail of a normal distribution beyond ``abs(z)``. Its logarithm is nearly
-    a parabola: here a polynomial, which falls up to 13.5, where the tail is less than 1e-32 and may stay so.
+    gelu is ``max(z, 0) - abs(z) * tail``, where ``tail`` is the probability of a normal variable beyond ``abs(z)``. The
+    logarithm of the tail is nearly a parabola and is approximated by a polynomial. The polynomial decreases up to 13.5,
+    where the tail is below 1e-32; beyond, the tail is taken as constant.
     """
     x = tl.minimum(tl.abs(z), 13.5)
     log_tail = 3.15084217e-05 * x - 0.000742280041
@@ -116,16 +125,16 @@ def _short_gelu(z):
     log_tail = log_tail * x - 0.458999336
     log_tail = log_tail * x - 1.15112567
     log_tail = log_tail * x - 1.0
-    # Not 0 but next to nothing below it: -0 stays what it is, and so does nan.
+    # Not 0 but a tiny negative number, so that -0 gives -0. A nan gives nan.
     return tl.maximum(z, -2e-38, propagate_nan=tl.PropagateNan.ALL) - x * tl.exp2(log_tail)
 
 
 @triton.jit
-def _short_gelu_slope(z):
-    """The slope of gelu, for results of 16 bits: with an error of less than 1.4e-6, and of 2^-13 of a slope near 0.
+def _gelu_slope_16_bit(z):
+    """The derivative of gelu for 16-bit results: the error is below 1.4e-6, and below 2^-13 of a derivative near 0.
 
-    It is ``tail`` where z is negative and ``1 - tail`` elsewhere, with ``tail = (0.5 - 0.665 abs(z)) rest``: the first
-    factor has its root, and the logarithm of the rest is nearly a parabola.
+    It is ``tail`` where z is negative and ``1 - tail`` elsewhere. ``tail = (0.5 - 0.665 abs(z)) * rest``: the first
+    factor has the root of the tail, and the logarithm of the rest is nearly a parabola.
     """
     x = tl.abs(z)
     log_rest = 0.000254555804 - 1.16321988e-05 * x
@@ -134,20 +143,20 @@ def _short_gelu_slope(z):
     log_rest = log_rest * x - 0.0538959706
     log_rest = log_rest * x - 0.561038482
     log_rest = log_rest * x - 0.383151806
-    half = _with_sign_of(z, 0.5)  # tells both sides apart without a comparison
+    half = _with_sign_of(z, 0.5)  # selects the side without a comparison
     return (0.5 + half) - (half - 0.665077995 * z) * tl.exp2(log_rest * x)
 
 
 @triton.jit
-def _shortest_gelu_slope(z):
-    """The same in two instructions less, with an error of less than 3e-7; but it waits for a reciprocal, too.
+def _gelu_slope_16_bit_reciprocal(z):
+    """The same in two instructions less, with an error below 3e-7, but with the latency of a reciprocal.
 
-    The logarithm of the rest is a parabola and something that tends to a constant. No polynomial does that, the
-    reciprocal of a parabola does. The rest is here too large by a constant factor, and the other one too small.
+    The logarithm of the rest is a parabola plus a function that tends to a constant: the reciprocal of a parabola. A
+    constant factor is moved from one factor of the tail to the other.
     """
     x = tl.abs(z)
-    bend = reciprocal(1.71388822 + (1.08372431 + 0.214838109 * x) * x)
-    rest = tl.exp2((-0.0142655486 - 0.72071427 * x) * x + bend)
+    tail = reciprocal(1.71388822 + (1.08372431 + 0.214838109 * x) * x)
+    rest = tl.exp2((-0.0142655486 - 0.72071427 * x) * x + tail)
     side = _with_sign_of(z, 0.333678667)
     return tl.where(side < 0.0, 0.0, 1.0) - (side - 0.443844835 * z) * rest
 
