@@ -180,12 +180,14 @@ def _register_norm(name: str) -> None:
     def adapt(body: Body) -> Callable[..., Any]:
         """A function of tensors and a Program as a function with the operator's signature.
 
-        PyTorch does not pass arguments that have their default value.
+        PyTorch passes only options that differ from their defaults.
         """
         make_program = functools.partial(Program, norm == "layer_norm", eps=eps)
+        default_program = make_program()
 
         def call(x, residual, weight=None, bias=None, pre_bias=None, **options):  # type: ignore[no-untyped-def]
-            return body(x, residual, pre_bias, weight, bias, make_program(**options))
+            program = make_program(**options) if options else default_program
+            return body(x, residual, pre_bias, weight, bias, program)
 
         if has_residual:
             return call
