@@ -8,12 +8,12 @@ import torch
 from rownorm import launch
 from rownorm.launch import Plan, Problem
 from rownorm.launch.device import INTERPRETER
-from rownorm.launch.plan import REGIMES, table
+from rownorm.launch.planning import REGIMES, table
 from rownorm.launch.resources import TARGETS
 from rownorm.program import Program
 
 # The package: its name in rownorm.launch is that of the function.
-planner = importlib.import_module("rownorm.launch.plan")
+planner = importlib.import_module("rownorm.launch.planning")
 
 H200 = TARGETS["sm_90"].device  # the device of the table
 BLACKWELL = TARGETS["sm_100"].device  # clusters, but no table: plans come from rules

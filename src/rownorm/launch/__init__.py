@@ -2,7 +2,7 @@
 
 from . import backward, forward, native
 from .device import Device, device_of
-from .plan import Plan, force, on_change, plan
+from .planning import Plan, force, on_change, plan
 from .problem import Problem
 from .rows import contiguous, with_row_stride
 

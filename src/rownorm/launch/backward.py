@@ -17,7 +17,7 @@ from ..program import Program
 from ..reference import BackwardInputs, Gradients
 from .device import device_of
 from .launcher import Call, PreparedCall, bind_all
-from .plan import MOST_PARTS, Plan, loads_dy_with_h, next_power_of_2, plan, sums_rows
+from .planning import MOST_PARTS, Plan, loads_dy_with_h, next_power_of_2, plan, sums_rows
 from .problem import Problem
 from .rows import alignment, allocator, compute_type, required_row_stride, rounding_type
 

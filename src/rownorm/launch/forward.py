@@ -14,7 +14,7 @@ from ..program import Program
 from ..reference import compute_dtype
 from .device import device_of
 from .launcher import Call, PreparedCall, bind_all
-from .plan import MOST_PARTS, Plan, plan
+from .planning import MOST_PARTS, Plan, plan
 from .problem import Problem
 from .rows import (
     alignment,

@@ -24,7 +24,7 @@ from ..reference import compute_dtype
 from . import backward, forward
 from .device import Device
 from .launcher import Call, compile_for
-from .plan import Plan, plan
+from .planning import Plan, plan
 from .rows import required_row_stride, stored_h_type
 
 

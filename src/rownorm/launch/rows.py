@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..program import Program
 from ..reference import rounding_changes_statistics
-from .plan.settings import Plan
+from .planning.settings import Plan
 from .problem import Problem
 
 TRITON_DTYPE = {

@@ -1,6 +1,5 @@
 """The parameters that the extension passes are those of the compiled kernels."""
 
-
 import pytest
 
 from rownorm.launch import native

@@ -8,9 +8,9 @@ from typing import Any
 from triton import next_power_of_2
 
 from ...launch import device_of
+from ...launch.planning.tile import MOST_CHUNKS
 from .study import Study
 
-MOST_CHUNKS = 8  # chunks of a row in one program; the planner accepts no more
 Settings = dict[str, Any]  # fields of Plan
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rownorm import launch
-from rownorm.launch.plan import table
+from rownorm.launch.planning import table
 from support.planning import planner, problem, table_with
 
 SETTINGS = {"regime": "resident", "block_rows": 1, "block_cols": 8192, "num_warps": 1}

@@ -7,7 +7,7 @@ import torch
 
 from rownorm import launch
 from rownorm.launch import force
-from rownorm.launch.plan import grid
+from rownorm.launch.planning import grid
 from support.planning import (
     AMPERE,
     BLACKWELL,

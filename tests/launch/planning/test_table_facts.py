@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rownorm import launch
-from rownorm.launch.plan import compiler, table
+from rownorm.launch.planning import compiler, table
 from rownorm.program import ACTIVATIONS
 from support.planning import H200, assert_sound, calls, planner, problem
 

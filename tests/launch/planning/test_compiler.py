@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rownorm import launch
-from rownorm.launch.plan import compiler, tile
+from rownorm.launch.planning import compiler, tile
 from support.planning import AMPERE, BLACKWELL, MI300X, problem, table_with
 
 ALONE = {"regime": "cluster", "block_rows": 1, "block_cols": 4096, "num_warps": 8}

@@ -7,7 +7,7 @@ import torch
 
 from rownorm import launch
 from rownorm.launch import Plan
-from rownorm.launch.plan import cluster
+from rownorm.launch.planning import cluster
 from support.planning import AMPERE, BLACKWELL, assert_sound, problem
 
 DIRECTIONS = pytest.mark.parametrize("direction", ["forward", "backward"])

@@ -7,8 +7,8 @@ import torch
 
 from rownorm import launch
 from rownorm.launch import Plan
-from rownorm.launch.plan import tile
-from rownorm.launch.plan.capacity import loads_dy_with_h, next_power_of_2, sums_rows
+from rownorm.launch.planning import tile
+from rownorm.launch.planning.capacity import loads_dy_with_h, next_power_of_2, sums_rows
 from support.planning import AMPERE, BLACKWELL, H200, planner, problem, table_with
 
 
