@@ -16,6 +16,8 @@ import triton.language as tl
 from .bundles import Parameters
 from .target import INTERPRETED, on_nvidia
 
+EVICT_LAST = tl.constexpr("evict_last")  # as a default argument, Triton 3.6 takes no plain string
+
 
 @triton.jit
 def in_range(index, limit, ALWAYS: tl.constexpr):
@@ -129,7 +131,7 @@ def load_parameter_chunks(
 
 @triton.jit
 def load_h(
-    source, cols, col_ok, ok, COMPUTE_DTYPE: tl.constexpr, EVICTION: tl.constexpr = "evict_last"
+    source, cols, col_ok, ok, COMPUTE_DTYPE: tl.constexpr, EVICTION: tl.constexpr = EVICT_LAST
 ):
     """``h`` at ``cols`` of the source's rows. Lanes beyond a row are 0, so they add nothing to a sum.
 
