@@ -60,7 +60,7 @@ def backward_sums(
     COMPUTE_DTYPE: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
 ):
-    """A program computes both sums of one part of one row. Constants without a comment: ``bundles.Spec``, ``Tiling``."""
+    """A program computes both sums of one part of one row. Constants without a comment: see ``bundles``."""
     SPEC: tl.constexpr = Spec(CENTER, None, WEIGHT_SHIFT, ACTIVATION, ROUND_X_HAT_TO, COMPUTE_DTYPE)
     # The dtypes of these tensors are those of their gradients.
     PRECISE: tl.constexpr = is_precise(dy_ptr, h_ptr, pre_bias_ptr, weight_ptr, bias_ptr)

@@ -6,8 +6,9 @@
     dweight = sum over rows of dz * x_hat,  dbias = sum of dz,  dpre_bias = sum of dx
 
 Regimes tile, resident and, with CLUSTER_SIZE > 1, cluster: there the programs of a thread block cluster share a row and
-exchange a and b. The grid is persistent: a program computes many tiles of BLOCK_ROWS rows. In registers: the parameters,
-the sums over rows, and x_hat and g of one tile. The next tiles are on their way to shared memory (NUM_STAGES).
+exchange a and b. The grid is persistent: a program computes many tiles of BLOCK_ROWS rows. In registers: the
+parameters, the sums over rows, and x_hat and g of one tile. The next tiles are on their way to shared memory
+(NUM_STAGES).
 """
 
 from typing import Any, NamedTuple
