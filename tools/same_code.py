@@ -8,6 +8,9 @@
 kernel a hash of its instructions, their size, and what the kernel takes of registers, stack and shared memory. A dump
 that was interrupted is resumed. ``compare`` lists the cases that differ and exits with status 1 if there are any.
 
+The assembler may number registers differently where only line numbers changed. Cases that differ for no other reason
+are equal in two dumps with ``--no-line-info``.
+
 For NVIDIA GPUs the hash is of the bytes of the cubin's ``.text`` section: instructions and their scheduling, without
 symbols, line information and comments. For AMD GPUs it is of the instructions and labels of the assembly.
 
@@ -84,8 +87,11 @@ def write_cases(table: Path, out: Path) -> None:
 @click.option("--cases", type=click.Path(path_type=Path, exists=True), default=CASES)
 @click.option("--match", default="", help="Only cases whose text matches this expression.")
 @click.option("--every", default=1, show_default=True, help="Only every n-th of those cases.")
+@click.option("--line-info/--no-line-info", default=True, help="ptxas may number registers by it.")
 @click.option("--sass", type=click.Path(path_type=Path), help="A folder for disassembled kernels.")
-def dump(out: Path, cases: Path, match: str, every: int, sass: Path | None) -> None:
+def dump(
+    out: Path, cases: Path, match: str, every: int, line_info: bool, sass: Path | None
+) -> None:
     """Compile the cases with the rownorm that Python finds, and write what comes of them."""
     known = {line["case"] for line in _read(out)} if out.exists() else set()
     chosen = [Case(**fields) for fields in json.loads(cases.read_text())]
@@ -97,6 +103,7 @@ def dump(out: Path, cases: Path, match: str, every: int, sass: Path | None) -> N
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="same_code_") as cache, out.open("a") as file:
         os.environ["TRITON_CACHE_DIR"] = cache
+        os.environ["TRITON_DISABLE_LINE_INFO"] = str(int(not line_info))
         for done, case in enumerate(todo, 1):
             kernels = [_code(one, case, sass) for one in _compile(case)]
             file.write(json.dumps({"case": case.key, "kernels": kernels}) + "\n")
@@ -218,9 +225,8 @@ def _compile(case: Case) -> list[_Compiled]:
         compiled.append(launcher.compile_for(*arguments))
         return compiled[-1]
 
-    resources.compile_for = (
-        compile_for  # keeps what compile_forward and compile_backward do not return
-    )
+    # Keep the compiled kernels, which compile_forward and compile_backward do not return.
+    resources.compile_for = compile_for  # type: ignore[attr-defined, assignment]
     dtype = getattr(torch, case.dtype)
     x = torch.empty(case.n_rows, case.n_cols, dtype=dtype, device="meta")
     residual = case.residual_dtype and x.to(getattr(torch, case.residual_dtype))

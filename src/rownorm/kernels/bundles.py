@@ -5,7 +5,8 @@ Kernel signatures stay flat, because the launcher binds arguments by name. There
     constants    ``SPEC: tl.constexpr = Spec(...)``, passed to ``SPEC: tl.constexpr`` parameters. Fields are UPPER CASE.
     values       ``source = Source(...)``: pointers (None where a tensor is absent), tensors and run-time integers.
 
-Triton turns a constant into a run-time value when a bundle with it is assigned to a plain name. So no bundle mixes both.
+Triton turns a constant into a run-time value when a bundle with it is assigned to a plain name, so no bundle mixes
+both. A helper cannot return None in Triton 3.6, so an optional tile is a tuple of one tile or none.
 """
 
 from typing import Any, NamedTuple
@@ -18,9 +19,7 @@ class Spec(NamedTuple):
     EPS: Any  # added to the variance; None in backward, where rstd is an input
     WEIGHT_SHIFT: Any  # x_hat is multiplied by weight + WEIGHT_SHIFT
     ACTIVATION: Any  # "relu", "silu", "gelu", "gelu_tanh" or None
-    ROUND_X_HAT_TO: (
-        Any  # x_hat is rounded to this dtype before it meets the weight; None: it is not rounded
-    )
+    ROUND_X_HAT_TO: Any  # the dtype that x_hat is rounded to before the weight is applied, or None
     COMPUTE_DTYPE: Any  # of all arithmetic: fp32, or fp64 where a row is fp64
 
 
@@ -72,10 +71,10 @@ class Outputs(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """A tensor of rows. The stride is divided by DIVISIBILITY, as in every kernel's arguments."""
+    """A tensor of rows."""
 
-    ptr: Any
-    row_stride: Any
+    ptr: Any  # None where the tensor is absent
+    row_stride: Any  # divided by DIVISIBILITY, as in a kernel's arguments, where ``memory.row_offset`` uses it
 
 
 class ParameterPointers(NamedTuple):

@@ -8,8 +8,8 @@
 
     dweight = sum over rows of dz * x_hat,  dbias = sum of dz,  dpre_bias = sum of dx
 
-Where ROUND_X_HAT_TO names a dtype, the weight saw a rounded ``x_hat``: dweight uses the rounded one. The gradient of the
-rounding itself is the identity, as in autograd.
+Where ROUND_X_HAT_TO names a dtype, the weight saw a rounded ``x_hat``: dweight uses the rounded one. The gradient of
+the rounding itself is the identity, as in autograd.
 """
 
 import triton

@@ -2,9 +2,9 @@
 
     h = x [+ pre_bias] [+ residual]
 
-Tiles are (rows, columns), a number per row is (rows, 1), a parameter is (1, columns). A tile has a power of two columns,
-a row need not have: it is a tuple of tiles, the chunks, and only the last chunks reach beyond the row. Lanes there are
-loaded as 0. Values are widened to COMPUTE_DTYPE after they are loaded and rounded once, when they are stored.
+Tiles are (rows, columns), a number per row is (rows, 1), a parameter is (1, columns). A tile has a power of two
+columns, a row need not have: it is a tuple of tiles, the chunks, and only the last chunks reach beyond the row. Lanes
+there are loaded as 0. Values are widened to COMPUTE_DTYPE after they are loaded and rounded once, when they are stored.
 
 Cache hints, measured on an H200: loads of rows with ``evict_last`` and stores with ``.cg`` (past L1) move rows 1 to 4%
 faster, even rows that are loaded once. Either hint alone makes them slower.
@@ -69,9 +69,9 @@ def round_to(x, DTYPE: tl.constexpr, COMPUTE_DTYPE: tl.constexpr):
 def load_pipelined(pointers, ok, COMPUTE_DTYPE: tl.constexpr, UNPACK_PAIRS: tl.constexpr = True):
     """A tile that a software-pipelined loop loads, in COMPUTE_DTYPE; 0 where ``ok`` is false.
 
-    The compiler turns such a load into a copy to shared memory some iterations earlier (Triton 3.6 drops its hint); with
-    one stage it is a plain load. For two bf16 in one word of shared memory the compiler emits three instructions: it
-    extracts the upper one, then shifts it back. UNPACK_PAIRS takes two, in some kernels with more registers.
+    The compiler turns such a load into a copy to shared memory some iterations earlier (Triton 3.6 drops its hint);
+    with one stage it is a plain load. For two bf16 in one word of shared memory the compiler emits three instructions:
+    it extracts the upper one, then shifts it back. UNPACK_PAIRS takes two, in some kernels with more registers.
     """
     x = tl.load(pointers, mask=ok, other=0.0, eviction_policy="evict_last")
     IS_BF16: tl.constexpr = x.dtype == tl.bfloat16 and COMPUTE_DTYPE == tl.float32

@@ -69,8 +69,9 @@ def all_rows(ok):
 def refined_mean(h, inside, n):
     """The mean of a tile's rows, ``n`` columns each, rounded once.
 
-    A sum rounds at every step. But ``h - mean`` is nearly exact even where the mean is 1e4 times the standard deviation,
-    so the mean of these deviations is the rounding error of the first mean. A constant row gets its own value.
+    A sum rounds at every step. But ``h - mean`` is nearly exact even where the mean is 1e4 times the standard
+    deviation, so the mean of these deviations is the rounding error of the first mean. A constant row gets its own
+    value.
     """
     share = reciprocal(n)
     mean = tl.sum(h * share, axis=1, keep_dims=True)  # the sum of h itself could overflow

@@ -1,4 +1,4 @@
-"""16-bit numbers in registers, two to a word, so that a thread with many of them has registers left for other values."""
+"""16-bit numbers in registers, two to a word: a thread with many of them has registers left for other values."""
 
 import triton
 import triton.language as tl
@@ -22,8 +22,8 @@ def pack(x, PACK: tl.constexpr):
 def unpack(x, DTYPE: tl.constexpr, PACK: tl.constexpr):
     """A packed tile of dtype DTYPE, in fp32.
 
-    The words go through inline PTX that the compiler cannot see into. Otherwise it would notice that several uses unpack
-    the same words, do it once, and keep the result in twice the registers.
+    The words go through inline PTX that the compiler cannot see into. Otherwise it would notice that several uses
+    unpack the same words, do it once, and keep the result in twice the registers.
     """
     if PACK:
         words = tl.inline_asm_elementwise(

@@ -157,8 +157,8 @@ def _column_sums_call(
 def _column_sums_tile(problem: Problem) -> tuple[int, int, int]:
     """(rows, columns, warps) of a tile of ``column_sums``: small enough for many programs, with enough work for each.
 
-    Short rows leave many partial sums of few columns, wide rows few sums of many. An NVIDIA GPU loads at least 8 columns
-    of fp32 (a 32-byte sector). Only the width decides, so another number of rows compiles nothing.
+    Short rows leave many partial sums of few columns, wide rows few sums of many. An NVIDIA GPU loads at least 8
+    columns of fp32 (a 32-byte sector). Only the width decides, so another number of rows compiles nothing.
     """
     if problem.n_cols <= 4096 and problem.device.arch.startswith("sm_"):
         return 512, 8, 8
@@ -186,8 +186,8 @@ def problem_of(
 def prepare(
     given: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> PreparedCall:
-    """Plan and compile. The result maps tensors like ``given`` to their ``Gradients``, for tensors with the same shapes,
-    strides, dtypes and alignment.
+    """Plan and compile. The result maps tensors like ``given`` to their ``Gradients``, for tensors with the same
+    shapes, strides, dtypes and alignment.
     """
     dy, dh, h, pre_bias, weight, bias, _, rstd = given
     problem = problem_of(h, dy, has_residual, program, wanted)

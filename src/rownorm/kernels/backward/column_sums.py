@@ -2,8 +2,8 @@
 
     dweight = sum over rows of dz * x_hat,  dbias = sum of dz,  dpre_bias = sum of dx
 
-Every backward kernel keeps the sums over its own rows in registers. A single program, cluster or group stores them as the
-result; several store one row each of a matrix of partial sums, and ``column_sums`` adds these up in a fixed order.
+Every backward kernel keeps the sums over its own rows in registers. A single program, cluster or group stores them as
+the result; several store one row each of a matrix of partial sums, and ``column_sums`` adds these up in a fixed order.
 """
 
 from typing import Any, NamedTuple
@@ -69,7 +69,7 @@ def column_sums(
     BLOCK_ROWS: tl.constexpr,  # partial sums that are added at a time
     BLOCK_COLS: tl.constexpr,  # columns of a program
 ):
-    """A program adds up BLOCK_COLS columns of one parameter. Each has little to do, so many small programs are fastest."""
+    """A program adds up BLOCK_COLS columns of one parameter. Many small programs are faster than few large ones."""
     n_cols = n_cols * DIVISIBILITY
     n_blocks = tl.cdiv(n_cols, BLOCK_COLS)
     parameter = tl.program_id(0) // n_blocks  # which of those that are not None

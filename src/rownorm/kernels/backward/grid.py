@@ -13,8 +13,8 @@ A group of ``n_parts`` programs computes every n-th row, n groups in all. In eve
 so that the messages of the other programs have arrived when they are needed (``exchange.grid``). In registers: the
 parameters and the sums over rows of a program's columns, and one part of a row.
 
-The launch must be cooperative, because programs wait for each other. Arithmetic is in fp32 only: a message is one word of
-two numbers.
+The launch must be cooperative, because programs wait for each other. Arithmetic is in fp32 only: a message is one word
+of two numbers.
 """
 
 from typing import Any, NamedTuple

@@ -16,15 +16,14 @@ import triton
 import triton.language as tl
 
 from ..activations import is_precise
-from ..bundles import Matrix, ParameterPointers, Spec
+from ..bundles import ParameterPointers, Spec
 from ..gradient import gradient_before_affine, store_dx
-from ..memory import load_parameter, load_parameters, row_offset, widen
+from ..memory import load_parameter, load_parameters, widen
 
 
 @triton.jit
-def _load_row(rows, row, cols, ok, DIVISIBILITY: tl.constexpr, COMPUTE_DTYPE: tl.constexpr):
-    """Columns of one row of a ``Matrix``, in COMPUTE_DTYPE."""
-    pointers = rows.ptr + row_offset(rows, row, DIVISIBILITY) + cols
+def _load(pointers, ok, COMPUTE_DTYPE: tl.constexpr):
+    """A part of a row, (1, BLOCK_COLS); 0 where ``ok`` is false."""
     return widen(tl.load(pointers, mask=ok, other=0.0), COMPUTE_DTYPE)
 
 
@@ -61,7 +60,7 @@ def backward_sums(
     COMPUTE_DTYPE: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
 ):
-    """A program computes both sums of one part of one row. Constants without a comment: ``bundles.Spec``, ``Tiling``."""
+    """A program computes both sums of one part of one row. Constants without a comment: see ``bundles``."""
     SPEC: tl.constexpr = Spec(CENTER, None, WEIGHT_SHIFT, ACTIVATION, ROUND_X_HAT_TO, COMPUTE_DTYPE)
     # The dtypes of these tensors are those of their gradients.
     PRECISE: tl.constexpr = is_precise(dy_ptr, h_ptr, pre_bias_ptr, weight_ptr, bias_ptr)
@@ -69,8 +68,8 @@ def backward_sums(
     row = pid // n_parts
     first_col = (pid % n_parts).to(tl.int32) * part_blocks * BLOCK_COLS
     end_col = tl.minimum(first_col + part_blocks * BLOCK_COLS, n_cols * DIVISIBILITY)
-    dy_rows = Matrix(dy_ptr, dy_row_stride)
-    h_rows = Matrix(h_ptr, h_row_stride)
+    h_row = row * h_row_stride * DIVISIBILITY
+    dy_row = row * dy_row_stride * DIVISIBILITY
     parameter_pointers = ParameterPointers(weight_ptr, bias_ptr)
     rstd = tl.load(rstd_ptr + row)
     mu = tl.load(mu_ptr + row) if CENTER else tl.zeros_like(rstd)
@@ -83,10 +82,10 @@ def backward_sums(
         ok = cols < end_col
         pre_bias = load_parameter(pre_bias_ptr, cols, ok)
         parameters = load_parameters(parameter_pointers, cols, ok)
-        h = _load_row(h_rows, row, cols, ok, DIVISIBILITY, COMPUTE_DTYPE)
+        h = _load(h_ptr + h_row + cols, ok, COMPUTE_DTYPE)
         if len(pre_bias) > 0:
             h += widen(pre_bias[0], COMPUTE_DTYPE)
-        dy = _load_row(dy_rows, row, cols, ok, DIVISIBILITY, COMPUTE_DTYPE)
+        dy = _load(dy_ptr + dy_row + cols, ok, COMPUTE_DTYPE)
         x_hat = (tl.where(ok, h - mu, 0.0) if CENTER else h) * rstd
         _, _, g = gradient_before_affine(dy, x_hat, parameters, 0, SPEC, PRECISE)
         sum_gx += g * x_hat
@@ -152,9 +151,6 @@ def backward_apply(
     group = pid // n_col_blocks
     cols = (pid % n_col_blocks) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
     ok = cols < n_cols
-    dy_rows = Matrix(dy_ptr, dy_row_stride)
-    dh_rows = Matrix(dh_ptr, dh_row_stride)
-    h_rows = Matrix(h_ptr, h_row_stride)
     pre_bias = load_parameter(pre_bias_ptr, cols, ok)
     parameters = load_parameters(ParameterPointers(weight_ptr, bias_ptr), cols, ok)
     parts = tl.arange(0, BLOCK_PARTS)[None, :]
@@ -166,10 +162,12 @@ def backward_apply(
 
     first_row = tl.cast(group, tl.int64) * rows_per_program
     for row in range(first_row, tl.minimum(first_row + rows_per_program, n_rows)):
-        h = _load_row(h_rows, row, cols, ok, DIVISIBILITY, COMPUTE_DTYPE)
+        h_row = row * h_row_stride * DIVISIBILITY
+        h = _load(h_ptr + h_row + cols, ok, COMPUTE_DTYPE)
         if len(pre_bias) > 0:
             h += widen(pre_bias[0], COMPUTE_DTYPE)
-        dy = _load_row(dy_rows, row, cols, ok, DIVISIBILITY, COMPUTE_DTYPE)
+        dy_row = row * dy_row_stride * DIVISIBILITY
+        dy = _load(dy_ptr + dy_row + cols, ok, COMPUTE_DTYPE)
         rstd = tl.load(rstd_ptr + row)
         mu = tl.load(mu_ptr + row) if CENTER else tl.zeros_like(rstd)
         slots = parts_ptr + row * n_parts + parts
@@ -183,7 +181,8 @@ def backward_apply(
             dx -= tl.sum(sum_g, axis=1, keep_dims=True) / n
         dx *= rstd
         if dh_ptr is not None:
-            dx += _load_row(dh_rows, row, cols, ok, DIVISIBILITY, COMPUTE_DTYPE)
+            dh_row = row * dh_row_stride * DIVISIBILITY
+            dx += _load(dh_ptr + dh_row + cols, ok, COMPUTE_DTYPE)
 
         store_dx(dx_ptr, dresidual_ptr, row * n_cols + cols, dx, ok)
         if dpre_bias_partial_ptr is not None:

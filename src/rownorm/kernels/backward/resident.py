@@ -6,8 +6,9 @@
     dweight = sum over rows of dz * x_hat,  dbias = sum of dz,  dpre_bias = sum of dx
 
 Regimes tile, resident and, with CLUSTER_SIZE > 1, cluster: there the programs of a thread block cluster share a row and
-exchange a and b. The grid is persistent: a program computes many tiles of BLOCK_ROWS rows. In registers: the parameters,
-the sums over rows, and x_hat and g of one tile. The next tiles are on their way to shared memory (NUM_STAGES).
+exchange a and b. The grid is persistent: a program computes many tiles of BLOCK_ROWS rows. In registers: the
+parameters, the sums over rows, and x_hat and g of one tile. The next tiles are on their way to shared memory
+(NUM_STAGES).
 """
 
 from typing import Any, NamedTuple
@@ -40,6 +41,28 @@ from ..moments import add_chunks, sum_both
 from .column_sums import SumPointers, store_column_sums
 
 
+class _Settings(NamedTuple):
+    """Constants: how this kernel does its work. The kernel's signature explains those without a comment."""
+
+    DIVISIBILITY: Any
+    LOAD_DY_WITH_H: Any
+    SUM_ROWS: Any
+    CLUSTER_SIZE: Any
+    SEND_PER_WARP: Any  # warps send their own sums to the cluster, without waiting for the program's other warps
+    NUM_WARPS: Any
+    PRECISE: Any  # results of more than 16 bits: see activations
+    LATENCY_HIDDEN: Any  # see activations.activation_gradient
+
+
+class _Inputs(NamedTuple):
+    """What is loaded for every tile, and what stays in registers."""
+
+    dy: Any  # a ``Matrix``
+    h: Any
+    pre_bias: Any  # chunks, an empty tuple where absent
+    parameters: Any
+
+
 class _Rows(NamedTuple):
     """The rows of one tile: their numbers and which of them exist, both (rows, 1)."""
 
@@ -61,6 +84,99 @@ def _load_statistics(statistics, rows, SPEC: tl.constexpr):
         mu = tl.full((1, 1), tl.sum(mu), mu.dtype)
         rstd = tl.full((1, 1), tl.sum(rstd), rstd.dtype)
     return mu, rstd
+
+
+@triton.jit
+def _load_chunk(matrix, rows, cols, ok, SPEC: tl.constexpr, SETTINGS: tl.constexpr):
+    """Columns of a tile's rows of a ``Matrix``."""
+    offset = row_offset(matrix, rows.index, SETTINGS.DIVISIBILITY)
+    return load_pipelined(matrix.ptr + offset + cols, ok, SPEC.COMPUTE_DTYPE)
+
+
+@triton.jit
+def _load_tile(
+    inputs,
+    rows,
+    columns,
+    SPEC: tl.constexpr,
+    TILING: tl.constexpr,
+    SETTINGS: tl.constexpr,
+):
+    """(h, dy, which columns exist) of a tile, in chunks; dy is an empty tuple without LOAD_DY_WITH_H."""
+    h = ()
+    dy = ()
+    inside = ()
+    for c in tl.static_range(TILING.NUM_CHUNKS):
+        cols, col_ok = chunk(columns, c, TILING)
+        ok = rows.ok & col_ok
+        h_chunk = _load_chunk(inputs.h, rows, cols, ok, SPEC, SETTINGS)
+        if len(inputs.pre_bias) > 0:
+            h_chunk += widen(inputs.pre_bias[c], SPEC.COMPUTE_DTYPE)
+        h = h + (h_chunk,)
+        if SETTINGS.LOAD_DY_WITH_H:
+            dy = dy + (_load_chunk(inputs.dy, rows, cols, ok, SPEC, SETTINGS),)
+        inside = inside + (col_ok,)
+    return h, dy, inside
+
+
+@triton.jit
+def _gradients(
+    x_hat,
+    dy,
+    inputs,
+    rows,
+    columns,
+    dweight,
+    dbias,
+    SPEC: tl.constexpr,
+    TILING: tl.constexpr,
+    SETTINGS: tl.constexpr,
+):
+    """(g, g * x_hat, dweight and dbias with this tile added), in chunks."""
+    g = ()
+    products = ()
+    next_dweight = ()
+    next_dbias = ()
+    for c in tl.static_range(TILING.NUM_CHUNKS):
+        if SETTINGS.LOAD_DY_WITH_H:
+            dy_chunk = dy[c]
+        else:
+            cols, col_ok = chunk(columns, c, TILING)
+            dy_chunk = _load_chunk(inputs.dy, rows, cols, rows.ok & col_ok, SPEC, SETTINGS)
+        seen, dz, g_chunk = gradient_before_affine(
+            dy_chunk,
+            x_hat[c],
+            inputs.parameters,
+            c,
+            SPEC,
+            SETTINGS.PRECISE,
+            SETTINGS.LATENCY_HIDDEN,
+        )
+        g = g + (g_chunk,)
+        products = products + (g_chunk * x_hat[c],)
+        next_dweight = next_dweight + (dweight[c] + _rows_or_sum(dz * seen, SETTINGS.SUM_ROWS),)
+        next_dbias = next_dbias + (dbias[c] + _rows_or_sum(dz, SETTINGS.SUM_ROWS),)
+    return g, products, next_dweight, next_dbias
+
+
+@triton.jit
+def _row_sums(products, g, slots, turn, CENTER: tl.constexpr, SETTINGS: tl.constexpr):
+    """The sums of g * x_hat and, if CENTER, of g over whole rows: (rows, 1), or numbers in a cluster."""
+    a = add_chunks(products)
+    b = add_chunks(g) if CENTER else tl.zeros_like(a)
+    if SETTINGS.SEND_PER_WARP:
+        send_from_warps(slots, a, b, turn, SETTINGS.NUM_WARPS)
+        return received_sums(slots, turn, SETTINGS.CLUSTER_SIZE * SETTINGS.NUM_WARPS)
+    else:
+        if CENTER:
+            a, b = sum_both(a, b)
+        else:
+            a = tl.sum(a, axis=1, keep_dims=True)
+            b = tl.zeros_like(a)
+        if SETTINGS.CLUSTER_SIZE > 1:
+            send(slots, tl.sum(a), tl.sum(b), turn)
+            a, b = received_sums(slots, turn, SETTINGS.CLUSTER_SIZE)
+        return a, b
 
 
 @triton.jit
@@ -137,9 +253,6 @@ def backward_resident(
     TILING: tl.constexpr = Tiling(
         BLOCK_COLS, NUM_CHUNKS, FULL_CHUNKS=NUM_CHUNKS if EVEN_COLS else 0
     )
-    PRECISE: tl.constexpr = is_precise(dx_ptr, dresidual_ptr, dpre_bias_ptr, dweight_ptr, dbias_ptr)
-    # Measured: for tiles of several rows, more instructions of low latency are faster.
-    LATENCY_HIDDEN: tl.constexpr = LOAD_DY_WITH_H and BLOCK_ROWS == 1
     # With one warp there is no synchronization to save, and the slots limit the number of senders.
     SEND_PER_WARP: tl.constexpr = (
         CLUSTER_SIZE > 1
@@ -147,8 +260,17 @@ def backward_resident(
         and CLUSTER_SIZE * NUM_WARPS <= MAX_SENDERS
         and BLOCK_COLS >= 4 * 32 * NUM_WARPS
     )
-    NUM_SENDERS: tl.constexpr = CLUSTER_SIZE * NUM_WARPS if SEND_PER_WARP else CLUSTER_SIZE
-    SUM_SHAPE: tl.constexpr = 1 if SUM_ROWS else BLOCK_ROWS
+    SETTINGS: tl.constexpr = _Settings(
+        DIVISIBILITY,
+        LOAD_DY_WITH_H,
+        SUM_ROWS,
+        CLUSTER_SIZE,
+        SEND_PER_WARP,
+        NUM_WARPS,
+        is_precise(dx_ptr, dresidual_ptr, dpre_bias_ptr, dweight_ptr, dbias_ptr),
+        # Measured: for tiles of several rows, more instructions of low latency are faster.
+        LATENCY_HIDDEN=LOAD_DY_WITH_H and BLOCK_ROWS == 1,
+    )
 
     n_cols = n_cols * DIVISIBILITY
     share = 1.0 / tl.cast(n_cols, COMPUTE_DTYPE)  # of a column in a mean
@@ -158,13 +280,14 @@ def backward_resident(
     first_col = (tl.program_id(0) % CLUSTER_SIZE) * (NUM_CHUNKS * BLOCK_COLS)
     row_lanes = tl.arange(0, BLOCK_ROWS)[:, None]
     columns = Columns(first_col + tl.arange(0, BLOCK_COLS)[None, :], n_cols)
-    dy_rows = Matrix(dy_ptr, dy_row_stride)
     dh_rows = Matrix(dh_ptr, dh_row_stride)
-    h_rows = Matrix(h_ptr, h_row_stride)
-    statistics = Statistics(mu_ptr, rstd_ptr)
     pre_bias = load_chunks(pre_bias_ptr, columns, 0, NUM_CHUNKS, TILING)
     parameter_pointers = ParameterPointers(weight_ptr, bias_ptr)
     parameters = load_parameter_chunks(parameter_pointers, columns, 0, NUM_CHUNKS, TILING)
+    inputs = _Inputs(
+        Matrix(dy_ptr, dy_row_stride), Matrix(h_ptr, h_row_stride), pre_bias, parameters
+    )
+    SUM_SHAPE: tl.constexpr = 1 if SUM_ROWS else BLOCK_ROWS
     dpre_bias = _zeros(SUM_SHAPE, TILING, COMPUTE_DTYPE)
     dweight = _zeros(SUM_SHAPE, TILING, COMPUTE_DTYPE)
     dbias = _zeros(SUM_SHAPE, TILING, COMPUTE_DTYPE)
@@ -178,60 +301,17 @@ def backward_resident(
         tile = program + turn * step
         row_index = tl.cast(tile, tl.int64) * BLOCK_ROWS + row_lanes
         rows = _Rows(row_index, in_range(row_index, n_rows, BLOCK_ROWS == 1))
-        mu, rstd = _load_statistics(statistics, rows, SPEC)
-        h = ()
-        dy = ()
-        inside = ()
-        for c in tl.static_range(NUM_CHUNKS):
-            cols, col_ok = chunk(columns, c, TILING)
-            ok = rows.ok & col_ok
-            h_row = row_offset(h_rows, rows.index, DIVISIBILITY)
-            own_h = load_pipelined(h_ptr + h_row + cols, ok, COMPUTE_DTYPE)
-            if pre_bias_ptr is not None:
-                own_h += widen(pre_bias[c], COMPUTE_DTYPE)
-            h = h + (own_h,)
-            if LOAD_DY_WITH_H:
-                dy_row = row_offset(dy_rows, rows.index, DIVISIBILITY)
-                dy = dy + (load_pipelined(dy_ptr + dy_row + cols, ok, COMPUTE_DTYPE),)
-            inside = inside + (col_ok,)
+        mu, rstd = _load_statistics(Statistics(mu_ptr, rstd_ptr), rows, SPEC)
+        h, dy, inside = _load_tile(inputs, rows, columns, SPEC, TILING, SETTINGS)
         x_hat = x_hat_chunks(h, mu, rstd, inside, SPEC)
-
-        g = ()
-        products = ()
-        next_dweight = ()
-        next_dbias = ()
-        for c in tl.static_range(NUM_CHUNKS):
-            if LOAD_DY_WITH_H:
-                own_dy = dy[c]
-            else:
-                cols, col_ok = chunk(columns, c, TILING)
-                dy_row = row_offset(dy_rows, rows.index, DIVISIBILITY)
-                own_dy = load_pipelined(dy_ptr + dy_row + cols, rows.ok & col_ok, COMPUTE_DTYPE)
-            seen, dz, own_g = gradient_before_affine(
-                own_dy, x_hat[c], parameters, c, SPEC, PRECISE, LATENCY_HIDDEN
-            )
-            g = g + (own_g,)
-            products = products + (own_g * x_hat[c],)
-            next_dweight = next_dweight + (dweight[c] + _rows_or_sum(dz * seen, SUM_ROWS),)
-            next_dbias = next_dbias + (dbias[c] + _rows_or_sum(dz, SUM_ROWS),)
-        a = add_chunks(products)
-        b = add_chunks(g) if CENTER else tl.zeros_like(a)
-        if SEND_PER_WARP:
-            send_from_warps(slots, a, b, turn, NUM_WARPS)
-        else:
-            if CENTER:
-                a, b = sum_both(a, b)
-            else:
-                a = tl.sum(a, axis=1, keep_dims=True)
-                b = tl.zeros_like(a)
-            if CLUSTER_SIZE > 1:
-                send(slots, tl.sum(a), tl.sum(b), turn)
+        g, products, next_dweight, next_dbias = _gradients(
+            x_hat, dy, inputs, rows, columns, dweight, dbias, SPEC, TILING, SETTINGS
+        )
         if dweight_partial_ptr is not None:
             dweight = next_dweight
         if dbias_partial_ptr is not None:
             dbias = next_dbias
-        if CLUSTER_SIZE > 1:
-            a, b = received_sums(slots, turn, NUM_SENDERS)
+        a, b = _row_sums(products, g, slots, turn, CENTER, SETTINGS)
 
         # rstd * (g - b - a * x_hat), arranged so that each element takes as few instructions as possible.
         slope = -(a * share) * rstd
@@ -247,8 +327,7 @@ def backward_resident(
                 dx += offset
             dx = tl.fma(g[c], tl.broadcast_to(rstd, g[c].shape), dx)
             if dh_ptr is not None:
-                dh_row = row_offset(dh_rows, rows.index, DIVISIBILITY)
-                dx += load_pipelined(dh_ptr + dh_row + cols, ok, COMPUTE_DTYPE)
+                dx += _load_chunk(dh_rows, rows, cols, ok, SPEC, SETTINGS)
             store_dx(dx_ptr, dresidual_ptr, rows.index * n_cols + cols, dx, ok)
             next_dpre_bias = next_dpre_bias + (dpre_bias[c] + _rows_or_sum(dx, SUM_ROWS),)
         if dpre_bias_partial_ptr is not None:

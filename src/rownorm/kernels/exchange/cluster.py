@@ -8,14 +8,14 @@ has message slots in its shared memory, a double buffer, so that a fast program 
     buffer 1   the same                                              byte 256
     two mbarriers, one for each buffer                               byte 512
 
-Senders are the programs of the cluster, or their warps. A pair is sent to all programs at once (``st.async``) and counts
-at the receiver's mbarrier, which completes when all pairs have arrived. There is no fence, no flush of L1 and no barrier
-of the whole cluster between two turns: they cost more than the exchange. There is none at the end either: a program that
-has received all pairs of the last turn is sent nothing more, and what it sent arrives without it.
+Senders are the programs of the cluster, or their warps. A pair is sent to all programs at once (``st.async``) and
+counts at the receiver's mbarrier, which completes when all pairs have arrived. There is no fence, no flush of L1 and no
+barrier of the whole cluster between two turns: they cost more than the exchange. There is none at the end either: a
+program that has received all pairs of the last turn is sent nothing more, and what it sent arrives without it.
 
-Two buffers suffice only if no warp of a program is two turns behind another warp. So what a program sends must come from
-a reduction that synchronizes all its warps, such as the sums over a tile as wide as the program, or the program has one
-warp. Warps that send for themselves wait for each other's pairs in every turn.
+Two buffers suffice only if no warp of a program is two turns behind another warp. So what a program sends must come
+from a reduction that synchronizes all its warps, such as the sums over a tile as wide as the program, or the program
+has one warp. Warps that send for themselves wait for each other's pairs in every turn.
 """
 
 import triton
@@ -26,7 +26,7 @@ MAX_SENDERS = tl.constexpr(32)
 
 @triton.jit
 def open_slots():
-    """The shared-memory address of this program's message slots. Call ``wait_for_cluster`` before the first ``send``."""
+    """The shared-memory address of this program's message slots. ``wait_for_cluster`` must follow before a ``send``."""
     return tl.inline_asm_elementwise(
         """
         {

@@ -6,9 +6,9 @@ with the next rows, and fetches what it was sent some rows later.
 
     messages   (n_rows, n_parts) words of 64 bits, two fp32 numbers each, from the program with that part of that row
 
-A word is its own flag. All words are 0 when the grid starts, and no message is 0: where both numbers are 0, the first is
-sent as -0. So there is no counter, no fence, and no order among words to keep. A word is written once, and a load returns
-either all of it or 0; in that case it is loaded again.
+A word is its own flag. All words are 0 when the grid starts, and no message is 0: where both numbers are 0, the first
+is sent as -0. So there is no counter, no fence, and no order among words to keep. A word is written once, and a load
+returns either all of it or 0; in that case it is loaded again.
 
 A program that waits for one that has not started waits forever. So the launch must be cooperative: it starts all
 programs at once, or fails.

@@ -89,7 +89,7 @@ def _load_chunks(
 
 @triton.jit
 def _load_row(x, residual, row, columns, TILING: tl.constexpr, SETTINGS: tl.constexpr):
-    """This program's columns of a row of x and of the residual. x, residual: ``Matrix``, strides in elements."""
+    """This program's columns of a row of x and of the residual. x, residual: ``Matrix`` with strides in elements."""
     # No hint where rows of two tensors are prefetched: with one, LayerNorm of 131072 columns takes a sixth longer.
     NO_HINT: tl.constexpr = residual.ptr is not None and SETTINGS.PREFETCH_ROWS
     EVICTION: tl.constexpr = "" if NO_HINT else "evict_last"
@@ -186,15 +186,15 @@ def _careful_moments(
 
     m2, mu: from the first pass, too inaccurate for this row.
     """
-    for again in range(0, 2):
+    for turn in range(0, 2):
         # First the mean, from h / n because the sum of h could overflow; then the deviations from it.
-        origin = tl.where(again == 0, 0.0, mu)
-        factor = tl.where(again == 0, reciprocal(n), 1.0)
+        origin = tl.where(turn == 0, 0.0, mu)
+        factor = tl.where(turn == 0, reciprocal(n), 1.0)
         total, squares = _reloaded_sums(
             slots, exchange, origin, factor, source, columns, None, TILING, SETTINGS
         )
         exchange += 1
-        mu, m2 = moments_about(origin, total, squares, tl.where(again == 0, 1.0, n))
+        mu, m2 = moments_about(origin, total, squares, tl.where(turn == 0, 1.0, n))
     rstd = inverse_std(m2, n, SPEC, SETTINGS.FAST_RSTD)
     stored_mu, stored_rstd = mu, rstd
     DTYPE: tl.constexpr = SETTINGS.STORED_H_DTYPE
@@ -322,7 +322,9 @@ def forward_cluster(
     residual_stride = tl.cast(residual_row_stride, tl.int64) * DIVISIBILITY
     x_rows = Matrix(x_ptr, x_stride)
     residual_rows = Matrix(residual_ptr, residual_stride)
-    pointers = Source(x_ptr, residual_ptr, pre_bias_ptr, None, None)  # of any row
+    source = Source(
+        x_ptr, residual_ptr, pre_bias_ptr, None, None
+    )  # x and residual are in a ``_Row``
     parameter_pointers = ParameterPointers(weight_ptr, bias_ptr)
     n_turns = tl.cast(tl.cdiv(n_rows - row, step), tl.int32)  # in 64 bits, since cdiv adds first
 
@@ -345,7 +347,7 @@ def forward_cluster(
             this_row = loaded
 
         outputs = Outputs(y_ptr, h_ptr, row * n_cols)
-        total, squares = _sums(this_row, pointers, outputs, columns, CENTER, TILING, SETTINGS)
+        total, squares = _sums(this_row, source, outputs, columns, CENTER, TILING, SETTINGS)
         if not KEEP_PARAMETERS:
             parameters = load_parameter_chunks(
                 parameter_pointers, columns, 0, LOADED_CHUNKS, TILING
@@ -361,18 +363,18 @@ def forward_cluster(
         if CENTER and not centered:
             own = ColumnRange(first_col, end_col)
             x_row, residual_row = row * x_stride, row * residual_stride
-            source = Source(x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row)
+            again = Source(x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row)
             exchange, mu, rstd, stored_mu, stored_rstd = _careful_moments(
-                slots, exchange, squares, mu, source, own, n, SPEC, TILING, SETTINGS
+                slots, exchange, squares, mu, again, own, n, SPEC, TILING, SETTINGS
             )
             y = Outputs(y_ptr, None, row * n_cols)  # h is stored already
             LOOP: tl.constexpr = Chunking(BLOCK_COLS, EVEN_COLS=False)
             tile_mu = tl.full((1, 1), mu, tl.float32)
             tile_rstd = tl.full((1, 1), rstd, tl.float32)
-            apply_range(source, own, parameter_pointers, y, tile_mu, tile_rstd, SPEC, LOOP, True)
+            apply_range(again, own, parameter_pointers, y, tile_mu, tile_rstd, SPEC, LOOP, True)
         else:
             y = Outputs(y_ptr, None, row * n_cols)
-            row_data = _RowData(this_row, pointers, mu, rstd, parameters, parameter_pointers)
+            row_data = _RowData(this_row, source, mu, rstd, parameters, parameter_pointers)
             _store_y(row_data, y, columns, SPEC, TILING, SETTINGS)
         store_statistics(Statistics(mu_ptr, rstd_ptr), row, stored_mu, stored_rstd, rank == 0)
         row += step

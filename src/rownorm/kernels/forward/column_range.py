@@ -65,7 +65,7 @@ def reloaded_sums(
     BLOCK_COLS: tl.constexpr,
     VECTOR_WIDTH: tl.constexpr,
 ):
-    """The sums of ``(h - origin) * factor`` and of ``(h - origin)^2`` in fp32, with h rounded to ROUND_H_TO, if not None.
+    """The sums of ``(h - origin) * factor`` and of ``(h - origin)^2`` in fp32. ROUND_H_TO: as in ``_range_sums``.
 
     For a program that has these columns in registers and rarely needs these sums: this code takes few registers.
     VECTOR_WIDTH: see ``moments.sum_vectors``.
@@ -93,8 +93,9 @@ def range_moments(
     """(mean, m2); (0, sum of squares) if not CENTER.
 
     One pass, and another one where the columns are not centered (see ``moments_about_zero``). That one takes deviations
-    from ``origin``, the mean of the first chunk. It is far from the mean of all chunks only where chunks differ, and then
-    the variance is large too: with k chunks, at most k times the rounding errors of a third pass, whatever the data.
+    from ``origin``, the mean of the first chunk. It is far from the mean of all chunks only where chunks differ, and
+    then the variance is large too: with k chunks, at most k times the rounding errors of a third pass, whatever the
+    data.
     """
     total, squares = _range_sums(None, source, columns, None, SPEC, CHUNKING)
     if SPEC.CENTER:
@@ -148,9 +149,9 @@ def apply_range(
     CHUNKING: tl.constexpr,
     EVICT_FIRST: tl.constexpr,
 ):
-    """Store y, and h if there is a pointer for it. The last chunk comes first, because it was loaded last and is in the cache.
+    """Store y, and h if there is a pointer for it. mu, rstd: (1, 1).
 
-    mu, rstd: (1, 1).
+    The last chunk comes first, because it was loaded last and is still in the cache.
     """
     lanes = tl.arange(0, CHUNKING.BLOCK_COLS)[None, :]
     n_chunks = tl.cdiv(columns.end - columns.start, CHUNKING.BLOCK_COLS)

@@ -112,23 +112,22 @@ def forward_moments(
     CHUNKING: tl.constexpr = Chunking(BLOCK_COLS, EVEN_COLS)
     pid = tl.program_id(0).to(tl.int64)
     row = pid // n_parts
+    start = (pid % n_parts).to(tl.int32) * part_blocks * BLOCK_COLS
+    end = tl.minimum(start + part_blocks * BLOCK_COLS, n_cols * DIVISIBILITY)
+    columns = ColumnRange(start, end)
     x_row = row * x_row_stride * DIVISIBILITY
     residual_row = row * residual_row_stride * DIVISIBILITY
     source = Source(x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row)
-    start = (pid % n_parts).to(tl.int32) * part_blocks * BLOCK_COLS
-    columns = ColumnRange(
-        start, tl.minimum(start + part_blocks * BLOCK_COLS, n_cols * DIVISIBILITY)
-    )
-    slot = pid + tl.zeros((1, 1), tl.int64)
-    m2_slot = slot + tl.cast(n_rows, tl.int64) * n_parts
 
     mean, m2 = range_moments(source, columns, SPEC, CHUNKING)
+    slot = pid + tl.zeros((1, 1), tl.int64)
+    n_slots = tl.cast(n_rows, tl.int64) * n_parts
     tl.store(parts_ptr + slot, mean)
-    tl.store(parts_ptr + m2_slot, m2)
+    tl.store(parts_ptr + slot + n_slots, m2)
     if stored_h_parts_ptr is not None:
         mean, m2 = stored_range_moments(mean, m2, source, columns, STORED_H_DTYPE, SPEC, CHUNKING)
         tl.store(stored_h_parts_ptr + slot, mean)
-        tl.store(stored_h_parts_ptr + m2_slot, m2)
+        tl.store(stored_h_parts_ptr + slot + n_slots, m2)
 
 
 class _Split(NamedTuple):
@@ -225,6 +224,7 @@ def forward_apply(
         stored_mu, stored_rstd = _merge_parts(stored_h_parts_ptr, split, SPEC, BLOCK_PARTS)
 
     row_tile = row + tl.zeros((1, 1), tl.int64)
-    store_statistics(Statistics(mu_ptr, rstd_ptr), row_tile, stored_mu, stored_rstd, part == 0)
+    first_part = part + tl.zeros((1, 1), tl.int32) == 0
+    store_statistics(Statistics(mu_ptr, rstd_ptr), row_tile, stored_mu, stored_rstd, first_part)
     outputs = Outputs(y_ptr, h_ptr, row * n_cols)
     apply_range(source, columns, parameter_pointers, outputs, mu, rstd, SPEC, CHUNKING, EVICT_FIRST)
