@@ -86,10 +86,8 @@ def kinds(archs: Sequence[str], quick: bool) -> Iterator[tuple[Kind, Sequence[in
                 (None, "bfloat16", "float32"), (None, "silu", "gelu")
             ):
                 for options in _pre_bias(direction, center):
-                    yield (
-                        Kind("sm_90", direction, center, dtype, residual, activation, *options),
-                        dense,
-                    )
+                    kind = Kind("sm_90", direction, center, dtype, residual, activation, *options)
+                    yield kind, dense
     every_option = itertools.product(
         archs,
         ("forward", "backward"),
@@ -107,21 +105,9 @@ def kinds(archs: Sequence[str], quick: bool) -> Iterator[tuple[Kind, Sequence[in
         if activation in (None, "silu"):
             sums = 1 + center if direction == "backward" else 0
             for regime, n_rows in itertools.product(REGIMES, (8, 4096)):
-                yield (
-                    Kind(
-                        arch,
-                        direction,
-                        center,
-                        dtype,
-                        residual,
-                        activation,
-                        False,
-                        sums,
-                        n_rows,
-                        regime,
-                    ),
-                    sparse[::3],
-                )
+                kind = Kind(arch, direction, center, dtype, residual, activation)
+                kind = kind._replace(n_column_sums=sums, n_rows=n_rows, regime=regime)
+                yield kind, sparse[::3]
 
 
 def _pre_bias(direction: str, center: bool, every: bool = False) -> list[tuple[bool, int]]:
@@ -171,15 +157,11 @@ def write(out: Path, quick: bool, archs: tuple[str, ...]) -> None:
     """Plan many problems with the rownorm that Python imports."""
     import triton
 
+    from rownorm.launch import device_of
     from rownorm.launch.resources import TARGETS
 
-    try:
-        from rownorm.launch.device import INTERPRETER
-    except ImportError:  # before launch/device.py
-        from rownorm.launch.problem import INTERPRETER
-
     devices = {arch: target.device for arch, target in TARGETS.items()}
-    devices[INTERPRETER.arch] = INTERPRETER
+    devices["interpreter"] = device_of(-1)
     found: dict[str, Any] = {}
     for kind, widths in kinds(archs or tuple(devices), quick):
         found[f"{kind}, {len(widths)} widths"] = digests(kind, widths, devices)
