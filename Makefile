@@ -1,4 +1,5 @@
-# make test   sets up an environment, installs the package and runs the tests. Needs Python 3.11 or newer and a C compiler.
+# make test   sets up an environment, installs the package and runs the tests. Needs Python 3.11 or newer, a C and a C++
+#             compiler.
 #
 # PYTHON=python3.12          the interpreter to make the environment with
 # VENV= PYTHON=/opt/bin/python   use that interpreter as it is and install nothing: for a GPU machine that has its own

@@ -19,14 +19,13 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import click
 
 WIDEST = 1 << 20
 BLOCK = 1024  # widths in one digest
 ACTIVATIONS = (None, "relu", "silu", "gelu", "gelu_tanh")
-REGIMES = ("tile", "resident", "cluster", "grid", "looped", "split")
 ROWS = (1, 8, 512, 4096, 32768)
 NOT_COMPARED = ("source", "reason")
 
@@ -75,6 +74,7 @@ def sparse_widths() -> list[int]:
 
 def kinds(archs: Sequence[str], quick: bool) -> Iterator[tuple[Kind, Sequence[int]]]:
     """The kinds of problems, each with its widths."""
+    forced = regimes()
     sparse, dense = sparse_widths(), dense_widths()
     plain = list(itertools.product(("forward", "backward"), (False, True), ("bfloat16", "float32")))
     if not quick:
@@ -104,10 +104,18 @@ def kinds(archs: Sequence[str], quick: bool) -> Iterator[tuple[Kind, Sequence[in
                 yield kind, sparse
         if activation in (None, "silu"):
             sums = 1 + center if direction == "backward" else 0
-            for regime, n_rows in itertools.product(REGIMES, (8, 4096)):
+            for regime, n_rows in itertools.product(forced, (8, 4096)):
                 kind = Kind(arch, direction, center, dtype, residual, activation)
                 kind = kind._replace(n_column_sums=sums, n_rows=n_rows, regime=regime)
                 yield kind, sparse[::3]
+
+
+def regimes() -> tuple[str, ...]:
+    """The regimes of the rownorm that Python imports; an older one may have fewer."""
+    from rownorm.launch import Plan
+
+    names: tuple[str, ...] = get_args(get_type_hints(Plan)["regime"])
+    return names
 
 
 def _pre_bias(direction: str, center: bool, every: bool = False) -> list[tuple[bool, int]]:

@@ -85,36 +85,42 @@ def test_every_option_reaches_both_kernels_and_plain_pytorch(option):
     assert missing_places(option, VALUES[option]) == []
 
 
-# An option that a test adds to a copy of the package: y = gain * activation(...).
+# An option that a test adds to a copy of the package: y = option_for_tests * activation(...).
 
-ADDED_FIELD = {"program.py": [('    rounding: str = "once"\n', "    gain: float = 1.0\n")]}
+ADDED_FIELD = {
+    "program.py": [('    rounding: str = "once"\n', "    option_for_tests: float = 1.0\n")]
+}
+AFTER_ACTIVATION = (
+    '"ACTIVATION": program.activation,',
+    '"OPTION_FOR_TESTS": program.option_for_tests,',
+)
 # The other files that an option touches, beside the arithmetic of the kernels: after this text comes that text.
 ADDED_ELSEWHERE = {
     "ops/norms.py": [
-        ('    rounding: str = "once",\n', "    gain: float = 1.0,\n"),
-        ("weight_shift, activation, rounding", ", gain"),
+        ('    rounding: str = "once",\n', "    option_for_tests: float = 1.0,\n"),
+        ("weight_shift, activation, rounding", ", option_for_tests"),
     ],
     "ops/checks.py": [
         (
             '    _check_number(operation, "eps", program.eps)\n',
-            '    _check_number(operation, "gain", program.gain)\n',
+            '    _check_number(operation, "option_for_tests", program.option_for_tests)\n',
         )
     ],
     "reference.py": [
-        ("y=activate(z, program.activation)", ".mul(program.gain)"),
-        ("dz = dy.to(compute)", " * program.gain"),
+        ("y=activate(z, program.activation)", ".mul(program.option_for_tests)"),
+        ("dz = dy.to(compute)", " * program.option_for_tests"),
     ],
     "ops/cpu.py": [
-        ("y=reference.activate(z, program.activation)", ".mul(program.gain)"),
-        ("dz, rstd = dy.to(row.dtype)", " * program.gain"),
+        ("y=reference.activate(z, program.activation)", ".mul(program.option_for_tests)"),
+        ("dz, rstd = dy.to(row.dtype)", " * program.option_for_tests"),
     ],
-    "launch/forward.py": [('"ACTIVATION": program.activation,', '"GAIN": program.gain,')],
-    "launch/backward.py": [('"ACTIVATION": program.activation,', '"GAIN": program.gain,')],
+    "launch/forward.py": [AFTER_ACTIVATION],
+    "launch/backward.py": [AFTER_ACTIVATION],
 }
 
 
 def missing_in_copy(folder, *edits):
-    """The places that lack the option ``gain`` in a copy of the package with these edits."""
+    """The places that lack the option ``option_for_tests`` in a copy of the package with these edits."""
     source = Path(rownorm.__file__).parent
     shutil.copytree(source, folder / "rownorm", ignore=shutil.ignore_patterns("__pycache__", "lab"))
     for file, insertions in (pair for edit in edits for pair in edit.items()):
@@ -126,7 +132,7 @@ def missing_in_copy(folder, *edits):
         path.write_text(text)
     script = Path(option_places.__file__)
     ran = subprocess.run(
-        [sys.executable, str(script), "gain", "2.0"],
+        [sys.executable, str(script), "option_for_tests", "2.0"],
         env=os.environ | {"PYTHONPATH": str(folder), "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
@@ -147,5 +153,5 @@ def test_every_place_that_lacks_an_added_option_is_named(tmp_path):
     files = {place.split(":")[0].split(",")[0] for place in missing}
     assert files == set(ADDED_ELSEWHERE)
     assert [place for place in missing if "norms" in place] == [
-        f"ops/norms.py: {name} has no keyword gain" for name in FUNCTIONS
+        f"ops/norms.py: {name} has no keyword option_for_tests" for name in FUNCTIONS
     ]

@@ -1,6 +1,13 @@
 """A provider runs a case: rownorm, eager PyTorch, Liger, ... Each is one decorated function in a file of this folder.
 
-    @provider("liger", operations=("rms_norm",), package="liger-kernel", needs=("liger_kernel",), needs_gpu=True)
+    @provider(
+        "liger",
+        about="Liger's RMSNorm",
+        operations=("rms_norm",),
+        package="liger-kernel",
+        needs=("liger_kernel",),
+        needs_gpu=True,
+    )
     def liger(case, t):
         from liger_kernel.transformers.functional import liger_rms_norm
 
@@ -8,7 +15,9 @@
 
 The function gets a case and one set of its tensors and returns a call without arguments. The call returns the tensors
 that ``data.output_names`` lists. A case outside what the decorator declares is refused before the function is called;
-for any other limit the function raises ``Refusal``. Optional packages are imported inside the function.
+for any other limit the function raises ``Refusal``. ``options`` lists what the provider offers beside the plain norm;
+without it there are none, and a case with a pre_bias, say, is refused. Optional packages are imported inside the
+function. The commands info, check, bench and report find a provider by itself; the bars name theirs in bars/bars.py.
 """
 
 from __future__ import annotations
