@@ -8,8 +8,8 @@
 kernel a hash of its instructions, their size, and what the kernel takes of registers, stack and shared memory. A dump
 that was interrupted is resumed. ``compare`` lists the cases that differ and exits with status 1 if there are any.
 
-The assembler may number registers differently where only line numbers changed. Cases that differ for no other reason
-are equal in two dumps with ``--no-line-info``.
+Kernels are compiled without line information: with it, the assembler may allocate registers differently after an edit
+that only moves lines.
 
 For NVIDIA GPUs the hash is of the bytes of the cubin's ``.text`` section: instructions and their scheduling, without
 symbols, line information and comments. For AMD GPUs it is of the instructions and labels of the assembly.
@@ -87,7 +87,7 @@ def write_cases(table: Path, out: Path) -> None:
 @click.option("--cases", type=click.Path(path_type=Path, exists=True), default=CASES)
 @click.option("--match", default="", help="Only cases whose text matches this expression.")
 @click.option("--every", default=1, show_default=True, help="Only every n-th of those cases.")
-@click.option("--line-info/--no-line-info", default=True, help="ptxas may number registers by it.")
+@click.option("--line-info", is_flag=True, help="Keep line information, as in kernels that run.")
 @click.option("--sass", type=click.Path(path_type=Path), help="A folder for disassembled kernels.")
 def dump(
     out: Path, cases: Path, match: str, every: int, line_info: bool, sass: Path | None
@@ -283,13 +283,13 @@ def text_section(cubin: bytes) -> bytes:
 
 def instructions(amdgcn: str) -> str:
     """The instructions and branch labels of AMD assembly: no directives, comments, symbols or metadata."""
-    kept = []
+    lines = []
     for line in amdgcn.splitlines():
         line = line.split(";")[0].strip()
         is_label = re.fullmatch(r"\.LBB\w+:", line)
         if is_label or re.match(r"(s|v|ds|global|buffer|flat|scratch)_\w+", line):
-            kept.append(re.sub(r"\s+", " ", line))
-    return "\n".join(kept)
+            lines.append(re.sub(r"\s+", " ", line))
+    return "\n".join(lines)
 
 
 def _disassembled(asm: dict[str, Any]) -> str:

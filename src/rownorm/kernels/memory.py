@@ -16,8 +16,6 @@ import triton.language as tl
 from .bundles import Parameters
 from .target import INTERPRETED, on_nvidia
 
-EVICT_LAST = tl.constexpr("evict_last")  # as a default argument, Triton 3.6 takes no plain string
-
 
 @triton.jit
 def in_range(index, limit, ALWAYS: tl.constexpr):
@@ -130,12 +128,11 @@ def load_parameter_chunks(
 
 
 @triton.jit
-def load_h(
-    source, cols, col_ok, ok, COMPUTE_DTYPE: tl.constexpr, EVICTION: tl.constexpr = EVICT_LAST
-):
+def load_h(source, cols, col_ok, ok, COMPUTE_DTYPE: tl.constexpr, EVICTION: tl.constexpr):
     """``h`` at ``cols`` of the source's rows. Lanes beyond a row are 0, so they add nothing to a sum.
 
-    col_ok: which columns exist, (1, columns); ok: which columns of which rows exist, (rows, columns).
+    col_ok: which columns exist, (1, columns); ok: which columns of which rows exist, (rows, columns). EVICTION is
+    Triton's eviction policy.
     """
     pre_bias = load_parameter(source.pre_bias_ptr, cols, col_ok)
     x = tl.load(source.x_ptr + source.x_row + cols, mask=ok, other=0.0, eviction_policy=EVICTION)

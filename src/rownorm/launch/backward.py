@@ -184,12 +184,12 @@ def problem_of(
 
 
 def prepare(
-    given: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
+    inputs: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> PreparedCall:
-    """Plan and compile. The result maps tensors like ``given`` to their ``Gradients``, for tensors with the same
+    """Plan and compile. The result maps tensors like ``inputs`` to their ``Gradients``, for tensors with the same
     shapes, strides, dtypes and alignment.
     """
-    dy, dh, h, pre_bias, weight, bias, _, rstd = given
+    dy, dh, h, pre_bias, weight, bias, _, rstd = inputs
     problem = problem_of(h, dy, has_residual, program, wanted)
     chosen = plan(problem)
     n_cols = problem.n_cols
@@ -225,5 +225,5 @@ def prepare(
     roles = list(BackwardInputs._fields)
     if has_residual:
         roles[roles.index("pre_bias")] = ""  # h already contains it
-    tensors = dict(zip(roles, given, strict=True))
+    tensors = dict(zip(roles, inputs, strict=True))
     return bind_all(steps, tensors, allocators, fixed, GRADIENTS, h.get_device())

@@ -37,11 +37,11 @@ class Messages(NamedTuple):
 @triton.jit
 def send(messages, row, part, a, b, ok):
     """Send two numbers of a row, (1, 1) each, from the program with this part. Nothing is sent if ``ok`` is false."""
+    slot = messages.ptr + row * messages.n_parts + (part + tl.arange(0, 1)[:, None])
     first = a.to(tl.uint32, bitcast=True).to(tl.uint64)
     second = b.to(tl.uint32, bitcast=True).to(tl.uint64)
     word = first | (second << 32)
     word = tl.where(word == 0, 0x80000000, word).to(tl.int64, bitcast=True)
-    slot = messages.ptr + row * messages.n_parts + (part + tl.arange(0, 1)[:, None])
     # A relaxed atomic store, which Triton has only as an exchange. A plain store becomes visible much later.
     tl.atomic_xchg(slot, word, mask=ok, sem="relaxed", scope="gpu")
 

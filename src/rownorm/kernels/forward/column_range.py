@@ -41,7 +41,7 @@ def _range_sums(
     for start in range(columns.start, columns.end, CHUNKING.BLOCK_COLS):
         cols = start + lanes
         ok = in_range(cols, columns.end, CHUNKING.EVEN_COLS)
-        h = load_h(source, cols, ok, ok, SPEC.COMPUTE_DTYPE)
+        h = load_h(source, cols, ok, ok, SPEC.COMPUTE_DTYPE, "evict_last")
         h = round_to(h, ROUND_H_TO, SPEC.COMPUTE_DTYPE)
         if origin is not None:
             h = tl.where(ok, h - origin, 0.0)
@@ -75,7 +75,7 @@ def reloaded_sums(
     for start in range(columns.start, columns.end, BLOCK_COLS):
         cols = start + tl.arange(0, BLOCK_COLS)[None, :]
         ok = cols < columns.end
-        h = load_h(source, cols, ok, ok, tl.float32, EVICTION="")
+        h = load_h(source, cols, ok, ok, tl.float32, "")
         deviation = tl.where(ok, round_to(h, ROUND_H_TO, tl.float32) - origin, 0.0)
         total += sum_vectors(deviation * factor, VECTOR_WIDTH)
         squares += sum_vectors(deviation * deviation, VECTOR_WIDTH)
@@ -105,7 +105,7 @@ def range_moments(
         if not all_rows(centered):
             cols = columns.start + tl.arange(0, CHUNKING.BLOCK_COLS)[None, :]
             ok = in_range(cols, columns.end, CHUNKING.EVEN_COLS)
-            first = load_h(source, cols, ok, ok, SPEC.COMPUTE_DTYPE, EVICTION="")
+            first = load_h(source, cols, ok, ok, SPEC.COMPUTE_DTYPE, "")
             n_first = tl.cast(tl.minimum(n_cols, CHUNKING.BLOCK_COLS), SPEC.COMPUTE_DTYPE)
             origin = refined_mean(first, ok, n_first)
             total, squares = _range_sums(origin, source, columns, None, SPEC, CHUNKING)
@@ -158,7 +158,7 @@ def apply_range(
     for chunk in range(0, n_chunks):
         cols = columns.start + (n_chunks - 1 - chunk) * CHUNKING.BLOCK_COLS + lanes
         ok = in_range(cols, columns.end, CHUNKING.EVEN_COLS)
-        h = load_h(source, cols, ok, ok, SPEC.COMPUTE_DTYPE, EVICTION="evict_first")
+        h = load_h(source, cols, ok, ok, SPEC.COMPUTE_DTYPE, "evict_first")
         if outputs.h_ptr is not None:
             store_row(outputs.h_ptr + outputs.row + cols, h, ok, EVICT_FIRST)
         parameters = load_parameters(parameter_pointers, cols, ok)

@@ -61,9 +61,9 @@ def forward_looped(
     source = Source(x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row)
     columns = ColumnRange(0, n_cols)
     parameter_pointers = ParameterPointers(weight_ptr, bias_ptr)
-    n = tl.cast(n_cols, COMPUTE_DTYPE)
 
     mu, m2 = range_moments(source, columns, SPEC, CHUNKING)
+    n = tl.cast(n_cols, COMPUTE_DTYPE)
     rstd = inverse_std(m2, n, SPEC)
     stored_mu, stored_rstd = mu, rstd
     if STORED_H_DTYPE is not None and mu_ptr is not None:

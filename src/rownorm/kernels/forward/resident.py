@@ -36,7 +36,8 @@ def _load_rows(source, row_ok, columns, SPEC: tl.constexpr, TILING: tl.constexpr
     for c in tl.static_range(TILING.NUM_CHUNKS):
         cols, col_ok = chunk(columns, c, TILING)
         inside = inside + (col_ok,)
-        h = h + (load_h(source, cols, col_ok, row_ok & col_ok, SPEC.COMPUTE_DTYPE),)
+        ok = row_ok & col_ok
+        h = h + (load_h(source, cols, col_ok, ok, SPEC.COMPUTE_DTYPE, "evict_last"),)
     return h, inside
 
 
