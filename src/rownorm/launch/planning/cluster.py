@@ -120,8 +120,8 @@ def with_options(plan: Plan, problem: Problem) -> Plan:
         return plan
     if plan.block_cols * chunks_of(plan, problem) <= room_for_options(plan, problem):
         return plan
-    # Not a larger cluster, which would leave more multiprocessors idle (experiment BG-03). ``widened`` makes clusters too,
-    # but from a plan of one program, so they stay small.
+    # Not a larger cluster, which would leave more multiprocessors idle (experiment BG-03). ``widened`` makes clusters
+    # from a plan of one program, so they stay small.
     if activates:
         return grid.with_options(grid.rule(problem), problem)
     return _without_clusters(plan, problem)
