@@ -31,11 +31,11 @@ def test_without_driver_support_there_are_no_clusters(monkeypatch):
 def test_a_device_knows_its_clusters():
     device = Device("some GPU", "sm_90", 132, 32, ((66, 30, 15, 7), (132, 62, 30, 14)))
     sizes = (1, 2, 4, 8, 16, 32)
-    assert [device.resident(size) for size in sizes] == [132, 66, 30, 15, 7, 0]
-    assert [device.resident(size, 2) for size in sizes] == [264, 132, 62, 30, 14, 0]
+    assert [device.max_clusters(size) for size in sizes] == [132, 66, 30, 15, 7, 0]
+    assert [device.max_clusters(size, 2) for size in sizes] == [264, 132, 62, 30, 14, 0]
     # Other numbers of programs per SM are multiples of known ones.
-    assert [device.resident(4, programs) for programs in (3, 4, 6)] == [90, 124, 186]
-    assert Device("another", "sm_80", 108, 32).resident(2) == 0
+    assert [device.max_clusters(4, programs) for programs in (3, 4, 6)] == [90, 124, 186]
+    assert Device("another", "sm_80", 108, 32).max_clusters(2) == 0
 
 
 @pytest.mark.skipif(not HAS_CLUSTERS, reason="needs a GPU with clusters")

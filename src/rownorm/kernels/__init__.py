@@ -6,7 +6,7 @@
     backward/   resident.py, grid.py, multipass.py; column_sums.py adds up partial sums over rows
     exchange/   cluster.py, grid.py: how programs that share a row exchange sums
 
-Shared by them: ``bundles`` (arguments that travel together), ``memory`` (loads and stores), ``moments`` (mean and
+Shared by them: ``bundles`` (bundles of kernel arguments), ``memory`` (loads and stores), ``moments`` (mean and
 rstd), ``affine`` (x_hat, weight and bias), ``gradient``, ``activations``, ``packing`` (two 16-bit numbers in a
 register) and ``target`` (what depends on the GPU).
 """

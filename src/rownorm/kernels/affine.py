@@ -15,7 +15,7 @@ from .moments import all_rows
 
 @triton.jit
 def round_x_hat(x_hat, SPEC: tl.constexpr):
-    """``x_hat`` as the weight sees it."""
+    """``x_hat`` as it is multiplied with the weight: rounded to ROUND_X_HAT_TO, unless that is None."""
     return round_to(x_hat, SPEC.ROUND_X_HAT_TO, SPEC.COMPUTE_DTYPE)
 
 
@@ -41,8 +41,8 @@ def affine(x_hat, parameters, C: tl.constexpr, SPEC: tl.constexpr):
 
 
 @triton.jit
-def is_near_zero(mu, rstd):
-    """Whether the mean of a row is less than 4 standard deviations, so that ``fused_x_hat`` is accurate enough."""
+def mean_below_4_std(mu, rstd):
+    """Whether the mean of a row is below 4 standard deviations, so that ``fused_x_hat`` is accurate enough."""
     return tl.abs(mu * rstd) < 4.0
 
 
@@ -58,19 +58,20 @@ def fused_x_hat(h, mu, rstd):
 def x_hat_chunks(h, mu, rstd, inside, SPEC: tl.constexpr):
     """``x_hat`` of a tuple of tiles, not rounded; 0 where ``inside`` is false.
 
-    Fused for rows near 0. The result for a row depends on that row alone, not on the rows it shares a tile with.
+    Fused for rows with ``mean_below_4_std``. The result for a row depends on that row alone, not on the rows it shares
+    a tile with.
     """
     x_hat = ()
     if SPEC.CENTER:
-        near = is_near_zero(mu, rstd)
+        can_fuse = mean_below_4_std(mu, rstd)
         for c in tl.static_range(len(h)):
             x_hat = x_hat + (tl.where(inside[c], fused_x_hat(h[c], mu, rstd), 0.0),)
-        if not all_rows(near):
-            careful = ()
+        if not all_rows(can_fuse):
+            fused_or_exact = ()
             for c in tl.static_range(len(h)):
                 exact = tl.where(inside[c], (h[c] - mu) * rstd, 0.0)
-                careful = careful + (tl.where(near, x_hat[c], exact),)
-            x_hat = careful
+                fused_or_exact = fused_or_exact + (tl.where(can_fuse, x_hat[c], exact),)
+            x_hat = fused_or_exact
     else:
         for c in tl.static_range(len(h)):
             x_hat = x_hat + (h[c] * rstd,)

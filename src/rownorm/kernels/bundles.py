@@ -1,9 +1,12 @@
-"""Arguments that travel together. A kernel builds these bundles in its first lines and passes them to its helpers.
+"""Bundles of kernel arguments. A kernel builds them in its first lines and passes them to its helpers.
 
 Kernel signatures stay flat, because the launcher binds arguments by name. There are two kinds of bundles:
 
     constants    ``SPEC: tl.constexpr = Spec(...)``, passed to ``SPEC: tl.constexpr`` parameters. Fields are UPPER CASE.
     values       ``source = Source(...)``: pointers (None where a tensor is absent), tensors and run-time integers.
+
+Strides and sizes are passed to kernels divided by DIVISIBILITY, the largest power of two up to 16 that divides all of
+them. Kernels multiply them with it, which tells the compiler that 16-byte accesses are aligned.
 
 Triton turns a constant into a run-time value when a bundle with it is assigned to a plain name, so no bundle mixes
 both. A helper cannot return None in Triton 3.6, so an optional tile is a tuple of one tile or none.
@@ -28,7 +31,7 @@ class Tiling(NamedTuple):
 
     BLOCK_COLS: Any  # columns of a tile, a power of two
     NUM_CHUNKS: Any  # tiles
-    FULL_CHUNKS: Any  # the first so many tiles have no column beyond the row, so they need no mask
+    FULL_CHUNKS: Any  # so many tiles, from the first on, surely have no column beyond the row and need no mask
 
 
 class Chunking(NamedTuple):
@@ -74,7 +77,7 @@ class Matrix(NamedTuple):
     """A tensor of rows."""
 
     ptr: Any  # None where the tensor is absent
-    row_stride: Any  # divided by DIVISIBILITY, as in a kernel's arguments, where ``memory.row_offset`` uses it
+    row_stride: Any  # divided by DIVISIBILITY, as in a kernel's arguments; ``memory.row_offset`` multiplies it again
 
 
 class ParameterPointers(NamedTuple):
@@ -94,5 +97,5 @@ class Parameters(NamedTuple):
 class Statistics(NamedTuple):
     """Where mu and rstd, one number per row, are stored or loaded."""
 
-    mu_ptr: Any
+    mu_ptr: Any  # forward: None if the statistics are not wanted
     rstd_ptr: Any

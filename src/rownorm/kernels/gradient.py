@@ -1,4 +1,4 @@
-"""Backward's arithmetic, on tiles.
+"""Backward's arithmetic on tiles that all backward kernels share: ``dz`` and ``g``, and the store of ``dx``.
 
     x_hat = (h - mu) * rstd
     dz    = dy * activation'(z)
@@ -8,8 +8,11 @@
 
     dweight = sum over rows of dz * x_hat,  dbias = sum of dz,  dpre_bias = sum of dx
 
-Where ROUND_X_HAT_TO names a dtype, the weight saw a rounded ``x_hat``: dweight uses the rounded one. The gradient of
-the rounding itself is the identity, as in autograd.
+The kernels of ``backward/`` compute ``a``, ``b``, ``dx`` and the sums over rows, because how they do depends on where a
+row is.
+
+Where ROUND_X_HAT_TO names a dtype, the weight is multiplied with the rounded ``x_hat``: dweight uses the rounded one.
+The gradient of the rounding itself is the identity, as in autograd.
 """
 
 import triton
@@ -30,17 +33,17 @@ def gradient_before_affine(
     PRECISE: tl.constexpr,
     LATENCY_HIDDEN: tl.constexpr = False,
 ):
-    """(x_hat as the weight saw it, dz, g) with chunk C of the parameters.
+    """(``round_x_hat(x_hat)``, dz, g) with chunk C of the parameters.
 
     All are 0 outside the row, because ``dy`` and ``x_hat`` are. The last two constants are ``activation_gradient``'s.
     """
-    seen = round_x_hat(x_hat, SPEC)
+    rounded_x_hat = round_x_hat(x_hat, SPEC)
     if SPEC.ACTIVATION is not None:
-        z = affine(seen, parameters, C, SPEC)
+        z = affine(rounded_x_hat, parameters, C, SPEC)
         dz = activation_gradient(dy, z, SPEC.ACTIVATION, PRECISE, LATENCY_HIDDEN)
     else:
         dz = dy
-    return seen, dz, scale(dz, parameters, C, SPEC)
+    return rounded_x_hat, dz, scale(dz, parameters, C, SPEC)
 
 
 @triton.jit

@@ -35,11 +35,7 @@ def chunk(columns, C: tl.constexpr, TILING: tl.constexpr):
 
 @triton.jit
 def row_offset(matrix, row, DIVISIBILITY: tl.constexpr):
-    """Elements from the pointer of a ``Matrix`` to a row, or to several.
-
-    Strides and sizes are passed to kernels divided by DIVISIBILITY, the largest power of two up to 16 that divides all
-    of them. The multiplication tells the compiler that 16-byte accesses are aligned.
-    """
+    """Elements from the pointer of a ``Matrix`` to a row, or to several. DIVISIBILITY: see ``bundles``."""
     return row * matrix.row_stride * DIVISIBILITY
 
 

@@ -89,9 +89,9 @@ def moments_about(origin, total, squares, n):
 
 @triton.jit
 def moments_about_zero(total, squares, n):
-    """(mean, m2, whether rows are centered), from the sums of ``h`` and of its squares.
+    """(mean, m2, whether the mean is small), from the sums of ``h`` and of its squares.
 
-    A row is centered if its standard deviation is larger than its mean. The variance is then more than half of the mean
+    The mean is small if its magnitude is below 1 standard deviation. The variance is then more than half of the mean
     square, so the difference that gives it loses at most one bit. Other rows need ``moments_about`` a value near their
     mean; so do rows whose sums overflow, because sums of deviations may not.
     """
@@ -128,16 +128,16 @@ def _moments_about_mean(h, inside, n):
 def moments(h, inside, n_cols, SPEC: tl.constexpr, FAST_RSTD: tl.constexpr):
     """(mu, rstd) of whole rows. Lanes where ``inside``, (1, columns), is false are 0 in ``h`` and do not count.
 
-    One pass, and two more where a row is not centered (see ``moments_about_zero``).
+    One pass, and two more where the mean of a row is not small (see ``moments_about_zero``).
     """
     n = tl.cast(n_cols, SPEC.COMPUTE_DTYPE)
     if SPEC.CENTER:
         total, squares = _sums(h)
-        mu, m2, centered = moments_about_zero(total, squares, n)
-        if tl.sum(centered.to(tl.int32)) < h[0].shape[0]:
-            careful_mu, careful_m2 = _moments_about_mean(h, inside, n)
-            mu = tl.where(centered, mu, careful_mu)
-            m2 = tl.where(centered, m2, careful_m2)
+        mu, m2, mean_is_small = moments_about_zero(total, squares, n)
+        if tl.sum(mean_is_small.to(tl.int32)) < h[0].shape[0]:
+            exact_mu, exact_m2 = _moments_about_mean(h, inside, n)
+            mu = tl.where(mean_is_small, mu, exact_mu)
+            m2 = tl.where(mean_is_small, m2, exact_m2)
         return mu, inverse_std(m2, n, SPEC, FAST_RSTD)
     else:
         squares = ()
@@ -158,13 +158,13 @@ def stored_h_moments(
     SPEC: tl.constexpr,
     FAST_RSTD: tl.constexpr,
 ):
-    """(mu, rstd) of centered rows after ``h`` is rounded to STORED_H_DTYPE: the h that backward loads.
+    """LayerNorm: (mu, rstd) of rows after ``h`` is rounded to STORED_H_DTYPE: the h that backward loads.
 
-    Rounding can change the statistics of a row whose mean is larger than its standard deviation. Deviations are taken
+    Rounding can change the statistics of a row whose mean is above 1 standard deviation. Deviations are taken
     from the rounded mean, so a row that rounding makes constant has deviations of 0.
     """
-    far = tl.abs(mu * rstd) > 1.0
-    if tl.sum(far.to(tl.int32)) > 0:
+    mean_above_1_std = tl.abs(mu * rstd) > 1.0
+    if tl.sum(mean_above_1_std.to(tl.int32)) > 0:
         n = tl.cast(n_cols, SPEC.COMPUTE_DTYPE)
         origin = round_to(mu, STORED_H_DTYPE, SPEC.COMPUTE_DTYPE)
         deviations = ()
@@ -173,6 +173,6 @@ def stored_h_moments(
             deviations = deviations + (tl.where(inside[c], deviation, 0.0),)
         total, squares = _sums(deviations)
         stored_mu, m2 = moments_about(origin, total, squares, n)
-        mu = tl.where(far, stored_mu, mu)
-        rstd = tl.where(far, inverse_std(m2, n, SPEC, FAST_RSTD), rstd)
+        mu = tl.where(mean_above_1_std, stored_mu, mu)
+        rstd = tl.where(mean_above_1_std, inverse_std(m2, n, SPEC, FAST_RSTD), rstd)
     return mu, rstd

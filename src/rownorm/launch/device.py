@@ -28,7 +28,7 @@ class Device(NamedTuple):
     def is_nvidia(self) -> bool:
         return self.arch.startswith("sm_")
 
-    def resident(self, cluster_size: int, programs_per_sm: int = 1) -> int:
+    def max_clusters(self, cluster_size: int, programs_per_sm: int = 1) -> int:
         """How many clusters of ``cluster_size`` programs run at once, ``programs_per_sm`` on each multiprocessor.
 
         0 where such clusters cannot be started.

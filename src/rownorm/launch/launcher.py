@@ -1,11 +1,12 @@
 """Binding and starting kernels. Only this module and ``native`` touch the private interface of Triton's launcher.
 
 ``bind`` compiles a kernel once and returns the function that starts it. Triton's public ``kernel[grid](...)`` looks up
-its cache of compiled kernels at every call, which costs more than the launch itself. Where the version of Triton is one
-of ``KNOWN_VERSIONS``, the compiled kernel is started directly.
+its cache of compiled kernels at every call, which costs more than the launch itself. Where the launcher of this
+version of Triton is known (``is_known``), the compiled kernel is started directly.
 
 The public interface is used for other versions, in the interpreter, and while a profiler has registered launch hooks
-with Triton. It cannot start clusters: these are always started directly, and call the hooks themselves.
+with Triton. It cannot start clusters: these are always started directly, and call the hooks themselves. With a version
+of Triton that is not known, no plan has clusters, because ``device_of`` then reports none.
 
 On an NVIDIA GPU the usual launch is done in C (``native``). This module stays the complete implementation, and does
 every launch that the C code declines.
@@ -29,15 +30,18 @@ from triton.compiler import ASTSource
 from . import native
 from .l1_cache import copies_through_l1, reserve_for_l1
 
+# ``ops.execute.INTERPRETING`` is the same setting, read without importing Triton.
 INTERPRETING = bool(knobs.runtime.interpret)
 DIRECT = os.environ.get("ROWNORM_DIRECT_LAUNCH", "1") != "0"
 VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
-KNOWN_VERSIONS = ((3, 6), (3, 9))  # the first and the last whose launcher has been tested
+# The versions whose launcher has been tested.
+FIRST_KNOWN_VERSION = (3, 6)
+LAST_KNOWN_VERSION = (3, 9)
 
 
 def is_known() -> bool:
-    """Whether the launcher of this version of Triton is one of KNOWN_VERSIONS."""
-    return KNOWN_VERSIONS[0] <= VERSION <= KNOWN_VERSIONS[1]
+    """Whether the launcher of this version of Triton has been tested."""
+    return FIRST_KNOWN_VERSION <= VERSION <= LAST_KNOWN_VERSION
 
 
 # Triton's public interface cannot start a cluster of programs that were compiled as single programs.
@@ -118,16 +122,16 @@ def bind_all(
     dtypes and alignment. ``fixed`` tensors are the same at every call. returned: roles; None for those that have no
     allocator.
     """
-    # The last tensor is None. It is used for every role that has no tensor.
+    # The last tensor is None and has the role "". Every role without a tensor gets its index, -1.
     roles = [*inputs, *allocators, *fixed, ""]
-    allocate, last = tuple(allocators.values()), (*fixed.values(), None)
-    last_addresses = [None if t is None else t.data_ptr() for t in last]
+    allocate, fixed_and_none = tuple(allocators.values()), (*fixed.values(), None)
+    fixed_addresses = [None if t is None else t.data_ptr() for t in fixed_and_none]
     take_returned = itemgetter(
         *(roles.index(role) if role in allocators else -1 for role in returned)
     )
-    example = (*inputs.values(), *[new() for new in allocate], *last)
+    example = (*inputs.values(), *[new() for new in allocate], *fixed_and_none)
     bound = [bind(call, roles, example, device) for call in calls]
-    starts = [one.start for one in bound]
+    starts = [kernel.start for kernel in bound]
 
     def prepared(
         inputs: Sequence[Tensor | None], addresses: list[int | None]
@@ -137,8 +141,8 @@ def bind_all(
             tensor = new()
             tensors.append(tensor)
             addresses.append(tensor.data_ptr())
-        tensors += last
-        addresses += last_addresses
+        tensors += fixed_and_none
+        addresses += fixed_addresses
         for start in starts:
             start(tensors, addresses)
         return take_returned(tensors)
@@ -147,8 +151,8 @@ def bind_all(
         return prepared
     try:
         kernels = [
-            _native_kernel(call, roles, one.compiled)
-            for call, one in zip(calls, bound, strict=True)
+            _native_kernel(call, roles, kernel.compiled)
+            for call, kernel in zip(calls, bound, strict=True)
             if call.grid
         ]
         allocated = list(allocators)
@@ -164,25 +168,25 @@ def bind_all(
 def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], device: int) -> Bound:
     """Compile ``call`` for tensors like these. With an empty grid, starting it does nothing.
 
-    roles: of the tensors. The last tensor is None and is used for every role that is not among them.
+    roles: of the tensors. The last tensor is None, as in ``bind_all``.
     """
     if call.grid == 0:
         return Bound(lambda tensors, addresses: None)
     indices = _tensor_indices(call, roles)
-    take = itemgetter(*indices)
+    select = itemgetter(*indices)
     arguments = (*call.ordered(call.integers), *call.ordered(call.constants))
     kernel, grid = call.kernel, call.grid
     options = {} if INTERPRETING else call.options
 
     def public(tensors: Sequence[Tensor | None], _addresses: Sequence[int | None]) -> None:
-        kernel[(grid,)](*take(tensors), *arguments, **options)
+        kernel[(grid,)](*select(tensors), *arguments, **options)
 
     if INTERPRETING or not DIRECT:
         if call.cluster_size > 1:
             raise RuntimeError(f"{kernel.__name__}: clusters need a direct launch")
         return Bound(public)
     with _binding, copies_through_l1(call.cluster_size > 1):
-        compiled = kernel.warmup(*take(tensors), *arguments, **options, grid=(1,))
+        compiled = kernel.warmup(*select(tensors), *arguments, **options, grid=(1,))
         _ = compiled.run  # loads it
     if call.programs_per_sm and _is_for_cuda(compiled):
         reserve_for_l1(compiled.function, compiled.metadata.shared, call.programs_per_sm, device)
@@ -211,28 +215,28 @@ def _direct(
     if call.cluster_size > 1:
         # Compiled as single programs, started as clusters. The metadata: warps, programs in a cluster, shared memory.
         metadata = (metadata[0], call.cluster_size, metadata[2])
-    middle: tuple[Any, ...]
+    before_hooks: tuple[Any, ...]
     if VERSION == (3, 6) and _is_for_cuda(compiled) and not run.global_scratch_size:
         # The C function that the launcher wraps. Its arguments after the kernel: cooperative, programmatic, two
         # scratch buffers, metadata, launch metadata, two hooks, then the kernel's arguments.
-        launch, middle = run.launch, (call.cooperative, False, None, None, metadata)
+        launch, before_hooks = run.launch, (call.cooperative, False, None, None, metadata)
     else:
-        launch, middle = run, (metadata,)
-    without_hooks = (*middle, None, None, None)  # launch metadata, enter hook, exit hook
+        launch, before_hooks = run, (metadata,)
+    without_hooks = (*before_hooks, None, None, None)  # launch metadata, enter hook, exit hook
     current_stream = torch._C._cuda_getCurrentRawStream
     runtime, grid, clustered = knobs.runtime, call.grid, call.cluster_size > 1
-    take = itemgetter(*indices)
+    select = itemgetter(*indices)
     arguments = (*call.ordered(call.integers), *call.ordered(call.constants))
 
     def direct(tensors: Sequence[Tensor | None], addresses: Sequence[int | None]) -> None:
         stream = current_stream(device)
         enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
         if (enter is None or not enter.calls) and (leave is None or not leave.calls):
-            launch(grid, 1, 1, stream, function, *without_hooks, *take(addresses), *arguments)
+            launch(grid, 1, 1, stream, function, *without_hooks, *select(addresses), *arguments)
         elif clustered:
-            described = compiled.launch_metadata((grid, 1, 1), stream, *take(tensors), *arguments)
-            with_hooks = (*middle, described, enter, leave)
-            launch(grid, 1, 1, stream, function, *with_hooks, *take(addresses), *arguments)
+            described = compiled.launch_metadata((grid, 1, 1), stream, *select(tensors), *arguments)
+            with_hooks = (*before_hooks, described, enter, leave)
+            launch(grid, 1, 1, stream, function, *with_hooks, *select(addresses), *arguments)
         else:
             public(tensors, addresses)
 

@@ -22,10 +22,10 @@ from torch.autograd.function import _SingleLevelFunction
 from .. import reference
 from ..program import Program
 from ..reference import BackwardInputs, Gradients, compute_dtype
-from .execute import Statistics
+from .execute import ForwardResult
 
 # (x, residual, pre_bias, weight, bias, program, want_statistics) -> (y, h, mu, rstd)
-ForwardFunction = Callable[..., Statistics]
+ForwardFunction = Callable[..., ForwardResult]
 # (BackwardInputs, program, has_residual, wanted) -> Gradients
 BackwardFunction = Callable[..., Gradients]
 

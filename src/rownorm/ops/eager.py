@@ -1,9 +1,9 @@
 """Autograd on the fast path: as little Python as possible between the caller and the kernels.
 
-Backward runs in a thread of autograd's own, where every Python object has to be fetched from another core's cache. So
-forward saves what it has found out. Its prepared call stands for the options and for every property of the inputs that
-a plan depends on. As long as autograd returns the saved tensors at the same addresses, the backward call depends only
-on the layout of the incoming gradients and on which gradients are needed.
+Autograd runs backward in another thread; touching Python objects there costs cache misses. So forward saves its
+prepared call. The key of that call has the options and all properties of the inputs that a plan depends on, so backward
+does not compare them again. As long as autograd returns the saved tensors at the same addresses, the backward call
+depends only on the layout of the incoming gradients and on which gradients are needed.
 
 Where kernels are started in C, the usual call is done in C too (launch/native/eager.c); every other call comes here.
 """
@@ -73,6 +73,7 @@ class _EagerNorm(SingleLevelFunction):
         if addresses[2:6] != saved_addresses:
             is_plain = can_skip_dispatcher(*inputs[2:6])
             return _gradients_by(execute.backward if is_plain else library.backward, ctx, inputs)
+        # A key of 5 fields; those of ``execute.find_backward`` have 11.
         key = (
             forward_call,
             ctx.needs_input_grad,
@@ -113,7 +114,11 @@ def _find(ctx: Any, inputs: tuple[Any, ...]) -> execute.PreparedCall:
 
 
 def _find_backward(ctx: Any, inputs: tuple[Any, ...]) -> tuple[execute.PreparedCall, bool]:
-    """The prepared call of backward, and whether the gradient of x that it returns is that of the residual too."""
+    """The prepared call of backward, and whether it is shared.
+
+    Shared: x and the residual have one dtype, so one tensor is the gradient of both, and the call returns it as that of
+    x.
+    """
     *_, options, x_dtype, residual_dtype = ctx.forward_state
     tensors, program = BackwardInputs(*inputs), Program(*options)
     needs = ctx.needs_input_grad[:5]

@@ -21,14 +21,17 @@ from . import cpu
 from .call_key import forward_key, tensor_key
 from .checks import check
 
-# With TRITON_INTERPRET=1, tensors on the CPU use the kernels, in Triton's interpreter.
+# With TRITON_INTERPRET=1, tensors on the CPU use the kernels, in Triton's interpreter. ``launcher.INTERPRETING`` asks
+# Triton for the same setting. It is read here as well, because calls on a CPU must not import Triton.
 INTERPRETING = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "yes", "on")
 MAX_PREPARED_CALLS = 4096  # of each direction; when there are more, all of them are dropped
 
-Statistics = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]  # y, h, mu, rstd
+ForwardResult = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]  # y, h, mu, rstd
 PreparedCall = Callable[[tuple[Any, ...], list[Any]], Any]  # (inputs, their addresses) -> outputs
 
 _forward_calls: dict[Any, PreparedCall] = {}
+# Two kinds of keys: those of ``find_backward`` and those of ``eager``. They are tuples of 11 and of 5 fields, so a key
+# of one kind never equals one of the other.
 _backward_calls: dict[Any, PreparedCall] = {}
 _launch: Any = None  # rownorm.launch, once it is imported
 _launch_lock = threading.RLock()
@@ -43,7 +46,7 @@ def forward(
     bias: Tensor | None,
     options: tuple[Any, ...],
     want_statistics: bool,
-) -> Statistics:
+) -> ForwardResult:
     """(y, h, mu, rstd). ``h`` is None without a residual, the statistics unless they are wanted."""
     inputs = (x, residual, pre_bias, weight, bias)
     call, addresses = find_forward(inputs, options, want_statistics)
@@ -87,6 +90,7 @@ def _prepare_forward(
     if not takes_kernels(x):
         return cpu.prepare(*inputs, program, want_statistics)  # type: ignore[call-arg]
     if not _are_readable(inputs, n_rows=2):
+        # The kernels can read the copies, so this second call of ``forward`` finds a call without another copy.
         return lambda inputs, _: forward(*_readable(inputs, 2), program, want_statistics)  # type: ignore[call-arg]
     prepare = launch_layer().forward.prepare
     return _on_device(x, functools.partial(prepare, *inputs, program, want_statistics))
@@ -121,6 +125,7 @@ def _prepare_backward(
     inputs: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> PreparedCall:
     if not _are_readable(inputs, n_rows=3):
+        # As in _prepare_forward: the second call of ``backward`` gets tensors that the kernels can read.
         return lambda inputs, _: backward(
             BackwardInputs(*_readable(inputs, 3)), program, has_residual, wanted
         )

@@ -78,7 +78,7 @@ def forward(
     bias: Tensor | None,
     program: Program,
     want_statistics: bool = True,
-) -> execute.Statistics:
+) -> execute.ForwardResult:
     """``torch.ops.rownorm.norm_forward``."""
     y, h, mu, rstd = operators.norm_forward(x, residual, pre_bias, weight, bias, *program)
     return y, (None if residual is None else h), (mu if program.center else None), rstd

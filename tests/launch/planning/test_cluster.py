@@ -22,7 +22,7 @@ def test_clusters_take_wide_rows(direction, n_cols):
     assert f"cluster of {plan.cluster_size} programs" in plan.reason
     assert_sound(asked, plan)
     # As many clusters as run at once, or slightly fewer if then all have as many rows.
-    n, most = plan.n_programs, BLACKWELL.resident(plan.cluster_size, plan.programs_per_sm)
+    n, most = plan.n_programs, BLACKWELL.max_clusters(plan.cluster_size, plan.programs_per_sm)
     assert n == most or (0.95 * most < n < most and 4096 % n == 0)
     few = launch.plan(dataclasses.replace(asked, n_rows=2))
     assert few == dataclasses.replace(plan, n_programs=2)  # so nothing new is compiled for them
@@ -70,7 +70,7 @@ def test_a_forward_cluster_that_prefetches_nothing_has_one_row():
     asked = problem("forward", 4096, 65536, torch.bfloat16, BLACKWELL)
     assert cluster.finish(alone, asked).n_programs == 4096
     ahead = dataclasses.replace(alone, num_stages=2)
-    assert cluster.finish(ahead, asked).n_programs == BLACKWELL.resident(4)
+    assert cluster.finish(ahead, asked).n_programs == BLACKWELL.max_clusters(4)
 
 
 @pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])

@@ -65,10 +65,14 @@ def test_a_good_row_is_read():
         (with_settings(num_stages=0), "num_stages must be a whole number, 1 or more"),
         (with_settings(maxnreg=-8), "maxnreg must be a whole number, 0 or more"),
         (with_settings(fast_rstd=1), "fast_rstd must be true or false"),
+        (
+            {**with_settings(maxnreg=64), "direction": "backward"},
+            "maxnreg must be 0 in backward except in a grid; got 64",
+        ),
     ],
 )
 def test_a_bad_row_is_refused_by_name(row, message):
-    with pytest.raises(ValueError, match=f"^sm_00.json: row 1, .*{message}"):
+    with pytest.raises(ValueError, match=f"^sm_00.json: entry 1, .*{message}"):
         parse({**ROW, "max_cols": 64}, row)
 
 
@@ -82,9 +86,9 @@ def test_rows_are_in_order_and_not_repeated():
     backward = {**ROW, "direction": "backward"}
     assert len(parse(ROW, wide, backward, option).rows) == 4
     for rows in ((wide, ROW), (option, ROW), (backward, ROW)):
-        with pytest.raises(ValueError, match="must come before the row for"):
+        with pytest.raises(ValueError, match="must come before the entry for"):
             parse(*rows)
-    with pytest.raises(ValueError, match="of two rows for one width"):
+    with pytest.raises(ValueError, match="of two entries for one width"):
         parse(ROW, ROW)
     looped = with_settings(regime="looped")
     assert len(parse(looped, ROW).rows) == 2

@@ -163,7 +163,7 @@ def backward_grid(
         row_ok = tl.arange(0, 1)[:, None] < n_rows - row
         dy, deviation, rstd = _load_part(part, row, row_ok, CENTER, DIVISIBILITY, UNPACK_PAIRS)
         x_hat = deviation * rstd
-        seen, dz, g = gradient_before_affine(dy, x_hat, parameters, 0, SPEC, PRECISE)
+        rounded_x_hat, dz, g = gradient_before_affine(dy, x_hat, parameters, 0, SPEC, PRECISE)
         if CENTER:
             a, b = sum_both(g * x_hat, g)
         else:
@@ -175,7 +175,7 @@ def backward_grid(
             b = tl.zeros_like(a)
         send(messages, row, rank, a, b, row_ok)
         if dweight_ptr is not None:
-            dweight += tl.sum(dz * seen, axis=0, keep_dims=True)
+            dweight += tl.sum(dz * rounded_x_hat, axis=0, keep_dims=True)
         if dbias_ptr is not None:
             dbias += tl.sum(dz, axis=0, keep_dims=True)
 

@@ -52,7 +52,7 @@ def backward_sums(
     n_cols,
     n_parts,
     part_blocks,
-    DIVISIBILITY: tl.constexpr,  # of strides and n_cols, which are passed divided by it: see memory.row_offset
+    DIVISIBILITY: tl.constexpr,  # of strides and n_cols, which are passed divided by it: see ``bundles``
     CENTER: tl.constexpr,
     WEIGHT_SHIFT: tl.constexpr,
     ACTIVATION: tl.constexpr,
@@ -174,7 +174,7 @@ def backward_apply(
         a = tl.sum(tl.load(slots, mask=part_ok, other=0.0), axis=1, keep_dims=True) / n
 
         x_hat = (tl.where(ok, h - mu, 0.0) if CENTER else h) * rstd
-        seen, dz, g = gradient_before_affine(dy, x_hat, parameters, 0, SPEC, PRECISE)
+        rounded_x_hat, dz, g = gradient_before_affine(dy, x_hat, parameters, 0, SPEC, PRECISE)
         dx = g - x_hat * a
         if CENTER:
             sum_g = tl.load(slots + sums_of_g, mask=part_ok, other=0.0)
@@ -188,7 +188,7 @@ def backward_apply(
         if dpre_bias_partial_ptr is not None:
             dpre_bias += dx
         if dweight_partial_ptr is not None:
-            dweight += dz * seen
+            dweight += dz * rounded_x_hat
         if dbias_partial_ptr is not None:
             dbias += dz
 

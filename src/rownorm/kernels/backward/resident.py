@@ -143,7 +143,7 @@ def _gradients(
         else:
             cols, col_ok = chunk(columns, c, TILING)
             dy_chunk = _load_chunk(inputs.dy, rows, cols, rows.ok & col_ok, SPEC, SETTINGS)
-        seen, dz, g_chunk = gradient_before_affine(
+        rounded_x_hat, dz, g_chunk = gradient_before_affine(
             dy_chunk,
             x_hat[c],
             inputs.parameters,
@@ -154,7 +154,9 @@ def _gradients(
         )
         g = g + (g_chunk,)
         products = products + (g_chunk * x_hat[c],)
-        next_dweight = next_dweight + (dweight[c] + _rows_or_sum(dz * seen, SETTINGS.SUM_ROWS),)
+        next_dweight = next_dweight + (
+            dweight[c] + _rows_or_sum(dz * rounded_x_hat, SETTINGS.SUM_ROWS),
+        )
         next_dbias = next_dbias + (dbias[c] + _rows_or_sum(dz, SETTINGS.SUM_ROWS),)
     return g, products, next_dweight, next_dbias
 
@@ -232,7 +234,7 @@ def backward_resident(
     h_row_stride,
     n_rows,
     n_cols,
-    DIVISIBILITY: tl.constexpr,  # of strides and n_cols, which are passed divided by it: see memory.row_offset
+    DIVISIBILITY: tl.constexpr,  # of strides and n_cols, which are passed divided by it: see ``bundles``
     CENTER: tl.constexpr,
     WEIGHT_SHIFT: tl.constexpr,
     ACTIVATION: tl.constexpr,
@@ -250,6 +252,7 @@ def backward_resident(
 ):
     """A program or cluster computes every n-th tile, n in all. Other constants: ``bundles.Spec`` and ``Tiling``."""
     SPEC: tl.constexpr = Spec(CENTER, None, WEIGHT_SHIFT, ACTIVATION, ROUND_X_HAT_TO, COMPUTE_DTYPE)
+    # In a cluster the last program may have several chunks beyond the row, so no chunk is known to be full.
     TILING: tl.constexpr = Tiling(
         BLOCK_COLS, NUM_CHUNKS, FULL_CHUNKS=NUM_CHUNKS if EVEN_COLS else 0
     )

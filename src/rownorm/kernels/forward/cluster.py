@@ -10,8 +10,9 @@ Each of CLUSTER_SIZE programs has NUM_CHUNKS * BLOCK_COLS columns. In registers:
 while it works on this one. Without, there is a cluster for every row, and other programs on the same SM hide latency:
 the fewer registers each takes, the more of them fit.
 
-Sums are exchanged as in ``exchange.cluster``. A centered row takes one exchange. Other rows are loaded again, with
-exchanges of their own: rare, and written to take few registers. Arithmetic is in fp32 only.
+Sums are exchanged as in ``exchange.cluster``. A row whose mean is small (``moments.moments_about_zero``) takes one
+exchange. Other rows are rare. They are reloaded, with more exchanges, in code that takes few registers. Arithmetic is
+in fp32 only.
 """
 
 from typing import Any, NamedTuple
@@ -170,7 +171,7 @@ def _reloaded_sums(
 
 
 @triton.jit
-def _careful_moments(
+def _large_mean_moments(
     slots,
     exchange,
     m2,
@@ -182,7 +183,7 @@ def _careful_moments(
     TILING: tl.constexpr,
     SETTINGS: tl.constexpr,
 ):
-    """(next exchange, mu, rstd, mu and rstd of h as stored) of a row that is not centered; two passes reload it.
+    """(next exchange, mu, rstd, mu and rstd of h as stored) of a row whose mean is not small; two passes reload it.
 
     m2, mu: from the first pass, too inaccurate for this row.
     """
@@ -264,7 +265,7 @@ def forward_cluster(
     residual_row_stride,
     n_rows,
     n_cols,
-    DIVISIBILITY: tl.constexpr,  # of strides and n_cols, which are passed divided by it: see memory.row_offset
+    DIVISIBILITY: tl.constexpr,  # of strides and n_cols, which are passed divided by it: see ``bundles``
     CENTER: tl.constexpr,
     EPS: tl.constexpr,
     WEIGHT_SHIFT: tl.constexpr,
@@ -284,6 +285,7 @@ def forward_cluster(
 ):
     """A cluster computes every n-th row, n clusters in all. Other constants: ``bundles.Spec`` and ``Tiling``."""
     SPEC: tl.constexpr = Spec(CENTER, EPS, WEIGHT_SHIFT, ACTIVATION, ROUND_X_HAT_TO, tl.float32)
+    # The last program of a cluster may have several chunks beyond the row, so no chunk is known to be full.
     TILING: tl.constexpr = Tiling(
         BLOCK_COLS, NUM_CHUNKS, FULL_CHUNKS=NUM_CHUNKS if EVEN_COLS else 0
     )
@@ -330,8 +332,8 @@ def forward_cluster(
 
     next_row = _Row((), ())
     if PREFETCH_ROWS:
-        at = tl.minimum(row, n_rows - 1)  # beyond the last row, any row will do
-        next_row = _load_row(x_rows, residual_rows, at, columns, TILING, SETTINGS)
+        load_index = tl.minimum(row, n_rows - 1)  # beyond the last row, any row will do
+        next_row = _load_row(x_rows, residual_rows, load_index, columns, TILING, SETTINGS)
     if KEEP_PARAMETERS:
         parameters = load_parameter_chunks(parameter_pointers, columns, 0, LOADED_CHUNKS, TILING)
     if CLUSTER_SIZE > 1:
@@ -339,8 +341,8 @@ def forward_cluster(
     exchange = 0  # how many exchanges came before
     for _ in range(0, n_turns if PREFETCH_ROWS else 1):
         this_row = next_row
-        at = tl.minimum(row + step, n_rows - 1) if PREFETCH_ROWS else row
-        loaded = _load_row(x_rows, residual_rows, at, columns, TILING, SETTINGS)
+        load_index = tl.minimum(row + step, n_rows - 1) if PREFETCH_ROWS else row
+        loaded = _load_row(x_rows, residual_rows, load_index, columns, TILING, SETTINGS)
         if PREFETCH_ROWS:
             next_row = loaded
         else:
@@ -356,22 +358,24 @@ def forward_cluster(
         exchange += 1
         mu = 0.0
         if CENTER:
-            mu, squares, centered = moments_about_zero(total, squares, n)
+            mu, squares, mean_is_small = moments_about_zero(total, squares, n)
         rstd = inverse_std(squares, n, SPEC, FAST_RSTD)
         stored_mu, stored_rstd = mu, rstd
 
-        if CENTER and not centered:
-            own = ColumnRange(first_col, end_col)
+        if CENTER and not mean_is_small:
+            column_range = ColumnRange(first_col, end_col)
             x_row, residual_row = row * x_stride, row * residual_stride
-            again = Source(x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row)
-            exchange, mu, rstd, stored_mu, stored_rstd = _careful_moments(
-                slots, exchange, squares, mu, again, own, n, SPEC, TILING, SETTINGS
+            reloaded = Source(x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row)
+            exchange, mu, rstd, stored_mu, stored_rstd = _large_mean_moments(
+                slots, exchange, squares, mu, reloaded, column_range, n, SPEC, TILING, SETTINGS
             )
             y = Outputs(y_ptr, None, row * n_cols)  # h is stored already
             LOOP: tl.constexpr = Chunking(BLOCK_COLS, EVEN_COLS=False)
             tile_mu = tl.full((1, 1), mu, tl.float32)
             tile_rstd = tl.full((1, 1), rstd, tl.float32)
-            apply_range(again, own, parameter_pointers, y, tile_mu, tile_rstd, SPEC, LOOP, True)
+            apply_range(
+                reloaded, column_range, parameter_pointers, y, tile_mu, tile_rstd, SPEC, LOOP, True
+            )
         else:
             y = Outputs(y_ptr, None, row * n_cols)
             row_data = _RowData(this_row, source, mu, rstd, parameters, parameter_pointers)

@@ -92,7 +92,7 @@ def range_moments(
 ):
     """(mean, m2); (0, sum of squares) if not CENTER.
 
-    One pass, and another one where the columns are not centered (see ``moments_about_zero``). That one takes deviations
+    One pass, and another one where the mean is not small (see ``moments_about_zero``). That one takes deviations
     from ``origin``, the mean of the first chunk. It is far from the mean of all chunks only where chunks differ, and
     then the variance is large too: with k chunks, at most k times the rounding errors of a third pass, whatever the
     data.
@@ -101,8 +101,8 @@ def range_moments(
     if SPEC.CENTER:
         n_cols = columns.end - columns.start
         n = tl.cast(n_cols, SPEC.COMPUTE_DTYPE)
-        mean, m2, centered = moments_about_zero(total, squares, n)
-        if not all_rows(centered):
+        mean, m2, mean_is_small = moments_about_zero(total, squares, n)
+        if not all_rows(mean_is_small):
             cols = columns.start + tl.arange(0, CHUNKING.BLOCK_COLS)[None, :]
             ok = in_range(cols, columns.end, CHUNKING.EVEN_COLS)
             first = load_h(source, cols, ok, ok, SPEC.COMPUTE_DTYPE, "")
@@ -125,9 +125,9 @@ def stored_range_moments(
     SPEC: tl.constexpr,
     CHUNKING: tl.constexpr,
 ):
-    """(mean, m2) of centered columns after h is rounded to STORED_H_DTYPE. mean, m2: before rounding.
+    """LayerNorm: (mean, m2) of columns after h is rounded to STORED_H_DTYPE. mean, m2: before rounding.
 
-    Another pass where rounding can change them, as in ``moments.stored_h_moments``.
+    Another pass where the mean is above 1 standard deviation, as in ``moments.stored_h_moments``.
     """
     n = tl.cast(columns.end - columns.start, SPEC.COMPUTE_DTYPE)
     if not all_rows(mean * mean * n <= m2):

@@ -32,13 +32,13 @@ def forward_looped(
     bias_ptr,
     y_ptr,
     h_ptr,
-    mu_ptr,
+    mu_ptr,  # None: the statistics are not wanted
     rstd_ptr,
     x_row_stride,
     residual_row_stride,
     n_rows,
     n_cols,
-    DIVISIBILITY: tl.constexpr,  # of strides and n_cols, which are passed divided by it: see memory.row_offset
+    DIVISIBILITY: tl.constexpr,  # of strides and n_cols, which are passed divided by it: see ``bundles``
     CENTER: tl.constexpr,
     EPS: tl.constexpr,
     WEIGHT_SHIFT: tl.constexpr,

@@ -5,7 +5,8 @@
     rstd = 1 / sqrt(mean((h - mu)^2) + EPS)
     y    = activation((h - mu) * rstd * (weight + WEIGHT_SHIFT) + bias)
 
-In registers: h of BLOCK_ROWS rows, in fp32 (fp64 where a row is fp64). Each result is rounded once, when it is stored.
+In registers: h of BLOCK_ROWS rows, in fp32 (fp64 where a row is fp64). Each result is rounded once, when it is stored;
+x_hat is rounded too where ROUND_X_HAT_TO names a dtype.
 """
 
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ import triton
 import triton.language as tl
 
 from ..activations import activate, is_precise
-from ..affine import affine, fused_x_hat, is_near_zero, round_x_hat
+from ..affine import affine, fused_x_hat, mean_below_4_std, round_x_hat
 from ..bundles import Columns, Outputs, ParameterPointers, Source, Spec, Statistics, Tiling
 from ..memory import (
     chunk,
@@ -50,17 +51,18 @@ def _store_h(outputs, h, row_ok, columns, TILING: tl.constexpr, EVICT_FIRST: tl.
 
 
 @triton.jit
-def _x_hat(h, mu, rstd, SPEC: tl.constexpr, ALL_NEAR_ZERO: tl.constexpr):
-    """``(h - mu) * rstd``, fused for rows near 0 if there is an activation: one instruction less for every element.
+def _x_hat(h, mu, rstd, SPEC: tl.constexpr, CAN_FUSE_ALL: tl.constexpr):
+    """``(h - mu) * rstd``, fused for rows with ``mean_below_4_std`` if there is an activation: one instruction less for
+    every element. Without an activation the kernel waits for memory, and the instruction costs nothing.
 
-    Without an activation the kernel waits for memory, and the instruction costs nothing.
+    CAN_FUSE_ALL: whether this is known of all rows of the tile, so that no row needs the other expression.
     """
-    if ALL_NEAR_ZERO:
+    if CAN_FUSE_ALL:
         x_hat = fused_x_hat(h, mu, rstd)
     else:
         x_hat = (h - mu if SPEC.CENTER else h) * rstd
         if SPEC.CENTER and SPEC.ACTIVATION is not None:
-            x_hat = tl.where(is_near_zero(mu, rstd), fused_x_hat(h, mu, rstd), x_hat)
+            x_hat = tl.where(mean_below_4_std(mu, rstd), fused_x_hat(h, mu, rstd), x_hat)
     return x_hat
 
 
@@ -84,12 +86,12 @@ def _store_y(
     TILING: tl.constexpr,
     PREFETCH_PARAMETERS: tl.constexpr,
     EVICT_FIRST: tl.constexpr,
-    ALL_NEAR_ZERO: tl.constexpr,
+    CAN_FUSE_ALL: tl.constexpr,
 ):
-    """Normalize the rows of a tile and store y."""
+    """Normalize the rows of a tile and store y. CAN_FUSE_ALL: see ``_x_hat``."""
     for c in tl.static_range(TILING.NUM_CHUNKS):
         cols, col_ok = chunk(columns, c, TILING)
-        x_hat = _x_hat(tile.h[c], tile.mu, tile.rstd, SPEC, ALL_NEAR_ZERO)
+        x_hat = _x_hat(tile.h[c], tile.mu, tile.rstd, SPEC, CAN_FUSE_ALL)
         if PREFETCH_PARAMETERS:
             z = affine(round_x_hat(x_hat, SPEC), tile.parameters, c, SPEC)
         else:
@@ -109,13 +111,13 @@ def forward_resident(
     bias_ptr,
     y_ptr,
     h_ptr,
-    mu_ptr,
+    mu_ptr,  # None: the statistics are not wanted
     rstd_ptr,
     x_row_stride,
     residual_row_stride,
     n_rows,
     n_cols,
-    DIVISIBILITY: tl.constexpr,  # of strides and n_cols, which are passed divided by it: see memory.row_offset
+    DIVISIBILITY: tl.constexpr,  # of strides and n_cols, which are passed divided by it: see ``bundles``
     CENTER: tl.constexpr,
     EPS: tl.constexpr,
     WEIGHT_SHIFT: tl.constexpr,
@@ -133,6 +135,7 @@ def forward_resident(
 ):
     """A program computes BLOCK_ROWS rows. Constants without a comment are those of ``bundles.Spec`` and ``Tiling``."""
     SPEC: tl.constexpr = Spec(CENTER, EPS, WEIGHT_SHIFT, ACTIVATION, ROUND_X_HAT_TO, COMPUTE_DTYPE)
+    # Here the chunks are the fewest that cover the row, so only the last one can reach beyond it.
     TILING: tl.constexpr = Tiling(
         BLOCK_COLS, NUM_CHUNKS, FULL_CHUNKS=NUM_CHUNKS if EVEN_COLS else NUM_CHUNKS - 1
     )
@@ -160,7 +163,8 @@ def forward_resident(
 
     tile = _Tile(h, mu, rstd, parameters, parameter_pointers, row_ok)
     FUSE: tl.constexpr = CENTER and ACTIVATION is not None
-    if all_rows(is_near_zero(mu, rstd)) if FUSE else False:
+    # FUSE is a compile-time guard around a run-time branch. As two nested ifs the else branch would be repeated.
+    if all_rows(mean_below_4_std(mu, rstd)) if FUSE else False:
         _store_y(tile, outputs, columns, SPEC, TILING, PREFETCH_PARAMETERS, EVICT_FIRST, True)
     else:
         _store_y(tile, outputs, columns, SPEC, TILING, PREFETCH_PARAMETERS, EVICT_FIRST, False)

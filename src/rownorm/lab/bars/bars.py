@@ -75,13 +75,13 @@ NAMES = (*(part.name for part in PARTS), FIRST_CALL.name)
 def jobs_of(parts: Sequence[Part], chosen: Collection[str] = PROVIDERS) -> list[Job]:
     """Every case once, with those of the chosen providers that its part names.
 
-    The part ``options`` adds the plain norms that it is compared with.
+    A part that is compared with the plain norms adds them.
     """
     jobs: dict[str, Job] = {}
     for part in parts:
         for case in part.cases:
             jobs.setdefault(case.key, (case, (OURS, *part.providers)))
-        for case in map(plain_of, part.cases if part.bars is OPTIONS else ()):
+        for case in map(plain_of, part.cases if part.needs_plain_norms else ()):
             jobs.setdefault(case.key, (case, (OURS, CEILING)))
     selected = (
         (case, tuple(name for name in names if name in chosen)) for case, names in jobs.values()

@@ -18,7 +18,10 @@ Job = tuple[Case, tuple[str, ...]]  # a case and its providers
 
 ANY = range(1, 1 << 62)
 PASS_LABELS = {"forward": "forward", "backward": "backward", "both": "forward and backward"}
-PARTIAL_SUMS = 64 << 20  # bytes that backward may allocate besides its results
+# Bytes that backward may allocate besides its results: ``planning.capacity.PARTIAL_SUM_BYTES``. Repeated on purpose: a
+# bar must not change with the code that it judges, and importing that module would import Triton.
+PARTIAL_SUMS = 64 << 20
+OF_PLAIN = "of the plain norm"
 UNITS: dict[str, Callable[[Row], float | None]] = {
     "GB/s": lambda row: row.bandwidth and row.bandwidth / 1e9,
     "µs": lambda row: row.time and 1e6 * row.time.median,
@@ -95,6 +98,11 @@ class Part(NamedTuple):
     @property
     def cases(self) -> list[Case]:
         return [case for suite in self.suites for case in SUITES[suite].cases()]
+
+    @property
+    def needs_plain_norms(self) -> bool:
+        """Whether a bar compares its cases with the plain norms of the same shapes."""
+        return any(bar.figure == OF_PLAIN for bar in self.bars)
 
     @property
     def peers(self) -> list[str]:
@@ -201,7 +209,7 @@ def known(value: float | None, otherwise: str) -> float:
 FIGURES: dict[str, Callable[[MeasuredCase], float]] = {
     "of the fastest peer": of_fastest_peer,
     "of the ceiling": of_ceiling,
-    "of the plain norm": of_plain,
+    OF_PLAIN: of_plain,
     "of torch's speed": speed_of(EAGER),
     "of torch.compile's speed": speed_of("torch.compile"),
     "microseconds": microseconds,
@@ -234,6 +242,7 @@ def allowed_bytes(case: Case) -> int:
     return {"forward": forward, "backward": backward, "both": forward + backward}[case.direction]
 
 
+# Of PyTorch's allocator: sizes are multiples of _BLOCK, and a remainder of up to _UNSPLIT bytes is not split off.
 _BLOCK, _UNSPLIT = 512, 1 << 20
 
 

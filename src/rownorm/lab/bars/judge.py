@@ -76,7 +76,10 @@ def _read_first_calls(file: Path) -> list[FirstCall]:
 
 
 def failed_throughout(records: Sequence[Record]) -> set[str]:
-    """Peers that failed and were never timed. They do not work on this machine, so they count as not measured."""
+    """Peers that failed and were never timed. They do not work on this machine.
+
+    Their records are left out. So they count as not measured, and bars that need them are missing instead of holding.
+    """
     failed = {one.provider for one in records if one.status in ("failed", "wrong")}
     return failed - {one.provider for one in records if one.seconds} - {OURS}
 

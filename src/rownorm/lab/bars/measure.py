@@ -123,7 +123,8 @@ def measure_in_turn(
         for names, group in itertools.groupby(jobs, key=lambda job: job[1]):
             cases = [case for case, _ in group]
             records = bench(cases, names, rounds=rounds, run=run, on_step=display.step)
-            # Read by number: noticing that a case has ended would start the next one.
+            # ``bench`` yields one record per provider and measures lazily. So the records of a case are counted: asking
+            # for one more, to see whether the case has ended, would already measure the next case.
             while time.monotonic() < until and (
                 of_case := list(itertools.islice(records, len(names)))
             ):

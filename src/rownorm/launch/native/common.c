@@ -2,9 +2,15 @@
 
    The files are compiled as one, in the order of native.SOURCES, when a kernel is first needed. Python stays the
    complete implementation: launcher.py and ops/eager.py decide how a call is done, once for each kind of call, and can
-   do all of it. The C repeats the usual call with fewer Python objects, because backward runs in a thread of autograd's
-   own, where every Python object has to be fetched from another core's cache. A call that is unusual in any way goes
-   to the Python function, with its arguments unchanged.
+   do all of it. The C repeats the usual call with fewer Python objects: autograd runs backward in another thread, and
+   touching Python objects there costs cache misses. A call that is unusual in any way goes to the Python function, with
+   its arguments unchanged.
+
+   Two conventions hold in all files:
+     - A function that returns an object and does a call returns NULL without an exception where Python has to do that
+       call; NULL with an exception is an error.
+     - A function that answers a question returns 1 (yes), 0 (no) or -1 (an error, with an exception). A function that
+       only does something returns 0, or -1 with an exception.
 
    Nothing of torch or of the CUDA driver is linked. Python passes their functions to ``use`` and ``use_driver``
    (module.c). A tensor argument that is None has the address 0. */

@@ -1,11 +1,12 @@
 /* Forward and backward of the autograd function in ops/eager.py, for the usual call.
 
-   What it buys, with launch.c: host time of forward and backward, 8 x 4096 fp16 on an H200, as a share of torch's own.
-   RMSNorm 1.24 in Python, 1.02 to 1.08 here; LayerNorm 1.36 in Python, 1.08 to 1.18 here. */
+   What it gains, with launch.c: experiment HST-03 in docs/experiments/host.md. */
 
-enum { N_INPUTS = 5 }; /* x, residual, pre_bias, weight, bias */
+enum { N_INPUTS = 5 }; /* x, residual, pre_bias, weight, bias: call_key.INPUTS */
 
-/* ---- SavedForBackward: ctx.forward_state of ops/eager.py. It refers to nothing that refers back to it. */
+/* ---- SavedForBackward: ctx.forward_state of ops/eager.py, with the same fields.
+
+   The garbage collector does not track it: nothing that it refers to can refer to it, so it is in no cycle. */
 
 typedef struct {
     PyObject_HEAD
@@ -52,7 +53,8 @@ static PyTypeObject SavedForBackwardType = {
 
 /* ---- The key of a forward call, from the description in ops/call_key.py */
 
-typedef enum { ATTRIBUTE, METHOD, LAYOUT, ALIGNMENT } FieldKind; /* in the order of FIELD_KINDS */
+/* The kinds of call_key.EXPRESSIONS, in the order of FIELD_KINDS. */
+typedef enum { ATTRIBUTE, METHOD, LAYOUT, ALIGNMENT } FieldKind;
 
 static const char *const FIELD_KINDS[] = {"attribute", "method", "layout", "alignment"};
 
@@ -186,6 +188,7 @@ static PyObject *forward(PyObject *module, PyObject *const *arguments, Py_ssize_
         PyErr_Clear();
         return PyObject_Vectorcall(forward_in_python, arguments, n, NULL);
     }
+    /* outputs: execute.ForwardResult, which is y, h, mu, rstd */
     PyObject *y = PyTuple_GET_ITEM(outputs, 0), *h = PyTuple_GET_ITEM(outputs, 1);
     state = PyObject_New(SavedForBackward, &SavedForBackwardType);
     if (state == NULL) {
@@ -217,7 +220,8 @@ done:
 
 /* ---- backward: _EagerNorm.backward */
 
-static unsigned generation; /* how often plans may have changed; older backward calls are not used */
+/* Incremented whenever plans may have changed. Backward calls that were found in an earlier generation are not used. */
+static unsigned generation;
 
 /* Whether an incoming gradient is a plain tensor: 1 or 0; -1 with an exception. */
 static int is_plain(PyObject *tensor) {
@@ -227,7 +231,7 @@ static int is_plain(PyObject *tensor) {
 }
 
 /* fast_path.can_skip_dispatcher_in_backward */
-static int can_skip_dispatcher(PyObject *dy, PyObject *dh) {
+static int can_skip_dispatcher_in_backward(PyObject *dy, PyObject *dh) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(backward_conditions); i++) {
         int is_active = is_true(PyObject_CallNoArgs(PyTuple_GET_ITEM(backward_conditions, i)));
         if (is_active) return is_active < 0 ? -1 : 0;
@@ -268,13 +272,14 @@ static PyObject *find_backward_call(PreparedCall *forward_call, unsigned key, Py
 
 /* _EagerNorm.backward(ctx, dy, dh=None) for the usual call. NULL without an exception: Python has to do it. */
 static PyObject *usual_backward(PyObject *ctx, PyObject *dy, PyObject *dh) {
-    uint64_t addresses[MAX_TENSORS]; /* of dy, dh, h, pre_bias, weight, bias, mu, rstd */
+    /* In the order of reference.BackwardInputs: dy, dh, h, pre_bias, weight, bias, mu, rstd. */
+    uint64_t addresses[MAX_TENSORS];
     PyObject *needs = NULL, *saved = NULL, *call = NULL, *answer = NULL;
     PyObject *forward_state = PyObject_GetAttr(ctx, s_state);
     if (forward_state == NULL || !Py_IS_TYPE(forward_state, &SavedForBackwardType) || dy == Py_None) goto done;
     SavedForBackward *state = (SavedForBackward *)forward_state;
     saved = PyObject_GetAttr(ctx, s_saved); /* raises where the graph was freed, or a tensor was modified in place */
-    if (saved == NULL || can_skip_dispatcher(dy, dh) != 1) goto done;
+    if (saved == NULL || can_skip_dispatcher_in_backward(dy, dh) != 1) goto done;
     int dy_key = gradient_key(dy, &addresses[0]), dh_key = dy_key < 0 ? -1 : gradient_key(dh, &addresses[1]);
     if (dh_key < 0) {
         PyErr_Clear(); /* batched gradients (is_grads_batched) have no storage */
@@ -289,6 +294,10 @@ static PyObject *usual_backward(PyObject *ctx, PyObject *dy, PyObject *dh) {
     memcpy(&addresses[6], state->statistics, sizeof state->statistics);
     needs = PyObject_GetAttr(ctx, s_needs);
     if (needs == NULL || !PyTuple_CheckExact(needs) || PyTuple_GET_SIZE(needs) != N_INPUTS + 1) goto done;
+    /* The key, 15 bits:
+
+         14       13 to 10         9        8 to 5            4   3         2         1       0
+         dy: 1    its address & 15 has dh   its address & 15  x   residual  pre_bias  weight  bias: needs a gradient */
     unsigned key = (unsigned)(dy_key << 5 | dh_key);
     for (int i = 0; i < N_INPUTS; i++) key = key << 1 | (PyTuple_GET_ITEM(needs, i) == Py_True);
     call = find_backward_call(state->call, key, ctx, dy, dh);

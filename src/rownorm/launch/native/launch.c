@@ -1,7 +1,6 @@
 /* PreparedCall: allocate the outputs of a call and start its kernels, as the function of launcher.bind_all does.
 
-   What it buys: host time of a no_grad call, 8 x 4096 fp16 on an H200, as a share of torch's own. RMSNorm 0.98 in
-   Python, LayerNorm 1.03; both 0.87 to 0.95 with this file. Forward and backward: see eager.c. */
+   What it gains: experiment HST-03 in docs/experiments/host.md, the line for no_grad. */
 
 typedef struct {
     int index;      /* among the addresses of a call; -1: ``value`` is passed */
@@ -37,7 +36,7 @@ typedef struct {
 
 static PyTypeObject PreparedCallType;
 
-/* Read a native.Kernel. */
+/* Read a tuple: the fields of native.Kernel in __init__.py, in their order. */
 static int read_kernel(PyObject *described, Kernel *kernel) {
     unsigned long long function;
     unsigned grid, warps, shared, cluster;
@@ -85,6 +84,7 @@ static int read_kernel(PyObject *described, Kernel *kernel) {
     return 0;
 }
 
+/* PreparedCall(...): the arguments that native.prepare passes, in its order. */
 static PyObject *prepared_call_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     int n_inputs, checks_device;
     PyObject *allocators, *tensors, *addresses, *returned, *kernels, *device, *fallback;
@@ -137,7 +137,8 @@ static int prepared_call_traverse(PreparedCall *call, visitproc visit, void *arg
     return 0;
 }
 
-/* A finalizer may still call it after this: ``arguments`` is released with the object, not here. */
+/* Break reference cycles. A finalizer of another object in the cycle may call this object later, so ``arguments`` is
+   released in dealloc. */
 static int prepared_call_clear(PreparedCall *call) {
     for (int i = 0; i < MAX_BACKWARD_CALLS; i++) Py_CLEAR(call->backward_calls[i].call);
     return 0;

@@ -1,13 +1,13 @@
 """Problem -> Plan: which regime runs a problem, with which settings.
 
-    1. the row of the tuned table for exactly this problem (``table``), else
-    2. the row of the plain norm, adapted to the residual and the options by its regime, else
+    1. the entry of the tuned table for exactly this problem (``table``), else
+    2. the entry of the plain norm, adapted to the residual and the options by its regime, else
     3. the rule of the first regime that applies, adapted in the same way;
     4. the regime finishes the plan: chunks, stages, and how many programs share the rows.
 
 One file for each regime decides all of its settings: ``tile`` (tile and resident), ``cluster``, ``grid``, ``looped``
 (looped and split). ``capacity`` has the limits that they share, ``compiler`` what depends on Triton's version. Why a
-call gets its settings: print ``rownorm.explain.explain(rownorm.rms_norm, x, weight)``. It names the row or the rule.
+call gets its settings: print ``rownorm.explain(rownorm.rms_norm, x, weight)``. It names the entry or the rule.
 
 The number of rows changes no kernel, except between looped and split: ``n_programs`` and ``part_cols`` are arguments.
 """
@@ -40,7 +40,8 @@ __all__ = [
     "sums_rows",
 ]
 
-# Each of these modules has applies, rule, with_residual, with_options and finish.
+# Each of these modules has applies, rule, with_residual, with_options and finish. with_options may return None (tile
+# does): one program has no registers for a row with these options, and ``cluster.widened`` decides.
 _MODULES: dict[Regime, ModuleType] = {
     "tile": tile,
     "resident": tile,
@@ -64,7 +65,7 @@ def plan(problem: Problem) -> Plan:
 
 
 def _chosen(problem: Problem) -> Plan:
-    """The exact row of the table, else the plain norm's row or rule, adapted to what the problem has beside it."""
+    """The exact entry of the table, else the plain norm's entry or rule, adapted to what the problem has beside it."""
     table = table_of(problem.device.arch)
     residual = problem.residual_dtype.itemsize if problem.residual_dtype else 0
     if table and (exact := table.find(problem, residual, problem.option)):
@@ -92,7 +93,10 @@ def _of_regime(regime: Regime, problem: Problem) -> Plan:
 
 
 def _with_residual(plain: Plan, problem: Problem) -> Plan:
-    """Forward: the plan adapted to a residual. Backward has room for it: fewer stages fit, no more."""
+    """Forward: the plan adapted to a residual.
+
+    Backward keeps its plan: a residual only takes shared memory there, and ``finish`` lowers the number of stages.
+    """
     if problem.direction == "backward" or problem.residual_dtype is None:
         return plain
     adapted: Plan = _MODULES[plain.regime].with_residual(plain, problem)
@@ -100,7 +104,10 @@ def _with_residual(plain: Plan, problem: Problem) -> Plan:
 
 
 def _with_options(plain: Plan, problem: Problem) -> Plan:
-    """The plan adapted to activation, pre_bias and third column sum; a cluster where one program has no registers."""
+    """The plan adapted to activation, pre_bias and third column sum.
+
+    A cluster or a grid (``cluster.widened``) where one program has no registers for a row with these options.
+    """
     adapted: Plan | None = _MODULES[plain.regime].with_options(plain, problem)
     return adapted or cluster.widened(plain, problem)
 

@@ -16,9 +16,8 @@ DY_BYTES = 64  # of dy that a thread has registers for, beside its sums and h
 # Backward: elements of a row that a thread has registers for with (an activation, a third column sum, both).
 ELEMENTS_32_BIT = (24, 24, 12)
 ELEMENTS_16_BIT = (40, 28, 16)
-MOST_ELEMENTS = (
-    40  # rows that are not centered have room for twice as many, but not for more than this
-)
+# RMSNorm has registers for twice as many, but not for more than this.
+MOST_ELEMENTS = 40
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -29,6 +28,11 @@ def ceil_div(a: int, b: int) -> int:
 def next_power_of_2(n: int) -> int:
     """The smallest power of two that is at least ``n``; 1 for 0."""
     return 1 << max(0, n - 1).bit_length()
+
+
+def previous_power_of_2(n: int) -> int:
+    """The largest power of two that is at most ``n``, which is at least 1."""
+    return 1 << (n.bit_length() - 1)
 
 
 def threads_of(plan: Plan, problem: Problem) -> int:

@@ -17,6 +17,7 @@ from .capacity import (
     ceil_div,
     chunks_of,
     next_power_of_2,
+    previous_power_of_2,
     room_for_options,
     stages,
     vector_cols,
@@ -25,11 +26,13 @@ from .settings import Plan
 
 # Bytes of a row that one program has registers for.
 SHARE_BYTES = {"forward": 32768, "backward": 8192}
-# Programs of a cluster. Large clusters leave multiprocessors idle, up to 20 of 132 (experiment BG-03): from more than
-# 4 programs on, backward is faster in a grid.
+# Most programs of a cluster in plans of the rules. Forward: the most that the hardware allows. Backward: large clusters
+# leave multiprocessors idle, up to 20 of 132, so the rules run wider rows in a grid (experiment BG-03). Entries of the
+# table may have larger clusters: 8 programs for 16384 columns (experiment BC-06).
 MOST_PROGRAMS = {"forward": 16, "backward": 4}
-# Forward with a residual: bytes of a row and its residual that a thread has registers for, by the warps of a program;
-# and if it prefetches the next row, which takes as many again.
+FORWARD_WARPS = 16  # of a program
+# Forward with a residual: bytes of a row and its residual that a thread has registers for, by the warps of a program. A
+# program that prefetches has two rows in registers, so each of them may take THREAD_BYTES_PREFETCHED.
 THREAD_BYTES = {8: 384, 16: 256}
 THREAD_BYTES_PREFETCHED = 128
 
@@ -42,7 +45,7 @@ def applies(problem: Problem) -> bool:
 
 
 def rule(problem: Problem) -> Plan:
-    """The plan of a plain norm where the table has no row: the smallest cluster with registers for a row."""
+    """The plan of a plain norm where the table has no entry: the smallest cluster with registers for a row."""
     share = SHARE_BYTES[problem.direction] // problem.dtype.itemsize
     size = min(MOST_PROGRAMS[problem.direction], next_power_of_2(ceil_div(problem.n_cols, share)))
     reason = (
@@ -54,7 +57,7 @@ def rule(problem: Problem) -> Plan:
             regime="cluster",
             block_rows=1,
             block_cols=min(4096, share),
-            num_warps=16,
+            num_warps=FORWARD_WARPS,
             cluster_size=size,
             num_stages=2,
             reason=reason,
@@ -76,21 +79,22 @@ def with_residual(plan: Plan, problem: Problem) -> Plan:
     """Forward: a residual takes registers, so more programs share a row and prefetch the next (experiment RES-01)."""
     assert problem.residual_dtype is not None
     element_bytes = problem.dtype.itemsize + problem.residual_dtype.itemsize
-    per_thread = 1 << (THREAD_BYTES_PREFETCHED // element_bytes).bit_length() - 1
-    threads = 16 * problem.device.warp_size
+    per_thread = previous_power_of_2(THREAD_BYTES_PREFETCHED // element_bytes)
+    threads = FORWARD_WARPS * problem.device.warp_size
     size = next_power_of_2(ceil_div(problem.n_cols, per_thread * threads))
-    if problem.device.resident(size):
+    if problem.device.max_clusters(size):
         return plan.adapted(
             f"{size} programs per row, so that the residual and the next row fit in registers",
             block_cols=16 // problem.dtype.itemsize * threads,
-            num_warps=16,
+            num_warps=FORWARD_WARPS,
             cluster_size=size,
             programs_per_sm=1,
             num_stages=2,
             maxnreg=0,
         )
-    # Wider rows are not prefetched. Rows that are not centered are fastest in few threads with many registers.
-    for num_warps, maxnreg in ((16, 0),) if problem.center else ((8, 128), (16, 0)):
+    # Wider rows are not prefetched. RMSNorm is fastest with few threads that have many registers.
+    few_threads = () if problem.center else ((8, 128),)
+    for num_warps, maxnreg in (*few_threads, (FORWARD_WARPS, 0)):
         threads = num_warps * problem.device.warp_size
         wide = plan.adapted(
             "the largest cluster, so that the residual fits in registers; the next row does not",
@@ -116,24 +120,32 @@ def with_options(plan: Plan, problem: Problem) -> Plan:
         return plan
     if plan.block_cols * chunks_of(plan, problem) <= room_for_options(plan, problem):
         return plan
-    # Larger clusters would leave multiprocessors idle.
+    # Not a larger cluster, which would leave more multiprocessors idle (experiment BG-03). ``widened`` makes clusters
+    # from a plan of one program, so they stay small.
     if activates:
         return grid.with_options(grid.rule(problem), problem)
     return _without_clusters(plan, problem)
 
 
 def _with_pre_bias(plan: Plan, problem: Problem) -> Plan:
-    """Forward: a smaller tile of the pre_bias is prefetched. maxnreg was found without a pre_bias."""
-    halves = plan.block_cols > vector_cols(plan, problem)
+    """Forward: smaller tiles, because a tile of the pre_bias is in registers beside the row.
+
+    No limit of registers: those of the table were found without a pre_bias.
+    """
+    can_halve = plan.block_cols > vector_cols(plan, problem)
     return plan.adapted(
         "smaller tiles without a register limit, because the pre_bias takes registers",
         maxnreg=0,
-        block_cols=plan.block_cols // 2 if halves else plan.block_cols,
+        block_cols=plan.block_cols // 2 if can_halve else plan.block_cols,
     )
 
 
 def _without_clusters(plan: Plan, problem: Problem) -> Plan:
-    """Backward with a third column sum: one program if it has registers for a row, else a grid (experiment BG-04)."""
+    """Backward with a third column sum: one program if it has registers for a row, else a grid (experiment BG-04).
+
+    The resident plan is decided here, not by ``tile.rule``: that is the rule for a plain norm, and its plan would have
+    to be adapted to the third sum once more, which can lead back to a cluster (``widened``).
+    """
     if problem.dtype.itemsize <= 2 and problem.n_cols <= 8192:
         return Plan(
             regime="resident",
@@ -142,7 +154,7 @@ def _without_clusters(plan: Plan, problem: Problem) -> Plan:
             num_warps=8,
             num_stages=3,
             source=plan.source,
-            reason=f"{plan.reason}; one program, because a third column sum takes registers",
+            reason=f"{plan.reason}; adapted: one program per row, because a third column sum takes registers",
         )
     return grid.with_options(grid.one_warp(problem), problem)
 
@@ -156,7 +168,7 @@ def widened(plan: Plan, problem: Problem) -> Plan:
         block_cols //= 2
     while block_cols * ceil_div(problem.n_cols, size * block_cols) > room:
         size *= 2
-        if block_cols > room or problem.device.resident(size) == 0:
+        if block_cols > room or problem.device.max_clusters(size) == 0:
             return grid.with_options(grid.rule(problem), problem)
     return plan.adapted(
         f"{size} programs per row, because the options take registers",
@@ -175,7 +187,7 @@ def finish(plan: Plan, problem: Problem, forced: bool = False) -> Plan:
         return grid.finish(grid.with_options(grid.rule(problem), problem), problem, forced)
     chunks = chunks_of(plan, problem)
     if not forward:
-        clusters = problem.device.resident(plan.cluster_size, plan.programs_per_sm)
+        clusters = problem.device.max_clusters(plan.cluster_size, plan.programs_per_sm)
         return dataclasses.replace(
             plan,
             chunks=chunks,
@@ -193,20 +205,22 @@ def finish(plan: Plan, problem: Problem, forced: bool = False) -> Plan:
 
 
 def _fits(plan: Plan, problem: Problem, forced: bool) -> bool:
-    """Whether the GPU runs such clusters. Plans of the rules also obey SHARE_BYTES; the table's were measured."""
+    """Whether the GPU runs such clusters, and a program has registers for its columns."""
     if problem.computes_in_fp64:
         return False
     if forced:
         return True
     share = SHARE_BYTES[problem.direction] // problem.dtype.itemsize
+    # SHARE_BYTES limits plans of the rules. A plan whose source is the table was measured, or adapted from such a plan.
     in_registers = plan.source != "rules" or problem.n_cols <= share * plan.cluster_size
-    return in_registers and problem.device.resident(plan.cluster_size) > 0
+    return in_registers and problem.device.max_clusters(plan.cluster_size) > 0
 
 
 def _fast_rstd(problem: Problem) -> bool:
     """Forward: whether rstd is computed without calls, which take registers that a residual needs (experiment ST-10).
 
-    With a pre_bias or an activation beside it, the compiler spills without the calls, not with them.
+    With a pre_bias or an activation beside the residual it is computed with calls, because the compiler spills
+    registers in the code without them.
     """
     plain = not problem.pre_bias and problem.activation is None
     return plain and problem.residual_dtype is not None
@@ -219,6 +233,6 @@ def _clusters(plan: Plan, problem: Problem) -> int:
     if plan.n_programs:
         return plan.n_programs
     n_rows = problem.n_rows
-    most = problem.device.resident(plan.cluster_size, plan.programs_per_sm)
+    most = problem.device.max_clusters(plan.cluster_size, plan.programs_per_sm)
     even = (n for n in range(most, most * 19 // 20, -1) if n_rows % n == 0)
     return max(1, min(next(even, most), n_rows))

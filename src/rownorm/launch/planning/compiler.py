@@ -1,7 +1,7 @@
 """Settings that depend on the version of Triton: all of them are here.
 
 A tuned plan often uses the last register of a thread, and versions of the compiler allocate registers differently.
-``tests/test_compile_targets.py`` checks every supported version for spills.
+``tests/kernels/test_compile_targets.py`` checks every supported version for spills.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from ..problem import Problem
 from .capacity import next_power_of_2, vector_cols
 from .settings import Plan
 
-# Versions that compile every limit of registers in the table without a spill, to the same number of registers (one row
-# differs, by one). Without its limit, fp32 LayerNorm of 12289 to 16383 columns spills 8 bytes in both.
+# Versions that compile every limit of registers in the table without a spill, to the same number of registers (one
+# entry differs, by one). Without its limit, fp32 LayerNorm of 12289 to 16383 columns spills 8 bytes in both.
 KEEP_LIMITS = ((3, 6), (3, 7))
 # From this version on, a tile of 32 bytes per thread and tensor takes more registers than two of 16.
 SMALLER_TILES = (3, 9)
 
 
 def trusts(direction: str, option: str, measured_with: tuple[int, ...]) -> bool:
-    """Whether this version of Triton uses a row of the table.
+    """Whether this version of Triton uses an entry of the table.
 
-    Another version does not use rows of backward with a pre_bias: a third column sum takes the last registers.
+    Another version does not use entries of backward with a pre_bias: a third column sum takes the last registers.
     """
     return measured_with == VERSION or (direction, option) != ("backward", "pre_bias")
 

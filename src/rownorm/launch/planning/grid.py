@@ -35,7 +35,7 @@ def applies(problem: Problem) -> bool:
 
 
 def rule(problem: Problem) -> Plan:
-    """The plan of a plain norm where the table has no row: small programs, one row at a time (experiment BG-03)."""
+    """The plan of a plain norm where the table has no entry: small programs, one row at a time (experiment BG-03)."""
     return Plan(
         regime="grid",
         block_rows=1,

@@ -1,6 +1,6 @@
 """Tuned tables: the settings that were fastest, with the figures measured, one file for each architecture.
 
-A table is ``tables/<arch>.json``: the device, versions and date of the measurement, and rows. A row says
+A table is ``tables/<arch>.json``: the device, versions and date of the measurement, and entries. An entry has
 
     direction, center, itemsize, residual, option, max_cols
                       the problems it is for, up to a width. residual: bytes of a residual's element, 0 without one.
@@ -9,11 +9,13 @@ A table is ``tables/<arch>.json``: the device, versions and date of the measurem
     gb_per_s, ceiling_gb_per_s, measured_cols
                       the speed, and that of an elementwise kernel over the same bytes, at measured_cols columns
                       (max_cols if not given)
-    experiment        entry of docs/experiments that justifies a row with a residual or an option
+    experiment        entry of docs/experiments that justifies an entry with a residual or an option
 
-A problem takes the row with the next larger ``max_cols``. A width may have two rows: the first is looped and for rows
-that fill its chunks, the second for the others. Rows with an option stand beside those of the plain norm: where one of
-the plain norm is nearer, or there is none with the option, the plain norm's is adapted (see the regimes).
+A problem takes the entry with the smallest ``max_cols`` that is at least its width. Two entries may have the same
+``max_cols``: the first is looped and applies where the width is a multiple of its ``block_cols``, the second elsewhere.
+
+A problem with an option is looked up among the entries with the option and those of the plain norm. If the smallest
+``max_cols`` is that of an entry of the plain norm only, that entry is adapted to the option (see the regimes).
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ NEEDED = ("regime", "block_rows", "block_cols", "num_warps")
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table."""
+    """One entry of a table."""
 
     direction: str
     center: bool
@@ -71,7 +73,7 @@ class Row:
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """Rows of a table are in this order."""
+        """Entries of a table are in this order."""
         backward = self.direction == "backward"
         return self.itemsize, self.residual, self.option, backward, self.center, self.max_cols
 
@@ -88,7 +90,7 @@ class Row:
 
 
 class Table:
-    """The rows of one architecture, indexed by kind and option."""
+    """The entries of one architecture, indexed by kind and option."""
 
     def __init__(self, device: str, triton: str, rows: Iterable[Row]) -> None:
         self.device = device
@@ -105,18 +107,18 @@ class Table:
             self._index.setdefault((row.kind, row.option), []).append((row, plan))
 
     def find(self, problem: Problem, residual: int, option: str) -> Plan | None:
-        """The plan of the row for this problem, for a residual of so many bytes and one option or none; else None.
+        """The plan of the entry for this problem, for a residual of so many bytes and one option or none; else None.
 
-        None, too, where the plain norm's row is nearer in width than one with the option.
+        None, too, where an entry of the plain norm is nearer in width than any with the option.
         """
         if problem.computes_in_fp64:
             return None
         kind = (problem.direction, problem.center, problem.dtype.itemsize, residual)
-        # An activation's own rows come before those for any activation, and the plain norm's come last.
-        own = (problem.activation,) if option == "activation" else ()
+        # Entries for this activation come before those for any activation, and the plain norm's come last.
+        this_one = (problem.activation,) if option == "activation" else ()
         ranked = [
             self._nearest(kind, name, problem.n_cols, rank)
-            for rank, name in enumerate(dict.fromkeys((*own, option, "")))
+            for rank, name in enumerate(dict.fromkeys((*this_one, option, "")))
         ]
         nearest = min(filter(None, ranked), key=lambda each: each[0], default=None)
         if nearest is None:
@@ -135,9 +137,10 @@ class Table:
     def _nearest(
         self, kind: tuple[Any, ...], option: str, n_cols: int, rank: int
     ) -> tuple[tuple[Any, ...], Row, Plan] | None:
-        """The row with this option and the next larger width, behind its sort key; None if all are narrower.
+        """The entry with this option and the next larger width, after its sort key; None if all are narrower.
 
-        The nearest width comes first, then plans whose chunks a row fills or that have none, then the lower rank.
+        The nearest width comes first. At one width, a looped plan whose chunks the row does not fill comes last; then
+        the lower rank comes first.
         """
         rows = self._index.get((kind, option), [])
         first = bisect.bisect_left(rows, n_cols, key=lambda pair: pair[0].max_cols)
@@ -150,7 +153,7 @@ class Table:
 
 
 def _reason(row: Row, rows: Iterable[Row]) -> str:
-    """The widths and the figures of a row among all rows of its kind."""
+    """The widths and the figures of an entry, given all entries of its kind."""
     names = (row.option, "activation", "") if row.option in ACTIVATIONS else (row.option, "")
     narrower = [
         other.max_cols for other in rows if other.option in names and other.max_cols < row.max_cols
@@ -174,7 +177,7 @@ def table_of(arch: str) -> Table | None:
 
 
 def parse(table: Mapping[str, Any], name: str) -> Table:
-    """A table from its JSON object. ValueError names the file, the row and what is wrong with it."""
+    """A table from its JSON object. ValueError names the file, the entry and what is wrong with it."""
     if set(table) != set(HEAD):
         raise ValueError(f"{name}: must have the keys {', '.join(HEAD)}; got {', '.join(table)}")
     rows: list[Row] = []
@@ -184,7 +187,7 @@ def parse(table: Mapping[str, Any], name: str) -> Table:
             if rows:
                 _check_order(rows[-1], row)
         except ValueError as error:
-            raise ValueError(f"{name}: row {number}, {json.dumps(fields)}: {error}") from None
+            raise ValueError(f"{name}: entry {number}, {json.dumps(fields)}: {error}") from None
         rows.append(row)
     return Table(table["device"], table["triton"], rows)
 
@@ -210,6 +213,14 @@ def _row(fields: Mapping[str, Any]) -> Row:
             _check_int(name, value, 1 if name in COUNTS else 0)
         if name in POWERS_OF_2 and value & (value - 1):
             raise ValueError(f"{name} must be a power of two; got {value}")
+    if (
+        settings.get("maxnreg")
+        and fields["direction"] == "backward"
+        and settings["regime"] != "grid"
+    ):
+        raise ValueError(
+            f"maxnreg must be 0 in backward except in a grid; got {settings['maxnreg']}"
+        )
     return Row(**fields)
 
 
@@ -228,6 +239,8 @@ def _check_int(name: str, value: Any, least: int) -> None:
 
 def _check_order(before: Row, row: Row) -> None:
     if before.order > row.order:
-        raise ValueError(f"must come before the row for {before}")
+        raise ValueError(f"must come before the entry for {before}")
     if before.order == row.order and (not before.is_looped or row.is_looped):
-        raise ValueError("of two rows for one width, the first must be looped and the second not")
+        raise ValueError(
+            "of two entries for one width, the first must be looped and the second not"
+        )

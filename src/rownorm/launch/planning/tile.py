@@ -32,12 +32,12 @@ TILE_ELEMENTS = {"forward": 2048, "backward": 4096}  # elements of a tile of sev
 MOST_THREADS = {"forward": 1024, "backward": 256}
 ELEMENTS_PER_THREAD = 16
 MOST_CHUNKS = 8  # tiles that cover a row whose width is no power of two
-NUM_STAGES = 5  # as long as shared memory lasts
+NUM_STAGES = 5  # tiles in flight in backward; fewer where shared memory is too small for them
 # One program computes so few tiles, which saves the kernel that adds up column sums (experiment HST-01).
 FEW_TILES = 8
 # Forward with a residual: the widest rows that leave registers for prefetched parameters (experiment FR-04).
 PREFETCH_COLS = 4096
-# Backward of centered rows with an activation: elements of a thread, above which it issues too few loads.
+# Backward of LayerNorm with an activation: with more elements per thread, too few loads are in flight.
 BUSY_ELEMENTS = 24
 
 
@@ -48,7 +48,7 @@ def applies(problem: Problem) -> bool:
 
 
 def rule(problem: Problem) -> Plan:
-    """The plan of a plain norm where the table has no row."""
+    """The plan of a plain norm where the table has no entry."""
     if problem.direction == "backward" and _fits_one_warp(problem):
         return _one_warp(problem)  # experiment BR-11
     return several_rows(problem)
