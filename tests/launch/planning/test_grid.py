@@ -16,6 +16,7 @@ from support.planning import (
     assert_grid,
     calls,
     compiled_for,
+    planner,
     problem,
 )
 
@@ -100,7 +101,9 @@ def test_a_residual_leaves_a_grid_three_stages(arch, dtype):
 
 @pytest.mark.parametrize("residual", [None, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100", "sm_120"])
-def test_a_third_sum_leaves_a_grid_three_stages(arch, residual):
+def test_a_third_sum_leaves_a_grid_three_stages(arch, residual, monkeypatch):
+    """By rules: the table may have an entry for a third sum, which only the Triton that measured it uses."""
+    monkeypatch.setattr(planner, "table_of", lambda arch: None)
     on = H200._replace(arch=arch)
     asked = problem("backward", 4096, 16384, torch.bfloat16, on, n_column_sums=3)
     plan = launch.plan(dataclasses.replace(asked, residual_dtype=residual))
