@@ -3,6 +3,7 @@
 import os
 import time
 
+import msgspec
 import pytest
 import torch
 import triton
@@ -141,6 +142,16 @@ def test_what_is_left_to_measure(add_provider):
     there_now = [*done[:2], record(one, "ceiling", status="missing")]
     assert measure.unfinished([(one, names)], there_now) == [SMALL[0]]
     assert measure.unfinished([(one, ("torch",))], done[1:2]) == []  # rownorm was not requested
+
+
+def test_an_option_is_measured_again_with_its_plain_norm():
+    plain, names = SMALL[0]
+    option = msgspec.structs.replace(plain, activation="silu")
+    jobs = [(plain, names), (option, names)]
+    done = [record(case, name) for case, _ in jobs for name in names]
+    assert measure.unfinished(jobs, done) == []
+    assert measure.unfinished(jobs, done[len(names) :]) == jobs
+    assert measure.unfinished(jobs, done[: len(names)]) == jobs[1:]
 
 
 def test_caches_are_filled_by_other_processes(tmp_path, capsys, monkeypatch):

@@ -37,7 +37,7 @@ from ..providers import Refusal, all_providers, import_failure, missing
 from ..results import runs
 from ..results.files import write_whole
 from ..results.records import CEILING, EAGER, FILE, OURS, Record, Writer
-from .figures import Job
+from .figures import Job, plain_of
 from .first_call import FirstCall
 from .judge import FIRST_CALL_FILE
 
@@ -64,17 +64,19 @@ def check_folder(folder: Path) -> None:
 def unfinished(jobs: Sequence[Job], records: Sequence[Record]) -> list[Job]:
     """The jobs that are not measured yet. A job is measured as a whole, because its providers are timed in turns.
 
-    A job in which rownorm could not be timed is measured again: after a device failure all later calls fail.
+    A job in which rownorm could not be timed is measured again: after a device failure all later calls fail. So is a
+    norm with options if its plain norm is measured again, because the two are compared and GPUs differ by a percent.
     """
     known = all_providers()
     tried = {record.key for record in records if record.status != "missing"}
     good = {record.case.key for record in records if record.provider == OURS and record.seconds}
-    return [
-        (case, names)
+    left = {
+        case.key
         for case, names in jobs
         if (OURS in names and case.key not in good)
         or any((case.key, name) not in tried for name in names if missing(known[name]) is None)
-    ]
+    }
+    return [job for job in jobs if left & {job[0].key, plain_of(job[0]).key}]
 
 
 class ProviderMissing(Exception):

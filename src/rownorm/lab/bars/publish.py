@@ -41,8 +41,8 @@ def publish(
 ) -> list[Path]:
     """Write the pages and the data file into ``folder``; return what was written.
 
-    The pages show the figures of the first run; the index judges all runs. package: also write the data file into the
-    installed package. table: the tuned table whose figures become the page ``widths.md``. ValueError if the runs hold
+    The pages show the figures of the first run; the index judges all runs. package: write the data file into the
+    installed package instead. table: the tuned table whose figures become the page ``widths.md``. ValueError if the runs hold
     no records, or records of several devices.
     """
     devices = {record.environment.device for run in runs for record in run.records}
@@ -62,10 +62,7 @@ def publish(
     data = msgspec.json.encode(published(runs, found))
     name = f"{device_slug(*devices)}.json"
     written = [write_whole(folder / f"{page}.md", text) for page, text in pages.items()]
-    written.append(write_whole(folder / name, data))
-    if package:
-        written.append(write_whole(PACKAGE_FOLDER / name, data))
-    return written
+    return [*written, write_whole((PACKAGE_FOLDER if package else folder) / name, data)]
 
 
 def device_slug(device: str) -> str:
@@ -162,7 +159,7 @@ def widths_page(table: dict[str, Any]) -> str:
         "Every tuned width",
         f"{table['device']}, torch {table['torch']}, triton {table['triton']}, {table['date']}.",
         "rownorm's bandwidth over the ceiling's, as measured when the launch settings were chosen: at most 32768 rows, "
-        "device time from CUDA graphs. Empty: the width uses the settings of the plain norm.",
+        "device time from CUDA graphs. Empty: the table has no entry of its own for this width.",
         *sections,
     )
 
