@@ -180,7 +180,9 @@ def judge(context: click.Context, /, folders: Sequence[Path], required: int) -> 
 )
 @click.argument("folders", nargs=-1, required=True, type=FOLDER)
 @click.option("--out", type=FOLDER, required=True, help="Folder of the pages; pages are replaced.")
-@click.option("--package", is_flag=True, help="Write the data file into the rownorm package instead.")
+@click.option(
+    "--package", is_flag=True, help="Write the data file into the rownorm package instead."
+)
 def publish(folders: Sequence[Path], out: Path, package: bool) -> None:
     """Write runs as Markdown pages and a data file.
 

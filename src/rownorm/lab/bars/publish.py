@@ -42,8 +42,8 @@ def publish(
     """Write the pages and the data file into ``folder``; return what was written.
 
     The pages show the figures of the first run; the index judges all runs. package: write the data file into the
-    installed package instead. table: the tuned table whose figures become the page ``widths.md``. ValueError if the runs hold
-    no records, or records of several devices.
+    installed package instead. table: the tuned table whose figures become the page ``widths.md``. ValueError if the
+    runs hold no records, or records of several devices.
     """
     devices = {record.environment.device for run in runs for record in run.records}
     if len(devices) != 1:
