@@ -29,11 +29,14 @@ def refused(*arguments):
 
 def small_record(cols=8, device="A CPU", provider="rownorm", slower=1.0, **fields):
     """A record of 2 fp32 rows on a made-up CPU."""
-    case = Case(operation="rms_norm", rows=2, cols=cols, dtype="fp32")
-    seconds = [slower * 1e-5 * (1 + i / 1000) for i in range(5)]
-    values = {"method": METHOD, "seconds": seconds, "run": "one"} | fields
-    environment = Environment(device=device, kind="cpu")
-    return Record(case=case, provider=provider, environment=environment, **values)
+    values = {
+        "case": Case(operation="rms_norm", rows=2, cols=cols, dtype="fp32"),
+        "method": METHOD,
+        "seconds": [slower * 1e-5 * (1 + i / 1000) for i in range(5)],
+        "run": "one",
+        "environment": Environment(device=device, kind="cpu"),
+    }
+    return Record(provider=provider, **(values | fields))
 
 
 def write_run(folder, *records):

@@ -25,9 +25,11 @@ def test_environment_of_this_machine():
 def test_settings_that_affect_results_are_recorded(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.delenv("ROWNORM_DIRECT_LAUNCH", raising=False)
+    monkeypatch.setenv("ROWNORM_NATIVE", "0")
     settings = environment().settings
     assert settings["TRITON_INTERPRET"] == "1"
     assert "ROWNORM_DIRECT_LAUNCH" not in settings
+    assert settings["ROWNORM_NATIVE"] == "0"
     if not torch.cuda.is_available():
         assert settings["threads"] == str(torch.get_num_threads())
     else:

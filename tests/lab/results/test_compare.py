@@ -5,7 +5,7 @@ import random
 import pytest
 
 from rownorm.lab.cases.case import Case
-from rownorm.lab.results.compare import compare, differences
+from rownorm.lab.results.compare import changes, compare, differences, rounds_needed
 from rownorm.lab.results.records import Environment, Method, Record
 
 HERE = Environment(device="NVIDIA H200", kind="cuda")
@@ -30,6 +30,13 @@ def run(seed, factor, *, drift=0.0, noise=0.005, cols=256, ceiling=True):
     return records + ([record("ceiling", times(1.0), cols)] if ceiling else [])
 
 
+def suite(seed, factor, cases=12, **options):
+    """``run`` of several cases."""
+    return [
+        one for n in range(cases) for one in run(f"{seed} {n}", factor, cols=256 + n, **options)
+    ]
+
+
 def verdicts(base, new, **options):
     return [one.verdict for one in compare(base, new, **options).comparisons]
 
@@ -48,11 +55,83 @@ def test_a_run_is_the_same_as_itself():
     assert verdicts(run(1, 1.2, drift=0.3), run(1, 1.2, drift=0.3)) == ["same"]
 
 
-def test_the_ceiling_cancels_a_slow_run():
+def test_a_ceiling_that_changed_makes_small_changes_unclear():
+    """Whatever changed the ceiling may have changed the provider too."""
+    base, new = suite(1, 1.2), suite(2, 1.2)
+    slow = [record(one.provider, [1.1 * s for s in one.seconds], one.case.cols) for one in new]
+    assert set(verdicts(base, slow)) == {"unclear"}
+    assert set(verdicts(base, slow, by_ceiling=False)) == {"unclear"}
+    twice = [
+        record(one.provider, [2 * s for s in one.seconds], one.case.cols) for one in suite(3, 1.2)
+    ]
+    halved = [one for one in slow if one.provider == "ceiling"] + [
+        one for one in twice if one.provider == "rownorm"
+    ]
+    assert set(verdicts(base, halved)) == {"slower"}
+
+
+def test_without_a_control_the_rounds_decide():
+    base, new = run(1, 1.2, ceiling=False), run(2, 1.26, ceiling=False)
+    outcome = compare(base, new)
+    assert outcome.control is None
+    assert [(one.noise, one.verdict) for one in outcome.comparisons] == [(None, "slower")]
+
+
+def test_eager_torch_is_the_control_without_a_ceiling():
+    def times(factor):
+        return [1e-6 * factor * (1 + i / 1000) for i in range(15)]
+
+    base = [record("rownorm", times(2)), record("torch", times(1))]
+    new = [record("rownorm", times(2.4)), record("torch", times(1.2))]
+    outcome = compare(base, new)
+    assert outcome.control.provider == "torch"
+    assert [one.verdict for one in outcome.comparisons] == ["unclear"]
+    assert compare(base, new, providers=("torch",)).control is None
+    newer = Environment(device="NVIDIA H200", kind="cuda", torch="3.0")
+    new = [record(one.provider, one.seconds, environment=newer) for one in new]
+    assert compare(base, new).control is None  # another torch is another control
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_too_few_rounds_are_unclear(rounds):
+    base, new = (
+        [record("rownorm", [factor * (1 + i / 1e4) for i in range(rounds)])] for factor in (1, 2)
+    )
+    (found,) = compare(base, new).comparisons
+    assert (found.verdict, found.enough_rounds) == ("unclear", False)
+
+
+def test_more_cases_need_more_rounds():
+    """The confidence is of the whole comparison."""
+    assert [rounds_needed(cases) for cases in (1, 11, 294)] == [4, 6, 8]
+    base = [record("rownorm", [1 + i / 1e4 for i in range(5)], cols) for cols in range(64, 84)]
+    new = [record("rownorm", [2 + i / 1e4 for i in range(5)], cols) for cols in range(64, 84)]
+    assert set(verdicts(base, new)) == {"unclear"}
+    assert verdicts(base[:1], new[:1]) == ["slower"]
+
+
+def test_suspect_measurements_are_marked():
     base, new = run(1, 1.2), run(2, 1.2)
-    slow = [record(one.provider, [1.1 * s for s in one.seconds]) for one in new]
-    assert verdicts(base, slow) == ["same"]
-    assert verdicts(base, slow, by_ceiling=False) == ["slower"]
+    assert not compare(base, new).comparisons[0].suspect
+    for place in (0, 1):  # the provider, the ceiling that its times are relative to
+        doubtful = list(new)
+        doubtful[place] = record(new[place].provider, new[place].seconds, suspect=["spread of 40%"])
+        assert compare(base, doubtful).comparisons[0].suspect
+
+
+def test_changes_of_versions_and_settings():
+    def records(settings, **versions):
+        here = Environment(device="NVIDIA H200", kind="cuda", settings=settings, **versions)
+        return [record("rownorm", [1e-6], environment=here)]
+
+    base = records({"threads": "2"}, torch="2.11", versions={"liger-kernel": "1"})
+    new = records({"threads": "4", "ROWNORM_NATIVE": "0"}, torch="2.13")
+    assert changes(base, base) == []
+    assert changes(base, new) == [
+        "torch: 2.11 against 2.13",
+        "liger-kernel: 1 against none",
+        "ROWNORM_NATIVE: none against 0",
+    ]
 
 
 def test_noise_is_unclear():

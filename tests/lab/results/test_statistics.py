@@ -10,6 +10,9 @@ import pytest
 from rownorm.lab.results.statistics import (
     Ratio,
     _middle_places,
+    _outside,
+    _rank_sums,
+    enough_rounds,
     paired_ratio,
     quantile,
     summarize,
@@ -76,15 +79,31 @@ def test_the_interval_is_that_of_every_possible_experiment(n):
     assert paired_ratio(a, b) == pytest.approx(expected)
 
 
-def test_the_unpaired_interval_is_that_of_every_possible_experiment():
-    a, b = [1.0, 1.2, 1.7, 2.5], [0.9, 1.1, 1.3]
-    of_a, of_b = (
-        [median(drawn) for drawn in itertools.product(values, repeat=len(values))]
-        for values in (a, b)
-    )
-    ratios = sorted(x / y for x in of_a for y in of_b)
-    low, high = (ratios[math.ceil(q * len(ratios)) - 1] for q in (0.025, 0.975))
-    assert unpaired_ratio(a, b) == pytest.approx((median(a) / median(b), low, high))
+def test_the_rank_sums_are_those_of_every_possible_order():
+    counted = [0] * (3 * 4 + 1)
+    for first in itertools.combinations(range(7), 3):
+        second = [place for place in range(7) if place not in first]
+        counted[sum(a < b for a in first for b in second)] += 1
+    assert _rank_sums(3, 4) == counted
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "confidence", "outside"),
+    [(10, 10, 0.95, 23), (8, 12, 0.95, 22), (5, 5, 0.99, 0), (3, 3, 0.95, -1), (1, 1, 0.95, -1)],
+)
+def test_the_interval_has_the_critical_values_of_the_rank_sum_test(a, b, confidence, outside):
+    """From published tables of the test."""
+    assert _outside(a, b, confidence) == outside
+    assert enough_rounds(a, b, confidence) == (outside >= 0)
+
+
+def test_the_rank_sum_test_of_many_rounds_is_approximated():
+    exact, close = _outside(100, 100, 0.95), _outside(100, 101, 0.95)
+    assert exact < close < exact + 60
+
+
+def test_an_unpaired_interval_without_enough_rounds_is_the_range():
+    assert unpaired_ratio([2.0, 4.0], [1.0]) == (3.0, 2.0, 4.0)
 
 
 @pytest.mark.parametrize("n", [15, 16, 200, 1101])
@@ -156,6 +175,20 @@ def test_verdicts_at_the_margins(ratio, expected):
     swapped = {"faster": "slower", "slower": "faster"}.get(expected, expected)
     middle, low, high = ratio
     assert verdict(Ratio(1 / middle, 1 / high, 1 / low)) == swapped
+
+
+@pytest.mark.parametrize(
+    ("ratio", "noise", "expected"),
+    [
+        ((1.10, 1.09, 1.11), 0.09, "slower"),
+        ((1.10, 1.09, 1.11), 0.11, "unclear"),
+        ((0.90, 0.89, 0.91), 0.12, "unclear"),
+        ((1.01, 1.00, 1.02), 0.03, "same"),
+        ((1.01, 1.00, 1.02), 0.04, "unclear"),  # a difference beyond the margin would not be seen
+    ],
+)
+def test_verdicts_with_noise(ratio, noise, expected):
+    assert verdict(Ratio(*ratio), noise=noise) == expected
 
 
 def test_verdicts_with_another_margin():

@@ -11,11 +11,16 @@ from ..results.records import Environment
 from .facts import cpu_name, describe
 from .sensors import driver_version
 
-# Environment variables that affect results or times.
+# Environment variables that affect results or times. All that begin with PREFIX are recorded too.
 VARIABLES = (
-    *("TRITON_INTERPRET", "ROWNORM_DIRECT_LAUNCH", "CUDA_LAUNCH_BLOCKING"),
-    *("OMP_NUM_THREADS", "OMP_WAIT_POLICY"),
+    *("TRITON_INTERPRET", "TRITON_DEFAULT_FP_FUSION", "TRITON_PTXAS_PATH", "DISABLE_PTXAS_OPT"),
+    *("CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "CUDA_DEVICE_MAX_CONNECTIONS"),
+    *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING"),
+    *("TORCHINDUCTOR_MAX_AUTOTUNE", "TORCH_COMPILE_DISABLE", "ATEN_CPU_CAPABILITY"),
+    *("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OMP_PROC_BIND", "OMP_PLACES", "MKL_NUM_THREADS"),
+    *("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME", "LD_PRELOAD"),
 )
+PREFIX = "ROWNORM_"
 
 
 def environment(versions: dict[str, str] | None = None, index: int = 0) -> Environment:
@@ -54,7 +59,8 @@ def version_of(package: str) -> str:
 def _settings(kind: str) -> dict[str, str]:
     import torch
 
-    settings = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
+    own = sorted(name for name in os.environ if name.startswith(PREFIX))
+    settings = {name: os.environ[name] for name in (*VARIABLES, *own) if os.environ.get(name)}
     if kind == "cpu":
         settings["threads"] = str(torch.get_num_threads())
     else:

@@ -2,16 +2,35 @@
 
 Two runs share no rounds. If both measured the ceiling, each time is first divided by the ceiling's time of the same
 round: whatever slowed down a whole run (clocks, temperature) cancels.
+
+The confidence of 95% is of the whole comparison: if nothing changed, at most one comparison in twenty calls any of its
+cases faster or slower. Each case gets its share of the remaining 5%. Times differ for two reasons without a change:
+
+- Rounds of a run differ. The interval covers this.
+- Runs differ in ways that their rounds do not show: another process that runs during a whole case, another placement in
+  memory, another GPU of the same model. This is the ``noise`` of a case. It is measured with a control, code that is
+  the same in both sets: the ceiling, else eager PyTorch. A ratio within the noise is not a difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
+from statistics import NormalDist, median
 from typing import NamedTuple
 
 from ..cases.case import Case
-from .records import CEILING, OURS, Environment, Record
-from .statistics import MARGIN, Ratio, Verdict, unpaired_ratio, verdict
+from .records import CEILING, EAGER, OURS, Environment, Record
+from .statistics import (
+    CONFIDENCE,
+    MARGIN,
+    Ratio,
+    Verdict,
+    enough_rounds,
+    quantile,
+    unpaired_ratio,
+    verdict,
+)
 
 Key = tuple[str, str]
 CONDITIONS = (
@@ -20,6 +39,12 @@ CONDITIONS = (
     "threads",
     "OMP_WAIT_POLICY",
 )  # settings that times depend on
+VERSIONS = ("rownorm", "torch", "triton", "python", "driver", "host")  # fields of an environment
+SENSITIVITY = (
+    2.0  # a disturbance may affect a provider up to this many times as much as the control
+)
+# Student's t for 1, 2, 3, 4 and more changes of the control, at 95% for as many cases.
+STUDENT = (12.7, 6.2, 4.9, 4.4, 4.0)
 
 
 class Comparison(NamedTuple):
@@ -28,8 +53,11 @@ class Comparison(NamedTuple):
     case: Case
     provider: str
     ratio: Ratio
+    noise: float | None  # a fraction: 0.02 for 2%; None without a control
     verdict: Verdict
     by_ceiling: bool  # whether the times are relative to the ceiling
+    enough_rounds: bool = True  # otherwise there is no interval, and the verdict is unclear
+    suspect: bool = False  # whether a measurement that was used is suspect
 
 
 class Lost(NamedTuple):
@@ -40,6 +68,25 @@ class Lost(NamedTuple):
     why: str
 
 
+class Control(NamedTuple):
+    """A provider whose code is the same in both sets: its changes are noise."""
+
+    provider: str
+    changes: dict[str, float]  # by the key of the case: |log(new / base)|
+
+    @property
+    def usual(self) -> float:
+        """The largest change to be expected in any case: the scatter of all changes times Student's t."""
+        scatter = quantile(sorted(self.changes.values()), 0.9) / NormalDist().inv_cdf(0.95)
+        return STUDENT[min(len(self.changes), len(STUDENT)) - 1] * scatter
+
+    def noise(self, case: Case, relative: bool) -> float:
+        """How far a time of this case can change without a cause. relative: times over those of the ceiling."""
+        # Dividing by the ceiling's time removes a disturbance once.
+        sensitivity = SENSITIVITY - relative
+        return math.expm1(sensitivity * max(self.usual, self.changes.get(case.key, 0.0)))
+
+
 class Outcome(NamedTuple):
     """The result of ``compare``."""
 
@@ -47,6 +94,7 @@ class Outcome(NamedTuple):
     lost: list[Lost]
     only_base: list[Key]  # measured in one set, absent from the other
     only_new: list[Key]
+    control: Control | None
 
 
 def compare(
@@ -59,7 +107,8 @@ def compare(
 ) -> Outcome:
     """Compare ``new`` with ``base``, case by case. Of several records of one case the last one counts."""
     before, after = _by_key(base), _by_key(new)
-    outcome = Outcome([], [], [], [])
+    outcome = Outcome([], [], [], [], _control(base, new, providers))
+    pairs = []
     for key, old in before.items():
         if old.provider not in providers or old.status != "ok":
             continue
@@ -69,13 +118,29 @@ def compare(
         elif now.status != "ok":
             outcome.lost.append(Lost(now.case, now.provider, f"{now.status}: {now.why}"))
         else:
-            outcome.comparisons.append(_compared(old, now, before, after, margin, by_ceiling))
+            pairs.append((old, now))
+    confidence = confidence_of_each(len(pairs))
+    for old, now in pairs:
+        ceilings = _ceiling_of(old, before), _ceiling_of(now, after)
+        chosen = ceilings if by_ceiling else (None, None)
+        outcome.comparisons.append(_compared(old, now, chosen, outcome.control, margin, confidence))
     outcome.only_new.extend(
         key
         for key, now in after.items()
         if now.provider in providers and now.status == "ok" and key not in before
     )
     return outcome
+
+
+def confidence_of_each(cases: int) -> float:
+    """The confidence of each interval, so that all of them together have ``CONFIDENCE``."""
+    return 1 - (1 - CONFIDENCE) / max(1, cases)
+
+
+def rounds_needed(cases: int) -> int:
+    """The fewest rounds in both sets with which that many cases have intervals."""
+    confidence = confidence_of_each(cases)
+    return next(n for n in range(1, 1000) if enough_rounds(n, n, confidence))
 
 
 def differences(base: Sequence[Record], new: Sequence[Record]) -> list[str]:
@@ -92,12 +157,22 @@ def differences(base: Sequence[Record], new: Sequence[Record]) -> list[str]:
             ),
         }
 
-    before, after = of(base), of(new)
-    return [
-        f"{what}: {before[what] or 'none'} against {after[what] or 'none'}"
-        for what in before
-        if before[what] != after[what]
-    ]
+    return _unequal(of(base), of(new))
+
+
+def changes(base: Sequence[Record], new: Sequence[Record]) -> list[str]:
+    """What else differs between two sets, in words: versions of software, and settings that affect times."""
+
+    def of(records: Sequence[Record]) -> dict[str, str]:
+        values: dict[str, set[str]] = {}
+        for here in {id(one.environment): one.environment for one in records}.values():
+            named = {name: getattr(here, name) for name in VERSIONS} | here.versions | here.settings
+            for name, value in named.items():
+                if value and name not in CONDITIONS:
+                    values.setdefault(name, set()).add(value)
+        return {name: _listed(found) for name, found in values.items()}
+
+    return _unequal(of(base), of(new))
 
 
 def changed_conditions(records: Sequence[Record], here: Environment) -> list[str]:
@@ -110,6 +185,14 @@ def changed_conditions(records: Sequence[Record], here: Environment) -> list[str
     ]
 
 
+def _unequal(before: dict[str, str], after: dict[str, str]) -> list[str]:
+    return [
+        f"{what}: {before.get(what) or 'none'} against {after.get(what) or 'none'}"
+        for what in {**before, **after}
+        if before.get(what) != after.get(what)
+    ]
+
+
 def _conditions(environment: Environment) -> dict[str, str]:
     """The values of ``CONDITIONS``."""
     device, *settings = CONDITIONS
@@ -118,25 +201,66 @@ def _conditions(environment: Environment) -> dict[str, str]:
     }
 
 
+def _control(
+    base: Sequence[Record], new: Sequence[Record], providers: Collection[str]
+) -> Control | None:
+    """The control, if the sets have one: a provider that is not compared, under the same conditions."""
+    torch = {one.environment.torch for one in [*base, *new]}
+    if len(torch) > 1 or differences(base, new):
+        return None
+    for provider in (CEILING, EAGER):
+        if provider in providers:
+            continue
+        before, after = (
+            {one.case.key: median(one.seconds) for one in records if _timed(one, provider)}
+            for records in (base, new)
+        )
+        found = {key: abs(math.log(after[key] / before[key])) for key in before.keys() & after}
+        if found:
+            return Control(provider, found)
+    return None
+
+
+def _timed(record: Record, provider: str) -> bool:
+    return record.provider == provider and record.status == "ok" and bool(record.seconds)
+
+
 def _compared(
     old: Record,
     now: Record,
-    before: dict[Key, Record],
-    after: dict[Key, Record],
+    ceilings: tuple[Record | None, Record | None],
+    control: Control | None,
     margin: float,
-    by_ceiling: bool,
+    confidence: float,
 ) -> Comparison:
-    old_times = _relative(old, before) if by_ceiling else None
-    new_times = _relative(now, after) if by_ceiling else None
-    relative = old_times is not None and new_times is not None
-    if old_times is None or new_times is None:
-        old_times, new_times = old.seconds, now.seconds
-    ratio = unpaired_ratio(new_times, old_times)
-    return Comparison(now.case, now.provider, ratio, verdict(ratio, margin), relative)
+    old_times, new_times, used = old.seconds, now.seconds, [old, now]
+    old_ceiling, new_ceiling = ceilings
+    relative = old_ceiling is not None and new_ceiling is not None
+    if old_ceiling is not None and new_ceiling is not None:
+        old_times, new_times = _relative(old, old_ceiling), _relative(now, new_ceiling)
+        used += [old_ceiling, new_ceiling]
+    ratio = unpaired_ratio(new_times, old_times, confidence)
+    noise = control.noise(now.case, relative) if control else None
+    enough = enough_rounds(len(new_times), len(old_times), confidence)
+    return Comparison(
+        now.case,
+        now.provider,
+        ratio,
+        noise,
+        verdict(ratio, margin, noise or 0.0) if enough else "unclear",
+        relative,
+        enough,
+        any(one.suspect for one in used),
+    )
 
 
-def _relative(record: Record, records: dict[Key, Record]) -> list[float] | None:
-    """Each round's time over the ceiling's time of that round; None if the ceiling was not measured with it."""
+def _relative(record: Record, ceiling: Record) -> list[float]:
+    """Each round's time over the ceiling's time of that round."""
+    return [mine / its for mine, its in zip(record.seconds, ceiling.seconds, strict=True)]
+
+
+def _ceiling_of(record: Record, records: dict[Key, Record]) -> Record | None:
+    """The ceiling that was measured in the same rounds."""
     ceiling = records.get((record.case.key, CEILING))
     if (
         ceiling is None
@@ -146,7 +270,7 @@ def _relative(record: Record, records: dict[Key, Record]) -> list[float] | None:
         or len(ceiling.seconds) != len(record.seconds)
     ):
         return None
-    return [mine / its for mine, its in zip(record.seconds, ceiling.seconds, strict=True)]
+    return ceiling
 
 
 def _by_key(records: Sequence[Record]) -> dict[Key, Record]:

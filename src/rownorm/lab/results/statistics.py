@@ -1,8 +1,8 @@
 """Summaries of repeated measurements, ratios with intervals, and verdicts.
 
-All of them use medians, which a few slow rounds (another process, a changed clock) do not move. Intervals are 95%
-percentile bootstrap intervals. The distribution of a resampled median is computed exactly, so nothing is random: the
-same measurements always give the same verdict.
+All of them use medians, which a few slow rounds (another process, a changed clock) do not move. Nothing is random: the
+same measurements always give the same verdict. The interval of a paired ratio is a percentile bootstrap interval; the
+distribution of a resampled median is computed exactly. The interval of an unpaired ratio is that of the rank sum test.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from functools import cache
-from statistics import median
+from statistics import NormalDist, median
 from typing import Literal, NamedTuple
 
 Verdict = Literal["faster", "same", "slower", "unclear"]
 MARGIN = 0.03  # times that differ by less count as the same
+CONFIDENCE = 0.95
+EXACT = 10_000  # pairs of measurements up to which the rank sum test is exact; beyond, its normal approximation
 
 
 class Summary(NamedTuple):
@@ -28,7 +30,7 @@ class Summary(NamedTuple):
 
 
 class Ratio(NamedTuple):
-    """A ratio of times, and its 95% bootstrap interval."""
+    """A ratio of times, and its interval; 95% unless another confidence was asked for."""
 
     ratio: float
     low: float
@@ -56,29 +58,41 @@ def paired_ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
     return _interval(median(ratios), _resampled_medians(ratios))
 
 
-def unpaired_ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
-    """``median(a) / median(b)``, for independent measurements."""
-    of_a, of_b = _resampled_medians(_positive("a", a)), _resampled_medians(_positive("b", b))
-    ratios = ((x / y, p * q) for x, p in of_a for y, q in of_b)
-    return _interval(median(a) / median(b), ratios)
+def unpaired_ratio(a: Sequence[float], b: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
+    """The median of all ``a[i] / b[j]``, for independent measurements.
+
+    The interval holds the factors that the rank sum test (Mann and Whitney) does not reject. Its confidence is exact
+    for rounds that are independent of each other, whatever their distribution. If there are too few of them for that
+    confidence (``enough_rounds``), it is the range of all ratios.
+    """
+    _positive("a", a)
+    _positive("b", b)
+    ratios = sorted(x / y for x in a for y in b)
+    outside = max(0, _outside(len(a), len(b), confidence))
+    return Ratio(median(ratios), ratios[outside], ratios[-1 - outside])
 
 
-def verdict(ratio: Ratio, margin: float = MARGIN) -> Verdict:
+def enough_rounds(a: int, b: int, confidence: float = CONFIDENCE) -> bool:
+    """Whether a and b independent measurements can have an interval of that confidence."""
+    return _outside(a, b, confidence) >= 0
+
+
+def verdict(ratio: Ratio, margin: float = MARGIN, noise: float = 0.0) -> Verdict:
     """The verdict on a, given the ratio of times ``a / b``.
 
-    faster or slower: the whole interval is on one side of 1, and the ratio itself is beyond the margin. same: the
-    whole interval is within the margin. Otherwise unclear. The margin is a factor: from ``1 / (1 + margin)`` to ``1 +
-    margin``.
+    faster or slower: the whole interval is on one side of 1, and the ratio itself is beyond the margin and the noise.
+    same: the whole interval and the noise are within the margin. Otherwise unclear. noise: a difference that occurs
+    without a cause and that the interval does not cover. The margin and the noise are factors: from ``1 / (1 +
+    margin)`` to ``1 + margin``.
     """
     if not (math.isfinite(margin) and margin >= 0):
         raise ValueError(f"verdict: margin must be 0 or more; got {margin!r}")
-    upper = 1 + margin
-    lower = 1 / upper
-    if ratio.low >= lower and ratio.high <= upper:
+    upper, least = 1 + margin, 1 + max(margin, noise)
+    if ratio.low >= 1 / upper and ratio.high <= upper and noise <= margin:
         return "same"
-    if ratio.high < 1 and ratio.ratio < lower:
+    if ratio.high < 1 and ratio.ratio < 1 / least:
         return "faster"
-    if ratio.low > 1 and ratio.ratio > upper:
+    if ratio.low > 1 and ratio.ratio > least:
         return "slower"
     return "unclear"
 
@@ -102,6 +116,35 @@ def _interval(ratio: float, weighted: Iterable[tuple[float, float]]) -> Ratio:
         if reached >= 0.975:
             return Ratio(ratio, low, value)
     return Ratio(ratio, low, ordered[-1][0])
+
+
+@cache
+def _outside(a: int, b: int, confidence: float) -> int:
+    """How many ratios of a and b measurements are outside the interval, at each end; -1 if there is no interval."""
+    tail = (1 - confidence) / 2
+    if a * b > EXACT:
+        deviation = math.sqrt(a * b * (a + b + 1) / 12)
+        return max(-1, math.floor(a * b / 2 + NormalDist().inv_cdf(tail) * deviation))
+    most, seen = tail * math.comb(a + b, a), 0
+    for rank_sum, ways in enumerate(_rank_sums(a, b)):
+        seen += ways
+        if seen > most:
+            return rank_sum - 1
+    return -1
+
+
+def _rank_sums(a: int, b: int) -> list[int]:
+    """In how many orders of a and b values exactly 0, 1, 2, ... pairs have the first value below the second.
+
+    They are the coefficients of the Gaussian binomial: the product of (1 - x^(b+i)) / (1 - x^i) over i = 1 to a.
+    """
+    ways = [1] + [0] * (a * b)
+    for i in range(1, a + 1):
+        for u in range(a * b, b + i - 1, -1):
+            ways[u] -= ways[u - b - i]
+        for u in range(i, a * b + 1):
+            ways[u] += ways[u - i]
+    return ways
 
 
 def _resampled_medians(values: Sequence[float]) -> list[tuple[float, float]]:
