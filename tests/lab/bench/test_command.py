@@ -11,6 +11,7 @@ from rownorm.lab.bench import run as bench_run
 from rownorm.lab.bench.selection import select_cases
 from rownorm.lab.results import runs
 from rownorm.lab.results.records import Writer, read
+from rownorm.lab.results.rows import cases_of, results_of
 from support.lab_commands import TINY, TWO_PROVIDERS, invoke, small_record, write_run
 
 pytestmark = pytest.mark.usefixtures("command_line")
@@ -74,19 +75,25 @@ def test_bench_does_not_touch_a_folder_that_is_there(tmp_path):
     assert os.listdir("made") == ["mine"]
 
 
-def test_resume_measures_what_is_left_and_nothing_twice():
+@pytest.mark.parametrize("kept", [2, 3])
+def test_resume_measures_incomplete_cases_again_as_a_whole(kept):
+    """So that the rounds of a case belong together."""
     assert invoke("bench", *TINY, *TWO_PROVIDERS, "--out", "made").exit_code == 0
     lines = Path("made/records.jsonl").read_text().splitlines(keepends=True)
-    cut = "".join(lines[:2]) + lines[2][:50]  # killed while the third was written
+    cut = "".join(lines[:kept]) + lines[kept][:50]  # killed while this line was written
     Path("made/records.jsonl").write_text(cut)
     ran = invoke("bench", "--resume", "made")
     assert ran.exit_code == 0, ran.output
+    assert ("1 incomplete case will be measured again as a whole" in ran.output) == (kept == 3)
     now = Path("made/records.jsonl").read_text().splitlines(keepends=True)
-    assert now[:2] == lines[:2]
+    assert now[:kept] == lines[:kept]
     reading = read("made")
-    assert [number for number, _ in reading.damaged] == [3]
-    keys = [one.key for one in reading.records]
-    assert len(set(keys)) == len(keys) == 4
+    assert [number for number, _ in reading.damaged] == [kept + 1]
+    (results,) = results_of(reading.records)
+    assert len(results.rows) == 4
+    assert results.replaced == kept - 2
+    for rows in cases_of(results.rows):
+        assert len({row.record.run for row in rows.values()}) == 1
 
     before = Path("made/records.jsonl").read_text()
     assert invoke("bench", "--resume", "made").exit_code == 0
@@ -156,9 +163,23 @@ def test_resume_retries_failed_and_missing_providers(status):
     assert ran.exit_code == 0, ran.output
     assert "[1/1" in ran.output
     again = read("made").records
-    assert len(again) == len(others) + 2
-    assert (again[-1].key, again[-1].status) == (first.key, "ok")
+    assert [(one.key, one.status) for one in again[-2:]] == [
+        (one.key, "ok") for one in (first, others[0])
+    ]  # the whole case
+    assert "then" not in ran.output
     assert "Nothing is left to measure" in invoke("bench", "--resume", "made").output
+
+
+def test_resume_measures_a_case_again_if_its_rounds_do_not_belong_together():
+    assert invoke("bench", *TINY, "--provider", "rownorm,torch", "--out", "made").exit_code == 0
+    first, *others = read("made").records
+    os.remove("made/records.jsonl")
+    with Writer(Path("made/records.jsonl")) as writer:
+        for one in (msgspec.structs.replace(first, run="another"), *others):
+            writer.write(one)
+    ran = invoke("bench", "--resume", "made")
+    assert "1 incomplete case will be measured again as a whole" in ran.output
+    assert len({one.run for one in read("made").records[-2:]}) == 1
 
 
 def test_resume_skips_providers_that_are_still_missing(monkeypatch):

@@ -16,6 +16,7 @@ from ..results import runs
 from ..results.compare import changed_conditions
 from ..results.records import FILE, OURS, Record, Writer
 from ..results.rows import not_measured, results_of
+from ..texts import count
 from .table import bench_table
 
 CPU_NOTE = (
@@ -37,7 +38,7 @@ def run_bench(folder: Path, request: runs.BenchRequest) -> int:
         raise click.UsageError(
             f"{folder} was measured differently: {'; '.join(changed)}. Start a new folder."
         )
-    done = _finished(before, request.providers)
+    done = _finished(before, request)
     left = {
         case.key: sum((case.key, name) not in done for name in request.providers)
         for case in request.cases
@@ -45,6 +46,9 @@ def run_bench(folder: Path, request: runs.BenchRequest) -> int:
     click.echo(CPU_NOTE if here.kind == "cpu" else f"On {here.device}")
     if not any(left.values()):
         click.echo("Nothing is left to measure.")
+    again = {record.case.key for record in before if left.get(record.case.key)}
+    if again:
+        click.echo(f"{count(len(again), 'incomplete case')} will be measured again as a whole.")
     left_out = set(known) - set(usual())
     if left_out and request.providers == usual():
         click.echo(f"Without {', '.join(left_out)}, slow to start on a CPU; --provider adds it.")
@@ -73,26 +77,39 @@ def run_bench(folder: Path, request: runs.BenchRequest) -> int:
         status, ended = 130, "Interrupted."
     except OSError as error:
         status, ended = 1, f"Could not write {folder / FILE}: {error.strerror or error}."
-    _print_results(folder, [*before, *new])
+    latest = list({record.key: record for record in [*before, *new]}.values())
+    _print_results(folder, latest)
     if ended:
         click.echo(
             f"{ended} What was measured is kept. To continue: rownorm bench --resume {folder}"
         )
-    latest = {record.key: record for record in [*before, *new]}.values()
     bad = any(one.provider == OURS and one.status in ("wrong", "failed") for one in latest)
     return status or int(bad or not any(one.seconds for one in latest))
 
 
-def _finished(records: Sequence[Record], providers: Sequence[str]) -> set[tuple[str, str]]:
-    """The keys of records that are final. A failure may succeed now, and a missing provider may be installed."""
+def _finished(records: Sequence[Record], request: runs.BenchRequest) -> set[tuple[str, str]]:
+    """The keys of the cases that need no further measurement.
+
+    A case is measured as a whole, because its providers are timed in turns: rounds of another time would be compared
+    otherwise. A failure may succeed now, and a missing provider may be installed.
+    """
     known = all_providers()
-    available = {name for name in providers if missing(known[name]) is None}
-    return {
-        record.key
-        for record in records
-        if record.status != "failed"
-        and not (record.status == "missing" and record.provider in available)
-    }
+    available = {name for name in request.providers if missing(known[name]) is None}
+    latest = {record.key: record for record in records}
+
+    def is_final(record: Record | None) -> bool:
+        if record is None or record.status == "failed":
+            return False
+        return record.status != "missing" or record.provider not in available
+
+    finished = set()
+    for case in request.cases:
+        keys = [(case.key, name) for name in request.providers]
+        found = [latest.get(key) for key in keys]
+        together = len({record.run for record in found if record and record.seconds}) <= 1
+        if together and all(map(is_final, found)):
+            finished.update(keys)
+    return finished
 
 
 def _print_results(folder: Path, records: Sequence[Record]) -> None:
