@@ -99,7 +99,7 @@ def test_rownorm_is_within_its_budget(operation, dtype, rounding):
         outputs = as_tuple(all_providers()["rownorm"].prepare(case, t)())
         judged = judge(case, t, outputs, strict=True)
         assert judged.ok, f"{data} {options}: {judged.why}"
-        assert 0 <= judged.budget_used <= 1
+        assert 0 <= judged.closest.allowance_used <= 1
 
 
 CASE = Case(operation="layer_norm", direction="both", rows=32, cols=128, dtype="bf16")
@@ -182,7 +182,7 @@ def test_figures_of_a_known_error(rounding):
     assert judged.accuracy.mean_error == pytest.approx(0.5 / 256, rel=1e-3)
     size = max(abs(y[1, 2] - 0.5), y[1].square().mean().sqrt()).double()
     assert judged.accuracy.max_ulp == pytest.approx(0.5 / spacing(size, y.dtype).item(), rel=1e-5)
-    assert judged.budget_used > 1
+    assert judged.closest.allowance_used > 1
 
 
 def test_values_beyond_the_dtype_may_overflow(rounding):

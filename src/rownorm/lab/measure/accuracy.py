@@ -39,11 +39,19 @@ SUMS = ("dpre_bias", "dweight", "dbias")  # over rows
 CHUNK = 1 << 22  # elements converted to fp64 at a time
 
 
+class Closest(NamedTuple):
+    """The element that is closest to its limit, which is one rounding plus an allowance for roundings before it."""
+
+    allowance_used: float  # 0: all elements have one rounding only; more than 1: beyond the limit
+    ulp: float  # its error
+    accepted_ulp: float  # its limit
+
+
 class Judgement(NamedTuple):
     """The result of a comparison. ``accuracy`` is None if a value is not finite or the outputs have a wrong form."""
 
     accuracy: Accuracy | None
-    budget_used: float  # the largest error over its budget
+    closest: Closest
     why: str  # empty if the result passes
 
     @property
@@ -74,7 +82,7 @@ def judge_all(
     """The same for several providers with the same inputs; the exact values are computed once."""
     names = output_names(case)
     judged = {
-        name: Judgement(None, math.inf, error)
+        name: Judgement(None, _UNKNOWN, error)
         for name, outputs in outputs_of.items()
         if (error := _wrong_form(t, names, outputs))
     }
@@ -104,7 +112,7 @@ def judge_all(
 def _judgement(figures: dict[str, _Figures]) -> Judgement:
     why = "; ".join(f"{name} {each.complaint}" for name, each in figures.items() if each.complaint)
     if any(not math.isfinite(each.max_error) for each in figures.values()):
-        return Judgement(None, math.inf, why)
+        return Judgement(None, _UNKNOWN, why)
     worst = max(figures, key=lambda name: figures[name].max_ulp)
     accuracy = Accuracy(
         max_error=max(each.max_error for each in figures.values()),
@@ -112,7 +120,7 @@ def _judgement(figures: dict[str, _Figures]) -> Judgement:
         max_ulp=figures[worst].max_ulp,
         worst=worst,
     )
-    return Judgement(accuracy, max(each.budget_used for each in figures.values()), why)
+    return Judgement(accuracy, max(each.closest for each in figures.values()), why)
 
 
 def one_rounding(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -249,11 +257,14 @@ def _levels(n: int) -> int:
     return math.ceil(math.log2(max(2, n)))
 
 
+_UNKNOWN = Closest(math.inf, math.inf, 0.0)
+
+
 class _Figures(NamedTuple):
     max_error: float
     mean_error: float
     max_ulp: float
-    budget_used: float
+    closest: Closest
     complaint: str
 
 
@@ -262,8 +273,9 @@ class _Limits(NamedTuple):
 
     representable: Tensor
     ulp: Tensor
-    budget: Tensor
-    of_peers: Tensor
+    rounding: Tensor
+    noise: Tensor
+    peer_noise: Tensor
     rounding_sum: Tensor
     noise_sum: Tensor
 
@@ -278,8 +290,9 @@ def _limits(exact: Exact, dtype: torch.dtype) -> _Limits:
     return _Limits(
         representable=truth.abs() <= torch.finfo(dtype).max,
         ulp=spacing(torch.maximum(truth.abs(), size), dtype),
-        budget=rounding + exact.noise,
-        of_peers=rounding + exact.peer_noise,
+        rounding=rounding,
+        noise=exact.noise,
+        peer_noise=exact.peer_noise,
         rounding_sum=rounding.sum(),
         noise_sum=exact.noise.sum(),
     )
@@ -292,36 +305,42 @@ class _Tally:
         self.strict = strict
         self.roundings = roundings
         self.count = 0
-        # Maxima of error, error in ulp, error over budget, error over the limit for peers.
-        self.maxima: list[Tensor] = []
+        self.maxima: list[Tensor] = []  # of error and of error in ulp
+        self.closest: list[Tensor] = []
         self.sums: list[Tensor] = []  # sums of error and of what the mean error may be
 
     def add(self, got: Tensor, truth: Tensor, limits: _Limits) -> None:
         wide = got.double()
         error = torch.where(wide.isfinite(), (wide - truth).abs(), torch.inf)
         error = torch.where(limits.representable, error, 0.0)  # other values must overflow
-        ratios = (error, error / limits.ulp, error / limits.budget, error / limits.of_peers)
-        self.maxima.append(torch.stack([each.amax() for each in ratios]))
+        in_ulp = error / limits.ulp
+        self.maxima.append(torch.stack([error.amax(), in_ulp.amax()]))
+        noise = limits.noise if self.strict else limits.peer_noise
+        # The fp64 values are rounded too, far below the last digit that counts.
+        excess = (error - limits.rounding * (1 + 1e-6)).clamp(min=0.0)
+        used = torch.where(excess > 0, excess / noise, 0.0).flatten()
+        place = used.argmax()
+        accepted = ((limits.rounding + noise) / limits.ulp).flatten()[place]
+        self.closest.append(torch.stack([used[place], in_ulp.flatten()[place], accepted]))
         allowed = self.roundings * limits.rounding_sum + limits.noise_sum
         self.sums.append(torch.stack([error.sum(), allowed]))
         self.count += error.numel()
 
     def figures(self) -> _Figures:
-        error, ulp, used, of_limit = torch.stack(self.maxima).amax(0).tolist()
+        error, ulp = torch.stack(self.maxima).amax(0).tolist()
+        closest = max(Closest(*each) for each in torch.stack(self.closest).tolist())
         total, allowed = (each / self.count for each in torch.stack(self.sums).sum(0).tolist())
         complaint = ""
         if not math.isfinite(error):
             complaint = "has values that are not finite"
-        elif self.strict and used > 1:
-            complaint = f"is off by {used:.3g} times its budget: {error:.3g}, {ulp:.3g} ulp"
-        elif not self.strict and of_limit > 1:
+        elif closest.allowance_used > 1:
             complaint = (
-                f"is off by {of_limit:.3g} times what is accepted: {error:.3g}, {ulp:.3g} ulp"
+                f"is off by {closest.ulp:.3g} ulp; {closest.accepted_ulp:.3g} ulp are accepted"
             )
         elif not self.strict and total > PEER_MEAN * allowed:
             accepted = PEER_MEAN * allowed
             complaint = f"is off by {total:.3g} on average; {accepted:.3g} is accepted"
-        return _Figures(error, total, ulp, used, complaint)
+        return _Figures(error, total, ulp, closest, complaint)
 
 
 def _wrong_form(t: Tensors, names: Sequence[str], outputs: Sequence[Tensor]) -> str:

@@ -55,12 +55,20 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     mean_error: float | None = None
     max_ulp: float | None = None
     worst: str = ""  # the output with the largest error in ulp
-    budget_used: float | None = None  # the largest error over its budget; 1 is the whole budget
+    # Of the element closest to its limit: the share of its allowance, 0 with one rounding only; error; limit.
+    allowance_used: float | None = None
+    closest_ulp: float | None = None
+    accepted_ulp: float | None = None
+    truncated: bool = False  # bf16 in Triton's interpreter: a rounding is a whole step
 
     @property
     def ok(self) -> bool:
         """Whether the results are accurate enough, or were not required."""
         return self.status not in ("over", "failed")
+
+    def severity(self) -> tuple[bool, float, float]:
+        """The order of results, the worst last."""
+        return not self.ok, self.allowance_used or 0.0, self.max_ulp or 0.0
 
 
 class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +134,14 @@ def check(
             yield from _interpreted(small, on_step)
 
 
+def cannot_check(name: str) -> str | None:
+    """Why a provider cannot be checked on this machine, and what to do; None if it can."""
+    provider = all_providers()[name]
+    if provider.kind == "ceiling":
+        return "it computes no norm"
+    return None if provider.interpreted else missing(provider)
+
+
 def _results(
     request: CheckRequest, on_step: Callable[[str], None] = lambda _: None
 ) -> Iterator[CheckResult]:
@@ -167,7 +183,7 @@ def _result(row: CheckResult, provider: Provider, request: CheckRequest) -> Chec
             return msgspec.structs.replace(row, status="failed", why=why)
     if not found:
         return msgspec.structs.replace(row, status="refused", why=refusals[0])
-    return max(found, key=lambda each: (not each.ok, each.budget_used or 0.0))
+    return max(found, key=CheckResult.severity)
 
 
 def _judged(row: CheckResult, provider: Provider, case: Case, request: CheckRequest) -> CheckResult:
@@ -187,7 +203,10 @@ def _judged(row: CheckResult, provider: Provider, case: Case, request: CheckRequ
         mean_error=judged.accuracy.mean_error,
         max_ulp=judged.accuracy.max_ulp,
         worst=judged.accuracy.worst,
-        budget_used=judged.budget_used,
+        allowance_used=judged.closest.allowance_used,
+        closest_ulp=judged.closest.ulp,
+        accepted_ulp=judged.closest.accepted_ulp,
+        truncated=case.dtype == "bf16" and request.device == "cpu" and interpreting(),
     )
 
 
