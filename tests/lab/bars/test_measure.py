@@ -79,9 +79,9 @@ def test_no_case_starts_after_the_limit(tmp_path, monkeypatch, add_provider):
     add_provider("torch", lasts, options=providers.EVERY_OPTION)
     monkeypatch.setattr(time, "monotonic", lambda: clock)
     command = ["bars", "measure", "--out", tmp_path / "a", "--part", "host", "--rounds", "1"]
-    ran = invoke(*command, "--limit-s", "1")
-    assert ran.exit_code == 3
-    assert "Stopped after 1 s, 3 cases are left; the same command resumes the run." in ran.output
+    ran = invoke(*command, "--limit-s", "2")  # one second passes while torch is tried
+    assert ran.exit_code == 3, ran.output
+    assert "Stopped after 2 s, 3 cases are left; the same command resumes the run." in ran.output
     first = read(tmp_path / "a").records
     assert [one.provider for one in first] == ["rownorm", "torch"]
     assert invoke(*command).exit_code == 0
@@ -109,24 +109,68 @@ def test_some_of_the_providers(tmp_path, monkeypatch, without_interpreter):
     assert "torch was not measured" in ran.output
 
 
-def test_a_named_provider_must_be_usable(tmp_path, monkeypatch, add_provider):
-    """Otherwise hours of measurements would lack it."""
+@pytest.mark.parametrize("named", [[], ["--provider", "rownorm,torch"]], ids=["default", "named"])
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ImportError("no libmissing.so"), "torch: cannot be imported: no libmissing.so"),
+        (
+            RuntimeError("no cutlass_dsl"),
+            "torch: a small call failed: RuntimeError: no cutlass_dsl",
+        ),
+    ],
+    ids=["import", "call"],
+)
+def test_a_provider_that_does_not_work_stops_before_anything_is_measured(
+    tmp_path, add_provider, named, error, words
+):
+    def is_broken(case, t):
+        def call():
+            raise error
+
+        return call
+
+    add_provider("torch", is_broken, options=providers.EVERY_OPTION)
+    command = ["bars", "measure", "--part", "host", "--rounds", "1", "--out", tmp_path / "a"]
+    ran = invoke(*command, *named)
+    assert ran.exit_code == 1
+    assert words in ran.output
+    assert "To measure without it: --provider rownorm" in ran.output
+    assert not (tmp_path / "a").exists()
+    assert invoke(*command, "--provider", "rownorm").exit_code == 0
+
+
+def test_a_provider_that_is_not_installed_must_be_if_it_is_named(
+    tmp_path, monkeypatch, add_provider
+):
+    absent = {"needs": ("surely_not_installed",), "package": "surely"}
+    add_provider("torch", layer_norm, options=providers.EVERY_OPTION, **absent)
+    command = ["bars", "measure", "--part", "host", "--rounds", "1", "--out"]
+    ran = invoke(*command, tmp_path / "a", "--provider", "rownorm,torch")
+    assert ran.exit_code == 1
+    assert "torch: surely_not_installed is not installed; pip install surely" in ran.output
+    ran = invoke(*command, tmp_path / "b")
+    assert ran.exit_code == 0
+    assert "Without torch, which the bars need: surely_not_installed is not" in ran.output
+    assert len(read(tmp_path / "b").records) == 8
+    only(monkeypatch, "host")
+    ran = invoke("bars", "judge", tmp_path / "b")
+    assert ran.exit_code == 1
+    assert "torch missing: surely_not_installed is not installed" in ran.output
+
+
+def test_a_provider_that_fails_later_stops_the_run(tmp_path, add_provider):
+    """A named one. Otherwise hours of measurements would lack it."""
 
     def is_broken(case, t):
         raise ImportError("no libmissing.so")
 
     add_provider("torch", is_broken, options=providers.EVERY_OPTION)
-    command = ["bars", "measure", "--part", "host", "--rounds", "1", "--out"]
-    ran = invoke(*command, tmp_path / "a", "--provider", "rownorm,torch")
-    assert ran.exit_code == 1
-    assert "Stopped: torch cannot be imported: no libmissing.so" in ran.output
-    assert len(read(tmp_path / "a").records) == 2  # of the first case
-    assert invoke(*command, tmp_path / "b").exit_code == 0  # the providers that are usable
-    assert len(read(tmp_path / "b").records) == 8
-    only(monkeypatch, "host")
-    ran = invoke("bars", "judge", tmp_path / "b")
-    assert ran.exit_code == 1
-    assert "torch missing: cannot be imported: no libmissing.so" in ran.output
+    with pytest.raises(
+        measure.ProviderMissing, match=r"torch cannot be imported: no libmissing.so"
+    ):
+        measure.measure(tmp_path / "a", SMALL, 1, workers=0, required=["torch"])
+    assert len(read(tmp_path / "a").records) == 3  # of the first case
 
 
 def test_what_is_left_to_measure(add_provider):

@@ -23,3 +23,46 @@ def test_info_says_how_to_install_missing_providers():
         import liger_kernel  # noqa: F401
     except ImportError:
         assert "pip install liger-kernel" in ran.output
+
+
+def line_of(name, output):
+    """The line with the state of a provider."""
+    providers = output.split("\nProviders\n")[1]
+    return next(line for line in providers.splitlines() if line.startswith(f"  {name} "))
+
+
+def test_ready_means_that_a_small_call_ran(add_provider):
+    def is_broken(case, t):
+        raise RuntimeError("no cutlass_dsl")
+
+    ran = invoke("info")
+    assert line_of("rownorm", ran.output).endswith("ready")
+    assert "ready" in line_of("torch", ran.output)
+    assert "not tried" in line_of("torch.compile", ran.output)
+    add_provider("rownorm", is_broken, kind="ours")
+    ran = invoke("info")
+    assert ran.exit_code == 0
+    assert "does not work: a small call failed: RuntimeError: no cutlass_dsl" in ran.output
+
+
+def test_all_are_tried_on_request(monkeypatch, add_provider):
+    tried = []
+
+    def fails(name):
+        tried.append(name)
+        return "cannot be imported: no libmissing.so" if name == "mine" else None
+
+    monkeypatch.setattr("rownorm.lab.measure.trial.failure_in_a_process", fails)
+    add_provider("mine", None, package="numpy")
+    assert "installed" in line_of("mine", invoke("info").output)
+    assert not tried
+    ran = invoke("info", "--try")
+    assert set(tried) >= {"mine", "torch.compile"}
+    assert "does not work" in line_of("mine", ran.output)
+    assert "ready" in line_of("torch.compile", ran.output)
+
+
+def test_lines_fit_a_terminal(add_provider, monkeypatch):
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "long," * 40)
+    add_provider("mine", None, needs=("a", "b"), package="long-name " * 20)
+    assert max(map(len, invoke("info").output.splitlines())) <= 100

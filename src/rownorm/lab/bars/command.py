@@ -93,11 +93,20 @@ def measure(
 ) -> None:
     """Measure the cases of the bars into a run folder, or resume it.
 
+    Every provider is tried with a small call first. If one is installed and does not work, nothing is measured.
+
     Exit status 1 if something could not be measured, 3 if the time limit left cases.
     """
     import torch
 
-    from .measure import ProviderMissing, check_folder, count_first_calls
+    from ..results.runs import records_in
+    from .measure import (
+        ProviderMissing,
+        check_folder,
+        check_providers,
+        count_first_calls,
+        unfinished,
+    )
     from .measure import measure as measure_jobs
 
     try:
@@ -106,7 +115,10 @@ def measure(
         raise click.UsageError(str(error)) from None
     chosen = parts or bars.NAMES
     until, status = time.monotonic() + (limit_s or math.inf), 0
+    selected = [part for part in bars.PARTS if part.name in chosen]
+    jobs = bars.jobs_of(selected, providers or bars.PROVIDERS)
     try:
+        check_providers(unfinished(jobs, records_in(out)), required=providers)
         if bars.FIRST_CALL.name in chosen:
             try:
                 if not torch.cuda.is_available():
@@ -115,8 +127,6 @@ def measure(
             except RuntimeError as error:
                 status = 1
                 click.echo(f"{bars.FIRST_CALL.name} was not measured: {error}", err=True)
-        selected = [part for part in bars.PARTS if part.name in chosen]
-        jobs = bars.jobs_of(selected, providers or bars.PROVIDERS)
         left = measure_jobs(out, jobs, rounds, workers, until, required=providers)
     except ProviderMissing as error:
         click.echo(f"Stopped: {error}", err=True)

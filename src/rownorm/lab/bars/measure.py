@@ -32,6 +32,7 @@ from ..cases import data
 from ..cases.case import Case
 from ..cli.progress import Display
 from ..device.facts import describe
+from ..measure import trial
 from ..measure.bench import bench, in_one_line
 from ..providers import Refusal, all_providers, import_failure, missing
 from ..results import runs
@@ -80,7 +81,33 @@ def unfinished(jobs: Sequence[Job], records: Sequence[Record]) -> list[Job]:
 
 
 class ProviderMissing(Exception):
-    """A provider that was named on the command line cannot be used; the message is the reason."""
+    """A provider that the bars need cannot be used; the message is the reason, and what to do."""
+
+
+def check_providers(jobs: Sequence[Job], required: Collection[str] = ()) -> None:
+    """Try a small call of every provider of the jobs, so that a run does not lack one after hours of measuring.
+
+    ProviderMissing if one is installed and does not work, or is ``required`` and not installed. The others that are
+    not installed are named, and the run goes on without them.
+    """
+    known = all_providers()
+    names = list(dict.fromkeys(name for _, of_case in jobs for name in of_case))
+    absent = {name: why for name in names if (why := missing(known[name]))}
+    with undisturbed_compilers():
+        broken = {
+            name: why
+            for name in names
+            if name not in absent and (why := trial.failure(known[name]))
+        }
+    broken |= {name: why for name, why in absent.items() if name in required}
+    if broken:
+        reasons = "; ".join(f"{name}: {why}" for name, why in broken.items())
+        others = ",".join(name for name in names if name not in {**broken, **absent})
+        raise ProviderMissing(
+            f"a provider cannot be used. {reasons}. To measure without it: --provider {others}"
+        )
+    for name, why in absent.items():
+        click.echo(f"Without {name}, which the bars need: {why}")
 
 
 def measure(
@@ -102,9 +129,7 @@ def measure(
     if not left:
         return 0
     folder.mkdir(parents=True, exist_ok=True)
-    # Without this variable, the first torch.compile of a process sets another Triton cache: kernels that the other
-    # processes compiled would not be found, and would be compiled again during the measurement.
-    with environment_variables({"TRITON_CACHE_DIR": knobs.cache.dir}):
+    with undisturbed_compilers():
         if workers:
             fill_caches(left, workers)
         return len(left) - measure_in_turn(folder, left, rounds, until, required)
@@ -116,8 +141,6 @@ def measure_in_turn(
     """Measure one case after the other in this process, until the time is up. Return how many were measured."""
     began = time.monotonic()
     with (
-        # What is not in the caches is compiled in this process: compile workers would disturb the measurement.
-        torch._inductor.config.patch(compile_threads=1),
         Writer(folder / FILE, append=True) as writer,
         Display(len(jobs)) as display,
     ):
@@ -218,6 +241,20 @@ def forget_choices(since: float) -> None:
         with contextlib.suppress(FileNotFoundError):
             if file.stat().st_mtime >= since - 1:
                 file.unlink()
+
+
+@contextlib.contextmanager
+def undisturbed_compilers() -> Iterator[None]:
+    """Compile in this process, because compile workers would disturb the measurement, and with one Triton cache.
+
+    Without the variable, the first torch.compile of a process sets another Triton cache: kernels that other processes
+    compiled would not be found, and would be compiled again during the measurement.
+    """
+    with (
+        environment_variables({"TRITON_CACHE_DIR": knobs.cache.dir}),
+        torch._inductor.config.patch(compile_threads=1),
+    ):
+        yield
 
 
 @contextlib.contextmanager

@@ -7,18 +7,31 @@ from typing import TYPE_CHECKING
 import click
 
 from ..cli.options import examples
+from ..cli.tables import WIDTH, shortened, wrapped
+from ..results.records import EAGER
 from ..texts import binary_size
 
 if TYPE_CHECKING:
     from ..device.facts import DeviceFacts
+    from ..providers import Provider
 
 
-@click.command("info", epilog=examples("rownorm info"))
-def command() -> None:
-    """Show devices, versions and providers, and how to install the providers that are missing."""
+@click.command("info", epilog=examples("rownorm info", "rownorm info --try"))
+@click.option(
+    "--try",
+    "try_all",
+    is_flag=True,
+    help="Try a small call of every provider that is installed, for up to a minute each.",
+)
+def command(try_all: bool) -> None:
+    """Show devices, versions and providers, and how to install the providers that are missing.
+
+    A provider is ready if a small call ran just now. Without --try only rownorm, eager PyTorch and the ceiling are
+    tried, because others import large packages and compile.
+    """
     from ..device.environment import environment
     from ..device.facts import all_devices
-    from ..providers import all_providers, missing, usual
+    from ..providers import all_providers
 
     click.echo("Devices")
     for index, device in enumerate(all_devices()):
@@ -28,18 +41,40 @@ def command() -> None:
     if here.kind == "cpu":
         click.echo("There is no GPU here: bench measures the CPU path and marks its records so.")
     click.echo("\nVersions")
-    for name in ("rownorm", "torch", "triton", "python", "driver", "platform"):
-        if value := getattr(here, name):
-            click.echo(f"  {name:10} {value}")
-    for name, value in here.settings.items():
-        click.echo(f"  {name:10} {value}")
+    names = ("rownorm", "torch", "triton", "python", "driver", "platform")
+    shown = {name: getattr(here, name) for name in names} | here.settings
+    width = max(map(len, shown))
+    for name, value in shown.items():
+        if value:
+            click.echo(f"  {name:{width}} {shortened(value, WIDTH - width - 3)}")
     click.echo("\nProviders")
     for provider in all_providers().values():
-        why = missing(provider)
-        state = f"missing: {why}" if why else f"ready {provider.version}".rstrip()
-        if provider.name not in usual():
-            state += "; compiles for minutes on a CPU, so it runs there only if --provider names it"
-        click.echo(f"  {provider.name:14} {state}\n{'':17}{provider.about}")
+        click.echo("\n".join(provider_lines(provider, try_all)))
+
+
+def provider_lines(provider: Provider, try_it: bool) -> list[str]:
+    """The state of a provider, and what it is."""
+    indent = 17
+    return [
+        *wrapped(f"  {provider.name:14} {state(provider, try_it)}", indent),
+        *wrapped(f"{'':{indent}}{provider.about}", indent),
+    ]
+
+
+def state(provider: Provider, try_it: bool) -> str:
+    """Ready, installed, missing, or why it does not work."""
+    from ..measure import trial
+    from ..providers import missing, usual
+
+    if why := missing(provider):
+        return f"missing: {why}"
+    version = f" {provider.version}".rstrip()
+    compiles = provider.kind in ("peer", "plain") and provider.name != EAGER
+    if compiles and not try_it:
+        slow = "" if provider.name in usual() else "; compiles for minutes on a CPU"
+        return f"installed{version}, not tried{slow}"
+    failed = trial.failure_in_a_process(provider.name) if compiles else trial.failure(provider)
+    return f"does not work{version}: {failed}" if failed else f"ready{version}"
 
 
 def device_lines(device: DeviceFacts) -> list[str]:
