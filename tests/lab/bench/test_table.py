@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from rownorm.lab.bench.table import bench_table
+from rownorm.lab.bench.table import bench_table, not_in_the_table
 from rownorm.lab.cases.case import Case
 from rownorm.lab.results.rows import case_line, cases_of, results_of
-from support.lab_records import CPU, H200, record
+from support.lab_records import CPU, H200, record, record_of_missing
 
 PEERS = ("torch", "torch.compile", "liger")
 
@@ -53,13 +53,21 @@ def test_figures_of_a_case(one_case):
 def test_a_line_for_each_case_under_its_kind(one_case):
     wide = [timed(one.provider, 8 * one.seconds[0], cols=8192) for one in one_case]
     back = [timed("rownorm", 1e-5, direction="backward", name="GPT-2")]
-    heading, *lines = table([*one_case, *wide, *back])
-    words = (
-        "rownorm time GB/s of ceiling of peak over torch over the fastest peer host over torch's"
-    )
-    assert heading.split() == words.split()
+    above, below, *lines = table([*one_case, *wide, *back])
+    assert above.split() == ["rownorm", "of", "of", "over", "over", "the", "host", "over"]
+    assert below.split() == [
+        "time",
+        "GB/s",
+        "ceiling",
+        "peak",
+        "torch",
+        "fastest",
+        "peer",
+        "time",
+        "torch's",
+    ]
     assert lines[0] == "rms_norm forward fp16"
-    figures = "1000x1024 2.04 µs 2,008.8 75% 42% 3.00x 1.50x torch.compile 10.2 µs 1.50x"
+    figures = "1000x1024 2.04 µs 2,010 75% 42% 3.00x 1.50x torch.compile 10.2 µs 1.50x"
     assert lines[1].split() == figures.split()
     assert lines[2].split()[:3] == ["1000x8192", "16.3", "µs"]
     assert lines[3] == "rms_norm backward fp16"
@@ -68,13 +76,14 @@ def test_a_line_for_each_case_under_its_kind(one_case):
 
 
 def test_columns_without_figures_are_left_out():
-    (heading, *_) = table([timed("rownorm", 1e-3, environment=CPU)])
-    assert heading.split() == ["rownorm", "time", "GB/s"]
+    above, below, *_ = table([timed("rownorm", 1e-3, environment=CPU)])
+    assert above == "rownorm"
+    assert below.split() == ["time", "GB/s"]
 
 
 def test_without_rownorm_the_table_shows_another_provider():
     records = [timed("liger", 2e-6), timed("torch", 4e-6)]
-    heading, _, line, *_ = table(records)
+    heading, _, _, line, *_ = table(records)
     assert heading.startswith("liger")
     assert "2.00x torch" in line
 
@@ -84,3 +93,36 @@ def test_suspect_measurements_are_marked():
     *_, line, _, last = table([suspect])
     assert line.endswith("?")
     assert last.startswith("? suspect")
+
+
+def test_small_bandwidths_keep_their_digits():
+    *_, line, _ = table([timed("rownorm", 0.3, cols=8, environment=CPU)])
+    assert line.split() == ["1000x8", "306", "ms", "0.000105"]
+
+
+def test_lines_fit_a_terminal():
+    """With every column, the longest name of a provider, speed-ups of three digits and long case names."""
+    options = {"name": "a model with a long name " * 9, "direction": "backward"}
+    records = [
+        timed("rownorm", 2.5e-3, 1048576, 1e-5, **options),
+        timed("torch", 5.1e-1, 1048576, 2e-3, **options),
+        timed("torch.compile", 3.1e-1, 1048576, 2e-3, **options),
+        timed("ceiling", 1.5e-3, 1048576, 5e-6, **options),
+    ]
+    records[0] = msgspec.structs.replace(records[0], suspect=["spread of 40%"])
+    lines = table(records)
+    assert max(map(len, lines)) <= 100
+    line = next(line for line in lines if line.startswith("  1000x1048576 a"))
+    assert "…" in line
+    assert line.split()[-6:] == ["124x", "torch.compile", "10.2", "µs", "200x", "?"]
+
+
+def test_missing_providers_are_one_line():
+    case = Case(operation="rms_norm", rows=2, cols=8)
+    names = ("fla", "flashinfer", "liger", "quack")
+    records = [record(case, "torch", status="refused", why="too wide " * 20)]
+    records += [record_of_missing(case, name, "pip install it") for name in names]
+    *refused, missing = not_in_the_table(records)
+    assert missing == "Missing: fla, flashinfer, liger, quack. rownorm info says why."
+    assert refused[0].startswith("torch refused, 1 case: too wide")
+    assert max(map(len, refused)) <= 100

@@ -6,7 +6,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from ..cli.tables import columns
+from ..cli.tables import columns, wrapped
 from ..results.records import CEILING, OURS, Record
 from ..results.rows import not_measured
 from ..texts import count, significant
@@ -27,7 +27,7 @@ NORM_LABELS = {"rms_norm": "RMSNorm", "layer_norm": "LayerNorm", "add_rms_norm":
 
 def run_tables(run: Run, parts: Sequence[Part], first: FirstCallBar) -> Iterator[str]:
     """Everything that a run has measured, case by case."""
-    yield from ("", f"{run.name}: {conditions(run)}")
+    yield from ("", *wrapped(f"{run.name}: {conditions(run)}"))
     for part in parts:
         known = [measured for measured in cases_in(run, part) if measured.rows]
         if not known:
@@ -37,32 +37,39 @@ def run_tables(run: Run, parts: Sequence[Part], first: FirstCallBar) -> Iterator
             yield from ("", title, *case_table(part, list(group)))
     if run.first_calls:
         yield from ("", "Kernels that the first calls compile", *first_call_table(run, first))
-    yield from remarks(run.records)
+    for remark in remarks(run.records):
+        yield from wrapped(remark)
 
 
-def case_table(part: Part, group: Sequence[MeasuredCase]) -> list[str]:
-    """A line for each case: figures, verdict, and the bars that do not hold, or else all of them."""
-    header = ["", OURS, "ceiling", "fastest peer", "of peer", "of ceiling", "", "bar"]
-    lines = []
-    for measured in group:
-        ratio, peer = measured.over_peers
-        ours = measured.rows.get(OURS)
-        found = judge_case(measured)
-        shown = [one for one in found if not one.holds] or found
-        mark = " ?" if ours and ours.record.suspect else ""
-        lines.append(
-            [
-                shape_of(measured),
-                formatted(part, measured.value(OURS)) + mark,
-                formatted(part, measured.value(CEILING)),
-                f"{peer} {formatted(part, measured.value(peer))}" if peer else "-",
-                "-" if ratio is None else f"{ratio:.3f}",
-                "-" if ours is None or ours.of_ceiling is None else f"{ours.of_ceiling:.3f}",
-                verdict(found),
-                "; ".join(one.words for one in shown),
-            ]
-        )
-    return columns(header, lines)
+def case_table(part: Part, group: Sequence[MeasuredCase]) -> Iterator[str]:
+    """A line for each case: figures and verdict. The bars that do not hold follow on lines of their own."""
+    judged = [judge_case(measured) for measured in group]
+    header, *lines = columns(
+        ["", OURS, "ceiling", "fastest peer", "of peer", "of ceiling", ""],
+        [case_cells(part, *case) for case in zip(group, judged, strict=True)],
+    )
+    yield header
+    for line, found in zip(lines, judged, strict=True):
+        yield line
+        for one in found:
+            if not one.holds:
+                yield from wrapped(f"      {one.words}", indent=8)
+
+
+def case_cells(part: Part, measured: MeasuredCase, found: Sequence[Finding]) -> list[str]:
+    """The figures and the verdict of a case."""
+    ratio, peer = measured.over_peers
+    ours = measured.rows.get(OURS)
+    mark = " ?" if ours and ours.record.suspect else ""
+    return [
+        shape_of(measured),
+        formatted(part, measured.value(OURS)) + mark,
+        formatted(part, measured.value(CEILING)),
+        f"{peer} {formatted(part, measured.value(peer))}" if peer else "-",
+        "-" if ratio is None else f"{ratio:.3f}",
+        "-" if ours is None or ours.of_ceiling is None else f"{ours.of_ceiling:.3f}",
+        verdict(found),
+    ]
 
 
 def first_call_table(run: Run, first: FirstCallBar) -> list[str]:
@@ -85,45 +92,48 @@ def summary(found: Sequence[Sequence[Finding]]) -> Iterator[str]:
     """Every bar over all runs, then the cases that fall short, then what is missing."""
     bars = summarize_bars(found)
     yield from ("", f"Bars, over {count(len(found), 'run')}")
-    lines = [
+    header, *lines = columns(
+        ["must be, in every run", "cases", "worst", "verdict"],
         [
-            one.part,
-            one.bar,
-            f"{one.n_holding} of {len(one.cases)}",
-            ", ".join(one.worst),
-            one.verdict,
-        ]
-        for one in bars
-    ]
-    yield from columns(["part", "must be", "cases", "worst", "in every run"], lines)
+            [one.bar, f"{one.n_holding} of {len(one.cases)}", ", ".join(one.worst), one.verdict]
+            for one in bars
+        ],
+    )
+    yield header
+    part = ""
+    for one, line in zip(bars, lines, strict=True):
+        if one.part != part:
+            part = one.part
+            yield part
+        yield line
     short = [
-        [one.part, case, one.bar, ", ".join(map(figure_of, of_case))]
+        f"  {one.part}: {case}: {', '.join(map(figure_of, of_case))}, must be {one.bar}"
         for one in bars
         for case, of_case in one.cases.items()
         if verdict(of_case) == "SHORT"
     ]
     if short:
-        yield from ("", "Falls short")
-        yield from columns(["part", "case", "must be", "in each run"], short)
-    yield from missing_table(found)
+        yield from ("", "Falls short, with the figure of each run")
+    for text in short:
+        yield from wrapped(text, indent=4)
+    yield from missing_figures(found)
     n = sum(one.verdict == "holds" for one in bars)
     yield f"\n{n} of {count(len(bars), 'bar')} hold in every run"
 
 
-def missing_table(found: Sequence[Sequence[Finding]]) -> Iterator[str]:
+def missing_figures(found: Sequence[Sequence[Finding]]) -> Iterator[str]:
     """The figures that are missing, by reason."""
-    reasons: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    reasons: dict[tuple[int, str, str], list[str]] = defaultdict(list)
     for number, run in enumerate(found, start=1):
         for one in run:
             if one.figure is None:
-                reasons[f"{number}", one.part, one.words].append(one.what)
+                reasons[number, one.part, one.words].append(one.what)
     if reasons:
-        lines = [
-            [run, part, why, str(len(set(cases))), cases[0]]
-            for (run, part, why), cases in reasons.items()
-        ]
         yield from ("", "Missing")
-        yield from columns(["run", "part", "why", "cases", "first"], lines)
+    for (number, part, why), cases in reasons.items():
+        n = len(set(cases))
+        where = cases[0] if n == 1 else f"{n} cases, the first is {cases[0]}"
+        yield from wrapped(f"  run {number}, {part}: {why}: {where}", indent=4)
 
 
 def remarks(records: Sequence[Record]) -> Iterator[str]:

@@ -15,9 +15,9 @@ from ..providers import all_providers, missing, usual
 from ..results import runs
 from ..results.compare import changed_conditions
 from ..results.records import FILE, OURS, Record, Writer
-from ..results.rows import not_measured, results_of
+from ..results.rows import results_of
 from ..texts import count
-from .table import bench_table
+from .table import bench_table, not_in_the_table
 
 CPU_NOTE = (
     "There is no GPU here: these are CPU timings, of PyTorch's arithmetic on this machine's CPU."
@@ -118,7 +118,7 @@ def _print_results(folder: Path, records: Sequence[Record]) -> None:
     for results in results_of(records):
         if results.measured:
             click.echo("\n".join(["", *bench_table(results, peers)]))
-    for line in not_measured(records):
+    for line in not_in_the_table(records):
         click.echo(line)
     click.echo(f"\n{len(records)} records in {folder / FILE}")
     if records:
