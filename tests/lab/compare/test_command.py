@@ -91,15 +91,15 @@ def test_suspect_measurements_fail_only_on_request():
 
 
 def test_different_versions_and_settings_are_shown():
-    write_run("base", small_record())
-    other = Environment(
-        device="A CPU", kind="cpu", torch="3.0", settings={"ROWNORM_DIRECT_LAUNCH": "0"}
-    )
+    older = Environment(device="A CPU", kind="cpu", torch="2.0")
+    write_run("base", small_record(environment=older))
+    settings = {"ROWNORM_DIRECT_LAUNCH": "0"}
+    other = Environment(device="A CPU", kind="cpu", torch="3.0", settings=settings)
     write_run("new", small_record(environment=other))
     ran = invoke("compare", "base", "new")
     assert ran.exit_code == 0, ran.output
-    assert "base against new:" in ran.output
-    assert "\n  torch: none against 3.0\n" in ran.output
+    assert "Versions and settings of base against new:" in ran.output
+    assert "\n  torch: 2.0 against 3.0\n" in ran.output
     assert "\n  ROWNORM_DIRECT_LAUNCH: none against 0\n" in ran.output
 
 

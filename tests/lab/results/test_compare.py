@@ -1,5 +1,6 @@
 """Comparisons of made-up runs whose differences are known."""
 
+import math
 import random
 
 import pytest
@@ -125,11 +126,15 @@ def test_changes_of_versions_and_settings():
         return [record("rownorm", [1e-6], environment=here)]
 
     base = records({"threads": "2"}, torch="2.11", versions={"liger-kernel": "1"})
-    new = records({"threads": "4", "ROWNORM_NATIVE": "0"}, torch="2.13")
+    new = records(
+        {"threads": "4", "ROWNORM_NATIVE": "0"},
+        torch="2.13",
+        versions={"liger-kernel": "2", "torch": "2.13", "quack-kernels": "1"},
+    )
     assert changes(base, base) == []
     assert changes(base, new) == [
+        "liger-kernel: 1 against 2",
         "torch: 2.11 against 2.13",
-        "liger-kernel: 1 against none",
         "ROWNORM_NATIVE: none against 0",
     ]
 
@@ -169,6 +174,15 @@ def test_wrong_results_are_lost_and_absent_ones_are_listed():
     assert [one.case.cols for one in outcome.comparisons] == [512]
     assert [key[0].split()[3] for key in outcome.only_base] == ["8x1024"]
     assert [key[0].split()[3] for key in outcome.only_new] == ["8x2048"]
+
+
+@pytest.mark.parametrize("times", [[], [0.0], [1e-6, math.nan], [math.inf]])
+def test_times_that_are_none_are_lost(times):
+    base = run(1, 1.2)
+    outcome = compare(base, [record("rownorm", times), base[1]])
+    assert [one.why for one in outcome.lost] == ["no valid times"]
+    assert not compare([record("rownorm", times), base[1]], base).comparisons
+    assert not compare(base, [base[0], record("ceiling", times)]).comparisons[0].by_ceiling
 
 
 def test_the_last_record_of_a_case_counts():

@@ -183,8 +183,8 @@ def test_verdicts_at_the_margins(ratio, expected):
         ((1.10, 1.09, 1.11), 0.09, "slower"),
         ((1.10, 1.09, 1.11), 0.11, "unclear"),
         ((0.90, 0.89, 0.91), 0.12, "unclear"),
-        ((1.01, 1.00, 1.02), 0.03, "same"),
-        ((1.01, 1.00, 1.02), 0.04, "unclear"),  # a difference beyond the margin would not be seen
+        ((1.01, 1.00, 1.02), 0.06, "same"),
+        ((1.01, 1.00, 1.02), 0.07, "unclear"),  # a difference beyond the margin would not be seen
     ],
 )
 def test_verdicts_with_noise(ratio, noise, expected):

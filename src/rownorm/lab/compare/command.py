@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from ..cli.options import RECORDS, examples, provider_option, read_or_fail, split_names, unknown
+from ..cli.tables import wrapped
 from ..results.compare import changes, compare, differences
 from ..results.statistics import MARGIN
 from .table import compare_table, remarks
@@ -84,7 +85,8 @@ def command(
             raise click.UsageError(f"{message}. To compare them nevertheless: --anyway")
         click.echo(f"Note: {message}")
     if changed := changes(old, now):
-        click.echo("\n  ".join([f"{base} against {new}:", *changed]))
+        click.echo(f"Versions and settings of {base} against {new}:")
+        click.echo("\n".join(line for each in changed for line in wrapped(f"  {each}", indent=4)))
     outcome = compare(old, now, providers=names, margin=margin, by_ceiling=not raw)
     if not outcome.comparisons and not outcome.lost:
         raise click.UsageError(
@@ -93,7 +95,7 @@ def command(
     for line in compare_table(outcome.comparisons):
         click.echo(line)
     for lost in outcome.lost:
-        click.echo(f"lost: {lost.provider} {lost.case.title}: {lost.why}")
+        click.echo("\n".join(wrapped(f"lost: {lost.provider} {lost.case.title}: {lost.why}")))
     for where, keys in ((base, outcome.only_base), (new, outcome.only_new)):
         if keys:
             click.echo(f"{len(keys)} only in {where}")

@@ -16,7 +16,7 @@ def compare_table(comparisons: Sequence[Comparison]) -> Iterator[str]:
         return
     several = len({one.provider for one in comparisons}) > 1
     header, *lines = columns(
-        ["", "new / base", "95% interval", "noise", "verdict"],
+        ["", "new / base", "interval", "noise", "verdict"],
         [
             [
                 shape_label(one.case),
@@ -54,7 +54,7 @@ def remarks(outcome: Outcome, margin: float) -> Iterator[str]:
     """What was compared, with which noise, and how many verdicts there are of each kind."""
     comparisons = outcome.comparisons
     if any(one.suspect for one in comparisons):
-        yield "? suspect: the records and the report give the reasons; the exit status ignores them"
+        yield "? suspect: the records and the report give the reasons; --fail-on-suspect counts them"
     if not all(one.enough_rounds for one in comparisons):
         needed = rounds_needed(len(comparisons))
         cases = "1 case needs" if len(comparisons) == 1 else f"{len(comparisons)} cases need"
@@ -64,6 +64,8 @@ def remarks(outcome: Outcome, margin: float) -> Iterator[str]:
         yield "The verdicts rest on the rounds alone; noise between runs may look like a change."
     else:
         yield f"noise: how far {outcome.control.provider} changed, whose code did not change"
+    if len(comparisons) > 1:
+        yield f"The confidence is 95% for all {len(comparisons)} intervals together."
     yield f"\n{counts(comparisons)} (by {quantity(comparisons)}, margin {margin:.0%})"
 
 

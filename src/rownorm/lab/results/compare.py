@@ -15,7 +15,7 @@ cases faster or slower. Each case gets its share of the remaining 5%. Times diff
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from statistics import NormalDist, median
 from typing import NamedTuple
 
@@ -33,6 +33,7 @@ from .statistics import (
 )
 
 Key = tuple[str, str]
+Values = dict[str, str]  # of versions or settings, by name
 CONDITIONS = (
     "device",
     "TRITON_INTERPRET",
@@ -40,9 +41,9 @@ CONDITIONS = (
     "OMP_WAIT_POLICY",
 )  # settings that times depend on
 VERSIONS = ("rownorm", "torch", "triton", "python", "driver", "host")  # fields of an environment
-SENSITIVITY = (
-    2.0  # a disturbance may affect a provider up to this many times as much as the control
-)
+# A disturbance may affect a provider up to this many times as much as the control. With 2, none of 66 comparisons of
+# unchanged code on a CPU with other load called a case faster or slower; with 1.75 two did, with 1.5 three.
+SENSITIVITY = 2
 # Student's t for 1, 2, 3, 4 and more changes of the control, at 95% for as many cases.
 STUDENT = (12.7, 6.2, 4.9, 4.4, 4.0)
 
@@ -110,13 +111,14 @@ def compare(
     outcome = Outcome([], [], [], [], _control(base, new, providers))
     pairs = []
     for key, old in before.items():
-        if old.provider not in providers or old.status != "ok":
+        if old.provider not in providers or not _timed(old):
             continue
         now = after.get(key)
         if now is None:
             outcome.only_base.append(key)
-        elif now.status != "ok":
-            outcome.lost.append(Lost(now.case, now.provider, f"{now.status}: {now.why}"))
+        elif not _timed(now):
+            why = "no valid times" if now.status == "ok" else f"{now.status}: {now.why}"
+            outcome.lost.append(Lost(now.case, now.provider, why))
         else:
             pairs.append((old, now))
     confidence = confidence_of_each(len(pairs))
@@ -127,7 +129,7 @@ def compare(
     outcome.only_new.extend(
         key
         for key, now in after.items()
-        if now.provider in providers and now.status == "ok" and key not in before
+        if now.provider in providers and _timed(now) and key not in before
     )
     return outcome
 
@@ -146,7 +148,7 @@ def rounds_needed(cases: int) -> int:
 def differences(base: Sequence[Record], new: Sequence[Record]) -> list[str]:
     """The reasons not to compare two sets, in words: another device, or another way of measuring."""
 
-    def of(records: Sequence[Record]) -> dict[str, str]:
+    def of(records: Sequence[Record]) -> Values:
         measured = [record for record in records if record.status == "ok" and record.method]
         conditions = [_conditions(one.environment) for one in measured]
         return {
@@ -163,16 +165,25 @@ def differences(base: Sequence[Record], new: Sequence[Record]) -> list[str]:
 def changes(base: Sequence[Record], new: Sequence[Record]) -> list[str]:
     """What else differs between two sets, in words: versions of software, and settings that affect times."""
 
-    def of(records: Sequence[Record]) -> dict[str, str]:
-        values: dict[str, set[str]] = {}
-        for here in {id(one.environment): one.environment for one in records}.values():
-            named = {name: getattr(here, name) for name in VERSIONS} | here.versions | here.settings
-            for name, value in named.items():
+    def of(records: Sequence[Record], values: Callable[[Environment], dict[str, str]]) -> Values:
+        found: dict[str, set[str]] = {}
+        for record in records:
+            for name, value in values(record.environment).items():
                 if value and name not in CONDITIONS:
-                    values.setdefault(name, set()).add(value)
-        return {name: _listed(found) for name, found in values.items()}
+                    found.setdefault(name, set()).add(value)
+        return {name: _listed(each) for name, each in found.items()}
 
-    return _unequal(of(base), of(new))
+    def software(here: Environment) -> dict[str, str]:
+        return here.versions | {name: getattr(here, name) for name in VERSIONS}
+
+    before, after = of(base, software), of(new, software)
+    both = before.keys() & after  # a package is recorded only if its provider was measured
+    return [
+        *_unequal(
+            *({name: each[name] for name in each if name in both} for each in (before, after))
+        ),
+        *_unequal(of(base, lambda here: here.settings), of(new, lambda here: here.settings)),
+    ]
 
 
 def changed_conditions(records: Sequence[Record], here: Environment) -> list[str]:
@@ -185,7 +196,7 @@ def changed_conditions(records: Sequence[Record], here: Environment) -> list[str
     ]
 
 
-def _unequal(before: dict[str, str], after: dict[str, str]) -> list[str]:
+def _unequal(before: Values, after: Values) -> list[str]:
     return [
         f"{what}: {before.get(what) or 'none'} against {after.get(what) or 'none'}"
         for what in {**before, **after}
@@ -212,7 +223,11 @@ def _control(
         if provider in providers:
             continue
         before, after = (
-            {one.case.key: median(one.seconds) for one in records if _timed(one, provider)}
+            {
+                one.case.key: median(one.seconds)
+                for one in records
+                if one.provider == provider and _timed(one)
+            }
             for records in (base, new)
         )
         found = {key: abs(math.log(after[key] / before[key])) for key in before.keys() & after}
@@ -221,8 +236,10 @@ def _control(
     return None
 
 
-def _timed(record: Record, provider: str) -> bool:
-    return record.provider == provider and record.status == "ok" and bool(record.seconds)
+def _timed(record: Record) -> bool:
+    """Whether a record has times, and each of them can be one."""
+    valid = all(0 < seconds < math.inf for seconds in record.seconds)
+    return record.status == "ok" and bool(record.seconds) and valid
 
 
 def _compared(
@@ -233,12 +250,11 @@ def _compared(
     margin: float,
     confidence: float,
 ) -> Comparison:
-    old_times, new_times, used = old.seconds, now.seconds, [old, now]
+    old_times, new_times, used, relative = old.seconds, now.seconds, [old, now], False
     old_ceiling, new_ceiling = ceilings
-    relative = old_ceiling is not None and new_ceiling is not None
-    if old_ceiling is not None and new_ceiling is not None:
+    if old_ceiling and new_ceiling:
         old_times, new_times = _relative(old, old_ceiling), _relative(now, new_ceiling)
-        used += [old_ceiling, new_ceiling]
+        used, relative = [*used, old_ceiling, new_ceiling], True
     ratio = unpaired_ratio(new_times, old_times, confidence)
     noise = control.noise(now.case, relative) if control else None
     enough = enough_rounds(len(new_times), len(old_times), confidence)
@@ -265,7 +281,7 @@ def _ceiling_of(record: Record, records: dict[Key, Record]) -> Record | None:
     if (
         ceiling is None
         or record.provider == CEILING
-        or ceiling.status != "ok"
+        or not _timed(ceiling)
         or ceiling.run != record.run
         or len(ceiling.seconds) != len(record.seconds)
     ):

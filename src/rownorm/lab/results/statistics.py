@@ -81,14 +81,14 @@ def verdict(ratio: Ratio, margin: float = MARGIN, noise: float = 0.0) -> Verdict
     """The verdict on a, given the ratio of times ``a / b``.
 
     faster or slower: the whole interval is on one side of 1, and the ratio itself is beyond the margin and the noise.
-    same: the whole interval and the noise are within the margin. Otherwise unclear. noise: a difference that occurs
-    without a cause and that the interval does not cover. The margin and the noise are factors: from ``1 / (1 +
-    margin)`` to ``1 + margin``.
+    same: the whole interval is within the margin, and so is half of the noise. Otherwise unclear. noise: the largest
+    difference without a cause in any of the cases, which intervals do not cover; half of it is usual in a single case.
+    The margin and the noise are factors: from ``1 / (1 + margin)`` to ``1 + margin``.
     """
     if not (math.isfinite(margin) and margin >= 0):
         raise ValueError(f"verdict: margin must be 0 or more; got {margin!r}")
     upper, least = 1 + margin, 1 + max(margin, noise)
-    if ratio.low >= 1 / upper and ratio.high <= upper and noise <= margin:
+    if ratio.low >= 1 / upper and ratio.high <= upper and noise / 2 <= margin:
         return "same"
     if ratio.high < 1 and ratio.ratio < 1 / least:
         return "faster"
