@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ..cli.tables import columns, shape_label
+from ..cli.tables import columns, shape_label, wrapped
 from ..results.compare import Comparison, Outcome, rounds_needed
 from ..texts import if_known, percent
 
@@ -66,7 +66,8 @@ def remarks(outcome: Outcome, margin: float) -> Iterator[str]:
         yield f"noise: how far {outcome.control.provider} changed, whose code did not change"
     if len(comparisons) > 1:
         yield f"The confidence is 95% for all {len(comparisons)} intervals together."
-    yield f"\n{counts(comparisons)} (by {quantity(comparisons)}, margin {margin:.0%})"
+    yield ""
+    yield from wrapped(f"{counts(comparisons)} (by {quantity(comparisons)}, margin {margin:.0%})")
 
 
 def counts(comparisons: Sequence[Comparison]) -> str:
