@@ -7,14 +7,12 @@ JavaScript is inside the page, from the same specifications as the PNG files.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from html import escape
 from importlib.resources import files
 from string import Template
 from typing import Any
 
 import msgspec
-import vl_convert
 
 from ..results.records import CEILING
 from ..results.rows import Results, provider_order
@@ -22,6 +20,7 @@ from . import sections
 from .charts import Charts, Spec, bandwidth_limits, looks_of, roofs
 from .peaks import peak_flops
 from .points import points_of
+from .vega import library
 
 CHARTS = ("bandwidth", "speedup", "latency", "host", "accuracy", "roofline")
 
@@ -81,14 +80,7 @@ def _data(results: Sequence[Results]) -> dict[str, Any]:
 
 
 def _scripts() -> str:
-    return f"<script>{_library()}</script>\n<script>\n{part('page.js')}</script>"
-
-
-@cache
-def _library() -> str:
-    """Vega, Vega-Lite and vega-embed, as bundled with vl-convert."""
-    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return bundle.replace("</script", "<\\/script")
+    return f"<script>{library()}</script>\n<script>\n{part('page.js')}</script>"
 
 
 def part(name: str) -> str:
