@@ -67,7 +67,7 @@ def test_the_last_record_counts_but_missing_replaces_nothing():
     gone = record(CASE, "rownorm", status="missing", why="gone", time="2026-11-15T12:00:00Z")
     device = only(results_of([second, gone, first]))
     assert [row.time.median for row in device.rows] == [2e-6]
-    assert device.replaced == 2
+    assert sum(one.records for one in device.unused) == 2
 
 
 def test_eps_does_not_make_a_second_point():

@@ -42,6 +42,7 @@ def _of_device(results: Results) -> list[str]:
         f"## {escaped(results.device)}",
         f"{escaped(software)}. {escaped(headline.sentence(results))}",
     ]
+    parts += map(escaped, results.notes)
     if results.kind == "cpu":
         parts.append(
             "**These are CPU timings.** They show rownorm's CPU path, which is PyTorch's own arithmetic, not the GPU "

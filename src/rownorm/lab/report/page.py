@@ -25,13 +25,17 @@ from .vega import library
 CHARTS = ("bandwidth", "speedup", "latency", "host", "accuracy", "roofline")
 
 
-def page(results: Sequence[Results], damaged: Sequence[tuple[int, str]] = ()) -> str:
-    """The whole page."""
+def page(
+    results: Sequence[Results],
+    damaged: Sequence[tuple[int, str]] = (),
+    notes: Sequence[str] = (),
+) -> str:
+    """The whole page. damaged: lines that could not be read. notes: sentences about the records, shown at the top."""
     return Template(part("page.html")).substitute(
         title=escape(sections.title(results)),
         css=part("page.css"),
         subtitle=sections.subtitle(results),
-        damaged=sections.damaged(damaged),
+        damaged=sections.damaged(damaged) + sections.notes(notes),
         devices="\n".join(map(sections.device, results)) if results else sections.NOTHING,
         filters=sections.filters(results) if results else "",
         charts=part("charts.html") if results else "",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 import vl_convert
@@ -35,4 +36,4 @@ def library() -> str:
 def cache_file() -> Path:
     """Where the script of the installed vl-convert is kept: in ``$XDG_CACHE_HOME``, else in ``~/.cache``."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(home) / "rownorm" / f"vega-{vl_convert.__version__}.js"
+    return Path(home) / "rownorm" / f"vega-{version('vl-convert-python')}.js"

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from ..cases.case import DIRECTIONS
+from .latest import Unused, latest, mixed_text, unused_text
 from .records import CEILING, EAGER, OURS, Environment, Record
 from .statistics import Ratio, Summary, paired_ratio, summarize, unpaired_ratio
 
@@ -64,12 +65,18 @@ class Results:
     kind: str
     environments: list[Environment]
     rows: list[Row]
-    replaced: int  # number of records replaced by a later one of the same case and provider
+    unused: list[Unused]  # records with a newer one of the same case and provider
 
     @cached_property
     def measured(self) -> list[Row]:
         """The rows that have a time."""
         return [row for row in self.rows if row.time]
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """Which records are not used, and how many cases combine runs; each in a sentence."""
+        cases = [[row.record for row in of.values()] for of in cases_of(self.measured)]
+        return [*map(unused_text, self.unused), *filter(None, [mixed_text(cases)])]
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -147,7 +154,8 @@ def cases_of(rows: Iterable[Row]) -> list[dict[str, Row]]:
     """The rows of each case, by provider."""
     found: dict[Place, dict[str, Row]] = defaultdict(dict)
     for row in rows:
-        found[_place_of(row.record)][row.provider] = row
+        case = row.record.case
+        found[row.group, case.rows, case.cols][row.provider] = row
     return list(found.values())
 
 
@@ -190,23 +198,16 @@ def not_measured(records: Iterable[Record]) -> list[str]:
 
 
 def _results_on(device: str, records: list[Record]) -> Results:
-    latest = _latest(records)
+    used, unused = latest(((_place_of(record), record.provider), record) for record in records)
     by_case: dict[Place, list[Record]] = defaultdict(list)
-    for (place, _), record in latest.items():
+    for (place, _), record in used.items():
         by_case[place].append(record)
     rows = [row for place, of_case in by_case.items() for row in _rows_of_case(place, of_case)]
-    kept = list(latest.values())
     # Records of a file share their environment, so most are the same object.
-    distinct = {id(record.environment): record.environment for record in kept}.values()
+    distinct = {id(record.environment): record.environment for record in used.values()}.values()
     environments = list({msgspec.json.encode(one): one for one in distinct}.values())
     rows = sorted(_with_flags(rows), key=_row_order)
-    return Results(device, kept[0].environment.kind, environments, rows, len(records) - len(kept))
-
-
-def _latest(records: Sequence[Record]) -> dict[tuple[Place, str], Record]:
-    """One record per case and provider: the last one, where "missing" counts as older than everything else."""
-    ordered = sorted(records, key=lambda record: (record.status != "missing", record.time))
-    return {(_place_of(record), record.provider): record for record in ordered}
+    return Results(device, environments[0].kind, environments, rows, unused)
 
 
 def _place_of(record: Record) -> Place:
