@@ -3,7 +3,7 @@
 import pytest
 
 from rownorm.lab.cases.case import Case
-from rownorm.lab.results.latest import Unused, latest, mixed_text, unused_text
+from rownorm.lab.results.latest import Unused, latest, mixed_text, unused_texts
 from rownorm.lab.results.rows import results_of
 from support.lab_records import record
 
@@ -36,31 +36,29 @@ def test_a_missing_provider_replaces_no_measurement():
 
 
 @pytest.mark.parametrize(
-    ("unused", "text"),
+    ("unused", "texts"),
     (
+        ([], []),
         (
-            Unused("monday", "tuesday", False, 294),
-            "294 records of run monday are not used, because run tuesday has a newer one of the same case and "
-            "provider.",
+            [Unused("monday", "tuesday", False, 294), Unused("monday", "wednesday", False, 1000)],
+            [
+                "1,294 records are not used, because there is a newer one of the same case and provider: 1,294 of run "
+                "monday (used: run tuesday and run wednesday)."
+            ],
         ),
         (
-            Unused("monday", "monday", False, 1),
-            "1 record of run monday is not used, because that run has a newer one of the same case and provider.",
-        ),
-        (
-            Unused("tuesday", "monday", True, 2),
-            "2 records of run tuesday are not used, because the provider was missing there, and run monday "
-            "measured it.",
-        ),
-        (
-            Unused("", "monday", False, 2),
-            "2 records of a run without a name are not used, because run monday has a newer one of the same case "
-            "and provider.",
+            [Unused("monday", "monday", False, 1), Unused("tuesday", "monday", True, 2)],
+            [
+                "1 record is not used, because there is a newer one of the same case and provider: 1 of run monday "
+                "(used: run monday).",
+                "2 records of run tuesday are not used, because the provider was missing in that run and was measured "
+                "in an older one, monday.",
+            ],
         ),
     ),
 )
-def test_what_is_not_used_in_words(unused, text):
-    assert unused_text(unused) == text
+def test_what_is_not_used_in_words(unused, texts):
+    assert unused_texts(unused) == texts
 
 
 def test_cases_that_mix_runs_are_counted():
@@ -73,14 +71,14 @@ def test_cases_that_mix_runs_are_counted():
 def test_two_runs_of_the_same_cases():
     both = [of(name, **run) for run in (MONDAY, TUESDAY) for name in ("rownorm", "torch")]
     (note,) = notes(*both)
-    assert note.startswith("2 records of run monday are not used, because run tuesday")
+    assert note.endswith("2 of run monday (used: run tuesday).")
 
 
 def test_a_provider_that_was_measured_again_alone():
     """As in a resumed run whose first record was damaged or had failed."""
     first = [of(status="failed", why="out of memory", **MONDAY), of("torch", **MONDAY)]
     replaced, mixed = notes(*first, of(**TUESDAY))
-    assert replaced.startswith("1 record of run monday is not used")
+    assert replaced.endswith("1 of run monday (used: run tuesday).")
     assert mixed.startswith("1 case has measurements of several runs")
 
 

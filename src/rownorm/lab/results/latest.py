@@ -17,7 +17,7 @@ class Unused(NamedTuple):
 
     run: str
     instead: str  # the run of the records that are used
-    missing: bool  # whether the provider was missing in the run that is not used
+    missing: bool  # whether it is newer, but the provider was missing
     records: int
 
 
@@ -29,22 +29,42 @@ def latest(keyed: Iterable[tuple[Key, Record]]) -> tuple[dict[Key, Record], list
     for key, record in ordered:
         instead = used[key]
         if instead is not record:
-            missing = record.status == "missing" and instead.status != "missing"
+            missing = record.status == "missing" and record.time > instead.time
             unused[record.run, instead.run, missing] += 1
     return used, [Unused(*runs, number) for runs, number in sorted(unused.items())]
 
 
-def unused_text(unused: Unused) -> str:
-    """Which records are not used, and which are instead, in one sentence."""
-    records = f"{texts.count(unused.records, 'record')} of {_named(unused.run)}"
-    verb = "is" if unused.records == 1 else "are"
-    if unused.missing:
-        why = f"the provider was missing there, and {_named(unused.instead)} measured it"
-    elif unused.instead == unused.run:
-        why = "that run has a newer one of the same case and provider"
-    else:
-        why = f"{_named(unused.instead)} has a newer one of the same case and provider"
-    return f"{records} {verb} not used, because {why}."
+def unused_texts(unused: Sequence[Unused]) -> list[str]:
+    """Which records are not used, and which are instead, in a sentence or two."""
+    replaced, missing = ([one for one in unused if one.missing is newer] for newer in (False, True))
+    found = []
+    if replaced:
+        total = sum(one.records for one in replaced)
+        found.append(
+            f"{_not_used(total)}, because there is a newer one of the same case and provider: "
+            f"{', '.join(_replaced(replaced))}."
+        )
+    found += [
+        f"{_not_used(one.records, f' of run {one.run}')}, because the provider was missing in that run and was "
+        f"measured in an older one, {one.instead}."
+        for one in missing
+    ]
+    return found
+
+
+def _not_used(records: int, whose: str = "") -> str:
+    return f"{texts.count(records, 'record')}{whose} {'is' if records == 1 else 'are'} not used"
+
+
+def _replaced(unused: Sequence[Unused]) -> list[str]:
+    """``877 of run A (used: run B)``, for each run."""
+    found = []
+    for run in dict.fromkeys(one.run for one in unused):
+        same = [one for one in unused if one.run == run]
+        total = sum(one.records for one in same)
+        used = texts.listed([f"run {one.instead}" for one in same])
+        found.append(f"{total:,} of run {run} (used: {used})")
+    return found
 
 
 def mixed_text(cases: Sequence[Iterable[Record]]) -> str:
@@ -57,7 +77,3 @@ def mixed_text(cases: Sequence[Iterable[Record]]) -> str:
         f"{texts.count(mixed, 'case')} {have} measurements of several runs. Speed-ups between runs are ratios of "
         "medians; within a run they are paired by round."
     )
-
-
-def _named(run: str) -> str:
-    return f"run {run}" if run else "a run without a name"

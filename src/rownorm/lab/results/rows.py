@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from ..cases.case import DIRECTIONS
-from .latest import Unused, latest, mixed_text, unused_text
+from .latest import Unused, latest, mixed_text, unused_texts
 from .records import CEILING, EAGER, OURS, Environment, Record
 from .statistics import Ratio, Summary, paired_ratio, summarize, unpaired_ratio
 
@@ -76,7 +76,7 @@ class Results:
     def notes(self) -> list[str]:
         """Which records are not used, and how many cases combine runs; each in a sentence."""
         cases = [[row.record for row in of.values()] for of in cases_of(self.measured)]
-        return [*map(unused_text, self.unused), *filter(None, [mixed_text(cases)])]
+        return [*unused_texts(self.unused), *filter(None, [mixed_text(cases)])]
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -148,6 +148,11 @@ def typical(values: Iterable[float | None]) -> float | None:
     """The median of the values that are not None."""
     present = [value for value in values if value is not None]
     return median(present) if present else None
+
+
+def fastest_other(row: Row) -> str | None:
+    """The fastest other provider on the case of a row, without the ceiling; None if there is none."""
+    return min(row.speedups, key=lambda name: row.speedups[name].ratio, default=None)
 
 
 def cases_of(rows: Iterable[Row]) -> list[dict[str, Row]]:
