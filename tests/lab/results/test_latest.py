@@ -47,12 +47,12 @@ def test_a_missing_provider_replaces_no_measurement():
             ],
         ),
         (
-            [Unused("monday", "monday", False, 1), Unused("tuesday", "monday", True, 2)],
+            [Unused("", "monday", False, 1), Unused("tuesday", "monday", True, 2)],
             [
-                "1 record is not used, because there is a newer one of the same case and provider: 1 of run monday "
-                "(used: run monday).",
+                "1 record is not used, because there is a newer one of the same case and provider: 1 of a run without "
+                "a name (used: run monday).",
                 "2 records of run tuesday are not used, because the provider was missing in that run and was measured "
-                "in an older one, monday.",
+                "in an older one, run monday.",
             ],
         ),
     ),
@@ -84,3 +84,7 @@ def test_a_provider_that_was_measured_again_alone():
 
 def test_one_run_has_no_notes():
     assert notes(of(), of("torch"), of(rows=16)) == []
+
+
+def test_copies_of_a_record_are_used_once_without_a_note():
+    assert notes(of(**MONDAY), of(**MONDAY)) == []

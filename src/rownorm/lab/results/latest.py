@@ -28,7 +28,7 @@ def latest(keyed: Iterable[tuple[Key, Record]]) -> tuple[dict[Key, Record], list
     unused: Counter[tuple[str, str, bool]] = Counter()
     for key, record in ordered:
         instead = used[key]
-        if instead is not record:
+        if instead != record:  # a copy of the record that is used loses nothing
             missing = record.status == "missing" and record.time > instead.time
             unused[record.run, instead.run, missing] += 1
     return used, [Unused(*runs, number) for runs, number in sorted(unused.items())]
@@ -45,8 +45,8 @@ def unused_texts(unused: Sequence[Unused]) -> list[str]:
             f"{', '.join(_replaced(replaced))}."
         )
     found += [
-        f"{_not_used(one.records, f' of run {one.run}')}, because the provider was missing in that run and was "
-        f"measured in an older one, {one.instead}."
+        f"{_not_used(one.records, f' of {_named(one.run)}')}, because the provider was missing in that run and was "
+        f"measured in an older one, {_named(one.instead)}."
         for one in missing
     ]
     return found
@@ -62,8 +62,8 @@ def _replaced(unused: Sequence[Unused]) -> list[str]:
     for run in dict.fromkeys(one.run for one in unused):
         same = [one for one in unused if one.run == run]
         total = sum(one.records for one in same)
-        used = texts.listed([f"run {one.instead}" for one in same])
-        found.append(f"{total:,} of run {run} (used: {used})")
+        used = texts.listed([_named(one.instead) for one in same])
+        found.append(f"{total:,} of {_named(run)} (used: {used})")
     return found
 
 
@@ -77,3 +77,7 @@ def mixed_text(cases: Sequence[Iterable[Record]]) -> str:
         f"{texts.count(mixed, 'case')} {have} measurements of several runs. Speed-ups between runs are ratios of "
         "medians; within a run they are paired by round."
     )
+
+
+def _named(run: str) -> str:
+    return f"run {run}" if run else "a run without a name"
