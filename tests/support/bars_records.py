@@ -3,7 +3,7 @@
 import msgspec
 
 from rownorm.lab.bars import bars, figures
-from rownorm.lab.bars.first_call import FirstCall
+from rownorm.lab.bars.figures import FirstCall
 from rownorm.lab.bars.judge import FIRST_CALL_FILE
 from rownorm.lab.results.records import FILE, Environment, Method, Record
 

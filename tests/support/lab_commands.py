@@ -1,6 +1,8 @@
 """Calling the lab's commands, and run folders with made-up records."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -17,6 +19,13 @@ TWO_PROVIDERS = ("--provider", "rownorm,torch")
 def invoke(*arguments):
     """Run ``rownorm`` with these arguments in this process."""
     return CliRunner().invoke(cli, [str(one) for one in arguments])
+
+
+def without_torch(*arguments):
+    """Run ``rownorm`` with these arguments in a new process in which torch and Triton cannot be imported."""
+    program = "import sys; sys.modules['torch'] = sys.modules['triton'] = None; import rownorm_command as r; r.main()"
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def refused(*arguments):

@@ -9,7 +9,7 @@ from rownorm.lab.bars import bars, figures, judge
 from rownorm.lab.cases.case import Case
 from rownorm.lab.cases.suites import SUITES
 from support.bars_records import good_first_calls, good_records, only, record, write_run
-from support.lab_commands import invoke
+from support.lab_commands import invoke, without_torch
 
 
 def findings(folder):
@@ -36,6 +36,12 @@ def test_everything_holds(tmp_path):
     assert max(map(len, ran.output.splitlines())) <= 100
     assert "SHORT" not in ran.output
     assert "MISSING" not in ran.output
+
+
+def test_judging_needs_no_torch(tmp_path):
+    folder = write_run(tmp_path / "a", good_records())
+    ran = without_torch("bars", "judge", folder, folder)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_one_run_is_enough_only_with_runs_1(tmp_path, monkeypatch):

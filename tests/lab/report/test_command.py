@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support.lab_commands import invoke, small_record, write_run
+from support.lab_commands import invoke, small_record, without_torch, write_run
 
 pytestmark = pytest.mark.usefixtures("command_line")
 
@@ -77,3 +77,30 @@ def test_report_of_several_needs_out():
     write_run("b", small_record(16))
     assert "--out" in invoke("report", "a", "b").output
     assert invoke("report", "a", "b", "--out", "both", "--no-plots").exit_code == 0
+
+
+def test_a_case_in_two_runs_is_shown_once_and_the_reader_is_told():
+    monday = {"run": "monday", "time": "2026-11-16T09:00:00Z"}
+    tuesday = {"run": "tuesday", "time": "2026-11-17T09:00:00Z"}
+    write_run("a", small_record(slower=7, **monday), small_record(provider="torch", **monday))
+    write_run("b", small_record(slower=3, **tuesday))
+    for order in (("a", "b"), ("b", "a")):
+        ran = invoke("report", *order, "--out", "both", "--no-plots", "--force")
+        assert ran.exit_code == 0, ran.output
+        unused = "1 record is not used, because there is a newer one of the same case and provider: 1 of run monday"
+        for text in (
+            ran.output,
+            Path("both/report.html").read_text(),
+            Path("both/analysis.md").read_text(),
+        ):
+            assert f"{unused} (used: run tuesday)." in text
+            assert "1 case has measurements of several runs." in text
+        assert "30.1 µs" in Path("both/analysis.md").read_text()
+        assert "70.1 µs" not in Path("both/analysis.md").read_text()
+
+
+def test_report_needs_no_torch():
+    write_run("made", small_record(), small_record(provider="torch"))
+    ran = without_torch("report", "made", "--no-plots")
+    assert ran.returncode == 0, ran.stderr
+    assert os.path.exists("made/report/report.html")

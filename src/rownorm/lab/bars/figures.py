@@ -28,6 +28,8 @@ UNITS: dict[str, Callable[[Row], float | None]] = {
     "host µs": lambda row: row.host and 1e6 * row.host.median,
 }
 
+ROWS = 512  # of the first calls
+OTHER_ROWS = (1, 7, 300, 5000)  # of later calls
 
 SIGNS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
     "<": ("less than", operator.lt),
@@ -69,6 +71,18 @@ class Bar(NamedTuple):
             else:
                 where.append(f"{sizes[0]} to {sizes[-1]} {name}s")
         return ", ".join([f"{self.limit} {self.figure}", *where])
+
+
+class FirstCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One operation at one width: the names of the kernels that each step of ``first_call`` compiled."""
+
+    operation: str
+    cols: int
+    dtype: str = "bf16"
+    rows: int = ROWS
+    other_rows: tuple[int, ...] = OTHER_ROWS
+    compiled: dict[str, list[str]]
+    device: str = ""
 
 
 class FirstCallBar(NamedTuple):

@@ -18,20 +18,7 @@ from triton import knobs
 
 import rownorm
 
-ROWS = 512  # of the first calls
-OTHER_ROWS = (1, 7, 300, 5000)  # of later calls
-
-
-class FirstCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation at one width: the names of the kernels that each step compiled."""
-
-    operation: str
-    cols: int
-    dtype: str = "bf16"
-    rows: int = ROWS
-    other_rows: tuple[int, ...] = OTHER_ROWS
-    compiled: dict[str, list[str]]
-    device: str = ""
+from .figures import OTHER_ROWS, ROWS, FirstCall
 
 
 @contextlib.contextmanager

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from ..cases.case import Case
 from ..results.records import FILE, OURS, Record, read
 from ..results.rows import Row, results_of
-from .figures import FIGURES, Bar, FirstCallBar, MeasuredCase, Missing, Part, plain_of
-
-if TYPE_CHECKING:
-    from .first_call import FirstCall
+from .figures import FIGURES, Bar, FirstCall, FirstCallBar, MeasuredCase, Missing, Part, plain_of
 
 FIRST_CALL_FILE = "first_call.json"  # the name in a run folder
 
@@ -67,8 +64,6 @@ def read_run(folder: Path) -> Run:
 def _read_first_calls(file: Path) -> list[FirstCall]:
     if not file.exists():
         return []
-    from .first_call import FirstCall
-
     try:
         return msgspec.json.decode(file.read_bytes(), type=list[FirstCall])
     except msgspec.DecodeError as error:

@@ -38,8 +38,7 @@ from ..providers import Refusal, all_providers, import_failure, missing
 from ..results import runs
 from ..results.files import write_whole
 from ..results.records import CEILING, EAGER, FILE, OURS, Record, Writer
-from .figures import Job, plain_of
-from .first_call import FirstCall
+from .figures import FirstCall, Job, plain_of
 from .judge import FIRST_CALL_FILE
 
 # For the processes that only compile: they autotune on a busy device, so their choices must not be stored.

@@ -7,14 +7,12 @@ JavaScript is inside the page, from the same specifications as the PNG files.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from html import escape
 from importlib.resources import files
 from string import Template
 from typing import Any
 
 import msgspec
-import vl_convert
 
 from ..results.records import CEILING
 from ..results.rows import Results, provider_order
@@ -22,17 +20,22 @@ from . import sections
 from .charts import Charts, Spec, bandwidth_limits, looks_of, roofs
 from .peaks import peak_flops
 from .points import points_of
+from .vega import library
 
 CHARTS = ("bandwidth", "speedup", "latency", "host", "accuracy", "roofline")
 
 
-def page(results: Sequence[Results], damaged: Sequence[tuple[int, str]] = ()) -> str:
-    """The whole page."""
+def page(
+    results: Sequence[Results],
+    damaged: Sequence[tuple[int, str]] = (),
+    notes: Sequence[str] = (),
+) -> str:
+    """The whole page. damaged: lines that could not be read. notes: sentences about the records, shown at the top."""
     return Template(part("page.html")).substitute(
         title=escape(sections.title(results)),
         css=part("page.css"),
         subtitle=sections.subtitle(results),
-        damaged=sections.damaged(damaged),
+        damaged=sections.damaged(damaged) + sections.notes(notes),
         devices="\n".join(map(sections.device, results)) if results else sections.NOTHING,
         filters=sections.filters(results) if results else "",
         charts=part("charts.html") if results else "",
@@ -81,14 +84,7 @@ def _data(results: Sequence[Results]) -> dict[str, Any]:
 
 
 def _scripts() -> str:
-    return f"<script>{_library()}</script>\n<script>\n{part('page.js')}</script>"
-
-
-@cache
-def _library() -> str:
-    """Vega, Vega-Lite and vega-embed, as bundled with vl-convert."""
-    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return bundle.replace("</script", "<\\/script")
+    return f"<script>{library()}</script>\n<script>\n{part('page.js')}</script>"
 
 
 def part(name: str) -> str:

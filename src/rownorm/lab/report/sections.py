@@ -74,6 +74,11 @@ def damaged(lines: Sequence[tuple[int, str]]) -> str:
     return f'<div class="banner"><strong>{left_out} left out of this report.</strong><ul>{items}</ul></div>'
 
 
+def notes(sentences: Sequence[str]) -> str:
+    """What a reader must know about the records of this page."""
+    return "".join(f'<p class="banner">{escape(one)}</p>' for one in sentences)
+
+
 def device(results: Results) -> str:
     """The verdict on one device and its figures."""
     boxes = "".join(
@@ -184,13 +189,9 @@ def _class(number: bool) -> str:
 
 def _environment(results: Results) -> str:
     blocks = "".join(_facts(environment) for environment in results.environments)
-    replaced = ""
-    if results.replaced:
-        n_replaced = texts.count(results.replaced, "record")
-        replaced = f"<p>{n_replaced} replaced by later ones of the same case and provider.</p>"
     return (
         f'<section class="environment" data-device="{escape(results.device)}">'
-        f"<h2>Environment: {escape(results.device)}</h2>{blocks}{replaced}</section>"
+        f"<h2>Environment: {escape(results.device)}</h2>{blocks}</section>"
     )
 
 
