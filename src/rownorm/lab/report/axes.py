@@ -37,10 +37,16 @@ def ticked_axis(field: str, title: str) -> alt.X:
 
 
 def log_axis(field: str, title: str, *, channel: Any = alt.X, padding: int = 8) -> Any:
-    """A logarithmic axis with labels at 1, 2 and 5 of each decade."""
+    """A logarithmic axis with labels at 1, 2 and 5 of each decade; at every digit if it is shorter than a decade."""
+    domain = f"domain('{'x' if channel is alt.X else 'y'}')"
+    short = f"{domain}[1] < 10 * {domain}[0]"
     digit = "datum.value / pow(10, floor(log(datum.value) / LN10 + 1e-9))"
-    label = f"indexof([1, 2, 5], round({digit})) >= 0 ? format(datum.value, ',~g') : ''"
-    axis = alt.Axis(labelExpr=label, labelOverlap="greedy", tickCount=8)
+    labeled = f"{short} || indexof([1, 2, 5], round({digit})) >= 0"
+    axis = alt.Axis(
+        labelExpr=f"{labeled} ? format(datum.value, ',~g') : ''",
+        labelOverlap="greedy",
+        tickCount=8,
+    )
     return channel(f"{field}:Q", title=title, scale=_log_scale(padding), axis=axis)
 
 

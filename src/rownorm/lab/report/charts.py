@@ -130,10 +130,10 @@ class Charts:
             strokeDash=[2, 3], opacity=0.8
         )
         bars = base.mark_bar(height={"band": 0.7}, stroke="currentColor", strokeOpacity=0.15)
-        name = base.mark_text(align="left", x=8, fontSize=10.5)
+        name = base.mark_text(align="left", x=8, fontSize=10.5, text={"expr": "datum.name || ''"})
         return _spec(
             bars.encode(x=x, color=speedup_color(legend=False)),
-            name.encode(text="name:N", color=DARK_OR_WHITE),
+            name.encode(color=DARK_OR_WHITE),
             even.encode(x=x),
             label_beside(base, "datum.speedup_short + ' over ' + datum.speedup_over"),
         )

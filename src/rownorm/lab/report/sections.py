@@ -151,13 +151,14 @@ def _environment(results: Results) -> str:
 def _facts(environments: Sequence[Environment]) -> str:
     """The facts of all environments; where they differ, every value that occurs."""
     found: dict[str, list[str]] = defaultdict(list)
-    all_facts = [_facts_of(environment) for environment in environments]
-    for name in dict.fromkeys(name for facts in all_facts for name in facts):
-        found[name] = list(dict.fromkeys(facts.get(name) or "none" for facts in all_facts))
+    for environment in environments:
+        for name, value in _facts_of(environment).items():
+            if value:
+                found[name].append(value)
     lines = "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(' or '.join(values))}</dd>"
+        f"<dt>{escape(name)}</dt><dd>{escape(' or '.join(dict.fromkeys(values)))}"
+        f"{'' if len(values) == len(environments) else ' (not in all records)'}</dd>"
         for name, values in found.items()
-        if values != ["none"]
     )
     return f'<dl class="facts">{lines}</dl>'
 
