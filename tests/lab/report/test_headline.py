@@ -149,7 +149,9 @@ def test_a_failed_run_gives_its_causes():
 
 
 def test_equal_causes_are_given_once():
-    records = [record(CASE, name, status="failed", why="no memory") for name in ("rownorm", "torch")]
+    records = [
+        record(CASE, name, status="failed", why="no memory") for name in ("rownorm", "torch")
+    ]
     text = causes(only(results_of(records)))
     assert text.count("no memory") == 1
     assert "rownorm (1 case) and torch (1 case)" in text
