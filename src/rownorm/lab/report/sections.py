@@ -29,8 +29,8 @@ CLOCKS = {  # what a time of each kind of device includes
     "cpu": "Times are those of whole calls on the CPU, from Python to the result.",
 }
 CPU_BANNER = (
-    "<p class=\"banner\"><strong>These are CPU timings.</strong> They show rownorm's CPU path, which is PyTorch's own "
-    "arithmetic, on this machine's processor. They do not show the speed of the kernels on a GPU.</p>"
+    "<p class=\"banner\"><strong>These are CPU timings.</strong> They show rownorm's CPU path on this "
+    "machine's processor. They do not show the speed of the kernels on a GPU.</p>"
 )
 CONTENTS = (  # (id of the section, its name)
     ("bandwidth", "Bandwidth"),
