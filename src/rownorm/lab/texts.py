@@ -19,8 +19,9 @@ def significant(value: float, digits: int = 3) -> str:
 
 def duration(seconds: float) -> str:
     """A time with a suitable unit: 850 ns, 12.3 µs, 4.56 ms, 1.20 s."""
+    rounded = float(f"{seconds:.3g}")  # 999.9 ns is 1.00 µs
     for limit, factor, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):
-        if seconds < limit:
+        if rounded < limit:
             return f"{significant(seconds * factor)} {unit}"
     return f"{significant(seconds)} s"
 

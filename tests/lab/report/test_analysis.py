@@ -14,7 +14,7 @@ from support.lab_records import H200, cpu_records, failed_records, gpu_records, 
 
 QUESTIONS = (
     "1. What is the arithmetic intensity?",
-    "2. Is it bound by compute, by memory, or by launch overhead?",
+    "2. Is it bound by memory, by the launch, by latency, or by compute?",
     "3. What percentage of peak bandwidth does it reach?",
     "4. How does it scale with the batch?",
 )
@@ -40,24 +40,31 @@ def row_of(text: str, *starts: str) -> str:
 def test_every_question_has_figures():
     text = analysis(results_of(gpu_records()))
     assert all(f"### {question}" in text for question in QUESTIONS)
-    # fp16, 512 x 4096: 4 flop an element; x and y once, 2 bytes each, and 4096 weights.
-    line = row_of(text, "rms_norm forward fp16", "512 x 4096")
-    assert f"{4 * 512 * 4096:,}" in line
-    assert f"{2 * 2 * 512 * 4096 + 2 * 4096:,}" in line
-    assert line.endswith("| 0.999 |")
-    assert "**14 flop/byte**" in text  # 67 TFLOP/s over 4.8 TB/s
-    assert "memory; compute could be 14 times higher" in row_of(
-        text, "rms_norm forward bf16", "1, ridge 14"
+    # fp16, 512 x 4096: 4 flop an element; x and y once, 2 bytes each, and 4096 weights. 1 x 4096: 6 bytes.
+    assert row_of(text, "rms_norm forward fp16", "1 x 4096 to 512 x 4096").endswith(
+        "| 4 | 6 to 4 | 0.667 to 0.999 |"
+    )
+    assert "**14 flop/byte**. All cases are below it, the nearest at 1.75" in text
+    assert (
+        "**The limit is: memory in 11, mostly memory in 1 and launch in 4**, of 16 cases." in text
     )
     assert re.search(r"4,0\d0 GB/s .*\| 84% \| 96% \|", text)
     assert "### Not measured or suspect" in text
     assert "pip install flashinfer-python" in text
 
 
-def test_low_share_of_the_ceiling_is_not_called_memory_bound():
+def test_the_fastest_alternative_is_named():
     case = Case(operation="rms_norm", rows=4096, cols=4096)
-    slow = [record(case, "rownorm", seconds=[1e-3]), record(case, "ceiling", seconds=[1e-5])]
-    assert "neither: memory bandwidth is not saturated" in analysis(results_of(slow))
+    times = {"rownorm": 2e-5, "torch": 8e-5, "liger": 3e-5, "quack": 1e-5, "ceiling": 1e-5}
+    wider = Case(operation="rms_norm", rows=4096, cols=8192)
+    records = [record(case, name, seconds=[time] * 3) for name, time in times.items()]
+    records += [record(wider, name, seconds=[times[name]] * 3) for name in ("rownorm", "liger")]
+    text = analysis(results_of(records))
+    assert row_of(text, "rms_norm forward bf16", "2", "1", "0", "1", "0", "1.00x") == (
+        "| rms_norm forward bf16 | 2 | 1 | 0 | 1 | 0 | 1.00x | 0.500x at 4096 x 4096 (quack) | quack 1, liger 1 |"
+    )
+    line = row_of(text, "rms_norm forward bf16", "4096 x 4096", "rownorm")
+    assert line.endswith("| 0.500x (0.500 to 0.500), quack |")
 
 
 @pytest.mark.parametrize(
@@ -77,10 +84,15 @@ def test_scaling_with_the_batch(times, saturated, flat):
 
 
 def test_saturation_in_words():
-    rising = analysis(results_of(batches({1: 1.0, 512: 3.6, 2048: 10.0})))
-    assert "still rises at 2048 rows" in rising
+    rising = analysis(results_of(batches({1: 1.0, 512: 3.6, 2048: 12.0})))
+    assert "still rises at 2,048 rows" in rising
     reached = analysis(results_of(batches({1: 1.0, 2048: 10.0, 8192: 35.0, 32768: 135.0})))
-    assert "saturates at **8192 rows**" in reached
+    assert "2,048 times the rows take 12.0 times the time." in rising
+    assert "saturates at **8,192 rows**" in reached
+    saturated = analysis(results_of(batches({1: 1.0, 512: 3.6, 32768: 127.0})))
+    assert "saturates between 512 and 32,768 rows" in saturated
+    flat = analysis(results_of(batches({4096: 16.0, 8192: 32.0})))
+    assert "already saturated at 4,096 rows, the fewest measured" in flat
 
 
 def test_extrapolated_row_count():
@@ -93,8 +105,8 @@ def test_extrapolated_row_count():
 def test_an_open_question_names_the_command():
     case = Case(operation="rms_norm", rows=8, cols=4096)
     text = analysis(results_of([record(case, "rownorm")]))
-    assert "Not measured: no case has two row counts" in text
-    assert "`rownorm bench --suite batch`" in text
+    assert "Not measured for 1 kind of case with a single row count" in text
+    assert "`rownorm bench --op rms_norm --pass forward --dtype bf16 --shape 1..32768x4096`" in text
     assert "with the provider `ceiling`" in text
 
 

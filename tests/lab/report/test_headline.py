@@ -6,8 +6,8 @@ import pytest
 from rownorm.lab.cases.case import Case
 from rownorm.lab.report import headline
 from rownorm.lab.report.failures import causes, failures_of, problems
-from rownorm.lab.report.fastest import fastest_other, standing_of, standings, with_baselines
-from rownorm.lab.results.rows import Results, results_of
+from rownorm.lab.report.fastest import standing_of, standings, with_baselines
+from rownorm.lab.results.rows import Results, fastest_other, results_of
 from rownorm.lab.results.statistics import Ratio
 from support.lab_records import failed_records, gpu_records, record
 
@@ -125,6 +125,20 @@ def test_reasons_that_differ_only_in_numbers_are_merged():
     assert (failed.kind, failed.provider, failed.why) == ("failed", "torch", "error 7")
     assert suspect.why == "spread of 9 to 110.5% up to the 80th"
     assert len(suspect.rows) == 3
+
+
+def test_numbers_with_an_exponent_are_merged_whole():
+    records = [
+        record(
+            msgspec.structs.replace(CASE, rows=rows),
+            "torch",
+            status="wrong",
+            why=f"{error} is accepted",
+        )
+        for rows, error in ((1, "3.74e-05"), (2, "5.2e-05"))
+    ]
+    (failure,) = failures_of(only(results_of(records)))
+    assert failure.why == "3.74e-05 to 5.2e-05 is accepted"
 
 
 def test_sentences_when_little_was_measured():

@@ -62,9 +62,9 @@ def test_the_headline_follows_the_filters(reports, visit):
 
 def test_a_large_run_says_what_is_preselected(reports, visit, tmp_path):
     text = reports("gpu").read_text()
-    assert "const LARGE = 5000;" in text
+    assert "const LARGE = 3000;" in text
     small = tmp_path / "report.html"
-    small.write_text(text.replace("const LARGE = 5000;", "const LARGE = 100;"))
+    small.write_text(text.replace("const LARGE = 3000;", "const LARGE = 100;"))
     page = visit(small)
     assert "Only rms_norm, forward, bf16: 4 of 16 cases; preselected" in page.inner_text(
         ".filtered"

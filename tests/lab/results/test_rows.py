@@ -5,7 +5,7 @@ import pytest
 
 from rownorm.lab import texts
 from rownorm.lab.cases.case import Case
-from rownorm.lab.results.rows import Results, results_of
+from rownorm.lab.results.rows import Results, fastest_other, results_of
 from support.lab_records import CPU, H200, cpu_records, gpu_records, record
 
 CASE = Case(operation="rms_norm", rows=1000, cols=1000, dtype="fp32")  # 8,004,000 bytes
@@ -64,7 +64,7 @@ def test_the_last_record_counts_but_missing_replaces_nothing():
     gone = record(CASE, "rownorm", status="missing", why="gone", time="2026-11-15T12:00:00Z")
     device = only(results_of([second, gone, first]))
     assert [row.time.median for row in device.rows] == [2e-6]
-    assert device.replaced == 2
+    assert sum(one.records for one in device.unused) == 2
 
 
 def test_eps_does_not_make_a_second_point():
@@ -104,12 +104,32 @@ def test_devices_are_separate_and_gpus_come_first():
     assert len(cpu.rows) == len(cpu_records())
 
 
+def test_the_fastest_other_provider():
+    device = only(
+        results_of(
+            [
+                timed("rownorm", [2e-6]),
+                timed("torch", [3e-6]),
+                timed("liger", [1e-6]),
+                timed("ceiling", [5e-7]),
+            ]
+        )
+    )
+    assert {row.provider: fastest_other(row) for row in device.rows} == {
+        "rownorm": "liger",
+        "torch": "liger",
+        "liger": "rownorm",
+        "ceiling": None,
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     (
         (texts.duration(8.5e-7), "850 ns"),
         (texts.duration(1.23456e-5), "12.3 µs"),
         (texts.duration(9.996e-6), "10.0 µs"),
+        (texts.duration(9.997e-7), "1.00 µs"),
         (texts.duration(2.5), "2.50 s"),
         (texts.gigabytes_per_second(4.8e12), "4,800 GB/s"),
         (texts.memory(0), "0 B"),

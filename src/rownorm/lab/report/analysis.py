@@ -1,21 +1,22 @@
-"""``analysis.md``: four questions about a kernel, answered from the records, with the figures used.
+"""``analysis.md``: a comparison and four questions about a kernel, answered from the records with the figures used.
 
-What is its arithmetic intensity? What bounds it? How much of the peak bandwidth does it reach? How does it scale with
-the batch?
+How does it compare with the fastest alternative? What is its arithmetic intensity? What bounds it? How much of the peak
+bandwidth does it reach? How does it scale with the batch?
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from .. import texts
 from ..cli.tables import escaped, markdown
-from ..results.rows import Group, Results, Row, typical
+from ..results.rows import Group, Results, Row, fastest_other, typical
+from ..results.statistics import MARGIN, Ratio, Verdict, verdict
 from . import headline, points, scaling
+from .bounds import LEAST_OF_PEAK, MEMORY, MOSTLY_MEMORY, Bounds, by_limit
 from .failures import failures_of
 from .peaks import peak_flops
-
-NEAR_CEILING = 0.8  # at this share of the ceiling or more, the kernel is memory-bound
 
 
 def analysis(results: Sequence[Results], damaged: Sequence[tuple[int, str]] = ()) -> str:
@@ -42,6 +43,7 @@ def _of_device(results: Results) -> list[str]:
         f"## {escaped(results.device)}",
         f"{escaped(software)}. {escaped(headline.sentence(results))}",
     ]
+    parts += map(escaped, results.notes)
     if results.kind == "cpu":
         parts.append(
             "**These are CPU timings.** They show rownorm's CPU path, which is PyTorch's own arithmetic, not the GPU "
@@ -54,93 +56,137 @@ def _of_device(results: Results) -> list[str]:
     of_group = {group: results.of(results.subject, group) for group in results.groups}
     measured = {group: rows for group, rows in of_group.items() if rows}
     parts.append(f"The answers are about **{escaped(results.subject)}**.")
+    bounds = Bounds(results)
+    parts += _comparison(results, measured)
     parts += _intensity(measured)
-    parts += _bound(results, measured)
+    parts += _bound(results, measured, bounds)
     parts += _share_of_peak(results, measured)
-    parts += _scaling(measured)
+    parts += _scaling(measured, bounds)
     return [*parts, *_table_of_results(results), *_not_measured(results)]
+
+
+def _comparison(results: Results, measured: dict[Group, list[Row]]) -> list[str]:
+    """The subject against the fastest other provider of each case."""
+    lines = []
+    for group, rows in measured.items():
+        compared = [(row, other) for row in rows if (other := fastest_other(row))]
+        if not compared:
+            continue
+        found = Counter(_verdict(row, other) for row, other in compared)
+        names = Counter(other for _, other in compared)
+        worst, worst_other = min(compared, key=lambda pair: pair[0].speedups[pair[1]].ratio)
+        lines.append(
+            (
+                group,
+                len(compared),
+                *(found[name] for name in ("faster", "same", "slower", "unclear")),
+                texts.times(typical(row.speedups[other].ratio for row, other in compared) or 0.0),
+                f"{texts.times(worst.speedups[worst_other].ratio)} at {points.shape(worst)} ({worst_other})",
+                ", ".join(f"{name} {number}" for name, number in names.most_common()),
+            )
+        )
+    if not lines:
+        return []
+    heads = (
+        "case",
+        "shapes",
+        "faster",
+        "as fast",
+        "slower",
+        "unclear",
+        "median speed-up",
+        "lowest speed-up",
+        "fastest other, shapes",
+    )
+    text = (
+        f"Each shape of {escaped(str(results.subject))} is compared with the fastest other provider on that shape. As "
+        f"fast: within {MARGIN:.0%}. Unclear: the noise is too large to decide."
+    )
+    return ["### Against the fastest alternative", text, markdown(heads, lines)]
+
+
+def _verdict(row: Row, other: str) -> Verdict:
+    speedup = row.speedups[other]
+    return verdict(Ratio(1 / speedup.ratio, 1 / speedup.high, 1 / speedup.low))
 
 
 def _intensity(measured: dict[Group, list[Row]]) -> list[str]:
     lines = []
     for group, rows in measured.items():
-        for row in _ends(rows):
-            case = row.record.case
-            elements = case.rows * case.cols
-            lines.append(
-                (
-                    group,
-                    points.shape(row),
-                    f"{case.flops:,} ({case.flops / elements:.3g} per element)",
-                    f"{case.compulsory_bytes:,} ({case.compulsory_bytes / elements:.3g} per element)",
-                    f"{case.intensity:.3g}",
-                )
+        ends = [row.record.case for row in _ends(rows)]
+        elements = [case.rows * case.cols for case in ends]
+        flops = [case.flops / n for case, n in zip(ends, elements, strict=True)]
+        moved = [case.compulsory_bytes / n for case, n in zip(ends, elements, strict=True)]
+        lines.append(
+            (
+                group,
+                _from_to([points.shape(row) for row in _ends(rows)]),
+                _from_to([f"{value:.3g}" for value in flops]),
+                _from_to([f"{value:.3g}" for value in moved]),
+                _from_to([f"{case.intensity:.3g}" for case in ends]),
             )
+        )
+    heads = ("case", "smallest and largest shape", "flop/element", "bytes/element", "flop/byte")
     return [
         "### 1. What is the arithmetic intensity?",
         "Intensity is floating-point operations over bytes moved. The operations are those of the formulas; a "
         "multiply-add counts as two. The bytes are the compulsory ones: inputs read once, outputs written once, weight "
         "and bias once; the statistics of a row are left out. With few rows the parameters are a large part of the "
-        "bytes, and the intensity is lower. The smallest and the largest case of each kind:",
-        markdown(("case", "shape", "flop", "bytes", "flop/byte"), lines),
+        "bytes, and the intensity is lower.",
+        markdown(heads, lines),
     ]
 
 
-def _bound(results: Results, measured: dict[Group, list[Row]]) -> list[str]:
-    flops, bandwidth = peak_flops(results), results.peak or results.ceiling
-    sentences = ["### 2. Is it bound by compute, by memory, or by launch overhead?"]
-    ridge = flops / bandwidth if flops and bandwidth else None
-    if flops and bandwidth and ridge:
-        sentences.append(
-            f"The ridge point is {flops / 1e12:.3g} TFLOP/s (fp32) over {texts.gigabytes_per_second(bandwidth)} = "
-            f"**{ridge:.3g} flop/byte**. Below it memory is the limit, above it compute."
-        )
-    else:
-        sentences.append(
-            "The device's peak compute or peak bandwidth is not known, so there is no ridge point. The share of the "
-            "measured ceiling remains: a kernel close to the ceiling is memory-bound."
-        )
+def _bound(results: Results, measured: dict[Group, list[Row]], bounds: Bounds) -> list[str]:
+    every = [row for rows in measured.values() for row in rows]
+    counts = {limit: len(rows) for limit, rows in by_limit(bounds, every).items()}
+    summary = texts.listed([f"{limit} in {number}" for limit, number in counts.items()])
     lines = []
     for group, rows in measured.items():
-        best = headline.best_bandwidth(rows)
-        if best is None:
-            continue
-        intensity = best.record.case.intensity
-        ceiling = (
-            f"{texts.percent(best.of_ceiling)} of the ceiling"
-            if best.of_ceiling
-            else "no ceiling measured"
-        )
-        lines.append(
-            (
-                group,
-                f"{intensity:.3g}" + (f", ridge {ridge:.3g}" if ridge else ""),
-                f"{ceiling} at {points.shape(best)}",
-                _verdict_on_bound(intensity, ridge, best.of_ceiling),
-                scaling.launch_text(rows),
-            )
-        )
-    heads = ("case", "flop/byte", "best bandwidth", "large batches", "small batches")
-    return [*sentences, markdown(heads, lines)]
+        for limit, found in by_limit(bounds, rows).items():
+            shapes = _from_to([points.shape(row) for row in (found[0], found[-1])])
+            lines.append((group, limit, len(found), shapes, bounds.of(found[-1]).why))
+    heads = ("case", "limit", "shapes", "from the fewest bytes to the most", "figures of the last")
+    return [
+        "### 2. Is it bound by memory, by the launch, by latency, or by compute?",
+        f"**The limit is: {summary}**, of {texts.count(len(every), 'case')}.",
+        _ridge_text(results, bounds, every),
+        f"The time of a case has three parts. Moving: its bytes at {_best_ceiling_text(results)}. Launch: the time of "
+        "the ceiling on the same bytes, less moving. Latency: the time beyond the ceiling on the same bytes, for "
+        "dependent steps, synchronization or too few programs. The limit is memory if moving takes at least "
+        f"{texts.percent(MEMORY)} of the time, and mostly memory from {texts.percent(MOSTLY_MEMORY)}. Otherwise it is "
+        "the larger of the other two parts. Without a ceiling on the same bytes these two cannot be told apart.",
+        markdown(heads, lines),
+    ]
 
 
-def _verdict_on_bound(intensity: float, ridge: float | None, of_ceiling: float | None) -> str:
-    if ridge and intensity >= ridge:
-        return "compute"
-    reach = (
-        f"; compute could be {ridge / intensity:.2g} times higher before it became the limit"
-        if ridge
-        else ""
+def _ridge_text(results: Results, bounds: Bounds, rows: Sequence[Row]) -> str:
+    flops, bandwidth = peak_flops(results), results.peak or results.ceiling
+    if not flops or not bandwidth or not bounds.ridge:
+        return (
+            "The device's peak compute or peak bandwidth is not known, so there is no ridge point."
+        )
+    highest = max(row.record.case.intensity for row in rows)
+    below = (
+        f"All cases are below it, the nearest at {highest:.3g}, so compute is not the limit."
+        if highest < bounds.ridge
+        else "Above it compute is the limit."
     )
-    if of_ceiling is None:
-        return f"memory, by its intensity{reach}" if ridge else "unknown: measure `ceiling` too"
-    if of_ceiling >= NEAR_CEILING:
-        return f"memory{reach}"
     return (
-        f"neither: memory bandwidth is not saturated{reach}"
-        if ridge
-        else "memory bandwidth is not saturated"
+        f"The ridge point is {flops / 1e12:.3g} TFLOP/s (fp32) over {texts.gigabytes_per_second(bandwidth)} = "
+        f"**{bounds.ridge:.3g} flop/byte**. {below}"
     )
+
+
+def _best_ceiling_text(results: Results) -> str:
+    """The bandwidth that moving is computed with."""
+    least = f"{texts.percent(LEAST_OF_PEAK)} of the peak"
+    if not results.ceiling:
+        return (
+            f"{least}, because the ceiling was not measured" if results.peak else "the best ceiling"
+        )
+    best = f"the best ceiling of this size or larger, up to {texts.gigabytes_per_second(results.ceiling)}"
+    return f"{best}, and at least {least}" if results.peak else best
 
 
 def _share_of_peak(results: Results, measured: dict[Group, list[Row]]) -> list[str]:
@@ -176,7 +222,8 @@ def _share_of_peak(results: Results, measured: dict[Group, list[Row]]) -> list[s
     if results.ceiling:
         text += (
             " The ceiling is an elementwise kernel of PyTorch over as many bytes as the case; its best was "
-            f"{texts.gigabytes_per_second(results.ceiling)}."
+            f"{texts.gigabytes_per_second(results.ceiling)}. A share above 100% means that the case was faster than "
+            "the elementwise kernel."
         )
     else:
         text += " The ceiling was not measured: `rownorm bench` with the provider `ceiling` measures it."
@@ -192,39 +239,42 @@ def _share_of_peak(results: Results, measured: dict[Group, list[Row]]) -> list[s
     return ["### 3. What percentage of peak bandwidth does it reach?", text, markdown(heads, lines)]
 
 
-def _scaling(measured: dict[Group, list[Row]]) -> list[str]:
+def _scaling(measured: dict[Group, list[Row]], bounds: Bounds) -> list[str]:
     heading = "### 4. How does it scale with the batch?"
-    parts = []
+    parts, without = [], []
     for group, rows in measured.items():
         tall = scaling.by_rows(rows)
         if len(tall) < 2:
+            without.append(rows[0].record.case)
             continue
         cols = tall[0].record.case.cols
         lines = [
             (
-                row.record.case.rows,
+                f"{row.record.case.rows:,}",
                 points.time_text(row.time) if row.time else "",
                 points.bandwidth_text(row),
                 _percent(row.of_ceiling),
             )
             for row in tall
         ]
+        at_limit = bounds.of(tall[-1]).limit == "memory"
         parts += [
-            f"**{escaped(str(group))}, {cols} columns.** {scaling.saturation_text(tall)}",
+            f"**{escaped(str(group))}, {cols} columns.** {scaling.launch_text(tall)} "
+            f"{scaling.saturation_text(tall, at_limit)}",
             markdown(("rows", "time", "bandwidth", "of ceiling"), lines),
         ]
-    if not parts:
-        parts = [
-            "Not measured: no case has two row counts at one width. "
-            "`rownorm bench --suite batch` measures 1 to 32768 rows of 4096 columns."
-        ]
+    if without:
+        parts.append(
+            f"Not measured for {texts.count(len(without), 'kind')} of case with a single row count at each width. "
+            f"For {escaped(without[0].kind)}, `{scaling.command(without[0])}` measures it."
+        )
     return [heading, *parts]
 
 
 def _table_of_results(results: Results) -> list[str]:
     lines = []
     for row in results.measured:
-        speedup = row.speedups.get(results.baseline or "")
+        other = fastest_other(row)
         memory = row.record.peak_bytes
         lines.append(
             (
@@ -236,10 +286,9 @@ def _table_of_results(results: Results) -> list[str]:
                 points.bandwidth_text(row),
                 _percent(row.of_ceiling),
                 _percent(row.of_peak),
-                points.speedup_text(speedup) if speedup else "",
+                f"{points.speedup_text(row.speedups[other])}, {other}" if other else "",
             )
         )
-    over = f"speed-up over {results.baseline}" if results.baseline else "speed-up"
     heads = (
         "case",
         "shape",
@@ -249,7 +298,7 @@ def _table_of_results(results: Results) -> list[str]:
         "bandwidth",
         "of ceiling",
         "of peak",
-        over,
+        "speed-up over the fastest other",
     )
     text = (
         "Times are medians with the 20th and 80th percentiles; speed-ups have their 95% interval; memory is the most "
@@ -278,5 +327,10 @@ def _ends(rows: list[Row]) -> list[Row]:
     return ordered[:1] if len(ordered) == 1 else [ordered[0], ordered[-1]]
 
 
+def _from_to(ends: Sequence[str]) -> str:
+    """``a to b``, or ``a`` if both are the same."""
+    return " to ".join(dict.fromkeys(ends))
+
+
 def _percent(share: float | None) -> str:
-    return "unknown" if share is None else texts.percent(share)
+    return "not known" if share is None else texts.percent(share)

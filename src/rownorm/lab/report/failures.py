@@ -19,7 +19,7 @@ KINDS = {
     "missing": "the provider is not installed, or does not support this device",
     "suspect": "timed, but there is a reason to distrust the time",
 }
-NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
+NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 
 
 class Failure(NamedTuple):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
-from ..results.rows import Results, Row, cases_of
+from ..results.rows import Results, Row, cases_of, fastest_other
 from ..results.statistics import Ratio
 
 FASTEST = "fastest other"  # in the place of a provider's name
@@ -35,11 +35,6 @@ class Standings(NamedTuple):
     @property
     def fastest_or_level(self) -> int:
         return self.fastest + self.level
-
-
-def fastest_other(row: Row) -> str | None:
-    """The provider over which this one has the smallest speed-up; None if no other provider ran the case."""
-    return min(row.speedups, key=lambda name: row.speedups[name].ratio, default=None)
 
 
 def over_fastest(row: Row) -> Ratio | None:

@@ -1,5 +1,5 @@
 // The choices at the top of the page, and what they start with.
-const LARGE = 5000; // measurements; of more, only one kind of case is drawn at first
+const LARGE = 3000; // measurements; of more, only one kind of case is drawn at first
 
 const narrowed = () => state.hidden.size > 0 || FILTERS.some((name) => state[name]);
 

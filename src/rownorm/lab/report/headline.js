@@ -11,7 +11,11 @@ const significant = (value, digits = 3) => {
 };
 const times = (ratio) => `${significant(ratio)}x`;
 const percent = (share) => `${share < 0.1 ? significant(100 * share, 2) : (100 * share).toFixed(0)}%`;
-const microseconds = (us) => us < 1 ? `${significant(1e3 * us)} ns` : us < 1e3 ? `${significant(us)} µs` : us < 1e6 ? `${significant(us / 1e3)} ms` : `${significant(us / 1e6)} s`;
+const microseconds = (us) => {
+  const rounded = Number(us.toPrecision(3)); // 999.9 ns is 1.00 µs
+  const [, scale, unit] = [[1, 1e3, "ns"], [1e3, 1, "µs"], [1e6, 1e-3, "ms"], [Infinity, 1e-6, "s"]].find(([limit]) => rounded < limit);
+  return `${significant(us * scale)} ${unit}`;
+};
 const cases = (n) => `${n.toLocaleString("en-US")} ${n === 1 ? "case" : "cases"}`;
 const called = (name) => name === data.eager ? "eager PyTorch" : name === data.fastest ? "the fastest other provider" : name;
 const listed = (names) => [names.slice(0, -1).join(", "), names.at(-1)].filter(Boolean).join(" and ");

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from .. import texts
 from ..results.records import EAGER, OURS
-from ..results.rows import Results, Row, typical
-from .fastest import Standings, fastest_other, over_fastest, standings
+from ..results.rows import Results, Row, fastest_other, typical
+from .fastest import Standings, over_fastest, standings
 
 MANY_SUSPECT = 0.2  # of the measurements
 OVER_FASTEST = "the fastest other provider"

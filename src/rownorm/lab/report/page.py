@@ -7,14 +7,12 @@ JavaScript is inside the page, from the same specifications as the PNG files.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from html import escape
 from importlib.resources import files
 from string import Template
 from typing import Any
 
 import msgspec
-import vl_convert
 
 from ..results.published import Published
 from ..results.records import CEILING, EAGER, OURS
@@ -26,6 +24,7 @@ from .limits import bandwidth_limits, peak_limit, roofs
 from .looks import looks_of
 from .peaks import peak_flops
 from .points import points_of
+from .vega import library
 
 CHARTS = (
     "bandwidth",
@@ -44,8 +43,12 @@ FOOTER_WITH_SHIPPED = (
 )
 
 
-def page(results: Sequence[Results], damaged: Sequence[tuple[int, str]] = ()) -> str:
-    """The whole page."""
+def page(
+    results: Sequence[Results],
+    damaged: Sequence[tuple[int, str]] = (),
+    notes: Sequence[str] = (),
+) -> str:
+    """The whole page. damaged: lines that could not be read. notes: sentences about the records, shown at the top."""
     without_gpu = bool(results) and all(one.kind == "cpu" for one in results)
     gpu_results = shipped.shipped() if without_gpu else None
     measured = any(one.measured for one in results)
@@ -54,7 +57,7 @@ def page(results: Sequence[Results], damaged: Sequence[tuple[int, str]] = ()) ->
         title=escape(sections.title(results)),
         css=part("page.css"),
         subtitle=sections.subtitle(results),
-        damaged=sections.damaged(damaged),
+        damaged=sections.damaged(damaged) + sections.notes(notes),
         opening=_opening(results, gpu_results),
         bar=f'<div class="bar">{bar}</div>' if results else "",
         charts=part("charts.html") if measured else "",
@@ -134,14 +137,9 @@ def _shipped_charts(published: Published) -> dict[str, Any]:
 
 def _scripts() -> str:
     ours = "\n".join(map(part, SCRIPTS))
-    return f'<script>{_library()}</script>\n<script>\n"use strict";\n(() => {{\n{ours}}})();\n</script>'
-
-
-@cache
-def _library() -> str:
-    """Vega, Vega-Lite and vega-embed, as bundled with vl-convert."""
-    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return bundle.replace("</script", "<\\/script")
+    return (
+        f'<script>{library()}</script>\n<script>\n"use strict";\n(() => {{\n{ours}}})();\n</script>'
+    )
 
 
 def part(name: str) -> str:

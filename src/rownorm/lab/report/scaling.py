@@ -71,38 +71,50 @@ def command(case: Case) -> str:
     return " ".join(["rownorm bench", kind, *options, f"--shape 1..{MOST_ROWS}x{case.cols}"])
 
 
-def launch_text(rows: Sequence[Row]) -> str:
-    """Up to how many rows launch overhead dominates."""
-    tall = by_rows(rows)
-    if len(tall) < 2:
-        return f"not measured: `{command(rows[0].record.case)}`"
-    flat = launch_bound_rows(rows)
+def launch_text(tall: Sequence[Row]) -> str:
+    """Up to how many rows a fixed cost dominates. tall: ``by_rows`` of a group, two or more."""
+    first, flat = tall[0].record.case.rows, launch_bound_rows(tall)
     if flat is None:
-        return "time grows from the smallest row count on"
-    return f"launch overhead: up to {flat} rows take at most {LAUNCH_BOUND}x the time of {tall[0].record.case.rows}"
+        return f"The time grows from {texts.count(first, 'row')} on."
+    return (
+        f"Up to {texts.count(flat, 'row')} the time is at most {LAUNCH_BOUND} times that of "
+        f"{texts.count(first, 'row')}: a fixed cost dominates."
+    )
 
 
-def saturation_text(tall: Sequence[Row]) -> str:
-    """How time grows from the fewest rows to the most, and where bandwidth saturates."""
+def saturation_text(tall: Sequence[Row], at_limit: bool) -> str:
+    """How time grows from the fewest rows to the most, and where bandwidth saturates.
+
+    at_limit: whether memory bandwidth limits the most rows, so that it is saturated there.
+    """
     first, last = tall[0], tall[-1]
     if first.time is None or last.time is None:
         return ""
     more = last.record.case.rows / first.record.case.rows
     longer = last.time.median / first.time.median
-    grows = f"{more:,.4g} times the rows take {texts.significant(longer)} times the time."
-    found = saturation(tall)
-    if found is None:
-        estimate = extrapolated(tall)
-        near = (
-            f" A constant launch time plus a constant bandwidth would put it near {estimate:,} rows."
-            if estimate
-            else ""
-        )
+    grows = f"{more:,.{0 if more >= 10 else 1}f} times the rows take {texts.significant(longer)} times the time."
+    return f"{grows} {_saturation(tall, at_limit)}"
+
+
+def _saturation(tall: Sequence[Row], at_limit: bool) -> str:
+    first, before, last = (row.record.case for row in (tall[0], tall[-2], tall[-1]))
+    found, share = saturation(tall), texts.percent(SATURATED)
+    if found == first.rows:
         return (
-            f"{grows} Bandwidth still rises at {last.record.case.rows} rows, the largest row count measured, so the "
-            f"point of saturation is not known.{near} `{command(last.record.case)}` measures up to {MOST_ROWS} rows."
+            f"Bandwidth is already saturated at {texts.count(found, 'row')}, the fewest measured."
         )
-    share = texts.percent(SATURATED)
+    if found is not None:
+        return f"Bandwidth saturates at **{found:,} rows**, the first to reach {share} of the best."
+    if at_limit:
+        return f"Bandwidth saturates between {before.rows:,} and {last.rows:,} rows."
+    estimate = extrapolated(tall)
+    near = (
+        f" A constant launch time plus a constant bandwidth would put it near {estimate:,} rows."
+        if estimate
+        else ""
+    )
+    measure = f" `{command(last)}` measures more." if last.rows < MOST_ROWS else ""
     return (
-        f"{grows} Bandwidth saturates at **{found} rows**, the first to reach {share} of the best."
+        f"Bandwidth still rises at {last.rows:,} rows, the most that were measured, so the point of saturation is "
+        f"not known.{near}{measure}"
     )

@@ -29,7 +29,7 @@ CLOCKS = {  # what a time of each kind of device includes
     "cpu": "Times are those of whole calls on the CPU, from Python to the result.",
 }
 CPU_BANNER = (
-    "<p class=\"banner\"><strong>These are CPU timings.</strong> They show rownorm's CPU path on this "
+    '<p class="banner"><strong>These are CPU timings.</strong> They show rownorm\'s CPU path on this '
     "machine's processor. They do not show the speed of the kernels on a GPU.</p>"
 )
 CONTENTS = (  # (id of the section, its name)
@@ -74,6 +74,11 @@ def damaged(lines: Sequence[tuple[int, str]]) -> str:
     items = "".join(f"<li>line {number}: {escape(reason)}</li>" for number, reason in lines)
     left_out = texts.count(len(lines), "damaged line")
     return f'<div class="banner"><strong>{left_out} left out of this report.</strong><ul>{items}</ul></div>'
+
+
+def notes(sentences: Sequence[str]) -> str:
+    """What a reader must know about the records of this page."""
+    return "".join(f'<p class="banner">{escape(one)}</p>' for one in sentences)
 
 
 def device(results: Results) -> str:
@@ -138,13 +143,9 @@ def tables(results: Sequence[Results], method: str) -> str:
 
 
 def _environment(results: Results) -> str:
-    replaced = ""
-    if results.replaced:
-        n_replaced = texts.count(results.replaced, "record")
-        replaced = f"<p>{n_replaced} replaced by later ones of the same case and provider.</p>"
     return (
         f'<section class="environment" data-device="{escape(results.device)}">'
-        f"<h2>Environment: {escape(results.device)}</h2>{_facts(results.environments)}{replaced}</section>"
+        f"<h2>Environment: {escape(results.device)}</h2>{_facts(results.environments)}</section>"
     )
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from ..results.files import write_whole
 from ..results.records import Reading, Record
-from ..results.rows import results_of
+from ..results.rows import Results, results_of
 from ..results.runs import is_taken
 from .analysis import analysis
+from .excerpt import excerpt
 from .page import page
 from .plots import write_plots
 
@@ -37,15 +38,26 @@ def write_report(
 ) -> list[Path]:
     """Write the report into ``folder`` and return its files.
 
-    damaged: (line number, reason) of lines that could not be read. on_step: called with each step, in words.
+    damaged: (line number, reason) of lines that could not be read. on_step: called with each step, in words, and with
+    what a reader must know about the records.
     """
     on_step("computing")
     results = results_of(records)
     written = [write_whole(folder / "analysis.md", analysis(results, damaged))]
+    shown, left_out = excerpt(results)
+    notes = [*_notes(results), *filter(None, [left_out])]
+    for note in notes:
+        on_step(note)
     if plots:
-        written += write_plots(results, folder / "plots", on_step)
+        written += write_plots(shown, folder / "plots", on_step)
     on_step("writing the page")
-    return [write_whole(folder / PAGE, page(results, damaged)), *written]
+    return [write_whole(folder / PAGE, page(shown, damaged, notes)), *written]
+
+
+def _notes(results: Sequence[Results]) -> list[str]:
+    """The notes of each device; with several devices, each begins with the device."""
+    several = len(results) > 1
+    return [f"{one.device}: {note}" if several else note for one in results for note in one.notes]
 
 
 def replace_report(

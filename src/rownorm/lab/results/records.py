@@ -154,17 +154,23 @@ class Reading(NamedTuple):
 def read(*paths: str | os.PathLike[str]) -> Reading:
     """The records of files, or of folders that hold ``records.jsonl``; OSError if a file does not exist.
 
-    If several files are read, the reason of a damaged line names its file.
+    If several files are read, the reason of a damaged line names its file. Equal environments are one object, because
+    every line has one and it is larger than the measurement.
     """
     reading = Reading([], [])
+    environments: dict[bytes, Environment] = {}
     files = [path / FILE if path.is_dir() else path for path in map(Path, paths)]
     for file in files:
         for number, line in _lines(file):
             try:
-                reading.records.append(_decode(line))
+                record = _decode(line)
             except ValueError as error:
                 where = f"{file}: " if len(files) > 1 else ""
                 reading.damaged.append((number, f"{where}{error}"))
+                continue
+            text = msgspec.json.encode(record.environment)
+            shared = environments.setdefault(text, record.environment)
+            reading.records.append(msgspec.structs.replace(record, environment=shared))
     return reading
 
 

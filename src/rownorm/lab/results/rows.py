@@ -8,12 +8,15 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 from typing import NamedTuple
 
 import msgspec
 
 from ..cases.case import DIRECTIONS
+from .latest import Unused, latest, mixed_text, unused_texts
 from .records import CEILING, EAGER, OURS, Environment, Record
 from .statistics import Ratio, Summary, paired_ratio, summarize, unpaired_ratio
 
@@ -38,92 +41,93 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One provider on one case, with everything that is computed from its record; None if not measured."""
 
     record: Record
+    group: Group
     time: Summary | None = None  # device time of a call, seconds
     host: Summary | None = None  # host time of a call, seconds
+    bandwidth: float | None = None  # compulsory bytes per second
+    bandwidth_between: tuple[float, float] | None = None  # at the 80th and the 20th percentile
     of_ceiling: float | None = None  # bandwidth over the ceiling's bandwidth on this case
+    of_peak: float | None = None  # bandwidth over the device's peak
     speedups: dict[str, Ratio] = {}  # over each other provider of this case
     tallest: bool = False  # has the most rows of its group and width
     scaling: bool = False  # its width is the one with the most row counts of the group
 
     @property
-    def group(self) -> Group:
-        return _place_of(self.record)[0]
-
-    @property
     def provider(self) -> str:
         return self.record.provider
 
-    @property
-    def bandwidth(self) -> float | None:
-        """Compulsory bytes per second."""
-        return self.record.case.compulsory_bytes / self.time.median if self.time else None
 
-    @property
-    def bandwidth_between(self) -> tuple[float, float] | None:
-        """The bandwidths at the 80th and the 20th percentile of the times."""
-        moved = self.record.case.compulsory_bytes
-        return (moved / self.time.p80, moved / self.time.p20) if self.time else None
-
-    @property
-    def of_peak(self) -> float | None:
-        peak = self.record.environment.peak_bytes_per_second
-        return self.bandwidth / peak if self.bandwidth and peak else None
-
-
-class Results(NamedTuple):
-    """All rows of one device."""
+@dataclass(frozen=True)
+class Results:
+    """All rows of one device. What is derived from them is computed once, when it is first read."""
 
     device: str
     kind: str
     environments: list[Environment]
     rows: list[Row]
-    replaced: int  # number of records replaced by a later one of the same case and provider
+    unused: list[Unused]  # records with a newer one of the same case and provider
 
-    @property
+    @cached_property
     def measured(self) -> list[Row]:
+        """The rows that have a time."""
         return [row for row in self.rows if row.time]
 
-    @property
+    @cached_property
+    def notes(self) -> list[str]:
+        """Which records are not used, and how many cases combine runs; each in a sentence."""
+        cases = [[row.record for row in of.values()] for of in cases_of(self.measured)]
+        return [*unused_texts(self.unused), *filter(None, [mixed_text(cases)])]
+
+    @cached_property
     def groups(self) -> list[Group]:
         return sorted({row.group for row in self.rows}, key=_group_order)
 
-    @property
+    @cached_property
     def providers(self) -> list[str]:
         return sorted({row.provider for row in self.rows}, key=provider_order)
 
-    @property
+    @cached_property
     def peak(self) -> float | None:
         """The device's peak bandwidth, bytes per second."""
         peaks = [e.peak_bytes_per_second for e in self.environments if e.peak_bytes_per_second]
         return peaks[-1] if peaks else None
 
-    @property
+    @cached_property
     def ceiling(self) -> float | None:
         """The highest bandwidth of the ceiling provider on any case, bytes per second."""
-        return max(
-            (row.bandwidth for row in self.measured if row.provider == CEILING and row.bandwidth),
-            default=None,
-        )
+        return max((row.bandwidth for row in self.of(CEILING) if row.bandwidth), default=None)
 
-    @property
+    @cached_property
     def subject(self) -> str | None:
         """The provider that sentences describe: rownorm, else the most measured one, eager PyTorch last."""
-        counted = Counter(row.provider for row in self.measured if row.provider != CEILING)
+        counted = {name: len(self.of(name)) for name in self._timed_providers}
         return max(
             counted, key=lambda name: (name == OURS, name != EAGER, counted[name]), default=None
         )
 
-    @property
+    @cached_property
     def baseline(self) -> str | None:
         """The default baseline of speed-ups: eager PyTorch, else the first other provider."""
-        others = {row.provider for row in self.measured} - {CEILING, self.subject}
-        return EAGER if EAGER in others else min(others, key=provider_order, default=None)
+        others = [name for name in self._timed_providers if name != self.subject]
+        return others[0] if others else None
 
     def of(self, provider: str | None, group: Group | None = None) -> list[Row]:
-        """The measured rows of a provider."""
-        return [
-            row for row in self.measured if row.provider == provider and group in (None, row.group)
-        ]
+        """The measured rows of a provider, in one group or in all."""
+        return self._by_provider.get((provider, group), [])
+
+    @cached_property
+    def _timed_providers(self) -> list[str]:
+        """The providers with a time in any case, without the ceiling, in the usual order."""
+        return [name for name in self.providers if name != CEILING and self.of(name)]
+
+    @cached_property
+    def _by_provider(self) -> dict[tuple[str | None, Group | None], list[Row]]:
+        """The measured rows of each provider, for each group and for all of them (None)."""
+        found: dict[tuple[str | None, Group | None], list[Row]] = defaultdict(list)
+        for row in self.measured:
+            found[row.provider, None].append(row)
+            found[row.provider, row.group].append(row)
+        return dict(found)
 
 
 def results_of(records: Iterable[Record]) -> list[Results]:
@@ -146,11 +150,17 @@ def typical(values: Iterable[float | None]) -> float | None:
     return median(present) if present else None
 
 
+def fastest_other(row: Row) -> str | None:
+    """The fastest other provider on the case of a row, without the ceiling; None if there is none."""
+    return min(row.speedups, key=lambda name: row.speedups[name].ratio, default=None)
+
+
 def cases_of(rows: Iterable[Row]) -> list[dict[str, Row]]:
     """The rows of each case, by provider."""
     found: dict[Place, dict[str, Row]] = defaultdict(dict)
     for row in rows:
-        found[_place_of(row.record)][row.provider] = row
+        case = row.record.case
+        found[row.group, case.rows, case.cols][row.provider] = row
     return list(found.values())
 
 
@@ -193,23 +203,16 @@ def not_measured(records: Iterable[Record]) -> list[str]:
 
 
 def _results_on(device: str, records: list[Record]) -> Results:
-    latest = _latest(records)
+    used, unused = latest(((_place_of(record), record.provider), record) for record in records)
     by_case: dict[Place, list[Record]] = defaultdict(list)
-    for record in latest:
-        by_case[_place_of(record)].append(record)
-    rows = [row for of_case in by_case.values() for row in _rows_of_case(of_case)]
-    environments = list(
-        {msgspec.json.encode(r.environment): r.environment for r in latest}.values()
-    )
+    for (place, _), record in used.items():
+        by_case[place].append(record)
+    rows = [row for place, of_case in by_case.items() for row in _rows_of_case(place, of_case)]
+    # Records of a file share their environment, so most are the same object.
+    distinct = {id(record.environment): record.environment for record in used.values()}.values()
+    environments = list({msgspec.json.encode(one): one for one in distinct}.values())
     rows = sorted(_with_flags(rows), key=_row_order)
-    replaced = len(records) - len(latest)
-    return Results(device, latest[0].environment.kind, environments, rows, replaced)
-
-
-def _latest(records: Sequence[Record]) -> list[Record]:
-    """One record per case and provider: the last one, where "missing" counts as older than everything else."""
-    ordered = sorted(records, key=lambda record: (record.status != "missing", record.time))
-    return list({(_place_of(record), record.provider): record for record in ordered}.values())
+    return Results(device, environments[0].kind, environments, rows, unused)
 
 
 def _place_of(record: Record) -> Place:
@@ -218,10 +221,9 @@ def _place_of(record: Record) -> Place:
     return Group(case.variant, case.direction, case.dtype), case.rows, case.cols
 
 
-def _rows_of_case(records: list[Record]) -> list[Row]:
+def _rows_of_case(place: Place, records: list[Record]) -> list[Row]:
     """The rows of one case, one per provider."""
     timed = {r.provider: r for r in records if r.status == "ok" and _valid(r.seconds)}
-    times = {provider: summarize(record.seconds) for provider, record in timed.items()}
     speedups: dict[str, dict[str, Ratio]] = defaultdict(dict)
     compared = sorted(set(timed) - {CEILING})
     for i, a in enumerate(compared):
@@ -231,17 +233,37 @@ def _rows_of_case(records: list[Record]) -> list[Row]:
             speedups[b][a] = Ratio(1 / ratio.ratio, 1 / ratio.high, 1 / ratio.low)
     ceiling = timed.get(CEILING)
     return [
-        Row(
-            record=record,
-            time=(time := times.get(record.provider)),
-            host=summarize(record.host_seconds)
-            if record.status == "ok" and _valid(record.host_seconds)
-            else None,
-            of_ceiling=_time_ratio(ceiling, record).ratio if ceiling and time else None,
-            speedups=speedups[record.provider],
-        )
+        _row(place[0], record, speedups.get(record.provider, {}), ceiling, record.provider in timed)
         for record in records
     ]
+
+
+def _row(
+    group: Group,
+    record: Record,
+    speedups: dict[str, Ratio],
+    ceiling: Record | None,
+    timed: bool,
+) -> Row:
+    """The row of a record; without a time it has no bandwidth."""
+    host = None
+    if record.status == "ok" and _valid(record.host_seconds):
+        host = summarize(record.host_seconds)
+    if not timed:
+        return Row(record=record, group=group, host=host)
+    time, moved = summarize(record.seconds), record.case.compulsory_bytes
+    peak = record.environment.peak_bytes_per_second
+    return Row(
+        record=record,
+        group=group,
+        time=time,
+        host=host,
+        bandwidth=moved / time.median,
+        bandwidth_between=(moved / time.p80, moved / time.p20),
+        of_ceiling=_time_ratio(ceiling, record).ratio if ceiling else None,
+        of_peak=moved / time.median / peak if peak else None,
+        speedups=speedups,
+    )
 
 
 def _valid(seconds: list[float]) -> bool:
@@ -257,24 +279,25 @@ def _time_ratio(a: Record, b: Record) -> Ratio:
 
 def _with_flags(rows: list[Row]) -> list[Row]:
     """The rows with ``tallest`` and ``scaling`` filled in."""
-    tallest: dict[tuple[Group, int], int] = {}
     heights: dict[Group, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
     for row in rows:
         if row.time:
-            case = row.record.case
-            place = row.group, case.cols
-            tallest[place] = max(tallest.get(place, 0), case.rows)
-            heights[row.group][case.cols].add(case.rows)
+            heights[row.group][row.record.case.cols].add(row.record.case.rows)
+    tallest = {
+        (group, cols, max(of_width))
+        for group, widths in heights.items()
+        for cols, of_width in widths.items()
+    }
     scaling = {
-        group: max(widths, key=lambda cols: (len(widths[cols]), cols))
+        (group, max(widths, key=lambda cols: (len(widths[cols]), cols)))
         for group, widths in heights.items()
         if max(map(len, widths.values())) > 1
     }
     return [
         msgspec.structs.replace(
             row,
-            tallest=tallest.get((row.group, row.record.case.cols)) == row.record.case.rows,
-            scaling=scaling.get(row.group) == row.record.case.cols,
+            tallest=(row.group, row.record.case.cols, row.record.case.rows) in tallest,
+            scaling=(row.group, row.record.case.cols) in scaling,
         )
         for row in rows
     ]
