@@ -31,7 +31,7 @@ def ticks(values: Iterable[int]) -> list[int]:
 def ticked_axis(field: str, title: str) -> alt.X:
     """A logarithmic axis with labels at the parameter ``ticks``."""
     axis = alt.Axis(
-        values={"expr": "ticks"}, labelExpr=COUNT, labelOverlap="greedy", labelSeparation=6
+        values={"expr": "ticks"}, labelExpr=COUNT, labelOverlap="parity", labelSeparation=6
     )
     return alt.X(f"{field}:Q", title=title, scale=_log_scale(), axis=axis)
 

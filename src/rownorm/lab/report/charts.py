@@ -98,7 +98,7 @@ class Charts:
                 "cols:O",
                 title="columns",
                 axis=alt.Axis(
-                    labelAngle=0, labelOverlap="greedy", labelSeparation=6, labelExpr=COUNT
+                    labelAngle=0, labelOverlap="parity", labelSeparation=6, labelExpr=COUNT
                 ),
             ),
             y=alt.Y("rows:O", title="rows", sort="descending", axis=alt.Axis(labelExpr=COUNT)),

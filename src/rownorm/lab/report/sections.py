@@ -78,7 +78,7 @@ def damaged(lines: Sequence[tuple[int, str]]) -> str:
 
 def notes(sentences: Sequence[str]) -> str:
     """What a reader must know about the records of this page."""
-    return "".join(f'<p class="banner">{escape(one)}</p>' for one in sentences)
+    return "".join(f'<p class="how remark">{escape(one)}</p>' for one in sentences)
 
 
 def device(results: Results) -> str:
