@@ -5,10 +5,8 @@ import pytest
 
 from rownorm.lab import texts
 from rownorm.lab.cases.case import Case
-from rownorm.lab.report import headline
-from rownorm.lab.report.failures import failures_of
 from rownorm.lab.results.rows import Results, fastest_other, results_of
-from support.lab_records import CPU, H200, cpu_records, failed_records, gpu_records, record
+from support.lab_records import CPU, H200, cpu_records, gpu_records, record
 
 CASE = Case(operation="rms_norm", rows=1000, cols=1000, dtype="fp32")  # 8,004,000 bytes
 
@@ -58,7 +56,6 @@ def test_the_ceiling_has_no_speedups():
     assert all(row.speedups == {} for row in device.rows)
     assert device.subject == "rownorm"
     assert device.baseline is None
-    assert headline.standing(device).cases == 0
 
 
 def test_the_last_record_counts_but_missing_replaces_nothing():
@@ -107,24 +104,6 @@ def test_devices_are_separate_and_gpus_come_first():
     assert len(cpu.rows) == len(cpu_records())
 
 
-def test_standing_counts_cases():
-    """Faster by half, equal within noise, slower by half: one case each."""
-    shapes = [msgspec.structs.replace(CASE, rows=rows) for rows in (10, 20, 30)]
-    factors = dict(zip(shapes, (0.5, 1.0, 2.0), strict=True))
-    records = []
-    for shape, factor in factors.items():
-        records += [
-            timed("rownorm", [factor * t * 1e-6 for t in (1, 2, 3)], shape),
-            timed("torch", [1e-6, 2e-6, 3e-6], shape),
-            timed("liger", [9e-6, 9e-6, 9e-6], shape),
-        ]
-    device = only(results_of(records))
-    assert headline.standing(device) == (1, 1, 1, 0)
-    said = headline.sentence(device)
-    assert "fastest in 1 of 3 cases, as fast as the fastest in 1, slower in 1" in said
-    assert "over eager PyTorch is 1.00x" in said
-
-
 def test_the_fastest_other_provider():
     device = only(
         results_of(
@@ -142,62 +121,6 @@ def test_the_fastest_other_provider():
         "liger": "rownorm",
         "ceiling": None,
     }
-
-
-def test_numbers_with_an_exponent_are_merged_whole():
-    records = [
-        record(
-            msgspec.structs.replace(CASE, rows=rows),
-            "torch",
-            status="wrong",
-            why=f"{error} is accepted",
-        )
-        for rows, error in ((1, "3.74e-05"), (2, "5.2e-05"))
-    ]
-    (failure,) = failures_of(only(results_of(records)))
-    assert failure.why == "3.74e-05 to 5.2e-05 is accepted"
-
-
-def test_noise_is_not_a_tie():
-    noisy = [1e-6, 9e-6, 2e-6, 8e-6, 3e-6]
-    device = only(results_of([timed("rownorm", noisy), timed("torch", noisy[::-1])]))
-    assert headline.standing(device).unclear == 1
-    assert "too noisy to decide in 1" in headline.sentence(device)
-
-
-def test_many_suspect_measurements_give_a_warning():
-    sure, suspect = timed("rownorm", [1e-6]), timed("torch", [1e-6], suspect=["spread of 40%"])
-    assert headline.suspect_warning(only(results_of([sure]))) == ""
-    assert headline.suspect_warning(only(results_of([sure, suspect]))).startswith(
-        "1 of 2 measurements"
-    )
-
-
-def test_reasons_that_differ_only_in_numbers_are_merged():
-    shapes = [msgspec.structs.replace(CASE, rows=rows) for rows in (10, 20, 30)]
-    records = [
-        timed("rownorm", [1e-6], shape, suspect=[f"spread of {spread}% up to the 80th"])
-        for shape, spread in zip(shapes, (9, 110.5, 38), strict=True)
-    ]
-    records.append(record(CASE, "torch", status="failed", why="error 7"))
-    failed, suspect = failures_of(only(results_of(records)))
-    assert (failed.kind, failed.provider, failed.why) == ("failed", "torch", "error 7")
-    assert suspect.why == "spread of 9 to 110.5% up to the 80th"
-    assert len(suspect.rows) == 3
-
-
-def test_sentences_when_little_was_measured():
-    assert headline.sentence(only(results_of(failed_records()))) == (
-        "Nothing was measured on NVIDIA H200: 1 failed, 1 refused and 1 missing."
-    )
-    alone = headline.sentence(only(results_of([timed("rownorm", [1e-6])])))
-    assert "measured in 1 case, without another provider" in alone
-    without = headline.sentence(only(results_of([timed("torch", [1e-6])])))
-    assert without.startswith("rownorm was not measured here. torch")
-    wrong = record(msgspec.structs.replace(CASE, rows=7), "rownorm", status="wrong", why="off")
-    assert "In addition it has 1 wrong." in headline.sentence(
-        only(results_of([timed("rownorm", [1e-6]), wrong]))
-    )
 
 
 @pytest.mark.parametrize(

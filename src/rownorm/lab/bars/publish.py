@@ -222,6 +222,7 @@ def published(runs: Sequence[Run], found: Sequence[Sequence[Finding]]) -> Publis
     """The data file: the figures of the first run, and the bars over all runs."""
     last = max(runs[0].records, key=lambda record: record.time)
     here = last.environment
+    methods = [record.method for record in runs[0].records if record.method]
     return Published(
         device=here.device,
         arch=here.arch,
@@ -230,7 +231,9 @@ def published(runs: Sequence[Run], found: Sequence[Sequence[Finding]]) -> Publis
         driver=here.driver,
         versions={"torch": here.torch, "triton": here.triton, "rownorm": here.rownorm}
         | here.versions,
-        rounds=max((one.method.rounds for one in runs[0].records if one.method), default=0),
+        timers=sorted({method.timer for method in methods}),
+        cold=all(method.cold for method in methods),
+        rounds=max((method.rounds for method in methods), default=0),
         runs=len(runs),
         parts=[
             PublishedPart(

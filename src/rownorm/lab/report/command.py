@@ -23,9 +23,10 @@ from ..cli.options import FOLDER, RECORDS, examples, read_or_fail, refuse_taken
 @click.option("--plots/--no-plots", default=True, help="Write plots/*.png as well.")
 @click.option("--force", is_flag=True, help="Replace an existing report.")
 def command(records: Sequence[Path], out: Path | None, plots: bool, force: bool) -> None:
-    """Write report.html, plots/*.png and analysis.md from records and nothing else.
+    """Write report.html, plots/*.png and analysis.md from records.
 
-    RECORDS are files, or folders that bench has written. The page is one file and needs no network.
+    RECORDS are files, or folders that bench has written. The page is one file and needs no network. Without a GPU it
+    also shows the GPU results that the package ships.
     """
     if out is None:
         if len(records) > 1:

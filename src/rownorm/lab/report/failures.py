@@ -67,6 +67,37 @@ def common(reasons: Sequence[str]) -> str:
     )
 
 
+def causes(results: Results) -> str:
+    """Why nothing was measured, for the top of the page; empty if something was. Equal reasons are merged."""
+    if results.measured:
+        return ""
+    providers: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for one in failures_of(results):
+        cases = texts.count(len(one.rows), "case")
+        providers[one.kind, one.why].append(f"{one.provider} ({cases})")
+    items = "".join(
+        f"<li><strong>{kind}</strong>: {escape(why) or 'no reason given'} "
+        f'<span class="note">{escape(texts.listed(names))}</span></li>'
+        for (kind, why), names in providers.items()
+    )
+    return f'<ul class="causes">{items}</ul>'
+
+
+def problems(results: Results) -> str:
+    """One sentence about errors and wrong results of any provider, if something was measured nevertheless."""
+    found = [one for one in failures_of(results) if one.kind in ("wrong", "failed")]
+    if not found or not results.measured:
+        return ""
+    counted: dict[tuple[str, str], int] = defaultdict(int)
+    for one in found:
+        counted[one.provider, one.kind] += len(one.rows)
+    said = [
+        f"{provider} {'was wrong' if kind == 'wrong' else 'failed'} in {texts.count(n, 'case')}"
+        for (provider, kind), n in counted.items()
+    ]
+    return f'{escape(texts.listed(said))}: <a href="#failures">why</a>.'
+
+
 def failures_section(results: Sequence[Results]) -> str:
     """The section of the page."""
     heading = '<section id="failures"><h2>Not measured or suspect, and why</h2>'

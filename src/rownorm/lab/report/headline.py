@@ -1,4 +1,4 @@
-"""The results in one sentence and a few figures."""
+"""The results in one sentence and a few figures. ``headline.js`` writes the same texts for the chosen filters."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import Counter
 from typing import NamedTuple
 
 from .. import texts
-from ..results.records import CEILING, EAGER, OURS
-from ..results.rows import Results, Row, cases_of, typical
-from ..results.statistics import verdict
-from .points import shape
+from ..results.records import EAGER, OURS
+from ..results.rows import Results, Row, fastest_other, typical
+from .fastest import Standings, over_fastest, standings
 
 MANY_SUSPECT = 0.2  # of the measurements
+OVER_FASTEST = "the fastest other provider"
 
 
 class Figure(NamedTuple):
@@ -22,104 +22,53 @@ class Figure(NamedTuple):
     note: str = ""
 
 
-class Standing(NamedTuple):
-    """In how many cases a provider is faster than, equal to, or slower than the fastest other provider."""
-
-    faster: int = 0
-    level: int = 0
-    slower: int = 0
-    unclear: int = 0  # the interval is too wide to decide
-
-    @property
-    def cases(self) -> int:
-        return sum(self)
-
-
 def sentence(results: Results) -> str:
     """The result in one or two sentences."""
     subject, rows = results.subject, results.of(results.subject)
     if subject is None:
         found = Counter[str](row.record.status for row in results.rows)
         return f"Nothing was measured on {results.device}: {_counts(found)}."
-    where = "On this CPU " if results.kind == "cpu" else ""
-    parts = [where + _standing_text(subject, standing(results), len(rows))]
-    if speedup := median_speedup(results):
-        parts.append(
-            f"its median speed-up over {called(results.baseline)} is {texts.times(speedup)}"
-        )
-    if share := typical(row.of_ceiling for row in rows):
-        parts.append(f"its median bandwidth is {texts.percent(share)} of the measured ceiling")
-    text = "; ".join(parts) + "."
+    parts = [_standings_text(subject, standings(rows), len(rows))]
+    if results.kind == "cpu":
+        parts[0] = f"On this CPU {parts[0]}"
+    if speedups := _speedups_text(rows):
+        parts.append(speedups)
     if subject != OURS:
-        text = f"{OURS} was not measured here. {text}"
-    return f"{text} {_failures(results, subject)}".strip()
+        parts.insert(0, f"{OURS} was not measured here.")
+    if failures := _failures(results, subject):
+        parts.append(failures)
+    return " ".join(parts)
 
 
 def figures(results: Results) -> list[Figure]:
     """The headline numbers that were measured."""
-    subject, rows = results.subject, results.of(results.subject)
-    found = []
-    place = standing(results)
-    if place.cases:
-        note = ", ".join(_other_cases(place))
-        found.append(Figure(f"{place.faster} of {place.cases}", f"cases: {subject} fastest", note))
-    speedups = [row.speedups[b].ratio for row in rows if (b := results.baseline) in row.speedups]
-    if speedup := median_speedup(results):
-        note = f"{texts.times(min(speedups))} to {texts.times(max(speedups))}"
-        found.append(Figure(texts.times(speedup), f"over {called(results.baseline)}, median", note))
-    if share := typical(row.of_ceiling for row in rows):
-        best = max(row.of_ceiling for row in rows if row.of_ceiling)
-        found.append(
-            Figure(
-                texts.percent(share),
-                "of the measured ceiling, median",
-                f"best {texts.percent(best)}",
-            )
+    rows = results.of(results.subject)
+    found = [
+        _standings_figure(standings(rows)),
+        _speedup_figure(OVER_FASTEST, [s.ratio for row in rows if (s := over_fastest(row))]),
+        _speedup_figure(
+            called(EAGER), [row.speedups[EAGER].ratio for row in rows if EAGER in row.speedups]
         )
-    if top := best_bandwidth(rows):
-        share_of_peak = f"{texts.percent(top.of_peak)} of peak, " if top.of_peak else ""
-        value = texts.gigabytes_per_second(top.bandwidth or 0)
-        found.append(
-            Figure(value, "highest bandwidth", f"{share_of_peak}{top.group}, {shape(top)}")
-        )
-    if host := _host_figure(results):
-        found.append(host)
-    if errors := [row.record.accuracy.max_ulp for row in rows if row.record.accuracy]:
-        value = f"{texts.significant(max(errors), 2)} ulp"
-        found.append(Figure(value, "largest error against fp64", _torch_error(results)))
-    return found
+        if _has_several_others(rows)
+        else None,
+        _bandwidth_figure(rows),
+        _host_figure(results),
+        _error_figure(results, rows),
+    ]
+    return [figure for figure in found if figure]
 
 
 def suspect_warning(results: Results) -> str:
     """A warning if many measurements are suspect; else an empty string."""
-    suspect = sum(bool(row.record.suspect) for row in results.measured)
-    if suspect <= MANY_SUSPECT * len(results.measured):
+    measured = results.measured
+    suspect = sum(bool(row.record.suspect) for row in measured)
+    if suspect <= MANY_SUSPECT * len(measured):
         return ""
-    share = f"{suspect} of {texts.count(len(results.measured), 'measurement')}"
+    share = f"{suspect} of {texts.count(len(measured), 'measurement')}"
     return (
         f"{share} are marked suspect, so these figures are unreliable. The reasons are listed below the results. "
         "Measure again on an idle machine."
     )
-
-
-def standing(results: Results) -> Standing:
-    """The subject against the fastest other provider, case by case. Cases without another provider do not count."""
-    found: Counter[str] = Counter()
-    for providers in cases_of(results.measured):
-        subject = providers.get(results.subject or "")
-        others = [row for name, row in providers.items() if name not in (CEILING, results.subject)]
-        if subject and others:
-            best = min(others, key=lambda row: row.time.median if row.time else 0.0)
-            # The speed-up of the other provider over the subject is the subject's time over the other's.
-            found[verdict(best.speedups[subject.provider])] += 1
-    return Standing(found["faster"], found["same"], found["slower"], found["unclear"])
-
-
-def median_speedup(results: Results) -> float | None:
-    """The median speed-up of the subject over the baseline."""
-    baseline = results.baseline
-    rows = [row for row in results.of(results.subject) if baseline in row.speedups]
-    return typical(row.speedups[str(baseline)].ratio for row in rows)
 
 
 def best_bandwidth(rows: list[Row]) -> Row | None:
@@ -132,23 +81,36 @@ def called(provider: str | None) -> str:
     return "eager PyTorch" if provider == EAGER else str(provider)
 
 
-def _standing_text(subject: str, place: Standing, measured: int) -> str:
-    if not place.cases:
+def _has_several_others(rows: list[Row]) -> bool:
+    return len({name for row in rows for name in row.speedups}) > 1
+
+
+def _standings_text(subject: str, found: Standings, measured: int) -> str:
+    if not found.cases:
         return (
             f"{subject} was measured in {texts.count(measured, 'case')}, without another provider "
-            "to compare it with"
+            "to compare it with."
         )
-    first = f"is the fastest in {place.faster} of {texts.count(place.cases, 'case')}"
-    return f"{subject} {', '.join([first, *_other_cases(place)])}"
+    share = f"{found.fastest_or_level} of {texts.count(found.cases, 'case')}"
+    return ", ".join([f"{subject} is fastest or level in {share}", *_other_cases(found)]) + "."
 
 
-def _other_cases(place: Standing) -> list[str]:
-    found = {
-        "as fast as the fastest": place.level,
-        "slower": place.slower,
-        "too noisy to decide": place.unclear,
-    }
-    return [f"{words} in {number}" for words, number in found.items() if number]
+def _speedups_text(rows: list[Row]) -> str:
+    """The median speed-ups: over the fastest other provider, and over eager PyTorch."""
+    fastest = typical(s.ratio for row in rows if (s := over_fastest(row)))
+    if fastest is None:
+        return ""
+    if not _has_several_others(rows):
+        only = next(name for row in rows if (name := fastest_other(row)))
+        return f"Its median speed-up over {called(only)}, the only other provider, is {texts.times(fastest)}."
+    text = f"Its median speed-up is {texts.times(fastest)} over {OVER_FASTEST} of each case"
+    eager = typical(row.speedups[EAGER].ratio for row in rows if EAGER in row.speedups)
+    return f"{text} and {texts.times(eager)} over {called(EAGER)}." if eager else f"{text}."
+
+
+def _other_cases(found: Standings) -> list[str]:
+    counted = {"slower": found.slower, "too noisy to decide": found.unclear}
+    return [f"{words} in {number}" for words, number in counted.items() if number]
 
 
 def _failures(results: Results, subject: str) -> str:
@@ -165,6 +127,34 @@ def _counts(found: Counter[str]) -> str:
     return texts.listed([f"{number} {status}" for status, number in found.most_common()])
 
 
+def _standings_figure(found: Standings) -> Figure | None:
+    if not found.cases:
+        return None
+    counts = [f"fastest in {found.fastest}", f"level in {found.level}", *_other_cases(found)]
+    value = f"{found.fastest_or_level} of {found.cases:,}"
+    return Figure(value, "cases: fastest or level", ", ".join(counts))
+
+
+def _speedup_figure(other: str, ratios: list[float]) -> Figure | None:
+    middle = typical(ratios)
+    if middle is None:
+        return None
+    note = f"{texts.times(min(ratios))} to {texts.times(max(ratios))}"
+    return Figure(texts.times(middle), f"median speed-up over {other}", note)
+
+
+def _bandwidth_figure(rows: list[Row]) -> Figure | None:
+    top = best_bandwidth(rows)
+    if top is None or top.bandwidth is None:
+        return None
+    highest = texts.gigabytes_per_second(top.bandwidth)
+    of_peak = f"{texts.percent(top.of_peak)} of peak" if top.of_peak else ""
+    if share := typical(row.of_ceiling for row in rows):
+        note = f"highest {highest}" + (f", {of_peak}" if of_peak else "")
+        return Figure(texts.percent(share), "of the measured ceiling, median", note)
+    return Figure(highest, "highest bandwidth", of_peak)
+
+
 def _host_figure(results: Results) -> Figure | None:
     def host(provider: str | None) -> float | None:
         return typical(
@@ -173,15 +163,29 @@ def _host_figure(results: Results) -> Figure | None:
             if row.host and row.group.direction == "forward"
         )
 
-    ours, theirs = host(results.subject), host(results.baseline)
+    ours, theirs = host(results.subject), host(EAGER)
     if ours is None:
         return None
-    note = f"{called(results.baseline)} {texts.duration(theirs)}" if theirs else ""
+    note = (
+        f"{called(EAGER)} {texts.duration(theirs)}" if theirs and results.subject != EAGER else ""
+    )
     return Figure(texts.duration(ours), "host time of a forward call, median", note)
 
 
-def _torch_error(results: Results) -> str:
-    errors = [r.record.accuracy.max_ulp for r in results.of(results.baseline) if r.record.accuracy]
-    if not errors:
-        return ""
-    return f"{called(results.baseline)} {texts.significant(max(errors), 2)} ulp"
+def _error_figure(results: Results, rows: list[Row]) -> Figure | None:
+    ours, theirs = _largest_error(rows), _largest_error(results.of(EAGER))
+    if ours is None:
+        return None
+    value, group = ours
+    notes = [group]
+    if theirs and results.subject != EAGER:
+        notes.append(f"{called(EAGER)} {texts.significant(theirs[0], 2)} ulp")
+    return Figure(
+        f"{texts.significant(value, 2)} ulp", "largest error against fp64", "; ".join(notes)
+    )
+
+
+def _largest_error(rows: list[Row]) -> tuple[float, str] | None:
+    """The largest error in ulp, and the kind of case that has it."""
+    judged = [(one.max_ulp, str(row.group)) for row in rows if (one := row.record.accuracy)]
+    return max(judged, key=lambda pair: pair[0], default=None)

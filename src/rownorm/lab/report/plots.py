@@ -12,7 +12,9 @@ from .. import texts
 from ..results.files import write_whole
 from ..results.records import CEILING
 from ..results.rows import Group, Results
-from .charts import Charts, Spec, bandwidth_limits, drawn, roofs
+from .charts import Charts, Spec, drawn
+from .fastest import FASTEST
+from .limits import bandwidth_limits, roofs
 from .peaks import peak_flops
 from .points import Point, points_of
 
@@ -63,12 +65,11 @@ def write_plots(
 def plots_of(results: Results) -> Iterator[Plot]:
     """Every plot that has data."""
     points = points_of(results)[::-1]  # drawn last, so on top: rownorm
+    charts = Charts(results.providers)
     for group in results.groups:
-        of_group = _in_group(points, group)
-        yield from _plots_of_group(results, _charts(results, of_group), group, of_group)
+        yield from _plots_of_group(results, charts, group, _in_group(points, group))
     for direction in sorted({group.direction for group in results.groups}):
         of_pass = [point for point in points if point["pass"] == direction]
-        charts = _charts(results, of_pass)
         if called := [point for point in of_pass if "host_us" in point]:
             title = f"Host time of a {direction} call"
             yield Plot(f"host-cost-{direction}", title, charts.host(), called)
@@ -77,13 +78,7 @@ def plots_of(results: Results) -> Iterator[Plot]:
             yield Plot(f"accuracy-{direction}", title, charts.accuracy(), judged)
     limits = roofs(results, peak_flops(results))
     if worked := [p for p in points if "gflops" in p and p["provider"] != CEILING]:
-        yield Plot("roofline", "Roofline", _charts(results, worked).roofline(), worked, limits)
-
-
-def _charts(results: Results, points: list[Point]) -> Charts:
-    """The specifications for these points, with a legend of their providers."""
-    present = {point["provider"] for point in points}
-    return Charts(results.providers, legend=[name for name in results.providers if name in present])
+        yield Plot("roofline", "Roofline", charts.roofline(), worked, limits)
 
 
 def _plots_of_group(
@@ -93,29 +88,43 @@ def _plots_of_group(
     timed = [point for point in points if "us" in point]
     if wide := [point for point in timed if point.get("tallest")]:
         limits = bandwidth_limits(results)
-        yield Plot(f"bandwidth-{place}", f"Bandwidth: {group}", charts.bandwidth(), wide, limits)
+        title = f"Bandwidth: {group}"
+        if one_width(wide):
+            title, spec = f"{title}, {wide[0]['shape']}", charts.bandwidth_bars()
+            yield Plot(f"bandwidth-{place}", title, spec, wide, limits, 30 * len(wide))
+        else:
+            yield Plot(f"bandwidth-{place}", title, charts.bandwidth(), wide, limits)
     if tall := [point for point in timed if point.get("scaling")]:
         title = f"Latency against rows: {group}, {tall[0]['cols']} columns"
         yield Plot(f"latency-{place}", title, charts.latency(), tall)
-    subject, baseline = results.subject, results.baseline
-    if cells := speedup_cells(timed, subject, baseline):
-        title = f"{subject} over {baseline}: {group}"
+    if cells := speedup_cells(timed, results.subject):
+        title = f"{results.subject} over the {FASTEST} provider: {group}"
         height = 44 * len({cell["rows"] for cell in cells})
-        yield Plot(f"speedup-{place}", title, charts.speedup(), cells, height=height)
+        spec = charts.speedup_bars() if one_width(cells) else charts.speedup()
+        yield Plot(f"speedup-{place}", title, spec, cells, height=height)
 
 
-def speedup_cells(points: list[Point], subject: str | None, baseline: str | None) -> list[Point]:
-    """The cells of a heat map: the subject's points with their speed-up over the baseline."""
-    return [
-        point
-        | {
-            "speedup": (found := point["speedups"][baseline])[0],
-            "speedup_short": found[1].split(" ")[0],
-            "speedup_text": f"{found[1]} over {baseline}",
-        }
-        for point in points
-        if point["provider"] == subject and baseline in point.get("speedups", ())
-    ]
+def one_width(points: list[Point]) -> bool:
+    """Whether all points have the same number of columns; they are drawn as bars then."""
+    return len({point["cols"] for point in points}) == 1
+
+
+def speedup_cells(points: list[Point], subject: str | None) -> list[Point]:
+    """The cells of a heat map: the subject's points with their speed-up over the fastest other provider."""
+    cells = []
+    for point in points:
+        speedups = point.get("speedups", {})
+        if point["provider"] == subject and speedups:
+            other = min(speedups, key=lambda name: speedups[name][0])
+            ratio, text, _ = speedups[other]
+            fields = {
+                "speedup": ratio,
+                "speedup_short": text.split(" ")[0],
+                "speedup_over": other,
+                "speedup_text": f"{text} over {other}",
+            }
+            cells.append(point | fields)
+    return cells
 
 
 def _in_group(points: list[Point], group: Group) -> list[Point]:

@@ -10,6 +10,7 @@ from typing import Any
 from .. import texts
 from ..results.rows import Results, Row
 from ..results.statistics import Ratio, Summary
+from .fastest import standing_of
 
 Point = dict[str, Any]
 
@@ -30,6 +31,7 @@ def point(row: Row) -> Point:
         "rows": case.rows,
         "cols": case.cols,
         "shape": shape(row),
+        "name": case.name,
         "provider": record.provider,
         "status": record.status,
         "intensity": _short(case.intensity),
@@ -54,7 +56,11 @@ def point(row: Row) -> Point:
             "of_peak": row.of_peak and _short(row.of_peak),
             "peak_bytes": record.peak_bytes,
             "speedups": {
-                other: [_short(ratio.ratio), speedup_text(ratio)]
+                other: [
+                    _short(ratio.ratio),
+                    speedup_text(ratio),
+                    standing_of(ratio, row.time.n),
+                ]
                 for other, ratio in row.speedups.items()
             },
         }

@@ -53,6 +53,8 @@ class Published(msgspec.Struct, frozen=True):
     date: str
     driver: str
     versions: dict[str, str]
+    timers: list[str]  # of the records: "cuda_graph", ...
+    cold: bool  # whether all inputs were out of the cache
     rounds: int
     runs: int
     parts: list[PublishedPart]
