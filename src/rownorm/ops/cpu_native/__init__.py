@@ -45,7 +45,8 @@ def build() -> Any:
         Parameter,
         Tensor.__dlpack_c_exchange_api__,  # type: ignore[attr-defined]
         torch.empty_like,
-        functools.partial(torch.empty, dtype=torch.float32, device="cpu"),
+        torch.empty_strided,
+        {"dtype": torch.float32, "device": torch.device("cpu")},
         torch.get_num_threads,
         *_openmp(root / "lib" / "libtorch_cpu.so"),
     )

@@ -63,7 +63,7 @@ static PyObject *forward(PyObject *module, PyObject *const *arguments, Py_ssize_
    (x, residual, pre_bias, weight, bias) or None */
 static PyObject *backward(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments) {
     enum { DY, DH, H, PRE_BIAS, WEIGHT, BIAS, MU, RSTD, N };
-    enum { DX, DRESIDUAL, DPRE_BIAS, DWEIGHT, DBIAS, N_GRADIENTS };
+    enum { DX, DRESIDUAL, FIRST_SUM, N_GRADIENTS = FIRST_SUM + N_SUMS };
     static const int LIKE[] = {DY, H, PRE_BIAS, WEIGHT, BIAS};
     Rows in[N];
     Options options;
@@ -90,6 +90,7 @@ static PyObject *backward(PyObject *module, PyObject *const *arguments, Py_ssize
     if (memory == NULL) return PyErr_NoMemory();
     b.pre_bias = has_residual ? NULL : parameter_in_fp32(&in[PRE_BIAS], memory); /* h with a residual includes it */
     b.weight = scale_in_fp32(&in[WEIGHT], options.weight_shift, memory + n);
+    if (b.weight == NULL) b.weight = fill(memory + n, 1, n);
     b.sums = memory + 2 * n;
     b.scratch = b.sums + N_SUMS * n_parts * n;
 
@@ -104,23 +105,24 @@ static PyObject *backward(PyObject *module, PyObject *const *arguments, Py_ssize
     if (is_allocated) {
         b.dx = data[DX];
         b.dresidual = data[DRESIDUAL];
-        for (int i = 0; i < N_SUMS; i++) b.wanted[i] = data[DPRE_BIAS + i] != NULL;
+        for (int i = 0; i < N_SUMS; i++) b.wanted[i] = data[FIRST_SUM + i] != NULL;
         run(&work);
         add_parts(&b);
         for (int i = 0; i < N_SUMS; i++)
-            if (b.wanted[i]) store(in[LIKE[DPRE_BIAS + i]].dtype, b.sums + i * n, data[DPRE_BIAS + i], n);
+            if (b.wanted[i]) store(in[LIKE[FIRST_SUM + i]].dtype, b.sums + i * n, data[FIRST_SUM + i], n);
     }
     free(memory);
     return as_tuple(gradients, N_GRADIENTS);
 }
 
-/* use(Tensor, Parameter, Tensor.__dlpack_c_exchange_api__, empty_like, empty_statistic, get_num_threads,
-   addresses of GOMP_parallel, omp_get_thread_num and omp_get_num_threads): the addresses are 0 for one thread. */
+/* use(Tensor, Parameter, Tensor.__dlpack_c_exchange_api__, torch.empty_like, torch.empty_strided, its keywords for
+   fp32 on a CPU, torch.get_num_threads, and the addresses of GOMP_parallel, omp_get_thread_num and omp_get_num_threads, which
+   are 0 where there is no OpenMP) */
 static PyObject *use(PyObject *module, PyObject *arguments) {
     PyObject *capsule;
     unsigned long long parallel, thread, threads;
-    if (!PyArg_ParseTuple(arguments, "OOOOOOKKK:use", &tensor_type, &parameter_type, &capsule, &empty_like,
-                          &empty_statistic, &get_num_threads, &parallel, &thread, &threads)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "OOOOOOOKKK:use", &tensor_type, &parameter_type, &capsule, &empty_like,
+                          &empty_strided, &fp32_on_cpu, &get_num_threads, &parallel, &thread, &threads)) return NULL;
     dlpack = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
     if (dlpack == NULL) return NULL;
     if (dlpack->header.version.major != DLPACK_MAJOR_VERSION || dlpack->dltensor_from_py_object_no_sync == NULL)

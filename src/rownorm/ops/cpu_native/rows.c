@@ -16,7 +16,7 @@
 
 typedef enum { FP32, FP16, BF16, OTHER } DType;
 
-enum { GROUP = 1024 };
+enum { GROUP = 1024, LANES = 16 };
 
 static const int ITEM_SIZE[] = {4, 2, 2};
 
@@ -98,37 +98,50 @@ static const float *in_fp32(DType dtype, const void *row, float *copy, int64_t n
     return copy;
 }
 
+static const float *fill(float *row, float value, int64_t n) {
+    for (int64_t i = 0; i < n; i++) row[i] = value;
+    return row;
+}
+
 static void *row_of(void *rows, DType dtype, int64_t row, int64_t n_cols) {
     return (char *)rows + row * n_cols * ITEM_SIZE[dtype];
 }
 
 typedef struct { double first, product; } Sums;
 
-/* The sums of a and of a * b, with a = (u - shift) * scale and b = v - shift. Four independent sums hide the latency of
-   an addition; a sum or a factor that is not needed is removed by the compiler. */
-INLINE Sums sums(const float *u, const float *v, float shift, float scale, int64_t n) {
+/* A term of ``sums``: (value - shift) * scale, or value * factor. */
+typedef struct { const float *value, *factor; float shift, scale; } Term;
+
+/* The sums of a and of a * b, over the columns of a group. has_factor, of a, is a constant: the compiler removes what a
+   caller does not need. LANES independent sums can be vectorized, and hide the latency of an addition. */
+INLINE Sums sums_of_group(Term a, int has_factor, Term b, int64_t start, int64_t stop) {
+    float first[LANES] = {0}, product[LANES] = {0};
+    Sums total = {0, 0};
+#define ADD(i, lane)                                                                                    \
+    {                                                                                                   \
+        float term = has_factor ? a.value[i] * a.factor[i] : (a.value[i] - a.shift) * a.scale;          \
+        first[lane] += term;                                                                            \
+        product[lane] += term * ((b.value[i] - b.shift) * b.scale);                                     \
+    }
+    for (; start + LANES <= stop; start += LANES) {
+#pragma omp simd
+        for (int lane = 0; lane < LANES; lane++) ADD(start + lane, lane)
+    }
+    for (int lane = 0; start + lane < stop; lane++) ADD(start + lane, lane)
+#undef ADD
+    for (int lane = 0; lane < LANES; lane++) {
+        total.first += first[lane];
+        total.product += product[lane];
+    }
+    return total;
+}
+
+INLINE Sums sums(Term a, int has_factor, Term b, int64_t n) {
     Sums total = {0, 0};
     for (int64_t start = 0; start < n; start += GROUP) {
-        int64_t length = n - start < GROUP ? n - start : GROUP, quarter = length / 4;
-        const float *p = u + start, *q = v + start;
-        float a0 = 0, a1 = 0, a2 = 0, a3 = 0, b0 = 0, b1 = 0, b2 = 0, b3 = 0;
-#define ADD(a, b, at)                             \
-    {                                             \
-        float term = (p[at] - shift) * scale;     \
-        a += term;                                \
-        b += term * (q[at] - shift);              \
-    }
-#pragma omp simd reduction(+ : a0, a1, a2, a3, b0, b1, b2, b3)
-        for (int64_t i = 0; i < quarter; i++) {
-            ADD(a0, b0, i)
-            ADD(a1, b1, quarter + i)
-            ADD(a2, b2, 2 * quarter + i)
-            ADD(a3, b3, 3 * quarter + i)
-        }
-        for (int64_t i = 4 * quarter; i < length; i++) ADD(a0, b0, i)
-#undef ADD
-        total.first += ((double)a0 + a1) + ((double)a2 + a3);
-        total.product += ((double)b0 + b1) + ((double)b2 + b3);
+        Sums group = sums_of_group(a, has_factor, b, start, n - start < GROUP ? n : start + GROUP);
+        total.first += group.first;
+        total.product += group.product;
     }
     return total;
 }
@@ -140,10 +153,10 @@ static Moments moments(const float *h, int64_t n, int center, double eps) {
     Sums deviations = {0, 0};
     if (center) {
         /* The sum of h / n does not overflow where that of h would. The deviations correct its rounding error. */
-        mu = (float)sums(h, h, 0, 1.0f / (float)n, n).first;
-        deviations = sums(h, h, mu, 1, n);
+        mu = (float)sums((Term){h, NULL, 0, 1.0f / (float)n}, 0, (Term){h, NULL, 0, 1}, n).first;
+        deviations = sums((Term){h, NULL, mu, 1}, 0, (Term){h, NULL, mu, 1}, n);
     } else {
-        deviations.product = sums(h, h, 0, 1, n).product;
+        deviations.product = sums((Term){h, NULL, 0, 1}, 0, (Term){h, NULL, 0, 1}, n).product;
     }
     double correction = deviations.first / (double)n;
     double variance = deviations.product / (double)n - correction * correction;
