@@ -38,7 +38,7 @@ class _EagerNorm(SingleLevelFunction):
     @staticmethod
     def forward(ctx, x, residual, pre_bias, weight, bias, options):  # type: ignore[no-untyped-def,override]
         inputs = (x, residual, pre_bias, weight, bias)
-        outputs = execute.forward_in_c(inputs, options, True) if x.is_cpu else None
+        outputs: Any = execute.forward_in_c(inputs, options, True) if x.is_cpu else None
         call, addresses = None, None
         if outputs is None:
             call, addresses = execute.find_forward(inputs, options, True)

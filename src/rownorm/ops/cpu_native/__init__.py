@@ -20,10 +20,20 @@ from torch.nn import Parameter
 
 from ... import extension
 
-SOURCES = ("rows.c", "forward.c", "backward.c", "threads.c", "tensors.c", "module.c")  # in this order
+SOURCES = (
+    "rows.c",
+    "forward.c",
+    "backward.c",
+    "threads.c",
+    "tensors.c",
+    "module.c",
+)  # in this order
 # Without errno, sqrt is one instruction. ``omp simd`` allows a sum to be vectorized.
 FLAGS = ("-fopenmp-simd", "-fno-math-errno")
-NATIVE = {"x86_64": "-march=native", "aarch64": "-mcpu=native"}  # the flag for all instructions of this CPU
+NATIVE = {
+    "x86_64": "-march=native",
+    "aarch64": "-mcpu=native",
+}  # the flag for all instructions of this CPU
 log = logging.getLogger(__name__)
 _lock = threading.Lock()
 
@@ -121,7 +131,9 @@ def _openmp(library: Path) -> tuple[int, int, int]:
     try:
         loaded = ctypes.CDLL(str(library))  # finds them in the libraries that it was linked with
         names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
-        addresses = [ctypes.cast(getattr(loaded, name), ctypes.c_void_p).value or 0 for name in names]
+        addresses = [
+            ctypes.cast(getattr(loaded, name), ctypes.c_void_p).value or 0 for name in names
+        ]
     except (OSError, AttributeError):
         return 0, 0, 0
     return addresses[0], addresses[1], addresses[2]
