@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import rownorm
 from rownorm.ops import cpu, cpu_native, execute
@@ -251,3 +253,43 @@ def test_bad_arguments_are_refused():
         rownorm.rms_norm(x, weight_shift=1.0)
     with pytest.raises(ValueError, match="rounding must be one of"):
         rownorm.rms_norm(x, torch.ones(8), rounding="twice")
+
+
+@both
+def test_tracers_and_transforms():
+    """They call the operators, which compute real tensors in the same way."""
+    x, residual, weight = torch.randn(2, 3, 40), torch.randn(2, 3, 40), torch.randn(40)
+    expected = rownorm.add_rms_norm(x, residual, weight)
+
+    def same(results):
+        return all(torch.equal(*pair) for pair in zip(results, expected, strict=True))
+
+    compiled = torch.compile(rownorm.add_rms_norm, backend="aot_eager", fullgraph=True)
+    assert same(compiled(x, residual, weight))
+    assert same(torch.vmap(rownorm.add_rms_norm, (0, 0, None))(x, residual, weight))
+    with torch.inference_mode():
+        assert same(rownorm.add_rms_norm(x, residual, weight))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        y, _ = rownorm.add_rms_norm(x, residual, weight)
+    assert isinstance(y, FakeTensor)
+    assert y.shape == x.shape
+
+
+@both
+def test_tensors_that_only_the_dispatcher_resolves():
+    x, weight = torch.randn(3, 8), torch.randn(8)
+    expected = rownorm.layer_norm(-x, weight)
+    torch.testing.assert_close(rownorm.layer_norm(torch._neg_view(x), weight), expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert rownorm.layer_norm(x, weight).dtype == F.layer_norm(x, (8,), weight).dtype
+
+
+@both
+def test_saved_tensors_hooks():
+    x, weight = (torch.randn(s, requires_grad=True) for s in ((3, 8), (8,)))
+    expected = torch.autograd.grad(rownorm.layer_norm(x, weight).sin().sum(), (x, weight))
+    with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda t: t.t().contiguous().t()):
+        y = rownorm.layer_norm(x, weight)
+    results = torch.autograd.grad(y.sin().sum(), (x, weight))
+    for result, one in zip(results, expected, strict=True):
+        torch.testing.assert_close(result, one)
