@@ -9,6 +9,7 @@ import rownorm
 from rownorm.ops import cpu, cpu_native, execute
 from support.cases import DTYPES, Case, ours
 from support.criterion import assert_case, assert_gradients_at_stored_h, assert_same_bits
+from support.fake_driver import needs_compiler
 from support.pairwise import combinations, name_of
 
 pytestmark = pytest.mark.usefixtures("without_interpreter")
@@ -22,13 +23,13 @@ def by_torch(monkeypatch):
     monkeypatch.setattr(cpu_native, "backward", lambda *_: None)
 
 
-@pytest.fixture(params=["extension", "torch"])
+@pytest.fixture(params=[pytest.param("extension", marks=needs_compiler), "torch"])
 def computed_by(request):
     """Each test runs with the extension and without it."""
     if request.param == "torch":
         request.getfixturevalue("by_torch")
-    elif cpu_native.load() is None:
-        pytest.skip(f"there is no extension: {cpu_native.reason()}")
+    else:
+        assert cpu_native.reason() == ""
 
 
 both = pytest.mark.usefixtures("computed_by")

@@ -12,14 +12,17 @@ from rownorm import extension
 from rownorm.ops import cpu_native
 from rownorm.program import Program
 from support.criterion import assert_same_bits
+from support.fake_driver import needs_compiler
 
 OPTIONS = Program(True, 1e-5)
 
 
+pytestmark = needs_compiler
+
+
 @pytest.fixture
 def module():
-    if cpu_native.load() is None:
-        pytest.skip(f"there is no extension: {cpu_native.reason()}")
+    assert cpu_native.reason() == ""
     return cpu_native.load()
 
 
@@ -140,6 +143,20 @@ def test_conversions_round_like_torch(dtype, module):
     zeros = torch.full(values.shape, -0.0, dtype=dtype)
     _, narrow, _, _ = module.forward((values, zeros, *[None] * 3), plain, False)
     assert_same_bits(narrow, values.to(dtype))
+
+
+@pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_x_hat_is_rounded_before_the_weight(center, dtype, module):
+    x, weight = torch.randn(1, 200).to(dtype), torch.full((200,), 3.0)
+    options = Program(center, 1e-6, rounding="llama")
+    x_hat, _, _, _ = module.forward(inputs(x), options, False)
+    y, _, mu, rstd = module.forward(inputs(x, weight=weight), options, True)
+    assert_same_bits(y, (3 * x_hat.float()).to(dtype))
+    tensors = (torch.ones_like(x), None, x, None, weight, weight, mu, rstd)
+    gradients = module.backward(tensors, options, False, (False, False, False, True, True))
+    assert_same_bits(gradients[3], x_hat[0].float())
+    assert_same_bits(gradients[4], torch.ones(200))
 
 
 @pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])

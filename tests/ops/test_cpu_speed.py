@@ -9,8 +9,9 @@ import torch.nn.functional as F
 
 import rownorm
 from rownorm.ops import cpu_native
+from support.fake_driver import needs_compiler
 
-pytestmark = pytest.mark.usefixtures("without_interpreter", "as_for_users")
+pytestmark = [needs_compiler, pytest.mark.usefixtures("without_interpreter", "as_for_users")]
 
 LIMIT = 1.1
 OPERATIONS = ["rms_norm", "layer_norm", "add_rms_norm", "add_layer_norm"]
@@ -21,8 +22,7 @@ ALL_SHAPES = [(rows, cols) for rows in (1, 8, 64, 512) for cols in (64, 256, 100
 @pytest.fixture
 def as_for_users(monkeypatch):
     """With the extension, and without the settings of the other tests, which fill new memory."""
-    if cpu_native.load() is None:
-        pytest.skip(f"there is no extension: {cpu_native.reason()}")
+    assert cpu_native.reason() == ""
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
     gc.disable()
     yield
