@@ -165,6 +165,8 @@ def test_rows_whose_sum_overflows(center, module):
     y, _, mu, _ = module.forward(inputs(torch.full((2, 64), 3e38)), (center, *OPTIONS[1:]), True)
     assert not y.any()
     assert not center or mu.tolist() == [torch.tensor(3e38)] * 2
+    alternating = torch.tensor([3e38, -3e38]).repeat(2, 32)
+    assert not module.forward(inputs(alternating), (center, *OPTIONS[1:]), False)[0].any()
 
 
 @pytest.mark.parametrize("n_rows", [64, 700])

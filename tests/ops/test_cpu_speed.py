@@ -29,10 +29,11 @@ def as_for_users(monkeypatch):
     gc.enable()
 
 
-def both(operation, shape, dtype):
+def both(operation, shape, dtype, requires_grad=False):
     """(ours, PyTorch's): functions without arguments."""
-    x, residual = torch.randn(2, *shape).to(dtype)
-    weight, bias = torch.randn(2, shape[1]).to(dtype)
+    settings = {"dtype": dtype, "requires_grad": requires_grad}
+    x, residual = (torch.randn(shape, **settings) for _ in range(2))
+    weight, bias = (torch.randn(shape[1], **settings) for _ in range(2))
     width = shape[1:]
 
     def torchs_norm(h):
@@ -87,6 +88,26 @@ def test_forward_of_every_shape_takes_at_most_the_limit(operation, dtype):
     ratios = {shape: ratio(*both(operation, shape, dtype), LIMIT) for shape in ALL_SHAPES}
     print(*(f"{rows}x{cols}: {one:.2f}" for (rows, cols), one in ratios.items()), sep="\n")
     assert max(ratios.values()) <= LIMIT
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_forward_and_backward_take_at_most_the_limit(operation, dtype):
+    """Of rows that are large enough to outweigh PyTorch's cost of a Python function in autograd."""
+    shape = (64, 4096)
+
+    def with_gradients(function):
+        dy = torch.randn(shape).to(dtype)
+
+        def run():
+            outputs = function()
+            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+            torch.autograd.backward(outputs, (dy,) * len(outputs))
+
+        return run
+
+    ours, torchs = map(with_gradients, both(operation, shape, dtype, requires_grad=True))
+    assert ratio(ours, torchs, LIMIT) <= LIMIT
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)

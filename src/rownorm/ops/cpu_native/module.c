@@ -115,9 +115,9 @@ static PyObject *backward(PyObject *module, PyObject *const *arguments, Py_ssize
     return as_tuple(gradients, N_GRADIENTS);
 }
 
-/* use(Tensor, Parameter, Tensor.__dlpack_c_exchange_api__, torch.empty_like, torch.empty_strided, its keywords for
-   fp32 on a CPU, torch.get_num_threads, and the addresses of GOMP_parallel, omp_get_thread_num and omp_get_num_threads, which
-   are 0 where there is no OpenMP) */
+/* use(Tensor, Parameter, Tensor.__dlpack_c_exchange_api__, torch.empty_like, torch.empty_strided, its keywords for fp32
+   on a CPU, torch.get_num_threads, addresses of GOMP_parallel, omp_get_thread_num and omp_get_num_threads): the
+   addresses are 0 where there is no OpenMP. */
 static PyObject *use(PyObject *module, PyObject *arguments) {
     PyObject *capsule;
     unsigned long long parallel, thread, threads;

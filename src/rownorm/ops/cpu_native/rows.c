@@ -159,6 +159,7 @@ static Moments moments(const float *h, int64_t n, int center, double eps) {
         deviations.product = sums((Term){h, NULL, 0, 1}, 0, (Term){h, NULL, 0, 1}, n).product;
     }
     double correction = deviations.first / (double)n;
+    if (!isfinite(correction)) correction = 0; /* the sum overflowed; mu is NaN or infinite where a number is */
     double variance = deviations.product / (double)n - correction * correction;
     if (variance < 0) variance = 0;
     return (Moments){(float)(mu + correction), (float)(1 / sqrt(variance + eps))};
