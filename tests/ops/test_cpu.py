@@ -1,19 +1,42 @@
-"""Tensors on a CPU, without the interpreter: PyTorch's LayerNorm where it applies, else the reference."""
+"""Tensors on a CPU, without the interpreter: the extension, and PyTorch where there is none."""
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import rownorm
-from rownorm.ops import cpu, execute
+from rownorm.ops import cpu, cpu_native, execute
 from support.cases import DTYPES, Case, ours
 from support.criterion import assert_case, assert_gradients_at_stored_h, assert_same_bits
+from support.fake_driver import needs_compiler
 from support.pairwise import combinations, name_of
 
 pytestmark = pytest.mark.usefixtures("without_interpreter")
 
 
 @pytest.fixture
-def torchs_kernels(monkeypatch):
+def by_torch(monkeypatch):
+    """There is no extension."""
+    monkeypatch.setattr(cpu_native, "load", lambda: None)
+    monkeypatch.setattr(cpu_native, "forward", lambda *_: None)
+    monkeypatch.setattr(cpu_native, "backward", lambda *_: None)
+
+
+@pytest.fixture(params=[pytest.param("extension", marks=needs_compiler), "torch"])
+def computed_by(request):
+    """Each test runs with the extension and without it."""
+    if request.param == "torch":
+        request.getfixturevalue("by_torch")
+    else:
+        assert cpu_native.reason() == ""
+
+
+both = pytest.mark.usefixtures("computed_by")
+
+
+@pytest.fixture
+def torchs_kernels(by_torch, monkeypatch):
     """The calls of PyTorch's LayerNorm: a list of "forward" and "backward"."""
     calls = []
     native = torch.native_layer_norm
@@ -29,6 +52,7 @@ def torchs_kernels(monkeypatch):
     return calls
 
 
+@both
 @pytest.mark.parametrize("case", combinations(seed=9), ids=name_of)
 def test_options_in_every_pair(case):
     assert_case(case, case.tensors("cpu"))
@@ -61,6 +85,7 @@ def test_other_norms_and_options_take_the_reference(center, options, expected, t
     assert torchs_kernels == expected
 
 
+@both
 @pytest.mark.parametrize("rounding", ["once", "llama"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_gradients_are_those_at_the_stored_h(dtype, rounding):
@@ -68,6 +93,7 @@ def test_gradients_are_those_at_the_stored_h(dtype, rounding):
         assert_gradients_at_stored_h(dtype, n_cols, "cpu", rounding=rounding)
 
 
+@both
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_gradients_of_constant_rows_far_from_0(dtype):
     """``x_hat`` is 0 and ``dy`` is constant, so both gradients are 0. PyTorch's backward loses digits here."""
@@ -78,6 +104,7 @@ def test_gradients_of_constant_rows_far_from_0(dtype):
     assert not x.grad.any()
 
 
+@both
 @pytest.mark.parametrize("operator", ["layer_norm", "add_layer_norm"])
 def test_jacobian_of_the_rows(operator):
     """A batch of gradients shares one set of statistics, which are expanded."""
@@ -92,6 +119,7 @@ def test_jacobian_of_the_rows(operator):
     torch.testing.assert_close(torch.func.jacrev(ours)(x), expected)
 
 
+@both
 def test_second_derivatives_of_fp64_rows_beside_a_narrower_residual():
     """Only ``h`` is rounded to fp32. Everything else is computed in fp64."""
     rows = (1e4 + torch.randn(3, 8, dtype=torch.float64)).float()
@@ -107,6 +135,7 @@ def test_second_derivatives_of_fp64_rows_beside_a_narrower_residual():
     assert ((results - expected).abs() <= 1e-6 * scale).all()
 
 
+@both
 def test_no_rows():
     x = torch.randn(0, 6, requires_grad=True)
     weight, bias, pre_bias = (torch.randn(6, requires_grad=True) for _ in range(3))
@@ -118,6 +147,7 @@ def test_no_rows():
         assert torch.equal(gradient, torch.zeros(6))
 
 
+@both
 def test_second_derivatives():
     tensors = [
         torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((3, 5), (5,), (5,))
@@ -126,6 +156,7 @@ def test_second_derivatives():
     torch.autograd.gradgradcheck(rownorm.layer_norm, tensors)
 
 
+@both
 @pytest.mark.parametrize("n_cols", [1, 7, 32, 96, 250, 256, 768, 4096, 65536])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rms_norm_of_any_width_is_as_accurate_as_torch(n_cols, dtype):
@@ -134,6 +165,7 @@ def test_rms_norm_of_any_width_is_as_accurate_as_torch(n_cols, dtype):
     assert_case(case, case.tensors("cpu"), batches=48 if n_cols <= 256 else 4)
 
 
+@both
 @pytest.mark.parametrize("case", combinations(seed=4), ids=name_of)
 def test_inputs_are_not_changed(case):
     tensors = case.tensors("cpu")
@@ -144,7 +176,7 @@ def test_inputs_are_not_changed(case):
             assert_same_bits(tensor, before[name])
 
 
-def test_a_repeated_call_is_not_checked_again(monkeypatch):
+def test_a_repeated_call_is_not_checked_again(by_torch, monkeypatch):
     x, weight = torch.randn(3, 7), torch.ones(7)
     rownorm.rms_norm(x, weight)
     checks = []
@@ -155,6 +187,7 @@ def test_a_repeated_call_is_not_checked_again(monkeypatch):
     assert len(checks) == 1
 
 
+@both
 @pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm"])
 def test_outputs_and_gradients_are_contiguous_for_any_layout_of_x(name):
     """The fake implementation promises it to torch.compile."""
@@ -169,9 +202,95 @@ def test_outputs_and_gradients_are_contiguous_for_any_layout_of_x(name):
         assert torch.autograd.grad(outputs, x, dy)[0].is_contiguous()
 
 
+@both
 def test_meta_tensors_are_not_confused_with_cpu_tensors():
     x, weight = torch.randn(3, 9), torch.ones(9)
     rownorm.layer_norm(x, weight)
     with pytest.raises(ValueError, match="must be on the device of x"):
         rownorm.layer_norm(x, weight.to("meta"))
     assert rownorm.layer_norm(x.to("meta"), weight.to("meta")).is_meta
+
+
+@both
+def test_a_batch_of_gradients():
+    """``is_grads_batched`` passes gradients without storage."""
+    x, weight = torch.randn(3, 8, requires_grad=True), torch.randn(8, requires_grad=True)
+    dy = torch.randn(5, 3, 8)
+    y = rownorm.rms_norm(x, weight)
+    batched = torch.autograd.grad(y, (x, weight), dy, is_grads_batched=True, retain_graph=True)
+    each = [torch.autograd.grad(y, (x, weight), one, retain_graph=True) for one in dy]
+    for result, expected in zip(batched, zip(*each, strict=True), strict=True):
+        torch.testing.assert_close(result, torch.stack(expected))
+
+
+@both
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_infinities_and_nan_stay_in_their_row(name, dtype):
+    """A row with an infinity is NaN, except the finite elements of an RMSNorm, which are 0."""
+    x, weight = torch.randn(4, 70).to(dtype), torch.ones(70, dtype=dtype)
+    x[0, 3], x[1, 69] = float("inf"), float("nan")
+    rows = (x, torch.zeros_like(x)) if name.startswith("add") else (x,)
+    results = getattr(rownorm, name)(*rows, weight)
+    y = results[0] if name.startswith("add") else results
+    if name.endswith("layer_norm"):
+        assert y[0].isnan().all()
+    else:
+        assert y[0].isnan().nonzero().tolist() == [[3]]
+    assert y[1].isnan().all()
+    torch.testing.assert_close(y[2:], getattr(rownorm, name.removeprefix("add_"))(x[2:], weight))
+
+
+@both
+def test_bad_arguments_are_refused():
+    x = torch.randn(3, 8)
+    with pytest.raises(ValueError, match=r"weight must have shape \(8,\)"):
+        rownorm.rms_norm(x, torch.ones(7))
+    with pytest.raises(ValueError, match="residual must have the shape of x"):
+        rownorm.add_layer_norm(x, torch.randn(8, 3))
+    with pytest.raises(ValueError, match="eps must not be negative"):
+        rownorm.layer_norm(x, eps=-1.0)
+    with pytest.raises(ValueError, match="weight_shift is added to weight"):
+        rownorm.rms_norm(x, weight_shift=1.0)
+    with pytest.raises(ValueError, match="rounding must be one of"):
+        rownorm.rms_norm(x, torch.ones(8), rounding="twice")
+
+
+@both
+def test_tracers_and_transforms():
+    """They call the operators, which compute real tensors in the same way."""
+    x, residual, weight = torch.randn(2, 3, 40), torch.randn(2, 3, 40), torch.randn(40)
+    expected = rownorm.add_rms_norm(x, residual, weight)
+
+    def same(results):
+        return all(torch.equal(*pair) for pair in zip(results, expected, strict=True))
+
+    compiled = torch.compile(rownorm.add_rms_norm, backend="aot_eager", fullgraph=True)
+    assert same(compiled(x, residual, weight))
+    assert same(torch.vmap(rownorm.add_rms_norm, (0, 0, None))(x, residual, weight))
+    with torch.inference_mode():
+        assert same(rownorm.add_rms_norm(x, residual, weight))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        y, _ = rownorm.add_rms_norm(x, residual, weight)
+    assert isinstance(y, FakeTensor)
+    assert y.shape == x.shape
+
+
+@both
+def test_tensors_that_only_the_dispatcher_resolves():
+    x, weight = torch.randn(3, 8), torch.randn(8)
+    expected = rownorm.layer_norm(-x, weight)
+    torch.testing.assert_close(rownorm.layer_norm(torch._neg_view(x), weight), expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert rownorm.layer_norm(x, weight).dtype == F.layer_norm(x, (8,), weight).dtype
+
+
+@both
+def test_saved_tensors_hooks():
+    x, weight = (torch.randn(s, requires_grad=True) for s in ((3, 8), (8,)))
+    expected = torch.autograd.grad(rownorm.layer_norm(x, weight).sin().sum(), (x, weight))
+    with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda t: t.t().contiguous().t()):
+        y = rownorm.layer_norm(x, weight)
+    results = torch.autograd.grad(y.sin().sum(), (x, weight))
+    for result, one in zip(results, expected, strict=True):
+        torch.testing.assert_close(result, one)

@@ -1,7 +1,7 @@
-"""The row program on a CPU: PyTorch's own LayerNorm where it computes the same, else one operator after the other.
+"""The row program on a CPU: the C extension where it applies, else PyTorch's own norms or one operator after the other.
 
-A new option of the row program must be handled in ``prepare``, ``forward`` and ``backward``, because PyTorch's
-LayerNorm does not have it.
+A new option of the row program must be handled in ``forward`` and ``backward``, because neither PyTorch's norms nor the
+extension have it. ``prepare`` and the extension refuse a program with a field that they do not know.
 
 Allocating a large tensor costs more than the arithmetic on it, so temporary tensors are overwritten. Second
 derivatives, and devices that are neither a CPU nor supported by the kernels, use ``reference``.
@@ -19,6 +19,7 @@ from torch import Tensor
 from .. import reference
 from ..program import Program
 from ..reference import BackwardInputs, ForwardOutputs, Gradients
+from . import cpu_native
 
 # (x, residual, pre_bias, weight, bias), their addresses -> (y, h, mu, rstd)
 PreparedCall = Callable[
@@ -36,22 +37,37 @@ def prepare(
     want_statistics: bool,
 ) -> PreparedCall:
     """The prepared call for tensors like these."""
-    plain = residual is None and pre_bias is None and program == Program(True, program.eps)
-    one_dtype = all(each is None or each.dtype == x.dtype for each in (weight, bias))
-    if plain and one_dtype and not want_statistics and x.device.type == "cpu":
-        shape, eps = x.shape[-1:], program.eps
-
-        def call_layer_norm(inputs: tuple[Any, ...], _addresses: Any) -> Any:
-            x, _, _, weight, bias = inputs
-            return torch.layer_norm(x, shape, weight, bias, eps), None, None, None
-
-        return call_layer_norm
+    tensors = (x, residual, pre_bias, weight, bias)
+    if not want_statistics and (torchs_norm := _torchs_norm(tensors, program)) is not None:
+        return lambda inputs, _: (torchs_norm(*inputs), None, None, None)
 
     def call(inputs: tuple[Any, ...], _addresses: Any) -> Any:
         outputs = forward(*inputs, program, want_statistics)  # type: ignore[call-arg]
         return outputs if want_statistics else (outputs.y, outputs.h, None, None)
 
     return call
+
+
+def _torchs_norm(tensors: tuple[Any, ...], program: Program) -> Callable[..., Tensor] | None:
+    """PyTorch's norm as a function of the five inputs, where it computes the same and the extension does not apply."""
+    x, residual, pre_bias, weight, bias = tensors
+    is_plain = residual is None and pre_bias is None
+    has_options = program != Program(program.center, program.eps)
+    one_dtype = all(each is None or each.dtype == x.dtype for each in (weight, bias))
+    by_extension = x.dtype != torch.float64 and cpu_native.load() is not None
+    if not is_plain or has_options or not one_dtype or by_extension or x.device.type != "cpu":
+        return None
+    shape, eps = x.shape[-1:], program.eps
+    if program.center:
+        return lambda x, _residual, _pre_bias, weight, bias: torch.layer_norm(
+            x, shape, weight, bias, eps
+        )
+    if bias is not None:
+        return None
+    # Contiguous, because PyTorch's result has the strides of x.
+    return lambda x, _residual, _pre_bias, weight, _bias: torch.rms_norm(
+        x.contiguous(), shape, weight, eps
+    )
 
 
 def forward(
@@ -63,9 +79,12 @@ def forward(
     program: Program,
     want_statistics: bool = True,
 ) -> ForwardOutputs:
-    """As ``reference.forward``. Without ``want_statistics`` mu and rstd may be those of h before it is rounded."""
+    """As ``reference.forward``. Without ``want_statistics`` mu and rstd may be None, or those of h before rounding."""
     x = x.contiguous()  # so that y and h are contiguous, as on a GPU
     residual = None if residual is None else residual.contiguous()
+    outputs = cpu_native.forward((x, residual, pre_bias, weight, bias), program, want_statistics)
+    if outputs is not None:
+        return ForwardOutputs(*outputs)
     if x.device.type != "cpu" or (program.center and program.rounding != "once"):
         return reference.forward(x, residual, pre_bias, weight, bias, program)
     h = reference.prologue(x, residual, pre_bias)
@@ -107,6 +126,9 @@ def backward(
     """As ``reference.backward``."""
     # mu and rstd, too: PyTorch reads them as if they were contiguous.
     inputs = BackwardInputs(*(t if t is None else t.contiguous() for t in inputs))  # type: ignore[arg-type]
+    gradients = cpu_native.backward(inputs, program, has_residual, wanted)
+    if gradients is not None:
+        return Gradients(*gradients)
     dy, dh, h, pre_bias, weight, bias, mu, rstd = inputs
     rounds_twice = program.center and program.rounding != "once"
     if h.device.type != "cpu" or program.activation is not None or rounds_twice:

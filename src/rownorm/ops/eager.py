@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 
 from ..program import Program
 from ..reference import BackwardInputs
-from . import call_key, execute, library
+from . import call_key, cpu_native, execute, library
 from .autograd import (
     BackwardFunction,
     SingleLevelFunction,
@@ -38,22 +38,25 @@ class _EagerNorm(SingleLevelFunction):
     @staticmethod
     def forward(ctx, x, residual, pre_bias, weight, bias, options):  # type: ignore[no-untyped-def,override]
         inputs = (x, residual, pre_bias, weight, bias)
-        call, addresses = execute.find_forward(inputs, options, True)
-        saved_h, h_address = x, addresses[0]
-        y, h, *statistics = call(inputs, addresses)
-        residual_dtype = None
-        if residual is not None:
-            saved_h, h_address, residual_dtype = h, h.data_ptr(), residual.dtype
+        outputs: Any = execute.forward_in_c(inputs, options, True) if x.is_cpu else None
+        call, addresses = None, None
+        if outputs is None:
+            call, addresses = execute.find_forward(inputs, options, True)
+            outputs = call(inputs, addresses)
+        y, h, *statistics = outputs
+        saved_h, saved_addresses = x if residual is None else h, None
         if saved_tensors_hooks(True):
             # The hooks may return other tensors, even at the same addresses.
             ctx.save_for_backward(saved_h, pre_bias, weight, bias, *statistics)
-            saved_addresses, statistics = None, ()
+            statistics = ()
         else:
             # The statistics are not visible outside: autograd does not have to guard them.
             ctx.save_for_backward(saved_h, pre_bias, weight, bias)
-            saved_addresses = [h_address, *addresses[2:5]]
+            if addresses is not None:
+                saved_addresses = [saved_h.data_ptr(), *addresses[2:5]]
+        residual_dtype = None if residual is None else residual.dtype
         ctx.set_materialize_grads(False)
-        # SavedForBackward in launch/native/eager.c has the same fields.
+        # SavedForBackward in launch/native/eager.c has the same fields. A call is None if ``forward_in_c`` did it.
         ctx.forward_state = (call, saved_addresses, statistics, options, x.dtype, residual_dtype)
         return y if residual is None else (y, h)
 
@@ -65,6 +68,10 @@ class _EagerNorm(SingleLevelFunction):
         inputs = (dy, dh, *ctx.saved_tensors, *statistics)
         if not can_skip_dispatcher_in_backward(dy, dh):
             return _gradients_by(library.backward, ctx, inputs)
+        if forward_call is None and statistics:
+            computed = _gradients_in_c(ctx, inputs)
+            if computed is not None:
+                return computed
         try:
             addresses: list[Any] = [None if t is None else t.data_ptr() for t in inputs]
         except RuntimeError:
@@ -102,6 +109,17 @@ def _gradients_by(backward: BackwardFunction, ctx: Any, inputs: tuple[Any, ...])
     needs = ctx.needs_input_grad[:5]
     program = Program(*options)
     return (*gradients(backward, program, x_dtype, residual_dtype, needs, inputs), None)
+
+
+def _gradients_in_c(ctx: Any, inputs: tuple[Any, ...]) -> Any:
+    """What ``_EagerNorm.backward`` returns, by the extension for CPUs; None where it does not apply."""
+    *_, options, x_dtype, residual_dtype = ctx.forward_state
+    needs, is_shared = ctx.needs_input_grad[:5], residual_dtype == x_dtype
+    wanted = shared_needs(needs) if is_shared else needs
+    computed = cpu_native.backward(inputs, options, residual_dtype is not None, wanted)
+    if computed is None:
+        return None
+    return (*(expand_shared(computed, needs) if is_shared else computed), None)
 
 
 def _find(ctx: Any, inputs: tuple[Any, ...]) -> execute.PreparedCall:

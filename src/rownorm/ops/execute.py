@@ -17,12 +17,13 @@ from torch import Tensor
 
 from ..program import Program
 from ..reference import BackwardInputs, Gradients
-from . import cpu
+from . import cpu, cpu_native
 from .call_key import forward_key, tensor_key
 from .checks import check
 
 # With TRITON_INTERPRET=1, tensors on the CPU use the kernels, in Triton's interpreter. ``launcher.INTERPRETING`` asks
-# Triton for the same setting. It is read here as well, because calls on a CPU must not import Triton.
+# Triton for the same setting. It is read here as well, because a call on a CPU imports Triton only to build its
+# extension.
 INTERPRETING = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "yes", "on")
 MAX_PREPARED_CALLS = 4096  # of each direction; when there are more, all of them are dropped
 
@@ -49,8 +50,18 @@ def forward(
 ) -> ForwardResult:
     """(y, h, mu, rstd). ``h`` is None without a residual, the statistics unless they are wanted."""
     inputs = (x, residual, pre_bias, weight, bias)
+    outputs = forward_in_c(inputs, options, want_statistics) if x.is_cpu else None
+    if outputs is not None:
+        return outputs
     call, addresses = find_forward(inputs, options, want_statistics)
     return call(inputs, addresses)
+
+
+def forward_in_c(
+    inputs: tuple[Any, ...], options: tuple[Any, ...], want_statistics: bool
+) -> ForwardResult | None:
+    """``forward`` by the extension for CPUs, which needs no key; None where it does not apply."""
+    return None if INTERPRETING else cpu_native.forward(inputs, options, want_statistics)
 
 
 def find_forward(

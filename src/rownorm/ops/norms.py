@@ -120,8 +120,11 @@ def _norm(
         if needs_gradient(x, residual, pre_bias, weight, bias):
             return eager_norm(x, residual, pre_bias, weight, bias, options)
         inputs = (x, residual, pre_bias, weight, bias)
-        call, addresses = execute.find_forward(inputs, options, False)
-        y, h, _, _ = call(inputs, addresses)
+        outputs = execute.forward_in_c(inputs, options, False) if x.is_cpu else None
+        if outputs is None:
+            call, addresses = execute.find_forward(inputs, options, False)
+            outputs = call(inputs, addresses)
+        y, h, _, _ = outputs
         return y if residual is None else (y, h)
     program = Program(*options)
     if not torch.compiler.is_compiling():

@@ -1,5 +1,6 @@
 """Loading the extension; where it is not in use, Python does the same."""
 
+import sysconfig
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -60,7 +61,7 @@ def test_the_reason_names_what_is_missing(what, monkeypatch, tmp_path, capfd, ca
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     if what == "Python.h":
-        monkeypatch.setattr(native.sysconfig, "get_paths", lambda *_: {"include": str(tmp_path)})
+        monkeypatch.setattr(sysconfig, "get_paths", lambda *_: {"include": str(tmp_path)})
     elif what == "compiler":
         monkeypatch.setenv("CC", str(tmp_path / "no-compiler"))
         if hasattr(build, "_find_compiler"):  # Triton 3.9 keeps the compiler that it found

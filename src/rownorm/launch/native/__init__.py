@@ -1,7 +1,6 @@
 """The usual launch in C: an extension that is built when a kernel is first needed and a C compiler is present.
 
-Triton needs a C compiler and Python's headers for its own launcher and caches what it builds; it builds and caches this
-extension too. Without the extension Python does the same work; ``reason()`` says why it is not in use.
+Without the extension Python does the same work; ``reason()`` says why it is not in use.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import functools
 import logging
 import os
 import re
-import sysconfig
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from triton import knobs
+
+from ... import extension
 
 SOURCES = ("common.c", "launch.c", "eager.c", "module.c")  # compiled as one file, in this order
 log = logging.getLogger(__name__)
@@ -45,29 +45,20 @@ class Kernel(NamedTuple):
 
 def build() -> Any:
     """Compile the extension and return it as a module; raises where that fails."""
-    # Imported here because a Triton for other GPUs may lack them.
-    from triton.backends import nvidia
-    from triton.runtime.build import compile_module_from_src
+    from triton.backends import nvidia  # imported here because a Triton for other GPUs may lack it
 
-    # The scheme that Triton uses to find the headers.
-    scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")
-    header = Path(sysconfig.get_paths(scheme)["include"], "Python.h")
-    if not header.exists():  # checked first, because the compiler would print its error
-        raise RuntimeError(f"{header} is missing")
     here = Path(__file__).parent
-    source = "".join(f'#line 1 "{name}"\n{(here / name).read_text()}' for name in SOURCES)
     include = [str(Path(nvidia.__path__[0], "include"))]
-    return compile_module_from_src(source, "rownorm_native", include_dirs=include)
+    return extension.build("rownorm_native", [here / name for name in SOURCES], include=include)
 
 
 @functools.cache
 def _load() -> tuple[Any, str]:
     """The extension and "", or None and the reason. ``ops.execute`` calls it first, under a lock."""
-    for setting in ("ROWNORM_NATIVE", "ROWNORM_DIRECT_LAUNCH"):
-        if os.environ.get(setting, "1") == "0":
-            return None, f"{setting} is 0"
-    if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        return None, "this Python runs without the GIL, which the extension relies on"
+    if against := extension.reason_against():
+        return None, against
+    if os.environ.get("ROWNORM_DIRECT_LAUNCH", "1") == "0":
+        return None, "ROWNORM_DIRECT_LAUNCH is 0"
     if knobs.runtime.interpret:
         return None, "kernels run in Triton's interpreter"
     if torch.version.cuda is None or not torch.cuda.is_available():

@@ -1,0 +1,166 @@
+/* Rows in fp32, and their moments. Compiled first.
+
+   Arithmetic is fp32. A row of another dtype is converted when it is loaded and stored, in loops of their own: the row
+   stays in the L1 cache, and every loop is simple enough to be vectorized. Sums over a row are added up in fp64 in
+   groups of GROUP columns, so that their error does not grow with the width. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <ATen/dlpack.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef enum { FP32, FP16, BF16, OTHER } DType;
+
+enum { GROUP = 1024, LANES = 16 };
+
+static const int ITEM_SIZE[] = {4, 2, 2};
+
+INLINE float as_float(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+INLINE uint32_t as_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+INLINE float from_bf16(uint16_t bits) { return as_float((uint32_t)bits << 16); }
+
+/* To nearest, ties to even. Every NaN becomes the one NaN that PyTorch returns. */
+INLINE uint16_t to_bf16(float value) {
+    uint32_t bits = as_bits(value), rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded);
+}
+
+/* Compilers do not vectorize conversions of fp16. Without these instructions PyTorch computes such rows. */
+#if defined(__aarch64__)
+#include <arm_neon.h>
+enum { HAS_FP16 = 1, FP16_WIDTH = 4 };
+INLINE void from_fp16(const void *from, float *to) { vst1q_f32(to, vcvt_f32_f16(vld1_f16(from))); }
+INLINE void to_fp16(const float *from, void *to) { vst1_f16(to, vcvt_f16_f32(vld1q_f32(from))); }
+#elif defined(__F16C__)
+#include <immintrin.h>
+enum { HAS_FP16 = 1, FP16_WIDTH = 8 };
+INLINE void from_fp16(const void *from, float *to) { _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm_loadu_si128(from))); }
+INLINE void to_fp16(const float *from, void *to) { _mm_storeu_si128(to, _mm256_cvtps_ph(_mm256_loadu_ps(from), 0)); }
+#else
+enum { HAS_FP16 = 0, FP16_WIDTH = 1 };
+INLINE void from_fp16(const void *from, float *to) {}
+INLINE void to_fp16(const float *from, void *to) {}
+#endif
+
+static void load_fp16(const uint16_t *from, float *to, int64_t n) {
+    float last[FP16_WIDTH];
+    uint16_t last_bits[FP16_WIDTH] = {0};
+    int64_t i = 0;
+    for (; i + FP16_WIDTH <= n; i += FP16_WIDTH) from_fp16(from + i, to + i);
+    memcpy(last_bits, from + i, (n - i) * sizeof *from);
+    from_fp16(last_bits, last);
+    memcpy(to + i, last, (n - i) * sizeof *to);
+}
+
+static void store_fp16(const float *from, uint16_t *to, int64_t n) {
+    float last[FP16_WIDTH] = {0};
+    uint16_t last_bits[FP16_WIDTH];
+    int64_t i = 0;
+    for (; i + FP16_WIDTH <= n; i += FP16_WIDTH) to_fp16(from + i, to + i);
+    memcpy(last, from + i, (n - i) * sizeof *from);
+    to_fp16(last, last_bits);
+    memcpy(to + i, last_bits, (n - i) * sizeof *to);
+}
+
+static void load(DType dtype, const void *from, float *restrict to, int64_t n) {
+    const uint16_t *restrict bits = from;
+    if (dtype == FP32) memcpy(to, from, n * sizeof *to);
+    else if (dtype == FP16) load_fp16(from, to, n);
+    else for (int64_t i = 0; i < n; i++) to[i] = from_bf16(bits[i]);
+}
+
+static void store(DType dtype, const float *restrict from, void *to, int64_t n) {
+    uint16_t *restrict bits = to;
+    if (dtype == FP32) memcpy(to, from, n * sizeof *from);
+    else if (dtype == FP16) store_fp16(from, to, n);
+    else for (int64_t i = 0; i < n; i++) bits[i] = to_bf16(from[i]);
+}
+
+/* The row in fp32: its own data, or a copy at ``copy``. */
+static const float *in_fp32(DType dtype, const void *row, float *copy, int64_t n) {
+    if (dtype == FP32) return row;
+    load(dtype, row, copy, n);
+    return copy;
+}
+
+static const float *fill(float *row, float value, int64_t n) {
+    for (int64_t i = 0; i < n; i++) row[i] = value;
+    return row;
+}
+
+static void *row_of(void *rows, DType dtype, int64_t row, int64_t n_cols) {
+    return (char *)rows + row * n_cols * ITEM_SIZE[dtype];
+}
+
+typedef struct { double first, product; } Sums;
+
+/* A term of ``sums``: (value - shift) * scale, or value * factor. */
+typedef struct { const float *value, *factor; float shift, scale; } Term;
+
+/* The sums of a and of a * b, over the columns of a group. has_factor, of a, is a constant: the compiler removes what a
+   caller does not need. LANES independent sums can be vectorized, and hide the latency of an addition. */
+INLINE Sums sums_of_group(Term a, int has_factor, Term b, int64_t start, int64_t stop) {
+    float first[LANES] = {0}, product[LANES] = {0};
+    Sums total = {0, 0};
+#define ADD(i, lane)                                                                                    \
+    {                                                                                                   \
+        float term = has_factor ? a.value[i] * a.factor[i] : (a.value[i] - a.shift) * a.scale;          \
+        first[lane] += term;                                                                            \
+        product[lane] += term * ((b.value[i] - b.shift) * b.scale);                                     \
+    }
+    for (; start + LANES <= stop; start += LANES) {
+#pragma omp simd
+        for (int lane = 0; lane < LANES; lane++) ADD(start + lane, lane)
+    }
+    for (int lane = 0; start + lane < stop; lane++) ADD(start + lane, lane)
+#undef ADD
+    for (int lane = 0; lane < LANES; lane++) {
+        total.first += first[lane];
+        total.product += product[lane];
+    }
+    return total;
+}
+
+INLINE Sums sums(Term a, int has_factor, Term b, int64_t n) {
+    Sums total = {0, 0};
+    for (int64_t start = 0; start < n; start += GROUP) {
+        Sums group = sums_of_group(a, has_factor, b, start, n - start < GROUP ? n : start + GROUP);
+        total.first += group.first;
+        total.product += group.product;
+    }
+    return total;
+}
+
+typedef struct { float mu, rstd; } Moments;
+
+static Moments moments(const float *h, int64_t n, int center, double eps) {
+    float mu = 0;
+    Sums deviations = {0, 0};
+    if (center) {
+        /* The sum of h / n does not overflow where that of h would. The deviations correct its rounding error. */
+        mu = (float)sums((Term){h, NULL, 0, 1.0f / (float)n}, 0, (Term){h, NULL, 0, 1}, n).first;
+        deviations = sums((Term){h, NULL, mu, 1}, 0, (Term){h, NULL, mu, 1}, n);
+    } else {
+        deviations.product = sums((Term){h, NULL, 0, 1}, 0, (Term){h, NULL, 0, 1}, n).product;
+    }
+    double correction = deviations.first / (double)n;
+    if (!isfinite(correction)) correction = 0; /* the sum overflowed; mu is NaN or infinite where a number is */
+    double variance = deviations.product / (double)n - correction * correction;
+    if (variance < 0) variance = 0;
+    return (Moments){(float)(mu + correction), (float)(1 / sqrt(variance + eps))};
+}
