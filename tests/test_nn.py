@@ -209,3 +209,19 @@ def test_hooks_and_gradients_of_parameters(name, device):
     assert seen[0] is y
     y.sin().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in module.parameters())
+
+
+@every_module
+def test_out_dtype(name, device):
+    """A module over an fp32 stream that returns bf16; its gradients have the dtypes of their tensors."""
+    module = getattr(rownorm.nn, name)(64, device=device, out_dtype=torch.bfloat16)
+    assert "out_dtype=torch.bfloat16" in repr(module)
+    assert "out_dtype" not in repr(getattr(rownorm.nn, name)(64))
+    x = torch.randn(4, 64, device=device, requires_grad=True)
+    y = module(x)
+    assert y.dtype == torch.bfloat16
+    expected = getattr(torch.nn, name).forward(module, x).bfloat16()
+    torch.testing.assert_close(y, expected, rtol=2**-7, atol=2**-7)
+    y.sum().backward()
+    assert (x.grad.dtype, module.weight.grad.dtype) == (torch.float32, torch.float32)
+    assert set(module.state_dict()) <= {"weight", "bias"}

@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
 from . import ops
 from .ops.checks import check
 from .program import Program
@@ -76,9 +78,11 @@ def explain(
         )
     wanted = (True, residual is not None, *(parameter is not None for parameter in parameters))
     h = x if residual is None else residual
+    dy = torch.empty_like(x, dtype=program.result_dtype(x.dtype), device="meta")
+    in_backward = program.for_backward(x.dtype)
     problems = [
         forward.problem_of(x, residual, pre_bias, program),
-        backward.problem_of(h, x, residual is not None, program, wanted),
+        backward.problem_of(h, dy, residual is not None, in_backward, wanted),
     ]
     if device is not None:
         target = TARGETS[device].device

@@ -1,4 +1,4 @@
-"""``layer_norm`` and ``rms_norm`` with exactly the signatures of ``torch.nn.functional``."""
+"""``layer_norm`` and ``rms_norm`` with the signatures of ``torch.nn.functional``, and ``out_dtype``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from . import ops
+from .ops.fast_path import default_device_is_set, disable_function_modes
 
 
 def layer_norm(
@@ -16,10 +17,18 @@ def layer_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
+    *,
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """LayerNorm over the last ``len(normalized_shape)`` dimensions of input, whose sizes must equal it."""
+    """LayerNorm over the last ``len(normalized_shape)`` dimensions of input, whose sizes must equal it.
+
+    The result has the dtype of input unless ``out_dtype`` is given.
+    """
+    if default_device_is_set():
+        with disable_function_modes():
+            return layer_norm(input, normalized_shape, weight, bias, eps, out_dtype=out_dtype)
     rows, weight, bias = _as_rows("layer_norm", input, normalized_shape, weight, bias)
-    y = ops.layer_norm(rows, weight, bias, eps=eps)
+    y = ops.layer_norm(rows, weight, bias, eps=eps, out_dtype=out_dtype)
     return y if rows is input else y.view(input.shape)
 
 
@@ -28,15 +37,21 @@ def rms_norm(
     normalized_shape: Sequence[int],
     weight: Tensor | None = None,
     eps: float | None = None,
+    *,
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """RMSNorm over the last ``len(normalized_shape)`` dimensions of input, whose sizes must equal it.
 
-    ``eps=None`` is the machine epsilon of the dtype that torch computes in, as in torch.
+    ``eps=None`` is the machine epsilon of the dtype that torch computes in, as in torch. The result has the dtype of
+    input unless ``out_dtype`` is given.
     """
+    if default_device_is_set():
+        with disable_function_modes():
+            return rms_norm(input, normalized_shape, weight, eps, out_dtype=out_dtype)
     rows, weight, _ = _as_rows("rms_norm", input, normalized_shape, weight, None)
     if eps is None:
         eps = default_rms_eps(input.dtype)
-    y = ops.rms_norm(rows, weight, eps=eps)
+    y = ops.rms_norm(rows, weight, eps=eps, out_dtype=out_dtype)
     return y if rows is input else y.view(input.shape)
 
 
@@ -53,6 +68,13 @@ def _as_rows(
     bias: Tensor | None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """(input, weight, bias) with the dimensions of ``normalized_shape`` flattened into one."""
+    if (  # the usual call of a module, first because every call pays
+        len(normalized_shape) == 1
+        and input.shape[-1:] == normalized_shape
+        and (weight is None or weight.shape == normalized_shape)
+        and (bias is None or bias.shape == normalized_shape)
+    ):
+        return input, weight, bias
     operation, shape = f"rownorm.functional.{name}", tuple(normalized_shape)
     if not shape:
         raise ValueError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -12,15 +14,43 @@ torch.fx.wrap("layer_norm")
 torch.fx.wrap("rms_norm")
 
 
-class LayerNorm(torch.nn.LayerNorm):
-    """``torch.nn.LayerNorm``, same arguments, parameters and ``state_dict``, computed by rownorm."""
+class _OutDtype(torch.nn.Module):
+    """The keyword ``out_dtype`` for torch's norms, shown by ``repr`` where it is given."""
+
+    out_dtype: torch.dtype | None = None  # of a module that was pickled without it, too
+
+    def __init__(self, *args: Any, out_dtype: torch.dtype | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.out_dtype = out_dtype
+
+    def extra_repr(self) -> str:
+        shown = super().extra_repr()
+        return shown if self.out_dtype is None else f"{shown}, out_dtype={self.out_dtype}"
+
+
+class LayerNorm(_OutDtype, torch.nn.LayerNorm):
+    """``torch.nn.LayerNorm``, same arguments, parameters and ``state_dict``, computed by rownorm.
+
+    out_dtype: the dtype of the result, if it is not that of the input. Under ``torch.autocast`` with
+    ``out_dtype=torch.bfloat16``, the linear layer that follows needs no kernel to cast its input.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
-        return layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+        return layer_norm(
+            input,
+            self.normalized_shape,
+            self.weight,
+            self.bias,
+            self.eps,
+            out_dtype=self.out_dtype,
+        )
 
 
-class RMSNorm(torch.nn.RMSNorm):
-    """``torch.nn.RMSNorm``, same arguments, parameters and ``state_dict``, computed by rownorm."""
+class RMSNorm(_OutDtype, torch.nn.RMSNorm):
+    """``torch.nn.RMSNorm``, same arguments, parameters and ``state_dict``, computed by rownorm.
+
+    out_dtype: as for ``LayerNorm``.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.normalized_shape, self.weight, self.eps)
+        return rms_norm(x, self.normalized_shape, self.weight, self.eps, out_dtype=self.out_dtype)

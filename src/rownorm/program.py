@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import torch
+
 ACTIVATIONS = ("relu", "silu", "gelu", "gelu_tanh")
 ROUNDINGS = ("once", "llama")
 DEFAULT_EPS = {"layer_norm": 1e-5, "rms_norm": 1e-6}
@@ -24,11 +26,21 @@ class Program(NamedTuple):
     weight_shift: float = 0.0
     activation: str | None = None
     rounding: str = "once"
+    # Of the rows that are computed: y in forward, dx in backward. None: that of the rows that are read, x or dy.
+    out_dtype: torch.dtype | None = None
 
     @property
     def name(self) -> str:
         """The public function without a residual."""
         return "layer_norm" if self.center else "rms_norm"
+
+    def result_dtype(self, rows: torch.dtype) -> torch.dtype:
+        """The dtype of y, given that of x; in backward that of dx, given that of dy."""
+        return rows if self.out_dtype is None else self.out_dtype
+
+    def for_backward(self, x_dtype: torch.dtype) -> Program:
+        """The program of the backward pass, whose result dx has the dtype of x."""
+        return self if self.out_dtype is None else self._replace(out_dtype=x_dtype)
 
     def keywords(self) -> dict[str, Any]:
         """The options as keywords of the public function."""

@@ -53,6 +53,12 @@ def compute_dtype(*rows: Tensor | None) -> torch.dtype:
     return torch.float64 if wide else torch.float32
 
 
+def backward_dtype(h: Tensor, dy: Tensor, program: Program) -> torch.dtype:
+    """The compute dtype of backward: that of forward, whose rows had the dtypes of dx and h."""
+    wide = torch.float64 in (h.dtype, dy.dtype, program.result_dtype(dy.dtype))
+    return torch.float64 if wide else torch.float32
+
+
 def forward(
     x: Tensor,
     residual: Tensor | None,
@@ -61,7 +67,7 @@ def forward(
     bias: Tensor | None,
     program: Program,
 ) -> ForwardOutputs:
-    """The row program: ``y`` in the dtype of x, ``h`` in the dtype of the residual."""
+    """The row program: ``y`` in the dtype of x or ``out_dtype``, ``h`` in the dtype of the residual."""
     h = prologue(x, residual, pre_bias)
     deviation, mu, rstd = _moments(h, program)
     x_hat = _round_x_hat(deviation * rstd, program, x.dtype)
@@ -70,7 +76,7 @@ def forward(
     if stored_h is not None and rounding_changes_statistics(stored_h.dtype, h.dtype, program):
         mu, rstd = stored_h_moments(stored_h, mu, rstd, program)
     return ForwardOutputs(
-        y=activate(z, program.activation).to(x.dtype),
+        y=activate(z, program.activation).to(program.result_dtype(x.dtype)),
         h=stored_h,
         mu=mu.squeeze(-1) if program.center else None,
         rstd=rstd.squeeze(-1),
@@ -130,9 +136,9 @@ def moments(h: Tensor, pre_bias: Tensor | None, program: Program) -> tuple[Tenso
 def backward(
     inputs: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> Gradients:
-    """The gradients of (x, residual, pre_bias, weight, bias), those that are ``wanted``."""
+    """The gradients of (x, residual, pre_bias, weight, bias), those that are ``wanted``. program: ``for_backward``."""
     dy, dh, h, pre_bias, weight, bias, mu, rstd = inputs
-    compute = compute_dtype(h, dy)
+    compute, x_dtype = backward_dtype(h, dy, program), program.result_dtype(dy.dtype)
     rstd = rstd.unsqueeze(-1)
     deviation = h.to(compute)
     if not has_residual:
@@ -140,7 +146,7 @@ def backward(
     if mu is not None:
         deviation = deviation - mu.unsqueeze(-1)
     x_hat = deviation * rstd
-    rounded_x_hat = _round_x_hat(x_hat, program, dy.dtype)
+    rounded_x_hat = _round_x_hat(x_hat, program, x_dtype)
     z = _affine(rounded_x_hat, weight, bias, program)
     dz = dy.to(compute) * _activation_gradient(z, program.activation)
     factor = scale(weight, program, compute)
@@ -159,7 +165,7 @@ def backward(
 
     x_wanted, residual_wanted, pre_bias_wanted, weight_wanted, bias_wanted = wanted
     return Gradients(
-        x=dx.to(dy.dtype) if x_wanted else None,
+        x=dx.to(x_dtype) if x_wanted else None,
         residual=dx.to(h.dtype) if residual_wanted else None,
         pre_bias=column_sum(dx, pre_bias) if pre_bias_wanted else None,
         weight=column_sum(dz * rounded_x_hat, weight) if weight_wanted else None,
@@ -176,7 +182,8 @@ def _moments(h: Tensor, program: Program) -> tuple[Tensor, Tensor, Tensor]:
         # The mean of the deviations corrects the rounding error of the mean, as the kernels do.
         n = h.shape[-1]
         mu = (h / n).sum(-1, keepdim=True)
-        mu = mu + (h - mu).mean(-1, keepdim=True)
+        correction = (h - mu).mean(-1, keepdim=True)
+        mu = mu + torch.where(correction.isfinite() | ~mu.isfinite(), correction, 0.0)
         deviation = h - mu
     else:
         deviation, mu = h, h.new_zeros(())

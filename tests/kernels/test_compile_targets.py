@@ -32,6 +32,9 @@ EVERY_PARAMETER = ("pre_bias", "weight", "bias")
 MAIN_TARGETS = ("sm_90", "gfx942")
 # One width for each of: tile or resident, resident or cluster, looped or grid.
 FEW_WIDTHS = (1000, 8192, 65536)
+# Around powers of two, where the tile changes; every tile of narrow rows is among them.
+NARROW_WIDTHS = (1, 2, 3, 4, 5, 8, 9, 12, 16, 17, 31, 32, 33, 48, 63, 64, 65, 96, 100, 127, 128)
+EVERYTHING = {"center": True, "activation": "gelu_tanh", "weight_shift": 1.0}
 
 
 def plain_norms(dtype: str, widths: tuple[int, ...]) -> Iterator[tuple]:
@@ -44,19 +47,32 @@ def common_cases(arch: str) -> Iterator[tuple]:
     """(columns, dtype, options, parameters, residual dtype, rows) of plain norms."""
     yield from plain_norms("bfloat16", WIDTHS if arch in MAIN_TARGETS else FEW_WIDTHS)
     yield from plain_norms("float32", (8192,))
+    if (
+        arch in MAIN_TARGETS
+    ):  # the statistics of the narrowest rows take as much shared memory as the rows
+        yield from plain_norms("float64", (1,))
+
+
+def narrow_cases(arch: str) -> Iterator[tuple]:
+    """Rows of 1 to 128 columns in every dtype, with and without options and a residual."""
+    for n_cols in NARROW_WIDTHS:
+        for dtype in ("bfloat16", "float32", "float64"):
+            yield from plain_norms(dtype, (n_cols,))
+            yield n_cols, dtype, {"center": True}, ("weight", "bias"), dtype, N_ROWS
+            yield n_cols, dtype, EVERYTHING, EVERY_PARAMETER, None, N_ROWS
+            yield n_cols, dtype, EVERYTHING, EVERY_PARAMETER, "float32", N_ROWS
 
 
 def other_cases(arch: str) -> Iterator[tuple]:
     """Every other width, and the options: all of them for the main targets, those of special plans for the others."""
     main_target = arch in MAIN_TARGETS
-    everything = {"center": True, "activation": "gelu_tanh", "weight_shift": 1.0}
     if not main_target:
         yield from plain_norms("bfloat16", tuple(n for n in WIDTHS if n not in FEW_WIDTHS))
     yield from plain_norms(
         "float32", (256, 1000, 4096, 16384, 65536) if main_target else (1000, 16384)
     )
     if arch in ("sm_80", "sm_100"):
-        yield 200_000, "bfloat16", everything, EVERY_PARAMETER, "float32", 1024
+        yield 200_000, "bfloat16", EVERYTHING, EVERY_PARAMETER, "float32", 1024
     if arch == "sm_80":
         yield 12288, "bfloat16", {"center": False}, (), None, 1024
     if not main_target:
@@ -66,7 +82,7 @@ def other_cases(arch: str) -> Iterator[tuple]:
     yield 4096, "bfloat16", {"center": False}, ("weight",), "bfloat16", N_ROWS
     for n_cols in (1000, 4096, 8192, 65536):
         yield n_cols, "bfloat16", {"center": False}, ("weight",), "float32", N_ROWS
-        yield n_cols, "bfloat16", everything, EVERY_PARAMETER, "float32", N_ROWS
+        yield n_cols, "bfloat16", EVERYTHING, EVERY_PARAMETER, "float32", N_ROWS
     for n_cols in (
         1000,
         4096,
@@ -86,12 +102,12 @@ def other_cases(arch: str) -> Iterator[tuple]:
         for n_cols in (131072, 262144, 524288):
             yield n_cols, "bfloat16", {"center": False}, ("weight",), None, 1024
             yield n_cols, "bfloat16", {"center": True}, ("weight", "bias"), "bfloat16", 1024
-            yield n_cols, "bfloat16", everything, EVERY_PARAMETER, "float32", 1024
-            yield n_cols, "float32", everything, EVERY_PARAMETER, None, 1024
+            yield n_cols, "bfloat16", EVERYTHING, EVERY_PARAMETER, "float32", 1024
+            yield n_cols, "float32", EVERYTHING, EVERY_PARAMETER, None, 1024
 
 
 def failures(arch: str, cases: str) -> list[str]:
-    """What is wrong with the kernels of a target, one line each. cases: "common" or "other"."""
+    """What is wrong with the kernels of a target, one line each. cases: one of CASES."""
     from rownorm.launch.resources import TARGETS, compile_backward, compile_forward
     from rownorm.program import Program
 
@@ -121,6 +137,8 @@ def failures(arch: str, cases: str) -> list[str]:
                     wrong.append(f"{what}{kernel.registers} registers, so few programs to an SM")
                 if kernel.shared > MOST_SHARED[arch]:
                     wrong.append(f"{what}{kernel.shared} bytes of shared memory")
+                if n_cols <= max(NARROW_WIDTHS):  # a row has no 16 bytes for every thread
+                    continue
                 if kernel.load_bytes < widest_access(kernel, compiled.plan, x, target):
                     wrong.append(f"{what}loads of {kernel.load_bytes} bytes at most")
                 has_weight = "weight" in parameters
@@ -159,11 +177,12 @@ def wide_accesses(kernel, plan, x, residual, has_weight, target) -> tuple[int, i
     return rows_read * per_row_tensor + weights, rows_written * per_row_tensor
 
 
-CASES = {"common": common_cases, "other": other_cases}
+CASES = {"common": common_cases, "narrow": narrow_cases, "other": other_cases}
+EXHAUSTIVE = [pytest.param(name, marks=pytest.mark.exhaustive) for name in ("narrow", "other")]
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("cases", ["common", pytest.param("other", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("cases", ["common", *EXHAUSTIVE])
 def test_kernels_fit_do_not_spill_and_access_16_bytes(cases, arch, triton_cache):
     wrong = json_of([__file__, arch, cases], triton_cache)
     assert not wrong, "\n" + "\n".join(wrong)

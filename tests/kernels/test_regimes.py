@@ -6,9 +6,11 @@ import pytest
 import torch
 import triton.language as tl
 
+import rownorm
 from rownorm.kernels.backward.column_sums import column_sums
 from rownorm.launch import Device, Problem, force, plan
 from rownorm.launch.backward import calls
+from rownorm.launch.rows import RowLayout
 from rownorm.program import Program
 from support.cases import Case, call, ours
 from support.criterion import assert_case, assert_gradients_at_stored_h, assert_same_bits
@@ -233,6 +235,32 @@ def test_a_huge_constant_row_gives_its_bias(regime, device):
     torch.testing.assert_close(y, bias.expand(3, 33), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@EVERY_REGIME
+def test_rows_near_the_largest_numbers_are_finite_where_torch_is(
+    regime, dtype, device, silent_overflow
+):
+    """The variance overflows, so rstd is 0 and y is the bias. No sum may become infinite before that, or NaN."""
+    n_cols = 70
+    half = torch.finfo(dtype).max / 2
+    ramp = torch.linspace(0.5, 1.0, n_cols)
+    alternating = torch.ones(n_cols)
+    alternating[::2] = -1
+    random = torch.rand(n_cols, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    rows = torch.stack([ramp * half, -ramp * half, alternating * half, random * half, ramp * 1e38])
+    x, bias = rows.to(dtype).to(device), torch.randn(n_cols).to(dtype).to(device)
+    assert torch.nn.functional.layer_norm(x.cpu(), (n_cols,)).isfinite().all()
+    case = Case(True, dtype, shape=tuple(x.shape), bias=True)
+    weight, dy = torch.ones_like(bias), torch.ones_like(x)
+    tensors = {"x": x, "weight": weight, "bias": bias, "dy": dy}
+    with forced(regime):
+        y = call(case, tensors | dict.fromkeys(("residual", "pre_bias")))[0]
+        x.requires_grad_()
+        (dx,) = torch.autograd.grad(rownorm.layer_norm(x, weight, bias), x, dy)
+    torch.testing.assert_close(y, bias.expand_as(x), rtol=0, atol=0)
+    assert dx.isfinite().all()
+
+
 @pytest.mark.parametrize("present", [(0,), (1, 2), (0, 1, 2)], ids=str)
 @pytest.mark.parametrize("n_partials", [1, 33, 600])
 @pytest.mark.parametrize("block", [(512, 8), (128, 32), (32, 128)], ids=str)
@@ -261,7 +289,8 @@ def test_tiles_of_partial_sums_depend_on_the_width_only(arch):
         blocks = set()
         for n_rows in (100, 5000):
             asked = Problem("backward", n_rows, n_cols, torch.bfloat16, None, False, 1, on)
-            last = calls(asked, plan(asked), Program(False, 1e-6), n_cols, n_cols, n_cols)[-1]
+            layouts = [RowLayout(n_cols)] * 3
+            last = calls(asked, plan(asked), Program(False, 1e-6), *layouts)[-1]
             if last.kernel is column_sums:
                 blocks.add((last.constants["BLOCK_ROWS"], last.constants["BLOCK_COLS"]))
         assert len(blocks) == 1

@@ -1,8 +1,9 @@
-"""Padded, sliced, transposed, expanded and misaligned tensors. Rows with a constant stride are not copied."""
+"""Padded, sliced, transposed, expanded and misaligned tensors. Rows with one or two strides are not copied."""
 
 import pytest
 import torch
 
+import rownorm
 from rownorm import launch
 from support.cases import Case, ours
 from support.criterion import assert_case, assert_same_bits
@@ -47,6 +48,18 @@ def permuted(t):
     return t.transpose(0, 1).contiguous().transpose(0, 1)
 
 
+def heads(t):
+    """The middle third of a projection: (..., heads, columns) with one stride for tokens, another for heads."""
+    fused = t.new_full((*t.shape[:-2], 3, *t.shape[-2:]), float("nan"))
+    fused[..., 1, :, :] = t
+    return fused[..., 1, :, :]
+
+
+def heads_before_tokens(t):
+    """(batch, tokens, heads, columns) with a stride for each: what attention computes, seen as heads of tokens."""
+    return t.transpose(1, 2).contiguous().transpose(1, 2)
+
+
 def channels_last(t):
     return t.contiguous(memory_format=torch.channels_last)
 
@@ -69,11 +82,13 @@ IN_PLACE = [
     ((4, 1), padded),
     ((1, 30), padded),
     ((2, 1, 30), permuted),
+    ((2, 2, 30), cut_from_more_rows),
+    ((2, 3, 30), permuted),
+    ((2, 3, 4, 10), heads),
 ]
 COPIED = [
-    ((2, 2, 30), cut_from_more_rows),
     ((5, 30), transposed),
-    ((2, 3, 30), permuted),
+    ((2, 3, 4, 10), heads_before_tokens),
     ((2, 3, 4, 10), channels_last),
     ((4, 30), every_other_column),
     ((4, 30), one_number_repeated),
@@ -111,22 +126,23 @@ def count(copied: list, shape: tuple) -> int:
 
 @pytest.mark.parametrize(("shape", "layout", "allowed"), LAYOUTS)
 def test_rows_of_any_layout(shape, layout, allowed, device, copies):
-    """x, residual, dy and dh in one layout: at most one copy of each, and none of rows with a constant stride."""
+    """x, residual, dy and dh in one layout: at most one copy of each, and none of rows with one or two strides."""
     case = Case(True, shape=shape, bias=True, residual_dtype=torch.float32)
     tensors = case.tensors(device)
     for name in ROWS:
         tensors[name] = layout(tensors[name])
-        assert (launch.with_row_stride(tensors[name]) is tensors[name]) == (allowed == 0)
+        assert (launch.rows.row_layout(tensors[name]) is not None) == (allowed == 0)
     copies.clear()
     results = ours(case, tensors)
     assert count(copies, shape) == 4 * allowed, copies
     assert_case(case, tensors, results=results)
 
 
-@pytest.mark.parametrize("layout", [padded, misaligned, transposed])
+@pytest.mark.parametrize("layout", [padded, misaligned, transposed, heads])
 @pytest.mark.parametrize("regime", REGIMES)
 def test_layouts_in_every_regime(regime, layout, device):
-    case = Case(False, shape=(3, 45), pre_bias=True, residual_dtype=torch.float32)
+    shape = (2, 3, 45) if layout is heads else (3, 45)
+    case = Case(False, shape=shape, pre_bias=True, residual_dtype=torch.float32)
     tensors = case.tensors(device)
     for name in ROWS:
         tensors[name] = layout(tensors[name])
@@ -135,10 +151,10 @@ def test_layouts_in_every_regime(regime, layout, device):
 
 
 @pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize("layout", [padded, transposed])
+@pytest.mark.parametrize("layout", [padded, transposed, heads])
 def test_one_tensor_with_another_layout(name, layout, device):
     """Every tensor has its own stride: the others are contiguous."""
-    case = Case(True, shape=(3, 20), residual_dtype=torch.float32)
+    case = Case(True, shape=(2, 3, 20), residual_dtype=torch.float32)
     tensors = case.tensors(device)
     tensors[name] = layout(tensors[name])
     assert_case(case, tensors)
@@ -217,3 +233,24 @@ def test_no_write_out_of_bounds(regime, device, monkeypatch):
     assert len(margins) >= 2 * 8
     assert all((margin == 7.0).all() for margin in margins)
     assert_case(case, tensors, results=results)
+
+
+@pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm"])
+def test_heads_of_a_projection_are_not_copied(name, device, copies):
+    """Queries in a fused projection: forward allocates y and the statistics, nothing else."""
+    n_tokens, n_heads, n_cols = 64, 4, 128
+    qkv = torch.randn(n_tokens, 3 * n_heads * n_cols, device=device, requires_grad=True)
+    query = qkv[:, : n_heads * n_cols].unflatten(-1, (n_heads, n_cols))
+    module = getattr(rownorm.nn, name)(n_cols, device=device)
+    module(query).sum().backward()  # prepares the calls
+    copies.clear()
+    before = torch.cuda.memory_allocated() if device == "cuda" else 0
+    y = module(query)
+    if device == "cuda":
+        statistics = n_tokens * n_heads * (2 if name == "LayerNorm" else 1)
+        largest = torch.cuda.max_memory_allocated() - before  # of the first calls, too
+        assert torch.cuda.memory_allocated() - before == 4 * (y.numel() + statistics) <= largest
+    (dx,) = torch.autograd.grad(y, query, torch.randn_like(y))
+    assert dx.is_contiguous()
+    assert not count(copies, tuple(query.shape))
+    assert_same_bits(y, module(query.contiguous()))

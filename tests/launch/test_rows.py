@@ -17,24 +17,50 @@ def test_alignment(sizes, expected):
 @pytest.mark.parametrize(
     ("shape", "stride", "expected"),
     [
-        ((4, 8), (8, 1), 8),
-        ((4, 8), (10, 1), 10),
-        ((4, 8), (0, 1), 0),
+        ((4, 8), (8, 1), (8, 0, 0)),
+        ((4, 8), (10, 1), (10, 0, 0)),
+        ((4, 8), (0, 1), (0, 0, 0)),
         ((4, 8), (1, 4), None),
-        ((2, 3, 8), (60, 20, 1), 20),
-        ((2, 3, 8), (61, 20, 1), None),
-        ((2, 3, 8), (8, 16, 1), None),
-        ((1, 3, 8), (999, 20, 1), 20),
-        ((2, 1, 8), (20, 999, 1), 20),
-        ((4, 1), (5, 7), 5),
-        ((8,), (1,), 8),
+        ((2, 3, 8), (60, 20, 1), (20, 0, 0)),
+        ((2, 3, 8), (61, 20, 1), (20, 3, 1)),
+        ((2, 3, 8), (8, 16, 1), (16, 3, -40)),
+        ((2, 2, 3, 8), (80, 40, 10, 1), (10, 3, 10)),
+        ((2, 1, 3, 8), (40, 9, 10, 1), (10, 3, 10)),
+        ((2, 2, 3, 8), (100, 40, 10, 1), None),
+        ((1, 3, 8), (999, 20, 1), (20, 0, 0)),
+        ((2, 1, 8), (20, 999, 1), (20, 0, 0)),
+        ((4, 1), (5, 7), (5, 0, 0)),
+        ((8,), (1,), (8, 0, 0)),
         ((8,), (2,), None),
-        ((0, 8), (8, 1), 8),
+        ((0, 8), (8, 1), (8, 0, 0)),
     ],
 )
-def test_row_stride(shape, stride, expected):
-    t = torch.zeros(200).as_strided(shape, stride)
-    assert launch.rows.row_stride(t) == expected
+def test_row_layout(shape, stride, expected):
+    t = torch.arange(400).as_strided(shape, stride)
+    layout = launch.rows.row_layout(t)
+    assert layout == expected
     if expected is not None:
-        rows = torch.arange(t[..., 0].numel()) * expected
-        assert torch.equal(t.as_strided((len(rows),), (expected,)), torch.zeros(len(rows)))
+        rows = torch.arange(t[..., 0].numel())
+        groups = rows // layout.group_rows if layout.group_rows else 0
+        assert torch.equal(t[..., 0].reshape(-1), rows * layout.stride + groups * layout.gap)
+
+
+def test_tensors_share_one_size_of_groups():
+    """Rows with one stride take any groups; of two sizes of groups, the last tensor keeps its own."""
+    wide = torch.zeros(2, 3, 20)[..., :8]
+    by_3, by_2 = torch.zeros(2, 4, 8)[:, :3], torch.zeros(3, 4, 8)[:, :2].transpose(0, 1)
+    plain, grouped = launch.rows.common_layouts(wide, by_3)
+    assert (plain, grouped) == ((20, 3, 0), (8, 3, 8))
+    assert launch.rows.common_layouts(None, wide) == ((0, 0, 0), (20, 0, 0))
+    of_6 = torch.zeros(1, 12, 8)[:, ::2]
+    assert launch.rows.common_layouts(of_6, None) == ((16, 0, 0), (0, 0, 0))
+    four = torch.zeros(3, 3, 8)[:, :2].reshape(2, 3, 8)
+    assert launch.rows.common_layouts(four, by_3) == ((8, 3, 0), (8, 3, 8))
+    assert launch.rows.common_layouts(by_2, by_3) is not None  # both in groups of 3
+    other = torch.zeros(3, 3, 8)[:, :2]
+    assert launch.rows.common_layouts(other, by_3) is None
+    first, second = launch.with_common_layouts((other, by_3))
+    assert first.is_contiguous()
+    assert second is by_3
+    with pytest.raises(ValueError, match="cannot read these rows in place"):
+        launch.rows.required_layouts(other, by_3)

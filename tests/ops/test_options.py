@@ -19,8 +19,19 @@ from support import option_places
 from support.option_places import FUNCTIONS, missing_places
 
 OPTIONS = Program._fields[1:]
-VALUES = {"eps": 1e-2, "weight_shift": 1.0, "activation": "relu", "rounding": "llama"}
-SCHEMA_TYPES = {float: "float", str: "str", str | None: "Optional[str]"}
+VALUES = {
+    "eps": 1e-2,
+    "weight_shift": 1.0,
+    "activation": "relu",
+    "rounding": "llama",
+    "out_dtype": torch.float32,
+}
+SCHEMA_TYPES = {
+    float: "float",
+    str: "str",
+    str | None: "Optional[str]",
+    torch.dtype | None: "Optional[int]",  # as PyTorch prints an optional ScalarType
+}
 
 needs_interpreter = pytest.mark.skipif(
     not execute.INTERPRETING, reason="binds kernels for the CPU, which needs Triton's interpreter"

@@ -7,6 +7,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rownorm
+from rownorm.ops import eager, norms
 from support.operators import COLS, ROWS, every_case, full_cases, gradients, same_bits
 
 
@@ -102,8 +103,32 @@ def test_profiler(case, device):
         gradients(case(**tensors), tensors)
         with torch.no_grad():
             case(**tensors)
-    names = {event.name for event in profile.events()}
-    assert {"rownorm::norm_forward", "rownorm::norm_backward", f"rownorm::{case.operator}"} <= names
+    names = [event.name for event in profile.events() if event.name.startswith("rownorm::")]
+    operator = f"rownorm::{case.operator}"
+    assert names == [operator, "rownorm::norm_backward", operator]
+
+
+@full_cases
+def test_default_device(case, device, monkeypatch):
+    """A default device is a function mode. It changes nothing about a norm, so no operator is called."""
+    tensors = case.tensors(device, requires_grad=True)
+    outputs = case(**tensors)
+    expected = (*outputs, *gradients(outputs, tensors))
+    monkeypatch.setattr(norms, "Program", None)  # the path to the operators needs it
+    monkeypatch.setattr(eager, "_gradients_by", None)
+    with torch.device("meta"):
+        outputs = case(**tensors)
+        results = (*outputs, *gradients(outputs, tensors))
+    same_bits(results, expected)
+
+
+@full_cases
+def test_another_mode_beside_a_default_device(case, device):
+    for outer, inner in ((torch.device("meta"), Functions()), (Functions(), torch.device("meta"))):
+        with outer, inner:
+            case(**case.tensors(device))
+        mode = outer if isinstance(outer, Functions) else inner
+        assert any(case.operator in name for name in mode.seen)
 
 
 @every_case

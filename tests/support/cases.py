@@ -30,11 +30,14 @@ class Case:
     weight_shift: float = 0.0
     rounding: str = "once"
     eps: float | None = None  # None: the default of the operation
+    out_dtype: torch.dtype | None = None  # of y; None: the dtype of x
 
     @property
     def program(self) -> Program:
         eps = self.eps if self.eps is not None else (1e-5 if self.center else 1e-6)
-        return Program(self.center, eps, self.weight_shift, self.activation, self.rounding)
+        return Program(
+            self.center, eps, self.weight_shift, self.activation, self.rounding, self.out_dtype
+        )
 
     @property
     def options(self) -> dict:
@@ -65,7 +68,7 @@ class Case:
             "pre_bias": parameter(self.pre_bias, 0.0),
             "weight": parameter(self.weight, 1.0 - self.weight_shift),
             "bias": parameter(self.bias, 0.0),
-            "dy": rows(self.dtype),
+            "dy": rows(self.program.result_dtype(self.dtype)),
             "dh": rows(self.residual_dtype),
         }
 
@@ -102,4 +105,4 @@ def ours(case: Case, tensors: dict) -> dict[str, torch.Tensor]:
 
 def output_dtype(name: str, tensors: dict) -> torch.dtype:
     """The dtype of an output, ``y`` or ``h``, or of a gradient, ``d<input>``."""
-    return tensors[{"y": "x", "h": "residual"}.get(name, name.removeprefix("d"))].dtype
+    return tensors[{"y": "dy", "h": "residual"}.get(name, name.removeprefix("d"))].dtype

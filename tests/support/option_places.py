@@ -48,7 +48,10 @@ def missing_places(option: str, value: object) -> list[str]:
 
 
 def constants_differ(function, name, option, value) -> tuple[bool, bool]:
-    """Whether the option changes a constant of the kernels that this function starts, in forward and in backward."""
+    """Whether the option changes a constant, or the dtype of a tensor, of the kernels that this function starts.
+
+    One answer for forward, one for backward.
+    """
     usual, changed = (
         kernel_constants(function, name),
         kernel_constants(function, name, option, value),
@@ -58,11 +61,12 @@ def constants_differ(function, name, option, value) -> tuple[bool, bool]:
 
 
 def kernel_constants(function, name, option=None, value=None) -> tuple[list, list]:
-    """Constants of the kernels of forward and backward. No kernel runs."""
+    """Constants of the kernels of forward and backward, and dtypes of their tensors. No kernel runs."""
     bound, bind = [], launcher.bind
 
     def record(call, roles, tensors, device):
-        bound.append(call.constants)
+        dtypes = {role: t.dtype for role, t in zip(roles, tensors, strict=True) if t is not None}
+        bound.append((call.constants, dtypes))
         return launcher.Bound(lambda tensors, addresses: None)
 
     x = torch.zeros(2, 8, dtype=torch.bfloat16, requires_grad=True)
@@ -98,7 +102,9 @@ def plain_places(option: str, value: object) -> list[str]:
 
     def differ(run, compute):
         pairs = zip(run(compute, usual), run(compute, changed), strict=True)
-        return any(a is not None and not torch.equal(a, b) for a, b in pairs)
+        return any(
+            a is not None and (a.dtype != b.dtype or not torch.equal(a, b)) for a, b in pairs
+        )
 
     places = {
         "reference.py, forward": differ(forward, reference.forward),

@@ -42,7 +42,7 @@ OTHER = {
     torch.bfloat16: torch.float32,
     torch.float32: torch.bfloat16,
     torch.float64: torch.float32,
-}  # by dtype of x: another dtype, for a residual stream or parameters
+}  # by dtype of x: another dtype, for a residual stream, parameters or the result
 
 
 def combinations(seed: int) -> list[Case]:
@@ -58,9 +58,12 @@ def combinations(seed: int) -> list[Case]:
         activation=(None, *ACTIVATIONS),
         weight_shift=(0.0, 1.0),
         rounding=ROUNDINGS,
+        out=(None, "other"),
     )
 
-    def case(center, dtype, residual, pre_bias, weight, bias, activation, weight_shift, rounding):
+    def case(
+        center, dtype, residual, pre_bias, weight, bias, activation, weight_shift, rounding, out
+    ):
         return Case(
             center=center,
             dtype=dtype,
@@ -73,6 +76,7 @@ def combinations(seed: int) -> list[Case]:
             activation=activation,
             weight_shift=weight_shift if weight else 0.0,
             rounding=rounding,
+            out_dtype=None if out is None else OTHER[dtype],
         )
 
     return [case(**one) for one in chosen]

@@ -36,8 +36,8 @@ def problem(direction="forward", n_rows=100, n_cols=1000, dtype=torch.float16, o
 def calls(asked: Problem):
     """The kernel calls of a problem."""
     program = Program(asked.center, 1e-5)
-    strides = [asked.n_cols] * (2 if asked.direction == "forward" else 3)
-    return getattr(launch, asked.direction).calls(asked, launch.plan(asked), program, *strides)
+    layouts = [launch.rows.RowLayout(asked.n_cols)] * (2 if asked.direction == "forward" else 3)
+    return getattr(launch, asked.direction).calls(asked, launch.plan(asked), program, *layouts)
 
 
 def compiled_for(asked: Problem) -> set[tuple]:

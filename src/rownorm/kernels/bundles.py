@@ -8,11 +8,42 @@ Kernel signatures stay flat, because the launcher binds arguments by name. There
 Strides and sizes are passed to kernels divided by DIVISIBILITY, the largest power of two up to 16 that divides all of
 them. Kernels multiply them with it, which tells the compiler that 16-byte accesses are aligned.
 
+Rows may be in groups, such as the heads of a token in a projection of queries, keys and values: GROUP_ROWS rows with a
+constant stride, then a gap. GROUP_ROWS is 0 where no tensor has groups.
+
 Triton turns a constant into a run-time value when a bundle with it is assigned to a plain name, so no bundle mixes
 both. A helper cannot return None in Triton 3.6, so an optional tile is a tuple of one tile or none.
 """
 
 from typing import Any, NamedTuple
+
+# Integers of the kernels. None of them may be a constant of a compiled kernel, not even 1 or a multiple of 16.
+FORWARD_INTEGERS = (
+    "x_row_stride",
+    "residual_row_stride",
+    "n_rows",
+    "n_cols",
+    "n_parts",
+    "part_blocks",
+    "x_group_gap",
+    "residual_group_gap",
+)
+BACKWARD_INTEGERS = (
+    "dy_row_stride",
+    "dh_row_stride",
+    "h_row_stride",
+    "n_rows",
+    "n_cols",
+    "n_parts",
+    "part_blocks",
+    "part_cols",
+    "n_col_blocks",
+    "rows_per_program",
+    "n_partials",
+    "dy_group_gap",
+    "dh_group_gap",
+    "h_group_gap",
+)
 
 
 class Spec(NamedTuple):
@@ -78,6 +109,7 @@ class Matrix(NamedTuple):
 
     ptr: Any  # None where the tensor is absent
     row_stride: Any  # divided by DIVISIBILITY, as in a kernel's arguments; ``memory.row_offset`` multiplies it again
+    group_gap: Any  # added after every GROUP_ROWS rows, divided in the same way; 0 where all rows have one stride
 
 
 class ParameterPointers(NamedTuple):

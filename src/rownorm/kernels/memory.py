@@ -34,9 +34,12 @@ def chunk(columns, C: tl.constexpr, TILING: tl.constexpr):
 
 
 @triton.jit
-def row_offset(matrix, row, DIVISIBILITY: tl.constexpr):
-    """Elements from the pointer of a ``Matrix`` to a row, or to several. DIVISIBILITY: see ``bundles``."""
-    return row * matrix.row_stride * DIVISIBILITY
+def row_offset(matrix, row, DIVISIBILITY: tl.constexpr, GROUP_ROWS: tl.constexpr):
+    """Elements from the pointer of a ``Matrix`` to a row, or to several. Constants: see ``bundles``."""
+    offset = row * matrix.row_stride * DIVISIBILITY
+    if GROUP_ROWS > 0:
+        offset += row // GROUP_ROWS * matrix.group_gap * DIVISIBILITY
+    return offset
 
 
 @triton.jit

@@ -66,25 +66,38 @@ def all_rows(ok):
 
 
 @triton.jit
-def refined_mean(h, inside, n):
-    """The mean of a tile's rows, ``n`` columns each, rounded once.
+def scales(squares, n):
+    """(factor, rest): the mean of deviations is ``sum(deviation * factor) * rest``, with ``factor * rest = 1 / n``.
+
+    squares: of the row. The factor is 1, so that denormal numbers lose no bits, except where the squares overflow:
+    there the sum could overflow, too.
+    """
+    share = reciprocal(n)
+    in_range = squares < float("inf")
+    return tl.where(in_range, 1.0, share), tl.where(in_range, share, 1.0)
+
+
+@triton.jit
+def refined_mean(h, inside, n, squares):
+    """The mean of a tile's rows, ``n`` columns each, rounded once. squares: see ``scales``.
 
     A sum rounds at every step. But ``h - mean`` is nearly exact even where the mean is 1e4 times the standard
     deviation, so the mean of these deviations is the rounding error of the first mean. A constant row gets its own
     value.
     """
-    share = reciprocal(n)
-    mean = tl.sum(h * share, axis=1, keep_dims=True)  # the sum of h itself could overflow
-    return mean + tl.sum(tl.where(inside, h - mean, 0.0), axis=1, keep_dims=True) * share
+    mean = tl.sum(h * reciprocal(n), axis=1, keep_dims=True)  # the sum of h itself could overflow
+    factor, rest = scales(squares, n)
+    return mean + tl.sum(tl.where(inside, (h - mean) * factor, 0.0), axis=1, keep_dims=True) * rest
 
 
 @triton.jit
-def moments_about(origin, total, squares, n):
-    """(mean, m2) of rows, from the sums of ``h - origin`` and of its squares."""
-    shift = total * reciprocal(n)
-    # Squares that overflow stay infinite, and rounding must not make a variance negative.
-    squares = tl.where(squares < float("inf"), squares - total * shift, squares)
-    return origin + shift, tl.where(squares < 0.0, 0.0, squares)
+def moments_about(origin, shift, squares, n):
+    """(mean, m2) of rows, from the mean of ``h - origin`` and the sum of its squares.
+
+    Squares that overflow stay infinite: the row has rstd 0 and a finite mean, so its ``x_hat`` is 0.
+    """
+    squares = tl.where(squares < float("inf"), squares - n * shift * shift, squares)
+    return origin + shift, tl.where(squares < 0.0, 0.0, squares)  # rounding can make it negative
 
 
 @triton.jit
@@ -101,27 +114,35 @@ def moments_about_zero(total, squares, n):
 
 
 @triton.jit
-def _sums(h):
-    """The sums of ``h`` and of its squares, for each row."""
+def _squares(h):
+    """The sum of the squares of a tuple of tiles, one tile."""
     squares = h[0] * h[0]
     for c in tl.static_range(1, len(h)):
         squares += h[c] * h[c]
-    return sum_both(add_chunks(h), squares)
+    return squares
 
 
 @triton.jit
-def _moments_about_mean(h, inside, n):
-    """(mean, m2) in two passes over the registers: the mean, then the deviations from it."""
-    share = reciprocal(n)
-    shares = ()
-    for c in tl.static_range(len(h)):
-        shares = shares + (h[c] * share,)  # the sum of h itself could overflow
-    mean = tl.sum(add_chunks(shares), axis=1, keep_dims=True)
+def _scaled_sum(h, factor):
+    """The sum of ``h * factor`` over a tuple of tiles, one tile."""
+    total = h[0] * factor
+    for c in tl.static_range(1, len(h)):
+        total += h[c] * factor
+    return total
+
+
+@triton.jit
+def _moments_about_mean(h, inside, n, squares):
+    """(mean, m2) in two passes over the registers: the mean, then the deviations from it. squares: see ``scales``."""
+    mean = tl.sum(
+        _scaled_sum(h, reciprocal(n)), axis=1, keep_dims=True
+    )  # the sum of h could overflow
+    factor, rest = scales(squares, n)
     deviations = ()
     for c in tl.static_range(len(h)):
         deviations = deviations + (tl.where(inside[c], h[c] - mean, 0.0),)
-    total, squares = _sums(deviations)
-    return moments_about(mean, total, squares, n)
+    total, squares = sum_both(_scaled_sum(deviations, factor), _squares(deviations))
+    return moments_about(mean, total * rest, squares, n)
 
 
 @triton.jit
@@ -132,10 +153,10 @@ def moments(h, inside, n_cols, SPEC: tl.constexpr, FAST_RSTD: tl.constexpr):
     """
     n = tl.cast(n_cols, SPEC.COMPUTE_DTYPE)
     if SPEC.CENTER:
-        total, squares = _sums(h)
+        total, squares = sum_both(add_chunks(h), _squares(h))
         mu, m2, mean_is_small = moments_about_zero(total, squares, n)
         if tl.sum(mean_is_small.to(tl.int32)) < h[0].shape[0]:
-            exact_mu, exact_m2 = _moments_about_mean(h, inside, n)
+            exact_mu, exact_m2 = _moments_about_mean(h, inside, n, squares)
             mu = tl.where(mean_is_small, mu, exact_mu)
             m2 = tl.where(mean_is_small, m2, exact_m2)
         return mu, inverse_std(m2, n, SPEC, FAST_RSTD)
@@ -171,8 +192,9 @@ def stored_h_moments(
         for c in tl.static_range(len(h)):
             deviation = round_to(h[c], STORED_H_DTYPE, SPEC.COMPUTE_DTYPE) - origin
             deviations = deviations + (tl.where(inside[c], deviation, 0.0),)
-        total, squares = _sums(deviations)
-        stored_mu, m2 = moments_about(origin, total, squares, n)
+        # Where a sum overflows, rstd is 0, and the row keeps its statistics.
+        total, squares = sum_both(add_chunks(deviations), _squares(deviations))
+        stored_mu, m2 = moments_about(origin, total * reciprocal(n), squares, n)
         mu = tl.where(mean_above_1_std, stored_mu, mu)
         rstd = tl.where(mean_above_1_std, inverse_std(m2, n, SPEC, FAST_RSTD), rstd)
     return mu, rstd

@@ -4,7 +4,7 @@ from . import backward, forward, native
 from .device import Device, device_of
 from .planning import Plan, force, on_change, plan
 from .problem import Problem
-from .rows import contiguous, with_row_stride
+from .rows import contiguous, with_common_layouts
 
 __all__ = [
     "Device",
@@ -18,5 +18,5 @@ __all__ = [
     "native",
     "on_change",
     "plan",
-    "with_row_stride",
+    "with_common_layouts",
 ]

@@ -19,7 +19,7 @@ from .device import device_of
 from .launcher import Call, PreparedCall, bind_all
 from .planning import MOST_PARTS, Plan, loads_dy_with_h, next_power_of_2, plan, sums_rows
 from .problem import Problem
-from .rows import alignment, allocator, compute_type, required_row_stride, rounding_type
+from .rows import RowLayout, alignment, allocator, compute_type, required_layouts, rounding_type
 
 GRADIENTS = tuple(f"d{name}" for name in Gradients._fields)
 SUMS = GRADIENTS[2:]  # over rows: those of parameters
@@ -29,17 +29,19 @@ def calls(
     problem: Problem,
     plan: Plan,
     program: Program,
-    dy_stride: int,
-    dh_stride: int,
-    h_stride: int,
+    dy: RowLayout,
+    dh: RowLayout,
+    h: RowLayout,
 ) -> list[Call]:
-    """The kernels of a plan in order, with everything but the tensors. Strides are from row to row, in elements."""
+    """The kernels of a plan in order, with everything but the tensors."""
     n_rows, n_cols = problem.n_rows, problem.n_cols
-    divisibility = alignment(n_cols, dy_stride, dh_stride, h_stride)
+    rows = {"dy": dy, "dh": dh, "h": h}
+    divisibility = alignment(
+        n_cols, *(size for one in rows.values() for size in (one.stride, one.gap))
+    )
     integers = {
-        "dy_row_stride": dy_stride // divisibility,
-        "dh_row_stride": dh_stride // divisibility,
-        "h_row_stride": h_stride // divisibility,
+        **{f"{name}_row_stride": one.stride // divisibility for name, one in rows.items()},
+        **{f"{name}_group_gap": one.gap // divisibility for name, one in rows.items()},
         "n_rows": n_rows,
         "n_cols": n_cols // divisibility,
         "n_parts": _n_parts(problem, plan),
@@ -51,6 +53,8 @@ def calls(
     }
     constants = {
         "DIVISIBILITY": divisibility,
+        "GROUP_ROWS": h.group_rows,
+        "WIDE_ROWS": problem.dtype.itemsize > 2,
         **_program_constants(problem, program),
         **_plan_constants(problem, plan),
     }
@@ -73,7 +77,7 @@ def _program_constants(problem: Problem, program: Program) -> dict[str, Any]:
         "CENTER": program.center,
         "WEIGHT_SHIFT": program.weight_shift,
         "ACTIVATION": program.activation,
-        "ROUND_X_HAT_TO": rounding_type(program, problem),
+        "ROUND_X_HAT_TO": rounding_type(program, program.result_dtype(problem.dtype), problem),
         "COMPUTE_DTYPE": compute_type(problem),
     }
 
@@ -170,11 +174,12 @@ def problem_of(
 ) -> Problem:
     """The problem of computing the wanted gradients of these rows; ``wanted`` is in the order of GRADIENTS."""
     n_cols = h.shape[-1]
+    dtypes = (dy.dtype, program.result_dtype(dy.dtype))  # of dy and dx
     return Problem(
         direction="backward",
         n_rows=h.numel() // n_cols,
         n_cols=n_cols,
-        dtype=dy.dtype,
+        dtype=max(dtypes, key=lambda dtype: dtype.itemsize),
         residual_dtype=h.dtype if has_residual else None,
         center=program.center,
         n_column_sums=sum(wanted[2:]),
@@ -193,14 +198,7 @@ def prepare(
     problem = problem_of(h, dy, has_residual, program, wanted)
     chosen = plan(problem)
     n_cols = problem.n_cols
-    steps = calls(
-        problem,
-        chosen,
-        program,
-        required_row_stride(dy),
-        n_cols if dh is None else required_row_stride(dh),
-        required_row_stride(h),
-    )
+    steps = calls(problem, chosen, program, *required_layouts(dy, dh, h))
     new = functools.partial(allocator, device=h.device)
     n_parts = steps[0].integers["n_parts"]
     allocators: dict[str, Callable[[], Tensor]] = {}
@@ -215,7 +213,8 @@ def prepare(
     for name, like, want in zip(GRADIENTS, (dy, h, pre_bias, weight, bias), wanted, strict=True):
         if not want or like is None:
             continue
-        allocators[name] = new(like.shape, like.dtype)
+        dtype = program.result_dtype(dy.dtype) if name == "dx" else like.dtype
+        allocators[name] = new(like.shape, dtype)
         if name in SUMS and steps[-1].kernel is column_sums:
             allocators[f"{name}_partial"] = new((chosen.n_programs, n_cols), rstd.dtype)
         elif name in SUMS:

@@ -17,11 +17,12 @@ from .launcher import Call, PreparedCall, bind_all
 from .planning import MOST_PARTS, Plan, plan
 from .problem import Problem
 from .rows import (
+    RowLayout,
     alignment,
     allocator,
     compute_type,
     packs,
-    required_row_stride,
+    required_layouts,
     rounding_type,
     stored_h_type,
 )
@@ -31,13 +32,15 @@ OUTPUTS = ("y", "h", "mu", "rstd")
 
 
 def calls(
-    problem: Problem, plan: Plan, program: Program, x_stride: int, residual_stride: int
+    problem: Problem, plan: Plan, program: Program, x: RowLayout, residual: RowLayout
 ) -> list[Call]:
-    """The kernels of a plan in order, with everything but the tensors. Strides are from row to row, in elements."""
-    divisibility = alignment(problem.n_cols, x_stride, residual_stride)
+    """The kernels of a plan in order, with everything but the tensors."""
+    divisibility = alignment(problem.n_cols, x.stride, residual.stride, x.gap, residual.gap)
     integers = {
-        "x_row_stride": x_stride // divisibility,
-        "residual_row_stride": residual_stride // divisibility,
+        "x_row_stride": x.stride // divisibility,
+        "residual_row_stride": residual.stride // divisibility,
+        "x_group_gap": x.gap // divisibility,
+        "residual_group_gap": residual.gap // divisibility,
         "n_rows": problem.n_rows,
         "n_cols": problem.n_cols // divisibility,
         "n_parts": _n_parts(problem, plan),
@@ -45,6 +48,7 @@ def calls(
     }
     constants = {
         "DIVISIBILITY": divisibility,
+        "GROUP_ROWS": x.group_rows,
         **_program_constants(problem, program),
         **_plan_constants(problem, plan),
     }
@@ -79,7 +83,7 @@ def _program_constants(problem: Problem, program: Program) -> dict[str, Any]:
         "EPS": program.eps,
         "WEIGHT_SHIFT": program.weight_shift,
         "ACTIVATION": program.activation,
-        "ROUND_X_HAT_TO": rounding_type(program, problem),
+        "ROUND_X_HAT_TO": rounding_type(program, problem.dtype, problem),
         "STORED_H_DTYPE": stored_h_type(program, problem),
         "COMPUTE_DTYPE": compute_type(problem),
     }
@@ -151,12 +155,10 @@ def prepare(
     """
     problem = problem_of(x, residual, pre_bias, program)
     chosen = plan(problem)
-    x_stride = required_row_stride(x)
-    residual_stride = problem.n_cols if residual is None else required_row_stride(residual)
-    steps = calls(problem, chosen, program, x_stride, residual_stride)
+    steps = calls(problem, chosen, program, *required_layouts(x, residual))
     compute = compute_dtype(x, residual)
     new = functools.partial(allocator, device=x.device)
-    allocators = {"y": new(x.shape, x.dtype)}
+    allocators = {"y": new(x.shape, program.result_dtype(x.dtype))}
     if residual is not None:
         allocators["h"] = new(x.shape, residual.dtype)
     if want_statistics:

@@ -21,7 +21,7 @@ class Problem:
     direction: Direction
     n_rows: int
     n_cols: int
-    dtype: torch.dtype  # of x
+    dtype: torch.dtype  # of x; in backward the wider one of dy and dx
     residual_dtype: torch.dtype | None  # None: no residual
     center: bool  # True for LayerNorm, False for RMSNorm
     n_column_sums: int  # backward: how many of dweight, dbias and dpre_bias are computed

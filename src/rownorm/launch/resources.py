@@ -25,7 +25,7 @@ from . import backward, forward
 from .device import Device
 from .launcher import Call, compile_for
 from .planning import Plan, plan
-from .rows import required_row_stride, stored_h_type
+from .rows import required_layouts, stored_h_type
 
 
 class Target(NamedTuple):
@@ -88,12 +88,12 @@ def compile_forward(
     problem = forward.problem_of(x, residual, pre_bias, program)
     problem = dataclasses.replace(problem, device=target.device)
     chosen = plan(problem)
-    residual_stride = problem.n_cols if residual is None else required_row_stride(residual)
-    steps = forward.calls(problem, chosen, program, required_row_stride(x), residual_stride)
+    steps = forward.calls(problem, chosen, program, *required_layouts(x, residual))
     compute = compute_dtype(x, residual)
     dtypes = {
         **_dtypes(x=x, residual=residual, pre_bias=pre_bias, weight=weight, bias=bias),
-        **_dtypes(y=x, h=residual),
+        "y": program.result_dtype(x.dtype),
+        "h": None if residual is None else residual.dtype,
         "mu": compute if program.center else None,
         "rstd": compute,
         "parts": compute,
@@ -118,14 +118,16 @@ def compile_backward(
     own_gradient = has_residual and residual.dtype != x.dtype  # type: ignore[union-attr]
     parameters = {"pre_bias": pre_bias, "weight": weight, "bias": bias}
     wanted = (True, own_gradient, *(parameter is not None for parameter in parameters.values()))
-    problem = backward.problem_of(h, x, has_residual, program, wanted)
+    dy = torch.empty_like(x, dtype=program.result_dtype(x.dtype), device="meta")
+    program = program.for_backward(x.dtype)
+    problem = backward.problem_of(h, dy, has_residual, program, wanted)
     problem = dataclasses.replace(problem, device=target.device)
     chosen = plan(problem)
-    stride = required_row_stride(h)
-    steps = backward.calls(problem, chosen, program, problem.n_cols, problem.n_cols, stride)
+    dh = None if residual is None else torch.empty_like(residual, device="meta")
+    steps = backward.calls(problem, chosen, program, *required_layouts(dy, dh, h))
     compute = compute_dtype(x, residual)
     dtypes = {
-        **_dtypes(dy=x, dh=residual, h=h, weight=weight, bias=bias),
+        **_dtypes(dy=dy, dh=residual, h=h, weight=weight, bias=bias),
         "pre_bias": None if pre_bias is None or has_residual else pre_bias.dtype,
         "mu": compute if program.center else None,
         "rstd": compute,

@@ -1,10 +1,10 @@
-"""Tensors as rows: a pointer, a row stride and their alignment; and the dtypes that kernels use for them."""
+"""Tensors as rows: a pointer, a layout and their alignment; and the dtypes that kernels use for them."""
 
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 import triton.language as tl
@@ -30,26 +30,82 @@ EMPTY_STRIDED = {
 }
 
 
-def row_stride(t: Tensor) -> int | None:
-    """Elements from one row to the next, or None where the rows have no constant stride."""
+class RowLayout(NamedTuple):
+    """Where rows are: row r begins ``r * stride + r // group_rows * gap`` elements after the first.
+
+    The heads of a token in a projection of queries, keys and values are such a group of rows.
+    """
+
+    stride: int
+    group_rows: int = 0  # 0: no groups
+    gap: int = 0
+
+    def in_groups(self, group_rows: int) -> RowLayout | None:
+        """The same rows described by groups of this size; None where that is impossible."""
+        if not self.group_rows:
+            return self._replace(group_rows=group_rows)
+        return self if self.group_rows == group_rows else None
+
+
+def row_layout(t: Tensor) -> RowLayout | None:
+    """Where the rows of ``t`` are, or None where the kernels cannot read them in place.
+
+    They can if columns have unit stride and the other dimensions collapse into at most two.
+    """
     n_cols = t.shape[-1]
     if t.is_contiguous():
-        return n_cols
+        return RowLayout(n_cols)
     if n_cols > 1 and t.stride(-1) != 1:
         return None
-    # Dimensions of size 1 do not matter. The others must be collapsible into one; the innermost has its stride.
-    dims = [
-        (size, step) for size, step in zip(t.shape[:-1], t.stride()[:-1], strict=True) if size > 1
-    ]
-    for (_, outer), (size, inner) in itertools.pairwise(dims):
-        if outer != inner * size:
-            return None
-    return dims[-1][1] if dims else n_cols
+    dims: list[
+        tuple[int, int]
+    ] = []  # (size, stride), outer to inner; dimensions of size 1 do not matter
+    for size, step in zip(t.shape[:-1], t.stride()[:-1], strict=True):
+        if size == 1:
+            continue
+        if dims and dims[-1][1] == step * size:
+            dims[-1] = (dims[-1][0] * size, step)
+        else:
+            dims.append((size, step))
+    if len(dims) > 2:
+        return None
+    if len(dims) < 2:
+        return RowLayout(dims[0][1] if dims else n_cols)
+    (_, outer), (size, inner) = dims
+    return RowLayout(inner, size, outer - size * inner)
 
 
-def with_row_stride(t: Tensor | None) -> Tensor | None:
-    """``t``, or a contiguous copy where its rows have no constant stride."""
-    return t if t is None or row_stride(t) is not None else t.contiguous()
+def common_layouts(*tensors: Tensor | None) -> tuple[RowLayout, ...] | None:
+    """The layouts of tensors with the same rows, described by groups of one size; None where that is impossible.
+
+    The layout of an absent tensor does not matter.
+    """
+    layouts = _in_common_groups(tensors)
+    return None if None in layouts else tuple(layouts)  # type: ignore[arg-type]
+
+
+def with_common_layouts(tensors: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+    """The tensors, as contiguous copies where the kernels cannot read them in place."""
+    pairs = zip(tensors, _in_common_groups(tensors), strict=True)
+    return tuple(t.contiguous() if t is not None and layout is None else t for t, layout in pairs)
+
+
+def _in_common_groups(tensors: Sequence[Tensor | None]) -> list[RowLayout | None]:
+    """The layout of each tensor, in the groups of the last tensor that has groups."""
+    layouts = [RowLayout(0) if t is None else row_layout(t) for t in tensors]
+    sizes = [layout.group_rows for layout in layouts if layout and layout.group_rows]
+    return [layout and layout.in_groups(sizes[-1] if sizes else 0) for layout in layouts]
+
+
+def required_layouts(*tensors: Tensor | None) -> tuple[RowLayout, ...]:
+    """``common_layouts``; raises where there are none."""
+    layouts = common_layouts(*tensors)
+    if layouts is None:
+        shapes = ", ".join(
+            f"shape {tuple(t.shape)}, strides {t.stride()}" for t in tensors if t is not None
+        )
+        raise ValueError(f"the kernels cannot read these rows in place: {shapes}")
+    return layouts
 
 
 def contiguous(parameter: Tensor | None) -> Tensor | None:
@@ -65,24 +121,14 @@ def alignment(*sizes: int) -> int:
     return bits & -bits
 
 
-def required_row_stride(t: Tensor) -> int:
-    """The row stride of ``t``; raises where it has none."""
-    stride = row_stride(t)
-    if stride is None:
-        raise ValueError(
-            f"rows of shape {tuple(t.shape)}, strides {t.stride()} have no constant stride"
-        )
-    return stride
-
-
 def compute_type(problem: Problem) -> tl.dtype:
     """The dtype that a kernel computes in."""
     return tl.float64 if problem.computes_in_fp64 else tl.float32
 
 
-def rounding_type(program: Program, problem: Problem) -> tl.dtype | None:
+def rounding_type(program: Program, x_dtype: torch.dtype, problem: Problem) -> tl.dtype | None:
     """The dtype that ``x_hat`` is rounded to before the weight is applied; None where it is not rounded."""
-    dtype = TRITON_DTYPE[problem.dtype]
+    dtype = TRITON_DTYPE[x_dtype]
     return dtype if program.rounding == "llama" and dtype != compute_type(problem) else None
 
 

@@ -75,9 +75,9 @@ def gradients(
 ) -> Sequence[Tensor | None]:
     """Gradients of (x, residual, pre_bias, weight, bias), those that are needed.
 
-    inputs: the fields of a ``BackwardInputs``.
+    program: of the forward pass. inputs: the fields of a ``BackwardInputs``.
     """
-    tensors = BackwardInputs(*inputs)
+    tensors, program = BackwardInputs(*inputs), program.for_backward(x_dtype)
     if residual_dtype != x_dtype:
         return backward(tensors, program, residual_dtype is not None, needs)
     return expand_shared(backward(tensors, program, True, shared_needs(needs)), needs)
@@ -176,7 +176,7 @@ def plain_backward(
 ) -> Gradients:
     """The gradients in plain PyTorch, with the statistics recomputed from h so that they can be differentiated."""
     pre_bias = None if has_residual else inputs.pre_bias
-    h = inputs.h.to(compute_dtype(inputs.h, inputs.dy))
+    h = inputs.h.to(reference.backward_dtype(inputs.h, inputs.dy, program))
     mu, rstd = reference.moments(h, pre_bias, program)
     return reference.backward(inputs._replace(mu=mu, rstd=rstd), program, has_residual, wanted)
 

@@ -29,6 +29,7 @@ def check(
     operation = f"rownorm.{'add_' if residual is not None else ''}{program.name}"
     check_options(operation, program, has_weight=weight is not None)
     _check_rows(operation, "x", x)
+    _check_out_dtype(operation, program, x, residual)
     if residual is not None:
         _check_rows(operation, "residual", residual)
         if residual.shape != x.shape:
@@ -68,6 +69,21 @@ def check_options(operation: str, program: Program, has_weight: bool) -> None:
         _unknown(operation, "activation", program.activation, (None, *ACTIVATIONS))
     if program.rounding not in ROUNDINGS:
         _unknown(operation, "rounding", program.rounding, ROUNDINGS)
+    if program.out_dtype is not None and program.out_dtype not in DTYPES:
+        raise TypeError(
+            f"{operation}: out_dtype must be one of {_names(DTYPES)}, or None for the dtype of x; "
+            f"got {program.out_dtype!r}"
+        )
+
+
+def _check_out_dtype(operation: str, program: Program, x: Tensor, residual: Tensor | None) -> None:
+    """Rows are computed in fp32 unless one of them is fp64. So an fp64 result of other rows would pretend precision."""
+    rows = (x.dtype, None if residual is None else residual.dtype)
+    if program.out_dtype == torch.float64 and torch.float64 not in rows:
+        raise ValueError(
+            f"{operation}: out_dtype float64 needs fp64 rows, because others are computed in fp32; "
+            f"got x in {x.dtype}. Convert x with .double(), or the result."
+        )
 
 
 def _check_number(operation: str, name: str, value: object) -> None:
@@ -84,9 +100,8 @@ def _check_tensor(operation: str, name: str, value: object) -> None:
     if not isinstance(value, Tensor):
         raise TypeError(f"{operation}: {name} must be a torch.Tensor; got {type(value).__name__}")
     if value.dtype not in DTYPES:
-        allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
         raise TypeError(
-            f"{operation}: {name} must be one of {allowed}; got {value.dtype}. "
+            f"{operation}: {name} must be one of {_names(DTYPES)}; got {value.dtype}. "
             "Convert it with .to(torch.float32)."
         )
     if value.layout != torch.strided:
@@ -114,6 +129,10 @@ def _check_device(operation: str, name: str, value: Tensor, x: Tensor) -> None:
             f"{operation}: {name} must be on the device of x, {x.device}; got {value.device}. "
             f"Move it with {name}.to(x.device)."
         )
+
+
+def _names(dtypes: Sequence[torch.dtype]) -> str:
+    return ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
 
 
 def _unknown(operation: str, option: str, value: object, known: Sequence[object]) -> NoReturn:

@@ -113,7 +113,7 @@ def forward(
     ):
         mu, rstd = reference.stored_h_moments(stored_h, mu, rstd, program)
     return ForwardOutputs(
-        y=reference.activate(z, program.activation).to(x.dtype),
+        y=reference.activate(z, program.activation).to(program.result_dtype(x.dtype)),
         h=stored_h,
         mu=None if mu is None else mu.squeeze(-1),
         rstd=rstd.squeeze(-1),
@@ -134,6 +134,7 @@ def backward(
     if h.device.type != "cpu" or program.activation is not None or rounds_twice:
         return reference.backward(inputs, program, has_residual, wanted)
     x_wanted, residual_wanted, pre_bias_wanted, weight_wanted, bias_wanted = wanted
+    x_dtype = program.result_dtype(dy.dtype)
     row = reference.prologue(h, None, None if has_residual else pre_bias).to(rstd.dtype)
     factor = reference.scale(weight, program, row.dtype)
     dz, rstd = dy.to(row.dtype), rstd.unsqueeze(-1)
@@ -157,7 +158,7 @@ def backward(
         )
     else:
         x_hat = row * rstd
-        rounded = x_hat.to(dy.dtype).to(row.dtype) if program.rounding == "llama" else x_hat
+        rounded = x_hat.to(x_dtype).to(row.dtype) if program.rounding == "llama" else x_hat
         dweight = _column_sum(dz * rounded) if weight_wanted else None
         dbias = _column_sum(dz) if bias_wanted else None
         g = dz if factor is None else dz * factor
@@ -166,7 +167,7 @@ def backward(
     if dh is not None and dx is not None:
         dx = dx + dh.to(dx.dtype)
     return Gradients(
-        x=dx.to(dy.dtype) if x_wanted else None,
+        x=dx.to(x_dtype) if x_wanted else None,
         residual=dx.to(h.dtype) if residual_wanted else None,
         pre_bias=_rounded(_column_sum(dx), pre_bias) if pre_bias_wanted else None,
         weight=_rounded(dweight, weight) if weight_wanted else None,

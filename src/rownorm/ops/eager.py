@@ -30,6 +30,8 @@ from .fast_path import (
     BACKWARD_CONDITIONS,
     can_skip_dispatcher,
     can_skip_dispatcher_in_backward,
+    is_profiler_enabled,
+    profiled,
     saved_tensors_hooks,
 )
 
@@ -95,8 +97,16 @@ class _EagerNorm(SingleLevelFunction):
         return (*call(inputs, addresses), None)
 
 
-# The engine calls ``apply`` of a node. The inherited one would only look up ``backward``.
-_EagerNorm._backward_cls.apply = _EagerNorm.backward  # type: ignore[attr-defined]
+def _apply(ctx, dy, dh=None):  # type: ignore[no-untyped-def]
+    """What the engine calls of a node: ``backward``, with an entry in a profiler's trace."""
+    if is_profiler_enabled():
+        with profiled("rownorm::norm_backward"):
+            return _backward(ctx, dy, dh)
+    return _backward(ctx, dy, dh)
+
+
+# The inherited one would only look up ``backward``.
+_EagerNorm._backward_cls.apply = _apply  # type: ignore[attr-defined]
 
 eager_norm = _EagerNorm.apply  # type: ignore[attr-defined]
 # The Python functions, which the C functions of _install_native replace and fall back to.
@@ -138,7 +148,7 @@ def _find_backward(ctx: Any, inputs: tuple[Any, ...]) -> tuple[execute.PreparedC
     x.
     """
     *_, options, x_dtype, residual_dtype = ctx.forward_state
-    tensors, program = BackwardInputs(*inputs), Program(*options)
+    tensors, program = BackwardInputs(*inputs), Program(*options).for_backward(x_dtype)
     needs = ctx.needs_input_grad[:5]
     if residual_dtype != x_dtype:
         return execute.find_backward(tensors, program, residual_dtype is not None, needs), False
@@ -165,13 +175,17 @@ def _install_native(launch: Any) -> None:
     module.use(
         forward_calls=execute._forward_calls,
         forward_in_python=_forward,
-        backward_in_python=_backward,
+        backward_in_python=_EagerNorm.backward,
+        record_backward=_apply,
+        is_profiler_enabled=is_profiler_enabled,
         find_backward=find_backward,
         backward_conditions=BACKWARD_CONDITIONS,
         forward_ad=forward_ad,
         saved_tensors_hooks=saved_tensors_hooks,
     )
     module.use_key_fields(call_key.FIELDS)
+    global _backward
+    _backward = module.unrecorded_backward
     _EagerNorm.forward = module.forward  # type: ignore[method-assign]
     _EagerNorm._backward_cls.apply = module.apply  # type: ignore[attr-defined]
 

@@ -151,18 +151,16 @@ def takes_kernels(x: Tensor) -> bool:
 
 def _are_readable(inputs: tuple[Any, ...], n_rows: int) -> bool:
     """Whether the kernels can read these tensors without a copy. The first ``n_rows`` have rows."""
-    row_stride = launch_layer().rows.row_stride
     rows, parameters = inputs[:n_rows], inputs[n_rows:]
-    return all(t is None or row_stride(t) is not None for t in rows) and all(
-        t is None or t.is_contiguous() for t in parameters
-    )
+    readable = launch_layer().rows.common_layouts(*rows) is not None
+    return readable and all(t is None or t.is_contiguous() for t in parameters)
 
 
 def _readable(inputs: tuple[Any, ...], n_rows: int) -> tuple[Any, ...]:
     """The same tensors, copied where the kernels cannot read them."""
     launch = launch_layer()
     rows, parameters = inputs[:n_rows], inputs[n_rows:]
-    return (*map(launch.with_row_stride, rows), *map(launch.contiguous, parameters))
+    return (*launch.with_common_layouts(rows), *map(launch.contiguous, parameters))
 
 
 def store(calls: dict[Any, Any], key: Any, call: Any) -> Any:

@@ -1,7 +1,13 @@
 """When a call may skip PyTorch's dispatcher.
 
-The dispatcher lets tracers, transforms, modes, tensor subclasses, autocast and profilers intercept an operator. When
-none of them is active, a call can go straight to its kernel, which saves several microseconds.
+The dispatcher lets tracers, transforms, modes and tensor subclasses intercept an operator. When none of them is active,
+a call can go straight to its kernel, which saves several microseconds. Three settings that are on during whole training
+steps do not need the dispatcher either:
+
+    autocast            ``autocast`` changes the options of a call as the dispatcher would
+    profilers           the call records itself: ``profiled``
+    a default device    a function mode that changes only functions that allocate: ``default_device_is_set``. While it
+                        is on, every attribute of a tensor costs a call of Python, so it is disabled inside.
 """
 
 from __future__ import annotations
@@ -10,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
+from torch.utils._device import DeviceContext
 
 
 def _assume_active(*_: object) -> bool:
@@ -22,11 +29,16 @@ _PLAIN = frozenset((Tensor, Parameter))
 _is_traced = torch.compiler.is_dynamo_compiling
 _is_grad_enabled = torch.is_grad_enabled
 _dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", _assume_active)
-_function_modes = getattr(torch._C, "_len_torch_function_stack", _assume_active)
+# False where function modes are disabled, even if there are some.
+_function_modes = getattr(torch._C, "_is_torch_function_mode_enabled", _assume_active)
 _transforms = getattr(torch._C, "_are_functorch_transforms_active", _assume_active)
 _jit_trace = getattr(torch._C, "_is_tracing", _assume_active)
-_autocast = getattr(torch._C, "_is_any_autocast_enabled", _assume_active)
-_profiler = getattr(torch.autograd, "_profiler_enabled", _assume_active)
+is_autocast_enabled = torch._C._is_any_autocast_enabled
+is_profiler_enabled = torch._C._autograd._profiler_enabled
+profiled = (
+    torch._C._profiler._RecordFunctionFast
+)  # ``with profiled(name):`` the block is an operator in the trace
+disable_function_modes = torch._C.DisableTorchFunction
 saved_tensors_hooks = getattr(
     torch._C._autograd, "_top_saved_tensors_default_hooks", _assume_active
 )
@@ -50,8 +62,6 @@ def can_skip_dispatcher(
         or _function_modes()
         or _transforms()
         or _jit_trace()
-        or _autocast()
-        or _profiler()
         or forward_ad._current_level >= 0
         or type(x) not in _PLAIN
         or x.is_neg()
@@ -63,14 +73,13 @@ def can_skip_dispatcher(
 
 
 def can_skip_dispatcher_in_backward(dy: Tensor, dh: Tensor | None) -> bool:
-    """The same for incoming gradients, where no second derivative is wanted. Autocast does not change gradients."""
+    """The same for incoming gradients, where no second derivative is wanted."""
     return not (
         _is_traced()
         or _is_grad_enabled()
         or _dispatch_modes()
         or _function_modes()
         or _transforms()
-        or _profiler()
         or forward_ad._current_level >= 0
         or type(dy) is not Tensor
         or dy.is_neg()
@@ -85,8 +94,15 @@ BACKWARD_CONDITIONS = (
     _dispatch_modes,
     _function_modes,
     _transforms,
-    _profiler,
 )
+
+
+def default_device_is_set() -> bool:
+    """Whether ``torch.set_default_device`` or ``with torch.device(...)`` is in effect, and no other function mode."""
+    if not _function_modes():
+        return False
+    modes = range(torch._C._len_torch_function_stack())
+    return all(type(torch._C._get_function_stack_at(i)) is DeviceContext for i in modes)
 
 
 def is_forward_mode_active() -> bool:

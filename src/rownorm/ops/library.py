@@ -24,6 +24,7 @@ from .. import reference
 from ..program import DEFAULT_EPS, Program
 from ..reference import BackwardInputs, Gradients, compute_dtype
 from . import execute
+from .autocast import IS_CAST, autocast_program
 from .autograd import (
     differentiable_backward,
     differentiable_forward,
@@ -109,7 +110,8 @@ def _register_norm_forward() -> None:
         rstd = x.new_empty(x.shape[:-1], dtype=compute_dtype(x, residual))
         h = None if residual is None else residual.new_empty(residual.shape)
         mu = torch.empty_like(rstd) if program.center else None
-        return _none_as_empty((x.new_empty(x.shape), h, mu, rstd), x)
+        y = x.new_empty(x.shape, dtype=program.result_dtype(x.dtype))
+        return _none_as_empty((y, h, mu, rstd), x)
 
     forward_below_autograd = _for_autograd(forward)
 
@@ -146,9 +148,15 @@ def _register_norm_backward() -> None:
 
     def fake(*args: Any) -> tuple[Tensor, ...]:
         dy, _, h, *parameters = args[:6]
-        like, wanted = (dy, h, *parameters), args[-1]
+        _, program, _, wanted = unpack(args)
+        dtypes = (
+            program.result_dtype(dy.dtype),
+            h.dtype,
+            *(None if t is None else t.dtype for t in parameters),
+        )
         gradients = [
-            t.new_empty(t.shape) if want else None for t, want in zip(like, wanted, strict=True)
+            t.new_empty(t.shape, dtype=dtype) if want else None
+            for t, dtype, want in zip((dy, h, *parameters), dtypes, wanted, strict=True)
         ]
         return _none_as_empty(gradients, dy)
 
@@ -204,7 +212,7 @@ def _register_norm(name: str) -> None:
 
     def fake(x, residual, pre_bias, weight, bias, program):  # type: ignore[no-untyped-def]
         check(x, residual, pre_bias, weight, bias, program)
-        y = x.new_empty(x.shape)
+        y = x.new_empty(x.shape, dtype=program.result_dtype(x.dtype))
         return (y, residual.new_empty(residual.shape)) if has_residual else y
 
     forward_below_autograd = _for_autograd(forward)
@@ -218,15 +226,13 @@ def _register_norm(name: str) -> None:
         return _below_autograd(redispatch)(*args)
 
     def autocast(x: Tensor, *args: Any) -> Any:
-        # Under autocast torch computes its norms in fp32, and returns fp32. Kernels convert parameters and residual
-        # to fp32 anyway; the residual stream keeps its own dtype, as in an addition.
+        *tensors, program = args
         key = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
         with torch._C._ExcludeDispatchKeyGuard(key):
-            return redispatch(x.float() if x.dtype in (torch.float16, torch.bfloat16) else x, *args)
+            return redispatch(x, *tensors, autocast_program(x.dtype, program))  # type: ignore[call-arg]
 
     _register(name, adapt(real), adapt(fake), adapt(autograd))
-    # Only where torch casts its own norm: layer_norm in every version, rms_norm from 2.12 on.
-    if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{norm}", "AutocastCUDA"):
+    if IS_CAST[norm == "layer_norm"]:
         library.impl(name, adapt(autocast), "AutocastCUDA")
 
 

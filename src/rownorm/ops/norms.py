@@ -13,10 +13,26 @@ from torch import Tensor
 
 from ..program import Program
 from . import execute, library
+from .autocast import autocast_options
 from .autograd import needs_gradient
 from .checks import check
 from .eager import eager_norm
-from .fast_path import can_skip_dispatcher
+from .fast_path import (
+    can_skip_dispatcher,
+    default_device_is_set,
+    disable_function_modes,
+    is_autocast_enabled,
+    is_profiler_enabled,
+    profiled,
+)
+
+# The operators by ``center`` and whether there is a residual, as a profiler shows them.
+_OPERATORS = {
+    (True, False): "rownorm::layer_norm",
+    (True, True): "rownorm::add_layer_norm",
+    (False, False): "rownorm::rms_norm",
+    (False, True): "rownorm::add_rms_norm",
+}
 
 
 def layer_norm(
@@ -29,15 +45,17 @@ def layer_norm(
     weight_shift: float = 0.0,
     activation: str | None = None,
     rounding: str = "once",
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Normalize each row to mean 0 and variance 1: ``y = (h - mean(h)) / sqrt(var(h) + eps) * weight + bias``.
 
     x: (..., n_cols); weight, bias, pre_bias: (n_cols,) or None. ``h`` is ``x + pre_bias``. The scale is ``weight +
     weight_shift``. ``activation`` is applied last: "relu", "silu", "gelu" or "gelu_tanh". Statistics in fp32 (fp64 for
-    fp64), one rounding, to ``x.dtype``; with ``rounding="llama"`` the normalized row is rounded to ``x.dtype`` before
-    the weight is applied, too.
+    fp64), one rounding, to ``out_dtype``, which is ``x.dtype`` unless it is given; with ``rounding="llama"`` the
+    normalized row is rounded to ``x.dtype`` before the weight is applied, too. Every gradient has the dtype of its
+    tensor.
     """
-    options = (True, eps, weight_shift, activation, rounding)
+    options = (True, eps, weight_shift, activation, rounding, out_dtype)
     return _norm(x, None, pre_bias, weight, bias, options)
 
 
@@ -51,13 +69,14 @@ def rms_norm(
     weight_shift: float = 0.0,
     activation: str | None = None,
     rounding: str = "once",
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Divide each row by its root mean square: ``y = h / sqrt(mean(h^2) + eps) * weight + bias``.
 
     Arguments as for ``layer_norm``. Models that store ``weight - 1`` pass ``weight_shift=1.0``. ``rounding="llama"``
     gives the same numbers as the Llama models of transformers.
     """
-    options = (False, eps, weight_shift, activation, rounding)
+    options = (False, eps, weight_shift, activation, rounding, out_dtype)
     return _norm(x, None, pre_bias, weight, bias, options)
 
 
@@ -72,14 +91,15 @@ def add_layer_norm(
     weight_shift: float = 0.0,
     activation: str | None = None,
     rounding: str = "once",
+    out_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
     """``h = x + pre_bias + residual``, ``y = layer_norm(h)``, in one pass; returns ``(y, h)``.
 
-    x, residual: (..., n_cols). ``y`` has the dtype of x; ``h``, the new residual stream, has the dtype of the residual.
-    ``y`` is computed from ``h`` before it is rounded; the gradient is the one at the ``h`` that is returned. Other
-    arguments as for ``layer_norm``.
+    x, residual: (..., n_cols). ``y`` has the dtype of x, or ``out_dtype``; ``h``, the new residual stream, has the
+    dtype of the residual. ``y`` is computed from ``h`` before it is rounded; the gradient is the one at the ``h`` that
+    is returned. Other arguments as for ``layer_norm``.
     """
-    options = (True, eps, weight_shift, activation, rounding)
+    options = (True, eps, weight_shift, activation, rounding, out_dtype)
     return _norm(x, _required(residual, "layer_norm"), pre_bias, weight, bias, options)
 
 
@@ -94,13 +114,14 @@ def add_rms_norm(
     weight_shift: float = 0.0,
     activation: str | None = None,
     rounding: str = "once",
+    out_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
     """``h = x + pre_bias + residual``, ``y = rms_norm(h)``, in one pass; returns ``(y, h)``.
 
-    x, residual: (..., n_cols). ``y`` has the dtype of x; ``h``, the new residual stream, has the dtype of the residual.
-    ``y`` is computed from ``h`` before it is rounded. Other arguments as for ``rms_norm``.
+    x, residual: (..., n_cols). ``y`` has the dtype of x, or ``out_dtype``; ``h``, the new residual stream, has the
+    dtype of the residual. ``y`` is computed from ``h`` before it is rounded. Other arguments as for ``rms_norm``.
     """
-    options = (False, eps, weight_shift, activation, rounding)
+    options = (False, eps, weight_shift, activation, rounding, out_dtype)
     return _norm(x, _required(residual, "rms_norm"), pre_bias, weight, bias, options)
 
 
@@ -117,15 +138,15 @@ def _norm(
     options: the fields of a Program in a plain tuple. A Program costs more to build, so the fast path has none.
     """
     if can_skip_dispatcher(x, residual, pre_bias, weight, bias):
-        if needs_gradient(x, residual, pre_bias, weight, bias):
-            return eager_norm(x, residual, pre_bias, weight, bias, options)
-        inputs = (x, residual, pre_bias, weight, bias)
-        outputs = execute.forward_in_c(inputs, options, False) if x.is_cpu else None
-        if outputs is None:
-            call, addresses = execute.find_forward(inputs, options, False)
-            outputs = call(inputs, addresses)
-        y, h, _, _ = outputs
-        return y if residual is None else (y, h)
+        if is_autocast_enabled():
+            options = autocast_options(x, options)
+        if is_profiler_enabled():
+            with profiled(_OPERATORS[options[0], residual is not None]):
+                return _direct(x, residual, pre_bias, weight, bias, options)
+        return _direct(x, residual, pre_bias, weight, bias, options)
+    if default_device_is_set():
+        with disable_function_modes():
+            return _norm(x, residual, pre_bias, weight, bias, options)
     program = Program(*options)
     if not torch.compiler.is_compiling():
         check(x, residual, pre_bias, weight, bias, program)
@@ -134,6 +155,26 @@ def _norm(
         return operator(x, weight, bias, pre_bias, **program.keywords())
     operator = getattr(library.operators, f"add_{program.name}")
     return operator(x, residual, weight, bias, pre_bias, **program.keywords())
+
+
+def _direct(
+    x: Tensor,
+    residual: Tensor | None,
+    pre_bias: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    options: tuple[Any, ...],
+) -> Any:
+    """As ``_norm``, without the dispatcher."""
+    if needs_gradient(x, residual, pre_bias, weight, bias):
+        return eager_norm(x, residual, pre_bias, weight, bias, options)
+    inputs = (x, residual, pre_bias, weight, bias)
+    outputs = execute.forward_in_c(inputs, options, False) if x.is_cpu else None
+    if outputs is None:
+        call, addresses = execute.find_forward(inputs, options, False)
+        outputs = call(inputs, addresses)
+    y, h, _, _ = outputs
+    return y if residual is None else (y, h)
 
 
 def _required(residual: Tensor, norm: str) -> Tensor:

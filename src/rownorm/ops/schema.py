@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import Any, get_type_hints
 
+import torch
+
 from ..program import Program
 
 # The schema language's name of a type.
-_TYPES: dict[Any, str] = {bool: "bool", float: "float", str: "str", str | None: "str?"}
+_TYPES: dict[Any, str] = {
+    bool: "bool",
+    float: "float",
+    str: "str",
+    str | None: "str?",
+    torch.dtype | None: "ScalarType?",
+}
 
 
 def program_arguments() -> str:

@@ -246,3 +246,20 @@ def test_nothing_leaks_from_training(residual, eager_in_c):
         eager_in_c.launched.clear()
 
     assert leaked_blocks(repeat) < 0.5
+
+
+def test_a_default_device_and_a_profiler_stay_in_c(eager_in_c):
+    """Python only opens the entry of the profiler, and disables the mode of the default device."""
+    inputs = tensors()
+    expected = torch.autograd.grad(norm(True, inputs), inputs, torch.ones_like(inputs[0]))
+    eager_in_c.in_python.clear()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        y = norm(True, inputs)
+        assert_same(torch.autograd.grad(y, inputs, torch.ones_like(y)), expected)
+    assert eager_in_c.in_python == []
+    names = [event.name for event in profile.events() if event.name.startswith("rownorm::")]
+    assert names == ["rownorm::layer_norm", "rownorm::norm_backward"]
+    with torch.device("meta"):
+        y = norm(True, inputs)
+        assert_same(torch.autograd.grad(y, inputs, torch.ones_like(y)), expected)
+    assert eager_in_c.in_python == []

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from ..bundles import BACKWARD_INTEGERS
+
 
 class SumPointers(NamedTuple):
     """Where a sum over rows is stored."""
@@ -54,7 +56,7 @@ def _add_partial_sums(
     tl.store(final_ptr + cols, final.to(final_ptr.dtype.element_ty), mask=ok)
 
 
-@triton.jit(do_not_specialize=["n_partials", "n_cols"])
+@triton.jit(do_not_specialize=BACKWARD_INTEGERS)
 def column_sums(
     dpre_bias_partial_ptr,
     dweight_partial_ptr,

@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 
 from ..activations import is_precise
-from ..bundles import Matrix, ParameterPointers, Spec, Statistics
+from ..bundles import BACKWARD_INTEGERS, Matrix, ParameterPointers, Spec, Statistics
 from ..exchange.grid import Messages, fetch, open_slots, received_sums, send
 from ..gradient import gradient_before_affine, store_dx
 from ..memory import (
@@ -56,11 +56,12 @@ def _load_part(
     row_ok,
     CENTER: tl.constexpr,
     DIVISIBILITY: tl.constexpr,
+    GROUP_ROWS: tl.constexpr,
     UNPACK_PAIRS: tl.constexpr,
 ):
     """(dy, h - mu, rstd) of a part of a row; 0 where there is no such row. row_ok: (1, 1)."""
-    dy_row = row_offset(part.dy_rows, row, DIVISIBILITY)
-    h_row = row_offset(part.h_rows, row, DIVISIBILITY)
+    dy_row = row_offset(part.dy_rows, row, DIVISIBILITY, GROUP_ROWS)
+    h_row = row_offset(part.h_rows, row, DIVISIBILITY, GROUP_ROWS)
     row_tile = row + tl.arange(0, 1)[:, None]
     ok = row_ok & part.col_ok
     rstd = tl.load(part.statistics.rstd_ptr + row_tile, mask=row_ok, other=0.0)
@@ -75,17 +76,7 @@ def _load_part(
         return dy, h, rstd
 
 
-@triton.jit(
-    do_not_specialize=[
-        "dy_row_stride",
-        "dh_row_stride",
-        "h_row_stride",
-        "n_rows",
-        "n_cols",
-        "n_parts",
-        "part_cols",
-    ]
-)
+@triton.jit(do_not_specialize=BACKWARD_INTEGERS)
 def backward_grid(
     dy_ptr,
     dh_ptr,
@@ -111,7 +102,11 @@ def backward_grid(
     n_cols,
     n_parts,
     part_cols,
+    dy_group_gap,
+    dh_group_gap,
+    h_group_gap,
     DIVISIBILITY: tl.constexpr,  # of strides, n_cols and part_cols, which are passed divided by it
+    GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
     CENTER: tl.constexpr,
     WEIGHT_SHIFT: tl.constexpr,
     ACTIVATION: tl.constexpr,
@@ -137,13 +132,13 @@ def backward_grid(
     lanes = tl.arange(0, BLOCK_COLS)[None, :]
     cols = rank * part_cols + lanes
     col_ok = in_range(lanes, tl.minimum(part_cols, n_cols - rank * part_cols), EVEN_COLS)
-    dh_rows = Matrix(dh_ptr, dh_row_stride)
+    dh_rows = Matrix(dh_ptr, dh_row_stride, dh_group_gap)
     part = _Part(
         cols,
         col_ok,
         load_parameter(pre_bias_ptr, cols, col_ok),
-        Matrix(dy_ptr, dy_row_stride),
-        Matrix(h_ptr, h_row_stride),
+        Matrix(dy_ptr, dy_row_stride, dy_group_gap),
+        Matrix(h_ptr, h_row_stride, h_group_gap),
         Statistics(mu_ptr, rstd_ptr),
     )
     parameters = load_parameters(ParameterPointers(weight_ptr, bias_ptr), cols, col_ok)
@@ -161,7 +156,9 @@ def backward_grid(
         # The row of this turn: send its sums.
         row = first_row + turn * rows_per_turn
         row_ok = tl.arange(0, 1)[:, None] < n_rows - row
-        dy, deviation, rstd = _load_part(part, row, row_ok, CENTER, DIVISIBILITY, UNPACK_PAIRS)
+        dy, deviation, rstd = _load_part(
+            part, row, row_ok, CENTER, DIVISIBILITY, GROUP_ROWS, UNPACK_PAIRS
+        )
         x_hat = deviation * rstd
         rounded_x_hat, dz, g = gradient_before_affine(dy, x_hat, parameters, 0, SPEC, PRECISE)
         if CENTER:
@@ -183,7 +180,9 @@ def backward_grid(
         row -= PIPELINE_DEPTH * rows_per_turn
         row_ok = tl.arange(0, 1)[:, None] < tl.where(row >= 0, n_rows - row, 0)
         a, b = received_sums(words, slots, turn, messages, row, BLOCK_PARTS, NUM_WARPS)
-        dy, deviation, rstd = _load_part(part, row, row_ok, CENTER, DIVISIBILITY, UNPACK_PAIRS)
+        dy, deviation, rstd = _load_part(
+            part, row, row_ok, CENTER, DIVISIBILITY, GROUP_ROWS, UNPACK_PAIRS
+        )
         _, _, g = gradient_before_affine(dy, deviation * rstd, parameters, 0, SPEC, PRECISE)
         # rstd * (g - b - a * x_hat), arranged so that each element takes as few instructions as possible. The fma says
         # which of two products is not rounded, so the result does not depend on what else is computed.
@@ -193,7 +192,7 @@ def backward_grid(
         dx = tl.fma(g, tl.broadcast_to(rstd, g.shape), dx)
         ok = row_ok & col_ok
         if dh_ptr is not None:
-            dh_row = row_offset(dh_rows, row, DIVISIBILITY)
+            dh_row = row_offset(dh_rows, row, DIVISIBILITY, GROUP_ROWS)
             dx += load_pipelined(dh_ptr + dh_row + cols, ok, tl.float32, UNPACK_PAIRS)
         store_dx(dx_ptr, dresidual_ptr, row * n_cols + cols, dx, ok)
         if dpre_bias_ptr is not None:

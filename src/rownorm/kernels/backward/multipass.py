@@ -16,9 +16,9 @@ import triton
 import triton.language as tl
 
 from ..activations import is_precise
-from ..bundles import ParameterPointers, Spec
+from ..bundles import BACKWARD_INTEGERS, Matrix, ParameterPointers, Spec
 from ..gradient import gradient_before_affine, store_dx
-from ..memory import load_parameter, load_parameters, widen
+from ..memory import load_parameter, load_parameters, row_offset, widen
 
 
 @triton.jit
@@ -27,16 +27,7 @@ def _load(pointers, ok, COMPUTE_DTYPE: tl.constexpr):
     return widen(tl.load(pointers, mask=ok, other=0.0), COMPUTE_DTYPE)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "dy_row_stride",
-        "h_row_stride",
-        "n_rows",
-        "n_cols",
-        "n_parts",
-        "part_blocks",
-    ]
-)
+@triton.jit(do_not_specialize=BACKWARD_INTEGERS)
 def backward_sums(
     dy_ptr,
     h_ptr,
@@ -52,7 +43,11 @@ def backward_sums(
     n_cols,
     n_parts,
     part_blocks,
-    DIVISIBILITY: tl.constexpr,  # of strides and n_cols, which are passed divided by it: see ``bundles``
+    dy_group_gap,
+    h_group_gap,
+    DIVISIBILITY: tl.constexpr,  # of strides, gaps and n_cols, which are passed divided by it: see ``bundles``
+    GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
+    WIDE_ROWS: tl.constexpr,  # whether dy or dx has more than 16 bits
     CENTER: tl.constexpr,
     WEIGHT_SHIFT: tl.constexpr,
     ACTIVATION: tl.constexpr,
@@ -63,13 +58,15 @@ def backward_sums(
     """A program computes both sums of one part of one row. Constants without a comment: see ``bundles``."""
     SPEC: tl.constexpr = Spec(CENTER, None, WEIGHT_SHIFT, ACTIVATION, ROUND_X_HAT_TO, COMPUTE_DTYPE)
     # The dtypes of these tensors are those of their gradients.
-    PRECISE: tl.constexpr = is_precise(dy_ptr, h_ptr, pre_bias_ptr, weight_ptr, bias_ptr)
+    PRECISE: tl.constexpr = WIDE_ROWS or is_precise(h_ptr, pre_bias_ptr, weight_ptr, bias_ptr)
     pid = tl.program_id(0).to(tl.int64)
     row = pid // n_parts
     first_col = (pid % n_parts).to(tl.int32) * part_blocks * BLOCK_COLS
     end_col = tl.minimum(first_col + part_blocks * BLOCK_COLS, n_cols * DIVISIBILITY)
-    h_row = row * h_row_stride * DIVISIBILITY
-    dy_row = row * dy_row_stride * DIVISIBILITY
+    h_rows = Matrix(h_ptr, h_row_stride, h_group_gap)
+    dy_rows = Matrix(dy_ptr, dy_row_stride, dy_group_gap)
+    h_row = row_offset(h_rows, row, DIVISIBILITY, GROUP_ROWS)
+    dy_row = row_offset(dy_rows, row, DIVISIBILITY, GROUP_ROWS)
     parameter_pointers = ParameterPointers(weight_ptr, bias_ptr)
     rstd = tl.load(rstd_ptr + row)
     mu = tl.load(mu_ptr + row) if CENTER else tl.zeros_like(rstd)
@@ -98,18 +95,7 @@ def backward_sums(
         tl.store(slot + offset, tl.sum(sum_g, axis=1, keep_dims=True))
 
 
-@triton.jit(
-    do_not_specialize=[
-        "dy_row_stride",
-        "dh_row_stride",
-        "h_row_stride",
-        "n_rows",
-        "n_cols",
-        "n_parts",
-        "n_col_blocks",
-        "rows_per_program",
-    ]
-)
+@triton.jit(do_not_specialize=BACKWARD_INTEGERS)
 def backward_apply(
     dy_ptr,
     dh_ptr,
@@ -133,7 +119,12 @@ def backward_apply(
     n_parts,
     n_col_blocks,
     rows_per_program,
+    dy_group_gap,
+    dh_group_gap,
+    h_group_gap,
     DIVISIBILITY: tl.constexpr,
+    GROUP_ROWS: tl.constexpr,
+    WIDE_ROWS: tl.constexpr,
     CENTER: tl.constexpr,
     WEIGHT_SHIFT: tl.constexpr,
     ACTIVATION: tl.constexpr,
@@ -144,11 +135,14 @@ def backward_apply(
 ):
     """A program computes BLOCK_COLS columns of ``rows_per_program`` rows. Constants as in ``backward_sums``."""
     SPEC: tl.constexpr = Spec(CENTER, None, WEIGHT_SHIFT, ACTIVATION, ROUND_X_HAT_TO, COMPUTE_DTYPE)
-    PRECISE: tl.constexpr = is_precise(dy_ptr, h_ptr, pre_bias_ptr, weight_ptr, bias_ptr)
+    PRECISE: tl.constexpr = WIDE_ROWS or is_precise(h_ptr, pre_bias_ptr, weight_ptr, bias_ptr)
     n_cols = n_cols * DIVISIBILITY
     n = tl.cast(n_cols, COMPUTE_DTYPE)
     pid = tl.program_id(0)
     group = pid // n_col_blocks
+    dy_rows = Matrix(dy_ptr, dy_row_stride, dy_group_gap)
+    dh_rows = Matrix(dh_ptr, dh_row_stride, dh_group_gap)
+    h_rows = Matrix(h_ptr, h_row_stride, h_group_gap)
     cols = (pid % n_col_blocks) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
     ok = cols < n_cols
     pre_bias = load_parameter(pre_bias_ptr, cols, ok)
@@ -162,11 +156,11 @@ def backward_apply(
 
     first_row = tl.cast(group, tl.int64) * rows_per_program
     for row in range(first_row, tl.minimum(first_row + rows_per_program, n_rows)):
-        h_row = row * h_row_stride * DIVISIBILITY
+        h_row = row_offset(h_rows, row, DIVISIBILITY, GROUP_ROWS)
         h = _load(h_ptr + h_row + cols, ok, COMPUTE_DTYPE)
         if len(pre_bias) > 0:
             h += widen(pre_bias[0], COMPUTE_DTYPE)
-        dy_row = row * dy_row_stride * DIVISIBILITY
+        dy_row = row_offset(dy_rows, row, DIVISIBILITY, GROUP_ROWS)
         dy = _load(dy_ptr + dy_row + cols, ok, COMPUTE_DTYPE)
         rstd = tl.load(rstd_ptr + row)
         mu = tl.load(mu_ptr + row) if CENTER else tl.zeros_like(rstd)
@@ -181,7 +175,7 @@ def backward_apply(
             dx -= tl.sum(sum_g, axis=1, keep_dims=True) / n
         dx *= rstd
         if dh_ptr is not None:
-            dh_row = row * dh_row_stride * DIVISIBILITY
+            dh_row = row_offset(dh_rows, row, DIVISIBILITY, GROUP_ROWS)
             dx += _load(dh_ptr + dh_row + cols, ok, COMPUTE_DTYPE)
 
         store_dx(dx_ptr, dresidual_ptr, row * n_cols + cols, dx, ok)

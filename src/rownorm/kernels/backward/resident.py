@@ -18,7 +18,15 @@ import triton.language as tl
 
 from ..activations import is_precise
 from ..affine import x_hat_chunks
-from ..bundles import Columns, Matrix, ParameterPointers, Spec, Statistics, Tiling
+from ..bundles import (
+    BACKWARD_INTEGERS,
+    Columns,
+    Matrix,
+    ParameterPointers,
+    Spec,
+    Statistics,
+    Tiling,
+)
 from ..exchange.cluster import (
     MAX_SENDERS,
     open_slots,
@@ -45,6 +53,7 @@ class _Settings(NamedTuple):
     """Constants: how this kernel does its work. The kernel's signature explains those without a comment."""
 
     DIVISIBILITY: Any
+    GROUP_ROWS: Any
     LOAD_DY_WITH_H: Any
     SUM_ROWS: Any
     CLUSTER_SIZE: Any
@@ -89,7 +98,7 @@ def _load_statistics(statistics, rows, SPEC: tl.constexpr):
 @triton.jit
 def _load_chunk(matrix, rows, cols, ok, SPEC: tl.constexpr, SETTINGS: tl.constexpr):
     """Columns of a tile's rows of a ``Matrix``."""
-    offset = row_offset(matrix, rows.index, SETTINGS.DIVISIBILITY)
+    offset = row_offset(matrix, rows.index, SETTINGS.DIVISIBILITY, SETTINGS.GROUP_ROWS)
     return load_pipelined(matrix.ptr + offset + cols, ok, SPEC.COMPUTE_DTYPE)
 
 
@@ -209,9 +218,7 @@ def _store_sums(pointers, sums, program, n_programs, columns, TILING: tl.constex
             store_column_sums(pointers, total, program, n_programs, columns.n_cols, cols, ok)
 
 
-@triton.jit(
-    do_not_specialize=["dy_row_stride", "dh_row_stride", "h_row_stride", "n_rows", "n_cols"]
-)
+@triton.jit(do_not_specialize=BACKWARD_INTEGERS)
 def backward_resident(
     dy_ptr,
     dh_ptr,
@@ -234,7 +241,11 @@ def backward_resident(
     h_row_stride,
     n_rows,
     n_cols,
-    DIVISIBILITY: tl.constexpr,  # of strides and n_cols, which are passed divided by it: see ``bundles``
+    dy_group_gap,
+    dh_group_gap,
+    h_group_gap,
+    DIVISIBILITY: tl.constexpr,  # of strides, gaps and n_cols, which are passed divided by it: see ``bundles``
+    GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
     CENTER: tl.constexpr,
     WEIGHT_SHIFT: tl.constexpr,
     ACTIVATION: tl.constexpr,
@@ -265,6 +276,7 @@ def backward_resident(
     )
     SETTINGS: tl.constexpr = _Settings(
         DIVISIBILITY,
+        GROUP_ROWS,
         LOAD_DY_WITH_H,
         SUM_ROWS,
         CLUSTER_SIZE,
@@ -283,12 +295,15 @@ def backward_resident(
     first_col = (tl.program_id(0) % CLUSTER_SIZE) * (NUM_CHUNKS * BLOCK_COLS)
     row_lanes = tl.arange(0, BLOCK_ROWS)[:, None]
     columns = Columns(first_col + tl.arange(0, BLOCK_COLS)[None, :], n_cols)
-    dh_rows = Matrix(dh_ptr, dh_row_stride)
+    dh_rows = Matrix(dh_ptr, dh_row_stride, dh_group_gap)
     pre_bias = load_chunks(pre_bias_ptr, columns, 0, NUM_CHUNKS, TILING)
     parameter_pointers = ParameterPointers(weight_ptr, bias_ptr)
     parameters = load_parameter_chunks(parameter_pointers, columns, 0, NUM_CHUNKS, TILING)
     inputs = _Inputs(
-        Matrix(dy_ptr, dy_row_stride), Matrix(h_ptr, h_row_stride), pre_bias, parameters
+        Matrix(dy_ptr, dy_row_stride, dy_group_gap),
+        Matrix(h_ptr, h_row_stride, h_group_gap),
+        pre_bias,
+        parameters,
     )
     SUM_SHAPE: tl.constexpr = 1 if SUM_ROWS else BLOCK_ROWS
     dpre_bias = _zeros(SUM_SHAPE, TILING, COMPUTE_DTYPE)

@@ -23,6 +23,7 @@ import triton.language as tl
 from ..activations import activate, is_precise
 from ..affine import affine, round_x_hat
 from ..bundles import (
+    FORWARD_INTEGERS,
     Chunking,
     ColumnRange,
     Columns,
@@ -41,19 +42,27 @@ from ..memory import (
     load_parameter,
     load_parameter_chunks,
     round_to,
+    row_offset,
     store_row,
     store_statistics,
     widen,
 )
-from ..moments import inverse_std, moments_about, moments_about_zero, sum_both, sum_vectors
+from ..moments import (
+    inverse_std,
+    moments_about,
+    moments_about_zero,
+    scales,
+    sum_both,
+    sum_vectors,
+)
 from ..packing import pack, unpack
-from ..target import reciprocal
 from .column_range import apply_range, reloaded_sums
 
 
 class _Settings(NamedTuple):
     """Constants: how this kernel does its work. The kernel's signature explains those without a comment."""
 
+    GROUP_ROWS: Any
     CLUSTER_SIZE: Any
     PREFETCH_ROWS: Any
     PACK_X: Any
@@ -74,15 +83,14 @@ class _Row(NamedTuple):
 
 @triton.jit
 def _load_chunks(
-    matrix, row, columns, TILING: tl.constexpr, PACK: tl.constexpr, EVICTION: tl.constexpr
+    ptr, offset, columns, TILING: tl.constexpr, PACK: tl.constexpr, EVICTION: tl.constexpr
 ):
     """This program's columns of a row, in the row's dtype; an empty tuple where the tensor is absent."""
     chunks = ()
-    if matrix.ptr is not None:
-        offset = row * matrix.row_stride
+    if ptr is not None:
         for c in tl.static_range(TILING.NUM_CHUNKS):
             cols, ok = chunk(columns, c, TILING)
-            pointers = matrix.ptr + offset + cols
+            pointers = ptr + offset + cols
             loaded = tl.load(pointers, mask=ok, other=0.0, eviction_policy=EVICTION)
             chunks = chunks + (pack(loaded, PACK),)
     return chunks
@@ -94,9 +102,12 @@ def _load_row(x, residual, row, columns, TILING: tl.constexpr, SETTINGS: tl.cons
     # No hint where rows of two tensors are prefetched: with one, LayerNorm of 131072 columns takes a sixth longer.
     NO_HINT: tl.constexpr = residual.ptr is not None and SETTINGS.PREFETCH_ROWS
     EVICTION: tl.constexpr = "" if NO_HINT else "evict_last"
+    x_row = row_offset(x, row, 1, SETTINGS.GROUP_ROWS)
+    residual_row = row_offset(residual, row, 1, SETTINGS.GROUP_ROWS)
+    PACK_RESIDUAL: tl.constexpr = SETTINGS.PACK_RESIDUAL
     return _Row(
-        _load_chunks(x, row, columns, TILING, SETTINGS.PACK_X, EVICTION),
-        _load_chunks(residual, row, columns, TILING, SETTINGS.PACK_RESIDUAL, EVICTION),
+        _load_chunks(x.ptr, x_row, columns, TILING, SETTINGS.PACK_X, EVICTION),
+        _load_chunks(residual.ptr, residual_row, columns, TILING, PACK_RESIDUAL, EVICTION),
     )
 
 
@@ -190,22 +201,23 @@ def _large_mean_moments(
     for turn in range(0, 2):
         # First the mean, from h / n because the sum of h could overflow; then the deviations from it.
         origin = tl.where(turn == 0, 0.0, mu)
-        factor = tl.where(turn == 0, reciprocal(n), 1.0)
+        factor, rest = scales(tl.where(turn == 0, float("inf"), m2), n)
         total, squares = _reloaded_sums(
             slots, exchange, origin, factor, source, columns, None, TILING, SETTINGS
         )
         exchange += 1
-        mu, m2 = moments_about(origin, total, squares, tl.where(turn == 0, 1.0, n))
+        mu, m2 = moments_about(origin, total * rest, squares, n)
     rstd = inverse_std(m2, n, SPEC, SETTINGS.FAST_RSTD)
     stored_mu, stored_rstd = mu, rstd
     DTYPE: tl.constexpr = SETTINGS.STORED_H_DTYPE
     if DTYPE is not None:
         origin = round_to(mu, DTYPE, tl.float32)
+        factor, rest = scales(m2, n)
         total, squares = _reloaded_sums(
-            slots, exchange, origin, 1.0, source, columns, DTYPE, TILING, SETTINGS
+            slots, exchange, origin, factor, source, columns, DTYPE, TILING, SETTINGS
         )
         exchange += 1
-        stored_mu, m2 = moments_about(origin, total, squares, n)
+        stored_mu, m2 = moments_about(origin, total * rest, squares, n)
         stored_rstd = inverse_std(m2, n, SPEC, SETTINGS.FAST_RSTD)
     return exchange, mu, rstd, stored_mu, stored_rstd
 
@@ -250,7 +262,7 @@ def _store_y(
         store_row(outputs.y_ptr + outputs.row + cols, y, ok, SETTINGS.EVICT_FIRST)
 
 
-@triton.jit(do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols"])
+@triton.jit(do_not_specialize=FORWARD_INTEGERS)
 def forward_cluster(
     x_ptr,
     residual_ptr,
@@ -265,7 +277,10 @@ def forward_cluster(
     residual_row_stride,
     n_rows,
     n_cols,
-    DIVISIBILITY: tl.constexpr,  # of strides and n_cols, which are passed divided by it: see ``bundles``
+    x_group_gap,
+    residual_group_gap,
+    DIVISIBILITY: tl.constexpr,  # of strides, gaps and n_cols, which are passed divided by it: see ``bundles``
+    GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
     CENTER: tl.constexpr,
     EPS: tl.constexpr,
     WEIGHT_SHIFT: tl.constexpr,
@@ -300,6 +315,7 @@ def forward_cluster(
     FITTING: tl.constexpr = max(1, 8 * 32 * NUM_WARPS // BLOCK_COLS)
     LOADED_CHUNKS: tl.constexpr = min(NUM_CHUNKS, FITTING) if KEEP_PARAMETERS else 1
     SETTINGS: tl.constexpr = _Settings(
+        GROUP_ROWS,
         CLUSTER_SIZE,
         PREFETCH_ROWS,
         PACK_X,
@@ -322,11 +338,10 @@ def forward_cluster(
     columns = Columns(first_col + tl.arange(0, BLOCK_COLS)[None, :], n_cols)
     x_stride = tl.cast(x_row_stride, tl.int64) * DIVISIBILITY
     residual_stride = tl.cast(residual_row_stride, tl.int64) * DIVISIBILITY
-    x_rows = Matrix(x_ptr, x_stride)
-    residual_rows = Matrix(residual_ptr, residual_stride)
-    source = Source(
-        x_ptr, residual_ptr, pre_bias_ptr, None, None
-    )  # x and residual are in a ``_Row``
+    x_rows = Matrix(x_ptr, x_stride, x_group_gap * DIVISIBILITY)
+    residual_rows = Matrix(residual_ptr, residual_stride, residual_group_gap * DIVISIBILITY)
+    # x and residual are in a ``_Row``.
+    source = Source(x_ptr, residual_ptr, pre_bias_ptr, None, None)
     parameter_pointers = ParameterPointers(weight_ptr, bias_ptr)
     n_turns = tl.cast(tl.cdiv(n_rows - row, step), tl.int32)  # in 64 bits, since cdiv adds first
 
@@ -364,7 +379,8 @@ def forward_cluster(
 
         if CENTER and not mean_is_small:
             column_range = ColumnRange(first_col, end_col)
-            x_row, residual_row = row * x_stride, row * residual_stride
+            x_row = row_offset(x_rows, row, 1, GROUP_ROWS)
+            residual_row = row_offset(residual_rows, row, 1, GROUP_ROWS)
             reloaded = Source(x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row)
             exchange, mu, rstd, stored_mu, stored_rstd = _large_mean_moments(
                 slots, exchange, squares, mu, reloaded, column_range, n, SPEC, TILING, SETTINGS

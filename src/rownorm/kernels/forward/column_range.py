@@ -17,23 +17,26 @@ from ..moments import (
     moments_about,
     moments_about_zero,
     refined_mean,
+    scales,
     sum_both,
     sum_vectors,
 )
+from ..target import reciprocal
 
 
 @triton.jit
 def _range_sums(
     origin,
+    factor,
     source,
     columns,
     ROUND_H_TO: tl.constexpr,
     SPEC: tl.constexpr,
     CHUNKING: tl.constexpr,
 ):
-    """The sums of ``h - origin``, if CENTER, and of its squares. origin: (1, 1), or None for 0.
+    """The sums of ``(h - origin) * factor``, if CENTER, and of ``(h - origin)^2``.
 
-    ROUND_H_TO: the dtype that h is rounded to first, or None.
+    origin, factor: numbers per row, or None for 0 and 1. ROUND_H_TO: the dtype that h is rounded to first, or None.
     """
     lanes = tl.arange(0, CHUNKING.BLOCK_COLS)[None, :]
     total = tl.zeros((1, CHUNKING.BLOCK_COLS), SPEC.COMPUTE_DTYPE)
@@ -47,7 +50,7 @@ def _range_sums(
             h = tl.where(ok, h - origin, 0.0)
         squares += h * h
         if SPEC.CENTER:
-            total += h
+            total += h if factor is None else h * factor
     if SPEC.CENTER:
         return sum_both(total, squares)
     else:
@@ -97,7 +100,7 @@ def range_moments(
     then the variance is large too: with k chunks, at most k times the rounding errors of a third pass, whatever the
     data.
     """
-    total, squares = _range_sums(None, source, columns, None, SPEC, CHUNKING)
+    total, squares = _range_sums(None, None, source, columns, None, SPEC, CHUNKING)
     if SPEC.CENTER:
         n_cols = columns.end - columns.start
         n = tl.cast(n_cols, SPEC.COMPUTE_DTYPE)
@@ -107,9 +110,10 @@ def range_moments(
             ok = in_range(cols, columns.end, CHUNKING.EVEN_COLS)
             first = load_h(source, cols, ok, ok, SPEC.COMPUTE_DTYPE, "")
             n_first = tl.cast(tl.minimum(n_cols, CHUNKING.BLOCK_COLS), SPEC.COMPUTE_DTYPE)
-            origin = refined_mean(first, ok, n_first)
-            total, squares = _range_sums(origin, source, columns, None, SPEC, CHUNKING)
-            mean, m2 = moments_about(origin, total, squares, n)
+            origin = refined_mean(first, ok, n_first, squares)
+            factor, rest = scales(squares, n)
+            total, squares = _range_sums(origin, factor, source, columns, None, SPEC, CHUNKING)
+            mean, m2 = moments_about(origin, total * rest, squares, n)
         return mean, m2
     else:
         return total, squares
@@ -132,8 +136,8 @@ def stored_range_moments(
     n = tl.cast(columns.end - columns.start, SPEC.COMPUTE_DTYPE)
     if not all_rows(mean * mean * n <= m2):
         origin = round_to(mean, STORED_H_DTYPE, SPEC.COMPUTE_DTYPE)
-        total, squares = _range_sums(origin, source, columns, STORED_H_DTYPE, SPEC, CHUNKING)
-        mean, m2 = moments_about(origin, total, squares, n)
+        total, squares = _range_sums(origin, None, source, columns, STORED_H_DTYPE, SPEC, CHUNKING)
+        mean, m2 = moments_about(origin, total * reciprocal(n), squares, n)
     return mean, m2
 
 

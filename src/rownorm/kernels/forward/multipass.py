@@ -17,13 +17,23 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from ..bundles import Chunking, ColumnRange, Outputs, ParameterPointers, Source, Spec, Statistics
-from ..memory import store_statistics
+from ..bundles import (
+    FORWARD_INTEGERS,
+    Chunking,
+    ColumnRange,
+    Matrix,
+    Outputs,
+    ParameterPointers,
+    Source,
+    Spec,
+    Statistics,
+)
+from ..memory import row_offset, store_statistics
 from ..moments import inverse_std
 from .column_range import apply_range, range_moments, stored_range_moments
 
 
-@triton.jit(do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols"])
+@triton.jit(do_not_specialize=FORWARD_INTEGERS)
 def forward_looped(
     x_ptr,
     residual_ptr,
@@ -38,7 +48,10 @@ def forward_looped(
     residual_row_stride,
     n_rows,
     n_cols,
-    DIVISIBILITY: tl.constexpr,  # of strides and n_cols, which are passed divided by it: see ``bundles``
+    x_group_gap,
+    residual_group_gap,
+    DIVISIBILITY: tl.constexpr,  # of strides, gaps and n_cols, which are passed divided by it: see ``bundles``
+    GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
     CENTER: tl.constexpr,
     EPS: tl.constexpr,
     WEIGHT_SHIFT: tl.constexpr,
@@ -56,8 +69,10 @@ def forward_looped(
     CHUNKING: tl.constexpr = Chunking(BLOCK_COLS, EVEN_COLS)
     n_cols = NUM_CHUNKS * BLOCK_COLS if NUM_CHUNKS else n_cols * DIVISIBILITY
     row = tl.program_id(0).to(tl.int64)
-    x_row = row * x_row_stride * DIVISIBILITY
-    residual_row = row * residual_row_stride * DIVISIBILITY
+    x_rows = Matrix(x_ptr, x_row_stride, x_group_gap)
+    residual_rows = Matrix(residual_ptr, residual_row_stride, residual_group_gap)
+    x_row = row_offset(x_rows, row, DIVISIBILITY, GROUP_ROWS)
+    residual_row = row_offset(residual_rows, row, DIVISIBILITY, GROUP_ROWS)
     source = Source(x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row)
     columns = ColumnRange(0, n_cols)
     parameter_pointers = ParameterPointers(weight_ptr, bias_ptr)
@@ -78,16 +93,7 @@ def forward_looped(
     apply_range(source, columns, parameter_pointers, outputs, mu, rstd, SPEC, CHUNKING, EVICT_FIRST)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "x_row_stride",
-        "residual_row_stride",
-        "n_rows",
-        "n_cols",
-        "n_parts",
-        "part_blocks",
-    ]
-)
+@triton.jit(do_not_specialize=FORWARD_INTEGERS)
 def forward_moments(
     x_ptr,
     residual_ptr,
@@ -100,7 +106,10 @@ def forward_moments(
     n_cols,
     n_parts,
     part_blocks,
+    x_group_gap,
+    residual_group_gap,
     DIVISIBILITY: tl.constexpr,
+    GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
     CENTER: tl.constexpr,
     STORED_H_DTYPE: tl.constexpr,
     COMPUTE_DTYPE: tl.constexpr,
@@ -115,8 +124,10 @@ def forward_moments(
     start = (pid % n_parts).to(tl.int32) * part_blocks * BLOCK_COLS
     end = tl.minimum(start + part_blocks * BLOCK_COLS, n_cols * DIVISIBILITY)
     columns = ColumnRange(start, end)
-    x_row = row * x_row_stride * DIVISIBILITY
-    residual_row = row * residual_row_stride * DIVISIBILITY
+    x_rows = Matrix(x_ptr, x_row_stride, x_group_gap)
+    residual_rows = Matrix(residual_ptr, residual_row_stride, residual_group_gap)
+    x_row = row_offset(x_rows, row, DIVISIBILITY, GROUP_ROWS)
+    residual_row = row_offset(residual_rows, row, DIVISIBILITY, GROUP_ROWS)
     source = Source(x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row)
 
     mean, m2 = range_moments(source, columns, SPEC, CHUNKING)
@@ -154,7 +165,7 @@ def _merge_parts(parts_ptr, split, SPEC: tl.constexpr, BLOCK_PARTS: tl.constexpr
         count = tl.where(part_ok, count, 0).to(SPEC.COMPUTE_DTYPE)
         origin = tl.load(parts_ptr + split.row * split.n_parts + tl.zeros((1, 1), tl.int64))
         shift = tl.where(part_ok, mean - origin, 0.0)
-        drift = tl.sum(shift * count, axis=1, keep_dims=True) / n
+        drift = tl.sum(shift * (count / n), axis=1, keep_dims=True)  # shift * count could overflow
         m2 += count * (shift - drift) * (shift - drift)
         mu = origin + drift
     else:
@@ -162,16 +173,7 @@ def _merge_parts(parts_ptr, split, SPEC: tl.constexpr, BLOCK_PARTS: tl.constexpr
     return mu, inverse_std(tl.sum(m2, axis=1, keep_dims=True), n, SPEC)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "x_row_stride",
-        "residual_row_stride",
-        "n_rows",
-        "n_cols",
-        "n_parts",
-        "part_blocks",
-    ]
-)
+@triton.jit(do_not_specialize=FORWARD_INTEGERS)
 def forward_apply(
     x_ptr,
     residual_ptr,
@@ -190,7 +192,10 @@ def forward_apply(
     n_cols,
     n_parts,
     part_blocks,
+    x_group_gap,
+    residual_group_gap,
     DIVISIBILITY: tl.constexpr,
+    GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
     CENTER: tl.constexpr,
     EPS: tl.constexpr,
     WEIGHT_SHIFT: tl.constexpr,
@@ -212,8 +217,10 @@ def forward_apply(
     part_cols = part_blocks * BLOCK_COLS
     start = part * part_cols
     columns = ColumnRange(start, tl.minimum(start + part_cols, n_cols))
-    x_row = row * x_row_stride * DIVISIBILITY
-    residual_row = row * residual_row_stride * DIVISIBILITY
+    x_rows = Matrix(x_ptr, x_row_stride, x_group_gap)
+    residual_rows = Matrix(residual_ptr, residual_row_stride, residual_group_gap)
+    x_row = row_offset(x_rows, row, DIVISIBILITY, GROUP_ROWS)
+    residual_row = row_offset(residual_rows, row, DIVISIBILITY, GROUP_ROWS)
     source = Source(x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row)
     parameter_pointers = ParameterPointers(weight_ptr, bias_ptr)
 

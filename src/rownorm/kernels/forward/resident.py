@@ -16,13 +16,24 @@ import triton.language as tl
 
 from ..activations import activate, is_precise
 from ..affine import affine, fused_x_hat, mean_below_4_std, round_x_hat
-from ..bundles import Columns, Outputs, ParameterPointers, Source, Spec, Statistics, Tiling
+from ..bundles import (
+    FORWARD_INTEGERS,
+    Columns,
+    Matrix,
+    Outputs,
+    ParameterPointers,
+    Source,
+    Spec,
+    Statistics,
+    Tiling,
+)
 from ..memory import (
     chunk,
     in_range,
     load_h,
     load_parameter_chunks,
     load_parameters,
+    row_offset,
     store_row,
     store_statistics,
 )
@@ -102,7 +113,7 @@ def _store_y(
         store_row(outputs.y_ptr + outputs.row + cols, y, tile.row_ok & col_ok, EVICT_FIRST)
 
 
-@triton.jit(do_not_specialize=["x_row_stride", "residual_row_stride", "n_rows", "n_cols"])
+@triton.jit(do_not_specialize=FORWARD_INTEGERS)
 def forward_resident(
     x_ptr,
     residual_ptr,
@@ -117,7 +128,10 @@ def forward_resident(
     residual_row_stride,
     n_rows,
     n_cols,
-    DIVISIBILITY: tl.constexpr,  # of strides and n_cols, which are passed divided by it: see ``bundles``
+    x_group_gap,
+    residual_group_gap,
+    DIVISIBILITY: tl.constexpr,  # of strides, gaps and n_cols, which are passed divided by it: see ``bundles``
+    GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
     CENTER: tl.constexpr,
     EPS: tl.constexpr,
     WEIGHT_SHIFT: tl.constexpr,
@@ -143,8 +157,10 @@ def forward_resident(
     rows = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)[:, None]
     row_ok = in_range(rows, n_rows, BLOCK_ROWS == 1)
     columns = Columns(tl.arange(0, BLOCK_COLS)[None, :], n_cols)
-    x_row = rows * x_row_stride * DIVISIBILITY
-    residual_row = rows * residual_row_stride * DIVISIBILITY
+    x_rows = Matrix(x_ptr, x_row_stride, x_group_gap)
+    residual_rows = Matrix(residual_ptr, residual_row_stride, residual_group_gap)
+    x_row = row_offset(x_rows, rows, DIVISIBILITY, GROUP_ROWS)
+    residual_row = row_offset(residual_rows, rows, DIVISIBILITY, GROUP_ROWS)
     source = Source(x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row)
     parameter_pointers = ParameterPointers(weight_ptr, bias_ptr)
     outputs = Outputs(y_ptr, h_ptr, rows * n_cols)

@@ -40,7 +40,7 @@ static CurrentContext current_context;
 static PyObject *runtime, *current_stream, *current_device;
 static PyObject *data_ptr, *is_contiguous, *stride, *is_neg, *tensor_type;
 static PyObject *forward_calls, *forward_in_python, *backward_in_python, *find_backward;
-static PyObject *backward_conditions, *forward_ad, *saved_tensors_hooks;
+static PyObject *backward_conditions, *forward_ad, *saved_tensors_hooks, *is_profiler_enabled, *record_backward;
 
 static const struct { const char *name; PyObject **object; } SETTINGS[] = {
     {"runtime", &runtime}, {"current_stream", &current_stream}, {"current_device", &current_device},
@@ -49,7 +49,8 @@ static const struct { const char *name; PyObject **object; } SETTINGS[] = {
     {"forward_calls", &forward_calls}, {"forward_in_python", &forward_in_python},
     {"backward_in_python", &backward_in_python}, {"find_backward", &find_backward},
     {"backward_conditions", &backward_conditions}, {"forward_ad", &forward_ad},
-    {"saved_tensors_hooks", &saved_tensors_hooks},
+    {"saved_tensors_hooks", &saved_tensors_hooks}, {"is_profiler_enabled", &is_profiler_enabled},
+    {"record_backward", &record_backward},
 };
 
 /* Interned names of attributes. */

@@ -310,9 +310,19 @@ done:
     return answer;
 }
 
-static PyObject *backward(PyObject *module, PyObject *const *arguments, Py_ssize_t n) {
-    PyObject *answer = NULL;
-    if (n == 2 || n == 3) answer = usual_backward(arguments[0], arguments[1], n == 3 ? arguments[2] : Py_None);
+/* unrecorded_backward(ctx, dy, dh): without an entry in a profiler's trace */
+static PyObject *unrecorded_backward(PyObject *module, PyObject *const *arguments, Py_ssize_t n) {
+    if (n != 3) return PyErr_Format(PyExc_TypeError, "unrecorded_backward takes 3 arguments");
+    PyObject *answer = usual_backward(arguments[0], arguments[1], arguments[2]);
     if (answer != NULL || PyErr_Occurred()) return answer;
     return PyObject_Vectorcall(backward_in_python, arguments, n, NULL);
+}
+
+/* backward(ctx, dy, dh=None) */
+static PyObject *backward(PyObject *module, PyObject *const *arguments, Py_ssize_t n) {
+    int is_profiled = n == 2 || n == 3 ? is_true(PyObject_CallNoArgs(is_profiler_enabled)) : 1;
+    if (is_profiled < 0) return NULL;
+    if (is_profiled) return PyObject_Vectorcall(record_backward, arguments, n, NULL);
+    PyObject *const all[] = {arguments[0], arguments[1], n == 3 ? arguments[2] : Py_None};
+    return unrecorded_backward(module, all, 3);
 }

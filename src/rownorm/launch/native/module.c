@@ -35,7 +35,9 @@ static PyMethodDef methods[] = {
     {"forget", forget, METH_NOARGS, "Plans may have changed: find every backward call again."},
     {"forward_key", (PyCFunction)(void (*)(void))forward_key, METH_FASTCALL, "call_key.forward_key, without addresses"},
     {"forward", (PyCFunction)(void (*)(void))forward, METH_FASTCALL, "_EagerNorm.forward"},
-    {"backward", (PyCFunction)(void (*)(void))backward, METH_FASTCALL, "_EagerNorm.backward"},
+    {"backward", (PyCFunction)(void (*)(void))backward, METH_FASTCALL, "eager._apply"},
+    {"unrecorded_backward", (PyCFunction)(void (*)(void))unrecorded_backward, METH_FASTCALL,
+     "_EagerNorm.backward, without an entry in a profiler's trace"},
     {NULL}};
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "rownorm_native", NULL, -1, methods};

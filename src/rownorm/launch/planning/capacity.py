@@ -11,6 +11,9 @@ from .settings import Plan
 # Shared memory of an SM that tiles in flight may take. Other NVIDIA GPUs have at least 100 KiB.
 PIPELINE_BYTES = {"sm_80": 150 << 10, "sm_90": 200 << 10, "sm_100": 200 << 10}
 PIPELINE_BYTES_ELSEWHERE = 80 << 10
+# mu and rstd are copied with their rows. Those of narrower rows take so much that they count; PIPELINE_BYTES leave room
+# for the others.
+NARROW_COLS = 32
 PARTIAL_SUM_BYTES = 64 << 20  # of memory: backward's partial sums, and the messages of a grid
 DY_BYTES = 64  # of dy that a thread has registers for, beside its sums and h
 # Backward: elements of a row that a thread has registers for with (an activation, a third column sum, both).
@@ -56,6 +59,8 @@ def room_for_options(plan: Plan, problem: Problem) -> int:
     per_thread = elements[(problem.activation is not None) + 2 * problem.third_sum - 1]
     if not problem.center:
         per_thread = min(2 * per_thread, MOST_ELEMENTS)
+    if problem.computes_in_fp64:
+        per_thread //= 2
     return per_thread * threads_of(plan, problem)
 
 
@@ -84,9 +89,12 @@ def most_stages(plan: Plan, problem: Problem, tile_elements: int, loads: int = 1
         return 1
     h, dh = problem.residual_dtype or problem.dtype, problem.residual_dtype
     per_element = loads * (problem.dtype.itemsize + h.itemsize) + (dh.itemsize if dh else 0)
-    tile_bytes = tile_elements * per_element * plan.programs_per_sm
+    tile_bytes = tile_elements * per_element
+    if problem.n_cols <= NARROW_COLS:
+        statistics = 1 + problem.center
+        tile_bytes += plan.block_rows * statistics * (8 if problem.computes_in_fp64 else 4)
     available = PIPELINE_BYTES.get(problem.device.arch, PIPELINE_BYTES_ELSEWHERE)
-    fitting = 1 + available // tile_bytes
+    fitting = 1 + available // (tile_bytes * plan.programs_per_sm)
     # dh is used late in a tile. With more than 3 stages the compiler keeps one more copy of every tensor.
     return fitting if dh is None else min(fitting, 3)
 

@@ -1,6 +1,6 @@
 /* The module: what Python passes in, and what it gets. Compiled last.
 
-   ``forward`` and ``backward`` return None for a call that they do not cover: an activation, fp64, a tensor that is not
+   ``forward`` and ``backward`` return None for a call that they do not cover: an activation, an out_dtype, fp64, a tensor that is not
    contiguous or has no elements, or arguments that ops/checks.py may refuse. Python then computes it. */
 
 typedef struct {
@@ -10,11 +10,12 @@ typedef struct {
 
 /* Whether the fields of a Program, in a tuple, are valid and covered. A Program with a new field is not. */
 static int read_options(PyObject *fields, Options *options) {
-    if (!PyTuple_Check(fields) || PyTuple_GET_SIZE(fields) != 5) return 0;
+    if (!PyTuple_Check(fields) || PyTuple_GET_SIZE(fields) != 6) return 0;
     PyObject *center = PyTuple_GET_ITEM(fields, 0), *eps = PyTuple_GET_ITEM(fields, 1);
     PyObject *weight_shift = PyTuple_GET_ITEM(fields, 2), *rounding = PyTuple_GET_ITEM(fields, 4);
     if (!PyFloat_CheckExact(eps) || !PyFloat_CheckExact(weight_shift)) return 0;
-    if (PyTuple_GET_ITEM(fields, 3) != Py_None || !PyUnicode_Check(rounding)) return 0;
+    PyObject *activation = PyTuple_GET_ITEM(fields, 3), *out_dtype = PyTuple_GET_ITEM(fields, 5);
+    if (activation != Py_None || out_dtype != Py_None || !PyUnicode_Check(rounding)) return 0;
     options->center = center == Py_True;
     options->eps = PyFloat_AS_DOUBLE(eps);
     options->weight_shift = PyFloat_AS_DOUBLE(weight_shift);

@@ -1,0 +1,109 @@
+"""Time of whole training steps, forward and backward, with torch's norms and with rownorm's, in turns."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+from torch import Tensor
+
+from .models import SIZES, TINY, VOCABULARY, Kind, Model, Norms, Size
+
+NORMS: tuple[Norms, ...] = ("torch", "rownorm", "rownorm add")
+WARM_UP = 5  # steps before the first that counts
+
+
+class Setting(NamedTuple):
+    """How a step is run, and at least how fast it must be beside torch's norms: norms swapped, residual add."""
+
+    name: str
+    autocast: bool
+    stream: torch.dtype | None  # of the residual stream; None: that of the parameters
+    out_dtype: torch.dtype | None
+    default_device: bool
+    bars: tuple[float, float]
+
+
+BF16 = torch.bfloat16
+SETTINGS = (
+    Setting("bf16", False, None, None, False, (1.03, 1.05)),
+    Setting("autocast, fp32 stream", True, None, None, False, (1.0, 1.03)),
+    Setting("autocast, fp32 stream, out_dtype=bfloat16", True, None, BF16, False, (1.05, 1.08)),
+    Setting("autocast, bf16 stream", True, BF16, None, False, (1.0, 1.03)),
+    Setting("default device set", False, None, None, True, (1.0, 1.0)),
+)
+
+
+class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One model in one setting: the seconds of every step, and what the host took, by norms."""
+
+    model: str
+    setting: str
+    seconds: dict[str, list[float]]
+    host_seconds: dict[str, list[float]]
+    bars: dict[str, float]
+
+    def ratio(self, norms: str) -> float:
+        """How many times as fast a step is as with torch's norms: the median of the ratios within each turn."""
+        pairs = zip(self.seconds["torch"], self.seconds[norms], strict=True)
+        return statistics.median(theirs / ours for theirs, ours in pairs)
+
+    @property
+    def holds(self) -> bool:
+        return all(self.ratio(norms) >= bar for norms, bar in self.bars.items())
+
+
+def measure(kind: Kind, setting: Setting, steps: int, device: str, tiny: bool) -> StepRecord:
+    """Time ``steps`` steps of each kind of norms, in turns."""
+    size = TINY if tiny else SIZES[kind]
+    step = {norms: _step(kind, size, norms, setting, device) for norms in NORMS}
+    seconds: dict[str, list[float]] = {norms: [] for norms in NORMS}
+    host: dict[str, list[float]] = {norms: [] for norms in NORMS}
+    device_mode = torch.device(device) if setting.default_device else contextlib.nullcontext()
+    with device_mode:
+        for turn in range(WARM_UP + steps):
+            # Each kind is first as often as last: what runs first finds other clocks and caches.
+            for norms in NORMS[turn % 3 :] + NORMS[: turn % 3]:
+                whole, on_host = _timed(step[norms], device)
+                if turn >= WARM_UP:
+                    seconds[norms].append(whole)
+                    host[norms].append(on_host)
+    bars: dict[str, float] = dict(zip(NORMS[1:], setting.bars, strict=True))
+    return StepRecord(
+        model=kind, setting=setting.name, seconds=seconds, host_seconds=host, bars=bars
+    )
+
+
+def _step(kind: Kind, size: Size, norms: Norms, setting: Setting, device: str) -> Callable[[], Any]:
+    torch.manual_seed(0)
+    out_dtype = None if norms == "torch" else setting.out_dtype
+    model = Model(kind, size, norms, out_dtype).to(device, None if setting.autocast else BF16)
+    tokens = torch.randint(VOCABULARY, (size.batch, size.n_tokens), device=device)
+    gradient: Tensor | None = None
+
+    def step() -> None:
+        nonlocal gradient
+        with torch.autocast(device, BF16, enabled=setting.autocast):
+            y = model(tokens, setting.stream)
+        if gradient is None:
+            gradient = torch.randn(y.shape, device=device, dtype=y.dtype)
+        model.zero_grad(set_to_none=True)
+        y.backward(gradient)
+
+    return step
+
+
+def _timed(step: Callable[[], Any], device: str) -> tuple[float, float]:
+    """Seconds of a step until the device has finished, and until the host has."""
+    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    synchronize()
+    start = time.perf_counter()
+    step()
+    on_host = time.perf_counter() - start
+    synchronize()
+    return time.perf_counter() - start, on_host
