@@ -10,7 +10,9 @@ from support.lab_commands import invoke
 
 pytestmark = [
     pytest.mark.usefixtures("without_interpreter"),
-    pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight"),  # of torch's RMSNorm
+    pytest.mark.filterwarnings(
+        "ignore:Mismatch dtype between input and weight"
+    ),  # of torch's RMSNorm
 ]
 
 

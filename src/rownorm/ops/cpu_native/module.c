@@ -1,7 +1,8 @@
 /* The module: what Python passes in, and what it gets. Compiled last.
 
-   ``forward`` and ``backward`` return None for a call that they do not cover: an activation, an out_dtype, fp64, a tensor that is not
-   contiguous or has no elements, or arguments that ops/checks.py may refuse. Python then computes it. */
+   ``forward`` and ``backward`` return None for a call that they do not cover: an activation, an out_dtype, fp64, a
+   tensor that is not contiguous or has no elements, or arguments that ops/checks.py may refuse. Python then computes
+   it. */
 
 typedef struct {
     int center, rounds_x_hat; /* rounds_x_hat: rounding="llama" */
