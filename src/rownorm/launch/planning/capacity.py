@@ -55,7 +55,10 @@ def vector_cols(plan: Plan, problem: Problem) -> int:
 
 def room_for_options(plan: Plan, problem: Problem) -> int:
     """Backward with an activation or a third column sum: elements of a tile that a program has registers for."""
-    elements = ELEMENTS_16_BIT if problem.dtype.itemsize <= 2 else ELEMENTS_32_BIT
+    # In a tile of several rows, the h of a wider residual counts as well.
+    h_dtype = (plan.block_rows > 1 and problem.residual_dtype) or problem.dtype
+    is_16_bit = max(problem.dtype.itemsize, h_dtype.itemsize) <= 2
+    elements = ELEMENTS_16_BIT if is_16_bit else ELEMENTS_32_BIT
     per_thread = elements[(problem.activation is not None) + 2 * problem.third_sum - 1]
     if not problem.center:
         per_thread = min(2 * per_thread, MOST_ELEMENTS)
