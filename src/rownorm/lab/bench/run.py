@@ -19,7 +19,7 @@ from ..results.rows import results_of
 from ..texts import count
 from .table import bench_table, not_in_the_table
 
-CPU_NOTE = "There is no GPU here: these are timings of this machine's CPU."
+CPU_NOTE = "There is no GPU here: these are CPU timings."
 
 
 def run_bench(folder: Path, request: runs.BenchRequest) -> int:

@@ -46,7 +46,7 @@ def _of_device(results: Results) -> list[str]:
     parts += map(escaped, results.notes)
     if results.kind == "cpu":
         parts.append(
-            "**These are CPU timings.** They show rownorm's CPU path, which is PyTorch's own arithmetic, not the GPU "
+            "**These are CPU timings.** They show rownorm's CPU path, not the GPU "
             "kernels. On a machine with a GPU, `rownorm bench` measures the kernels."
         )
     if warning := headline.suspect_warning(results):
