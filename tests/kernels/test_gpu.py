@@ -113,6 +113,35 @@ def test_real_shapes(dtype, n_rows, n_cols, center, device):
     assert_case(part, some, results=results, batches=1)
 
 
+NARROW = (1, 2, 3, 5, 8, 16, 17, 31, 32, 33, 64, 65, 100, 127, 128)
+
+
+@pytest.mark.parametrize("n_cols", NARROW)
+@pytest.mark.parametrize("dtype", [BF16, torch.float32, torch.float64], ids=str)
+def test_narrow_rows_fit_on_the_device(dtype, n_cols, device):
+    """So many rows that every tile is in flight, plain and with every option: shared memory must suffice."""
+    options = {"pre_bias": True, "activation": "gelu", "residual_dtype": torch.float32}
+    for more in ({}, options):
+        case = Case(True, dtype, (5000, n_cols), bias=True, **more)
+        assert_case(case, case.tensors(device), batches=1)
+
+
+def test_heads_are_read_in_place(device):
+    """Queries of a fused projection, forward and backward, against their contiguous copies."""
+    n_heads, n_cols = 32, 128
+    qkv = torch.randn(4, 512, 48, n_cols, device=device, dtype=BF16)
+    heads = qkv[..., :n_heads, :]
+    weight = torch.rand(n_cols, device=device, dtype=BF16).requires_grad_()
+    dy = torch.randn(heads.shape, device=device, dtype=BF16)
+    results = []
+    for x in (heads, heads.contiguous()):
+        x = x.detach().requires_grad_()
+        y = rownorm.rms_norm(x, weight)
+        results.append((y, *torch.autograd.grad(y, (x, weight), dy)))
+    for in_place, copied in zip(*results, strict=True):
+        assert_same_bits(in_place, copied)
+
+
 def test_real_shapes_cover_every_regime():
     on = launch.device_of(0)
     met = {
