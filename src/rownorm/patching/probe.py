@@ -1,0 +1,382 @@
+"""What a module computes, found by calling a copy of it.
+
+The structure (mean or not, weight, bias, shift, eps) is found with fp32 tensors, where a wrong structure is wrong by far
+more than another order of summation. The rounding is then found for each pair of dtypes of x and weight: with 16-bit
+tensors another order of summation changes one element in thousands by one rounding, and a wrong rounding changes a
+fifth of them. Between the two limits, and if several forms agree with the module, nothing is decided.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import reference
+from ..program import ROUNDINGS, Program
+from .candidates import Candidate, LeftAlone, is_norm_by_name
+from .forms import DtypePair, Form, Structure
+
+AGREE = 0.02  # the largest share of different elements, in rows of one magnitude, of a form that agrees
+DISAGREE = 0.10  # the smallest share of a form that does not
+SLACK = 32  # rounding errors of the compute dtype that another order of summation may make
+GRADIENT_TOLERANCE = 1e-4  # relative to the largest element, fp32
+WIDTHS = (48, 40)  # of probes of a module that has neither a weight nor a width
+TINY = 1e-15  # the magnitude of rows that show eps: their mean square is 1e-30
+SEED = 20
+
+PAIRS = (
+    (torch.float32, torch.float32),  # first, because the structure is found with it
+    (torch.bfloat16, torch.bfloat16),
+    (torch.float16, torch.float16),
+    (torch.float64, torch.float64),
+    (torch.bfloat16, torch.float32),
+    (torch.float16, torch.float32),
+    (torch.float32, torch.bfloat16),
+    (torch.float32, torch.float16),
+)
+
+
+class Prober:
+    """Finds forms. Modules of one class with equal attributes share one probe."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Form | str] = {}
+
+    def form_of(self, candidate: Candidate) -> Form | None:
+        """The form of a candidate; None for a module that is no norm. Raises LeftAlone with a reason for a norm."""
+        key = _key(candidate)
+        found = self._known.get(key) if key is not None else None
+        if found is None:
+            with _undisturbed(candidate):
+                try:
+                    found = Probe(candidate).form()
+                except LeftAlone as reason:
+                    found = str(reason)
+            if key is not None:
+                self._known[key] = found
+        if isinstance(found, Form):
+            with _undisturbed(candidate):
+                found = Probe(candidate).confirmed(found)
+        if isinstance(found, Form):
+            return found
+        if is_norm_by_name(candidate.module):
+            raise LeftAlone(found)
+        return None
+
+
+class Probe:
+    """Calls of one candidate with tensors of its width."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.candidate = candidate
+        self.generator = torch.Generator().manual_seed(SEED)
+
+    def form(self) -> Form:
+        """The one form that reproduces the candidate. Raises LeftAlone."""
+        widths = self._widths()
+        structure = self._structure(widths[0])
+        own = (self.candidate.dtype or torch.float32, self.candidate.dtype)
+        pairs = PAIRS if self.candidate.tensors else [(x, None) for x, w in PAIRS if x == w]
+        keywords: dict[DtypePair, dict[str, Any]] = {}
+        for pair in pairs:
+            program = self._program(structure, pair, widths)
+            if program is not None:
+                keywords[pair] = program.keywords()
+        if own not in keywords:
+            raise LeftAlone(f"no form of the row program reproduces it in {own[0]}".replace("torch.", ""))
+        self._check_gradients(structure, widths[0])
+        fixed = self.candidate.width is None and len(widths) == 1
+        return Form(structure, self.candidate.argument, widths[0] if fixed else None, keywords)
+
+    def confirmed(self, form: Form) -> Form | str:
+        """The form, or why it does not hold for the weights that the module has, in training and in evaluation."""
+        tensors = {name: tensor.detach() for name, tensor in self.candidate.tensors.items()}
+        if any(type(t) is not Tensor or t.is_meta for t in tensors.values()):
+            return form  # sharded, or without data: the random weights have to do
+        own = (self.candidate.dtype or torch.float32, self.candidate.dtype)
+        width = form.width or self.candidate.width or WIDTHS[0]
+        program = Program(form.structure.center, **form.keywords[own])
+        for shape, training in itertools.product([(), (1,)], [True, False]):
+            x = self._rows(width, form.structure.eps, own[0])
+            x = x.reshape(*x.shape[:1], *shape, *x.shape[1:])
+            try:
+                y = self._call(x, tensors, training)
+            except LeftAlone as reason:
+                return str(reason)
+            if _share_off(y, x, tensors, form.structure, program) > AGREE:
+                return "with its own weight it does not compute what it computes with random ones"
+        return form
+
+    def _widths(self) -> list[int]:
+        """The widths to probe: that of the vectors, or of an attribute, or two for a module that takes any."""
+        if self.candidate.width is not None:
+            return [self.candidate.width]
+        accepted = [width for width in WIDTHS if self._accepts(width)]
+        if len(accepted) == len(WIDTHS):
+            return accepted
+        for value in self.candidate.module.__dict__.values():
+            sizes = value if isinstance(value, tuple | list | torch.Size) else (value,)
+            width = sizes[-1] if len(sizes) == 1 else None
+            if type(width) is int and 1 < width < 1 << 20 and self._accepts(width):
+                return [width]
+        raise LeftAlone("the width of its rows cannot be determined")
+
+    def _accepts(self, width: int) -> bool:
+        try:
+            self._call(self._rows(width, 0.0, torch.float32), {})
+        except LeftAlone:
+            return False
+        return True
+
+    def _structure(self, width: int) -> Structure:
+        """The one structure that gives the candidate's fp32 results."""
+        tensors = self._random_vectors(width, torch.float32)
+        shares: dict[Structure, float] = {}
+        undetermined = None
+        for structure in self._structures():
+            eps = self._eps(structure, width)
+            if eps is None:
+                continue
+            structure = structure._replace(eps=eps[1])
+            program = _program(structure, "once", torch.float32)
+            x = self._rows(width, eps[1], torch.float32)
+            share = _share_off(self._call(x, tensors), x, tensors, structure, program)
+            if eps[0]:
+                shares[structure] = share
+            elif share <= AGREE:
+                undetermined = eps[1]
+        found = [structure for structure, share in shares.items() if share <= AGREE]
+        if not found and undetermined is not None:
+            raise LeftAlone(f"its eps cannot be determined; it acts like {undetermined:.4g}")
+        if not found:
+            raise LeftAlone("no form of the row program reproduces it")
+        if len(found) > 1 or sum(share < DISAGREE for share in shares.values()) > 1:
+            raise LeftAlone("several forms of the row program reproduce it")
+        return found[0]
+
+    def _structures(self) -> Iterator[Structure]:
+        """Every structure that is possible with the vectors of the candidate, without eps."""
+        names = list(self.candidate.tensors)
+        roles: list[tuple[str | None, str | None]] = [(None, None)]
+        if len(names) == 1:
+            roles = [(names[0], None), (None, names[0])]
+        elif names:
+            roles = [(names[0], names[1]), (names[1], names[0])]
+        for center, (weight, bias), shift in itertools.product((False, True), roles, (0.0, 1.0)):
+            if weight is not None or not shift:
+                yield Structure(center, weight, bias, shift)
+
+    def _eps(self, structure: Structure, width: int) -> tuple[bool, float] | None:
+        """(whether eps is a known number, eps), measured with rows so small that eps decides; None if not possible.
+
+        There ``y = (x - mu) * scale / sqrt(variance + eps)``, and least squares give the root. A known number is
+        an attribute of the module, a number with at most two digits, the machine epsilon of fp32, or 0.
+        """
+        tensors = self._random_vectors(width, torch.float32)
+        if structure.bias is not None:
+            tensors[structure.bias] = torch.zeros_like(tensors[structure.bias])
+        x = TINY * self._rows(width, 0.0, torch.float32, magnitudes=(1.0,))
+        y = self._call(x, tensors).double()
+        h = x.double()
+        deviation = h - h.mean(-1, keepdim=True) if structure.center else h
+        scaled = deviation
+        if structure.weight is not None:
+            scaled = deviation * (tensors[structure.weight].double() + structure.weight_shift)
+        variance = deviation.square().mean(-1, keepdim=True)
+        rstd = (scaled * y).sum(-1, keepdim=True) / scaled.square().sum(-1, keepdim=True)
+        each = 1 / rstd.square() - variance
+        eps = each.median().item()
+        if not math.isfinite(eps) or rstd.min() <= 0:
+            return None
+        if abs(eps) < 1e-4 * variance.max().item():
+            return True, 0.0
+        if eps < 0:
+            return None
+        attributes = [v for v in self.candidate.module.__dict__.values() if isinstance(v, float)]
+        numbers = [*attributes, float(f"{eps:.1e}"), torch.finfo(torch.float32).eps]
+        near = [number for number in numbers if abs(number - eps) < 1e-5 * eps]
+        return (True, near[0]) if near else (False, eps)
+
+    def _program(
+        self, structure: Structure, pair: DtypePair, widths: list[int]
+    ) -> Program | None:
+        """The one program that reproduces the candidate for this pair of dtypes, at all widths, or None."""
+        found = {self._program_at(structure, pair, width) for width in widths}
+        return found.pop() if len(found) == 1 else None
+
+    def _program_at(self, structure: Structure, pair: DtypePair, width: int) -> Program | None:
+        x = self._rows(width, structure.eps, pair[0])
+        tensors = self._random_vectors(width, pair[1] or torch.float32)
+        try:
+            y = self._call(x, tensors)
+        except LeftAlone:
+            return None
+        shares = {}
+        for rounding in ROUNDINGS:
+            program = _program(structure, rounding, y.dtype)
+            if rounding == "llama" and not _llama_differs(structure, pair[0], y.dtype):
+                continue
+            if y.dtype == torch.float64 and pair[0] != torch.float64:
+                continue  # rownorm refuses it
+            shares[program] = _share_off(y, x, tensors, structure, program)
+        found = [program for program, share in shares.items() if share <= AGREE]
+        others = [share for program, share in shares.items() if program not in found]
+        return found[0] if len(found) == 1 and all(one >= DISAGREE for one in others) else None
+
+    def _check_gradients(self, structure: Structure, width: int) -> None:
+        """Raise LeftAlone if the gradients are not those of the form, for example with a detached rstd."""
+        program = _program(structure, "once", torch.float32)
+        x = self._rows(width, 0.0, torch.float32, magnitudes=(1.0,))
+        tensors = self._random_vectors(width, torch.float32)
+        dy = self._random((*x.shape,)).to(x.device)
+        gradients = []
+        for own in (True, False):
+            leaf = x.clone().requires_grad_()
+            leaves = {name: tensor.clone().requires_grad_() for name, tensor in tensors.items()}
+            with torch.enable_grad():
+                y = self._call(leaf, leaves) if own else _expected(leaf, leaves, structure, program)
+                if not y.requires_grad:
+                    raise LeftAlone("its result has no gradient")
+                inputs = [leaf, *leaves.values()]
+                gradients.append(torch.autograd.grad(y, inputs, dy, allow_unused=True))
+        for mine, expected in zip(*gradients, strict=True):
+            if mine is None or expected is None:
+                raise LeftAlone("one of its parameters gets no gradient")
+            if (mine - expected).abs().max() > GRADIENT_TOLERANCE * expected.abs().max():
+                raise LeftAlone("its gradients are not those of the row program")
+
+    def _call(self, x: Tensor, tensors: dict[str, Tensor], training: bool | None = None) -> Tensor:
+        """The result of the candidate's forward. Raises LeftAlone if it fails or is not of the shape of x."""
+        if training is None:
+            training = self.candidate.module.training
+        stand_in = self.candidate.stand_in(tensors, training)
+        try:
+            y = type(stand_in).forward(stand_in, x.clone())
+        except Exception as error:
+            what = str(error).strip().partition("\n")[0]
+            raise LeftAlone(f"a probe failed: {type(error).__name__}: {what[:80]}") from None
+        if not isinstance(y, Tensor) or y.shape != x.shape or not y.is_floating_point():
+            raise LeftAlone("its result is not a tensor of the shape of its input")
+        return y
+
+    def _random(self, shape: tuple[int, ...]) -> Tensor:
+        return torch.randn(shape, generator=self.generator, dtype=torch.float32, device="cpu")
+
+    def _random_vectors(self, width: int, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Other vectors for the candidate: of both signs, and none near a special value."""
+        device = self.candidate.device
+        return {
+            name: (2 * self._random((width,))).to(device, dtype) for name in self.candidate.tensors
+        }
+
+    def _rows(
+        self, width: int, eps: float, dtype: torch.dtype, magnitudes: tuple[float, ...] = ()
+    ) -> Tensor:
+        """(magnitudes, rows, width): rows with means apart from 0, some small enough for eps to matter."""
+        if not magnitudes:
+            root = math.sqrt(eps)
+            magnitudes = (0.01, 1.0, 30.0, 3000.0, *((root * f for f in (0.1, 1.0, 4.0)) if root else ()))
+        n_rows = 3 + 1024 // width
+        n_rows += n_rows == width  # a norm over another dimension must not fit by accident
+        rows = self._random((len(magnitudes), n_rows, width)) + self._random((len(magnitudes), n_rows, 1))
+        scale = torch.tensor(magnitudes, dtype=torch.float32, device="cpu").reshape(-1, 1, 1)
+        return (rows * scale).to(self.candidate.device, dtype)
+
+
+def _program(structure: Structure, rounding: str, out_dtype: torch.dtype) -> Program:
+    return Program(
+        center=structure.center,
+        eps=structure.eps,
+        weight_shift=structure.weight_shift,
+        rounding=rounding,
+        out_dtype=out_dtype,
+    )
+
+
+def _llama_differs(structure: Structure, x_dtype: torch.dtype, out_dtype: torch.dtype) -> bool:
+    """Whether ``rounding="llama"`` is another program than ``rounding="once"``."""
+    if x_dtype in (torch.float32, torch.float64):
+        return False
+    return structure.weight is not None or structure.bias is not None or out_dtype != x_dtype
+
+
+def _expected(x: Tensor, tensors: dict[str, Tensor], structure: Structure, program: Program) -> Tensor:
+    """The result of the form."""
+    weight = None if structure.weight is None else tensors[structure.weight]
+    bias = None if structure.bias is None else tensors[structure.bias]
+    return reference.forward(x, None, None, weight, bias, program).y
+
+
+def _share_off(
+    y: Tensor, x: Tensor, tensors: dict[str, Tensor], structure: Structure, program: Program
+) -> float:
+    """The share of elements that another order of summation does not explain, in the magnitude where it is largest.
+
+    1.0 if an element differs by more than a rounding.
+    """
+    expected = _expected(x, tensors, structure, program)
+    if y.dtype != expected.dtype:
+        return 1.0
+    compute = reference.compute_dtype(x)
+    h = x.to(compute)
+    mu = h.mean(-1, keepdim=True) if structure.center else h.new_zeros(())
+    rstd = ((h - mu).square().mean(-1, keepdim=True) + program.eps).rsqrt()
+    scale = h.new_ones(())
+    if structure.weight is not None:
+        scale = (tensors[structure.weight].to(compute) + program.weight_shift).abs()
+    size = (h.abs() + mu.abs()) * rstd * scale
+    if structure.bias is not None:
+        size = size + tensors[structure.bias].to(compute).abs()
+    coarse = [torch.finfo(y.dtype)] + [torch.finfo(x.dtype)] * (program.rounding == "llama")
+    slack = SLACK * torch.finfo(compute).eps * size
+    rounding = 2 * max(info.eps for info in coarse) * size
+    rounding = rounding + max(info.smallest_normal * info.eps for info in coarse) * (1 + scale)
+    difference = (y.to(compute) - expected.to(compute)).abs()
+    same = (y == expected) | (y.isnan() & expected.isnan())
+    if not (same | (difference <= slack + rounding)).all():
+        return 1.0
+    off = (~same & (difference > slack)).flatten(1)
+    return off.float().mean(1).max().item()
+
+
+class _undisturbed:
+    """A context in which a probe changes no state of the process: random numbers, autocast, modes of autograd."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        device = candidate.device
+        cuda = [device] if device.type == "cuda" else []
+        self._contexts = (
+            torch.random.fork_rng(devices=cuda),
+            torch.inference_mode(False),
+            torch.no_grad(),
+            torch.autocast(device.type, enabled=False),
+        )
+
+    def __enter__(self) -> None:
+        for context in self._contexts:
+            context.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        for context in reversed(self._contexts):
+            context.__exit__(*error)
+
+
+def _key(candidate: Candidate) -> Any:
+    """Equal for modules of one class with equal attributes; None if an attribute cannot be compared."""
+    plain = (int, float, str, bool, type(None), torch.dtype)
+    own = nn.Module().__dict__.keys()
+    attributes = {
+        name: value for name, value in candidate.module.__dict__.items() if name not in own
+    }
+    for name, value in attributes.items():
+        parts = value if isinstance(value, tuple) else (value,)
+        if not all(isinstance(part, plain) for part in parts):
+            return None
+    vectors = tuple((name, t.shape, t.dtype) for name, t in candidate.tensors.items())
+    module = candidate.module
+    return type(module), module.training, vectors, tuple(attributes.items())
