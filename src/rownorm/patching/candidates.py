@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..ops.checks import DTYPES
 
-# Attributes of every nn.Module that a stand-in copies, so that nothing is shared with the module.
+# Attributes of these types are copied for a stand-in, so that its forward cannot change those of the module.
 _CONTAINERS = (dict, list, set)
 
 
@@ -43,7 +43,7 @@ class Candidate(NamedTuple):
         return devices[0] if devices and devices[0].type != "meta" else torch.device("cpu")
 
     def stand_in(self, tensors: dict[str, Tensor], training: bool) -> nn.Module:
-        """A shallow copy of the module with other vectors. It has copies of all containers and buffers."""
+        """A shallow copy of the module with other vectors and without hooks: its class's forward is called."""
         module = object.__new__(type(self.module))
         module.__dict__.update(
             (name, copy.copy(value) if isinstance(value, _CONTAINERS) else value)
@@ -70,57 +70,53 @@ def torch_forward(module: nn.Module) -> type[nn.Module] | None:
 
 
 def candidate_of(module: nn.Module) -> Candidate | None:
-    """The candidate of a module, or None for a module that is no norm. Raises LeftAlone with a reason."""
-    if isinstance(module, torch.jit.ScriptModule):
+    """The candidate of a module, or None for a module that is no norm. Raises LeftAlone with a reason for a norm."""
+    try:
+        return _candidate_of(module)
+    except LeftAlone:
         if is_norm_by_name(module):
-            raise LeftAlone("it was compiled by TorchScript")
+            raise
         return None
+
+
+def _candidate_of(module: nn.Module) -> Candidate | None:
+    if isinstance(module, torch.jit.ScriptModule):
+        raise LeftAlone("it was compiled by TorchScript")
     check_instance(module)
     children = dict(module.named_children())
-    if "parametrizations" in children and is_norm_by_name(module):
+    if "parametrizations" in children:
         raise LeftAlone("its weight is parametrized; remove the parametrization first")
-    if children or type(module).__module__.startswith(("torch.nn.", "torch.ao.")):
-        return _no_candidate(module) if not children else None
-    named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    if children:
+        return None
+    if type(module).__module__.startswith(("torch.nn.", "torch.ao.")):
+        raise LeftAlone("it does not normalize rows")
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    vectors = list(tensors.values())
     argument = _argument(module)
     if argument is None:
-        if is_norm_by_name(module):
-            raise LeftAlone("its forward takes more than one tensor")
-        return None
-    vectors = list(named.values())
-    if any(tensor.dim() != 1 for tensor in vectors) or len(vectors) > 2:
-        if is_norm_by_name(module):
-            raise LeftAlone("its parameters are not one weight and one bias vector")
-        return None
-    if len({tensor.shape for tensor in vectors}) > 1:
-        return _no_candidate(module)
+        raise LeftAlone("its forward takes more than one argument")
+    if any(nn.parameter.is_lazy(tensor) for tensor in vectors):
+        raise LeftAlone("its parameters have no shape yet; call the model once first")
     if any(tensor.dtype not in DTYPES for tensor in vectors):
-        if is_norm_by_name(module):
-            raise LeftAlone(f"its weight is quantized: {vectors[0].dtype}")
-        return None
-    if len({tensor.dtype for tensor in vectors}) > 1:
-        raise LeftAlone("its weight and bias have different dtypes")
-    return Candidate(module, named, argument)
+        raise LeftAlone("its parameters are quantized, or not floating point")
+    if len(vectors) > 2 or any(tensor.dim() != 1 for tensor in vectors):
+        raise LeftAlone("its parameters are not one weight and one bias vector")
+    if len({(tensor.shape, tensor.dtype, tensor.device) for tensor in vectors}) > 1:
+        raise LeftAlone("its weight and bias differ in size, dtype or device")
+    return Candidate(module, tensors, argument)
 
 
 def check_instance(module: nn.Module) -> None:
     """Raise LeftAlone if forward is replaced on the instance, where changing the class has no effect."""
-    if "forward" in module.__dict__ and (is_norm_by_name(module) or torch_forward(module)):
+    if "forward" in module.__dict__:
         raise LeftAlone(
             "its forward was replaced on this module (accelerate's hooks, hub kernels); "
             "patch the model before that"
         )
 
 
-def _no_candidate(module: nn.Module) -> None:
-    if is_norm_by_name(module):
-        raise LeftAlone("it does not normalize rows")
-
-
 def _argument(module: nn.Module) -> str | None:
     """The name of forward's only argument, or None if forward takes more than one."""
-    if "forward" in module.__dict__:
-        return None
     try:
         parameters = list(inspect.signature(type(module).forward).parameters.values())[1:]
     except (TypeError, ValueError):

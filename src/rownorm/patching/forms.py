@@ -31,6 +31,15 @@ class Structure(NamedTuple):
         """The public function that computes it."""
         return "layer_norm" if self.center else "rms_norm"
 
+    @property
+    def has_vectors(self) -> bool:
+        """Whether there is a weight or a bias."""
+        return self.weight is not None or self.bias is not None
+
+    def pair(self, dtype: torch.dtype) -> DtypePair:
+        """The pair of dtypes where everything has one."""
+        return (dtype, dtype if self.has_vectors else None)
+
 
 class Form(NamedTuple):
     """The row programs that were proved to reproduce a module.
@@ -40,7 +49,10 @@ class Form(NamedTuple):
 
     structure: Structure
     argument: str  # the name of forward's argument
-    width: int | None  # n_cols, if only this width was proved; None if the parameters fix it or every width is right
+    width: (
+        int | None
+    )  # n_cols, if only this width was proved; None if the parameters fix it or every width is right
+    own: DtypePair  # that of the model
     keywords: dict[DtypePair, dict[str, Any]]  # of the public function
     out_dtype: torch.dtype | None = None  # of every result, if the caller of patch asked for one
 
@@ -54,9 +66,9 @@ class Form(NamedTuple):
         }
         return self._replace(keywords=keywords, out_dtype=out_dtype)
 
-    def words(self, own: DtypePair) -> str:
+    def words(self) -> str:
         """The form in words, for the dtypes that the module has."""
-        structure, options = self.structure, self.keywords[own]
+        structure, options = self.structure, self.keywords[self.own]
         parts = [structure.norm, f"eps={structure.eps:g}"]
         if structure.weight_shift:
             parts.append(f"weight_shift={structure.weight_shift:g}")
@@ -68,13 +80,15 @@ class Form(NamedTuple):
             parts.append("bias")
         if rounding := self._rounding():
             parts.append(f'rounding="{rounding}"')
-        if options["out_dtype"] != own[0]:
+        if options["out_dtype"] != self.own[0]:
             parts.append(f"out_dtype={SHORT_NAMES[options['out_dtype']]}")
         return ", ".join(parts)
 
     def _rounding(self) -> str:
         """``llama`` if 16-bit rows are rounded before the weight; empty for the default."""
         halves = (
-            options for pair, options in self.keywords.items() if pair[0] in (torch.bfloat16, torch.float16)
+            options
+            for pair, options in self.keywords.items()
+            if pair[0] in (torch.bfloat16, torch.float16)
         )
         return "llama" if any(options["rounding"] == "llama" for options in halves) else ""

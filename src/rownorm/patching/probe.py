@@ -1,9 +1,7 @@
 """What a module computes, found by calling a copy of it.
 
-The structure (mean or not, weight, bias, shift, eps) is found with fp32 tensors, where a wrong structure is wrong by far
-more than another order of summation. The rounding is then found for each pair of dtypes of x and weight: with 16-bit
-tensors another order of summation changes one element in thousands by one rounding, and a wrong rounding changes a
-fifth of them. Between the two limits, and if several forms agree with the module, nothing is decided.
+The structure (mean or not, weight, bias, shift, eps) is found with fp32 tensors. The rounding is then found for each
+pair of dtypes of x and weight. ``agreement`` has the limits. A form is taken if it is the only one that agrees.
 """
 
 from __future__ import annotations
@@ -16,14 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import reference
 from ..program import ROUNDINGS, Program
+from .agreement import AGREE, DISAGREE, expected_result, llama_differs, program_of, share_off
 from .candidates import Candidate, LeftAlone, is_norm_by_name
 from .forms import DtypePair, Form, Structure
 
-AGREE = 0.02  # the largest share of different elements, in rows of one magnitude, of a form that agrees
-DISAGREE = 0.10  # the smallest share of a form that does not
-SLACK = 32  # rounding errors of the compute dtype that another order of summation may make
 GRADIENT_TOLERANCE = 1e-4  # relative to the largest element, fp32
 WIDTHS = (48, 40)  # of probes of a module that has neither a weight nor a width
 TINY = 1e-15  # the magnitude of rows that show eps: their mean square is 1e-30
@@ -44,73 +39,78 @@ PAIRS = (
 class Prober:
     """Finds forms. Modules of one class with equal attributes share one probe."""
 
-    def __init__(self) -> None:
+    def __init__(self, model_dtype: torch.dtype) -> None:
+        """model_dtype: of the rows that modules without vectors will get."""
+        self._model_dtype = model_dtype
         self._known: dict[Any, Form | str] = {}
 
     def form_of(self, candidate: Candidate) -> Form | None:
         """The form of a candidate; None for a module that is no norm. Raises LeftAlone with a reason for a norm."""
         key = _key(candidate)
-        found = self._known.get(key) if key is not None else None
-        if found is None:
-            with _undisturbed(candidate):
-                try:
-                    found = Probe(candidate).form()
-                except LeftAlone as reason:
-                    found = str(reason)
-            if key is not None:
-                self._known[key] = found
+        if key not in self._known:
+            self._known[key] = self._probe(candidate)
+        found = self._known[key]
         if isinstance(found, Form):
             with _undisturbed(candidate):
-                found = Probe(candidate).confirmed(found)
-        if isinstance(found, Form):
-            return found
+                reason = Probe(candidate, self._model_dtype).objection(found)
+            if reason is None:
+                return found
+            found = reason
         if is_norm_by_name(candidate.module):
             raise LeftAlone(found)
         return None
+
+    def _probe(self, candidate: Candidate) -> Form | str:
+        """The form of a candidate, or the reason why it has none."""
+        with _undisturbed(candidate):
+            try:
+                return Probe(candidate, self._model_dtype).form()
+            except LeftAlone as reason:
+                return str(reason)
 
 
 class Probe:
     """Calls of one candidate with tensors of its width."""
 
-    def __init__(self, candidate: Candidate) -> None:
+    def __init__(self, candidate: Candidate, model_dtype: torch.dtype) -> None:
         self.candidate = candidate
+        self.dtype = candidate.dtype or model_dtype
         self.generator = torch.Generator().manual_seed(SEED)
 
     def form(self) -> Form:
         """The one form that reproduces the candidate. Raises LeftAlone."""
         widths = self._widths()
         structure = self._structure(widths[0])
-        own = (self.candidate.dtype or torch.float32, self.candidate.dtype)
-        pairs = PAIRS if self.candidate.tensors else [(x, None) for x, w in PAIRS if x == w]
         keywords: dict[DtypePair, dict[str, Any]] = {}
-        for pair in pairs:
+        for pair in PAIRS if structure.has_vectors else [(x, None) for x, w in PAIRS if x == w]:
             program = self._program(structure, pair, widths)
             if program is not None:
                 keywords[pair] = program.keywords()
+        own = structure.pair(self.dtype)
         if own not in keywords:
-            raise LeftAlone(f"no form of the row program reproduces it in {own[0]}".replace("torch.", ""))
+            name = str(own[0]).removeprefix("torch.")
+            raise LeftAlone(f"no form of the row program reproduces it in {name}")
         self._check_gradients(structure, widths[0])
-        fixed = self.candidate.width is None and len(widths) == 1
-        return Form(structure, self.candidate.argument, widths[0] if fixed else None, keywords)
+        width = None if structure.has_vectors or len(widths) > 1 else widths[0]
+        return Form(structure, self.candidate.argument, width, own, keywords)
 
-    def confirmed(self, form: Form) -> Form | str:
-        """The form, or why it does not hold for the weights that the module has, in training and in evaluation."""
+    def objection(self, form: Form) -> str | None:
+        """Why the form does not hold for the weights that the module has, in training or in evaluation, or None."""
         tensors = {name: tensor.detach() for name, tensor in self.candidate.tensors.items()}
-        if any(type(t) is not Tensor or t.is_meta for t in tensors.values()):
-            return form  # sharded, or without data: the random weights have to do
-        own = (self.candidate.dtype or torch.float32, self.candidate.dtype)
+        if any(type(tensor) is not Tensor or tensor.is_meta for tensor in tensors.values()):
+            return None  # sharded, or without data: only random weights can be tried
         width = form.width or self.candidate.width or WIDTHS[0]
-        program = Program(form.structure.center, **form.keywords[own])
+        program = Program(form.structure.center, **form.keywords[form.own])
         for shape, training in itertools.product([(), (1,)], [True, False]):
-            x = self._rows(width, form.structure.eps, own[0])
+            x = self._rows(width, form.structure.eps, form.own[0])
             x = x.reshape(*x.shape[:1], *shape, *x.shape[1:])
             try:
                 y = self._call(x, tensors, training)
             except LeftAlone as reason:
                 return str(reason)
-            if _share_off(y, x, tensors, form.structure, program) > AGREE:
+            if share_off(y, x, tensors, form.structure, program) > AGREE:
                 return "with its own weight it does not compute what it computes with random ones"
-        return form
+        return None
 
     def _widths(self) -> list[int]:
         """The widths to probe: that of the vectors, or of an attribute, or two for a module that takes any."""
@@ -143,9 +143,9 @@ class Probe:
             if eps is None:
                 continue
             structure = structure._replace(eps=eps[1])
-            program = _program(structure, "once", torch.float32)
+            program = program_of(structure, "once", torch.float32)
             x = self._rows(width, eps[1], torch.float32)
-            share = _share_off(self._call(x, tensors), x, tensors, structure, program)
+            share = share_off(self._call(x, tensors), x, tensors, structure, program)
             if eps[0]:
                 shares[structure] = share
             elif share <= AGREE:
@@ -160,13 +160,13 @@ class Probe:
         return found[0]
 
     def _structures(self) -> Iterator[Structure]:
-        """Every structure that is possible with the vectors of the candidate, without eps."""
+        """Every structure that is possible with the vectors of the candidate, without eps. They may be unused."""
         names = list(self.candidate.tensors)
         roles: list[tuple[str | None, str | None]] = [(None, None)]
         if len(names) == 1:
-            roles = [(names[0], None), (None, names[0])]
+            roles += [(names[0], None), (None, names[0])]
         elif names:
-            roles = [(names[0], names[1]), (names[1], names[0])]
+            roles += [(names[0], names[1]), (names[1], names[0])]
         for center, (weight, bias), shift in itertools.product((False, True), roles, (0.0, 1.0)):
             if weight is not None or not shift:
                 yield Structure(center, weight, bias, shift)
@@ -202,9 +202,7 @@ class Probe:
         near = [number for number in numbers if abs(number - eps) < 1e-5 * eps]
         return (True, near[0]) if near else (False, eps)
 
-    def _program(
-        self, structure: Structure, pair: DtypePair, widths: list[int]
-    ) -> Program | None:
+    def _program(self, structure: Structure, pair: DtypePair, widths: list[int]) -> Program | None:
         """The one program that reproduces the candidate for this pair of dtypes, at all widths, or None."""
         found = {self._program_at(structure, pair, width) for width in widths}
         return found.pop() if len(found) == 1 else None
@@ -218,19 +216,19 @@ class Probe:
             return None
         shares = {}
         for rounding in ROUNDINGS:
-            program = _program(structure, rounding, y.dtype)
-            if rounding == "llama" and not _llama_differs(structure, pair[0], y.dtype):
+            program = program_of(structure, rounding, y.dtype)
+            if rounding == "llama" and not llama_differs(structure, pair[0], y.dtype):
                 continue
             if y.dtype == torch.float64 and pair[0] != torch.float64:
                 continue  # rownorm refuses it
-            shares[program] = _share_off(y, x, tensors, structure, program)
+            shares[program] = share_off(y, x, tensors, structure, program)
         found = [program for program, share in shares.items() if share <= AGREE]
         others = [share for program, share in shares.items() if program not in found]
         return found[0] if len(found) == 1 and all(one >= DISAGREE for one in others) else None
 
     def _check_gradients(self, structure: Structure, width: int) -> None:
         """Raise LeftAlone if the gradients are not those of the form, for example with a detached rstd."""
-        program = _program(structure, "once", torch.float32)
+        program = program_of(structure, "once", torch.float32)
         x = self._rows(width, 0.0, torch.float32, magnitudes=(1.0,))
         tensors = self._random_vectors(width, torch.float32)
         dy = self._random((*x.shape,)).to(x.device)
@@ -239,12 +237,18 @@ class Probe:
             leaf = x.clone().requires_grad_()
             leaves = {name: tensor.clone().requires_grad_() for name, tensor in tensors.items()}
             with torch.enable_grad():
-                y = self._call(leaf, leaves) if own else _expected(leaf, leaves, structure, program)
+                y = (
+                    self._call(leaf, leaves)
+                    if own
+                    else expected_result(leaf, leaves, structure, program)
+                )
                 if not y.requires_grad:
                     raise LeftAlone("its result has no gradient")
                 inputs = [leaf, *leaves.values()]
                 gradients.append(torch.autograd.grad(y, inputs, dy, allow_unused=True))
         for mine, expected in zip(*gradients, strict=True):
+            if mine is None and expected is None:
+                continue
             if mine is None or expected is None:
                 raise LeftAlone("one of its parameters gets no gradient")
             if (mine - expected).abs().max() > GRADIENT_TOLERANCE * expected.abs().max():
@@ -280,68 +284,20 @@ class Probe:
         """(magnitudes, rows, width): rows with means apart from 0, some small enough for eps to matter."""
         if not magnitudes:
             root = math.sqrt(eps)
-            magnitudes = (0.01, 1.0, 30.0, 3000.0, *((root * f for f in (0.1, 1.0, 4.0)) if root else ()))
+            magnitudes = (
+                0.01,
+                1.0,
+                30.0,
+                3000.0,
+                *((root * f for f in (0.1, 1.0, 4.0)) if root else ()),
+            )
         n_rows = 3 + 1024 // width
         n_rows += n_rows == width  # a norm over another dimension must not fit by accident
-        rows = self._random((len(magnitudes), n_rows, width)) + self._random((len(magnitudes), n_rows, 1))
+        rows = self._random((len(magnitudes), n_rows, width)) + self._random(
+            (len(magnitudes), n_rows, 1)
+        )
         scale = torch.tensor(magnitudes, dtype=torch.float32, device="cpu").reshape(-1, 1, 1)
         return (rows * scale).to(self.candidate.device, dtype)
-
-
-def _program(structure: Structure, rounding: str, out_dtype: torch.dtype) -> Program:
-    return Program(
-        center=structure.center,
-        eps=structure.eps,
-        weight_shift=structure.weight_shift,
-        rounding=rounding,
-        out_dtype=out_dtype,
-    )
-
-
-def _llama_differs(structure: Structure, x_dtype: torch.dtype, out_dtype: torch.dtype) -> bool:
-    """Whether ``rounding="llama"`` is another program than ``rounding="once"``."""
-    if x_dtype in (torch.float32, torch.float64):
-        return False
-    return structure.weight is not None or structure.bias is not None or out_dtype != x_dtype
-
-
-def _expected(x: Tensor, tensors: dict[str, Tensor], structure: Structure, program: Program) -> Tensor:
-    """The result of the form."""
-    weight = None if structure.weight is None else tensors[structure.weight]
-    bias = None if structure.bias is None else tensors[structure.bias]
-    return reference.forward(x, None, None, weight, bias, program).y
-
-
-def _share_off(
-    y: Tensor, x: Tensor, tensors: dict[str, Tensor], structure: Structure, program: Program
-) -> float:
-    """The share of elements that another order of summation does not explain, in the magnitude where it is largest.
-
-    1.0 if an element differs by more than a rounding.
-    """
-    expected = _expected(x, tensors, structure, program)
-    if y.dtype != expected.dtype:
-        return 1.0
-    compute = reference.compute_dtype(x)
-    h = x.to(compute)
-    mu = h.mean(-1, keepdim=True) if structure.center else h.new_zeros(())
-    rstd = ((h - mu).square().mean(-1, keepdim=True) + program.eps).rsqrt()
-    scale = h.new_ones(())
-    if structure.weight is not None:
-        scale = (tensors[structure.weight].to(compute) + program.weight_shift).abs()
-    size = (h.abs() + mu.abs()) * rstd * scale
-    if structure.bias is not None:
-        size = size + tensors[structure.bias].to(compute).abs()
-    coarse = [torch.finfo(y.dtype)] + [torch.finfo(x.dtype)] * (program.rounding == "llama")
-    slack = SLACK * torch.finfo(compute).eps * size
-    rounding = 2 * max(info.eps for info in coarse) * size
-    rounding = rounding + max(info.smallest_normal * info.eps for info in coarse) * (1 + scale)
-    difference = (y.to(compute) - expected.to(compute)).abs()
-    same = (y == expected) | (y.isnan() & expected.isnan())
-    if not (same | (difference <= slack + rounding)).all():
-        return 1.0
-    off = (~same & (difference > slack)).flatten(1)
-    return off.float().mean(1).max().item()
 
 
 class _undisturbed:
@@ -367,16 +323,13 @@ class _undisturbed:
 
 
 def _key(candidate: Candidate) -> Any:
-    """Equal for modules of one class with equal attributes; None if an attribute cannot be compared."""
+    """Equal for modules of one class with equal attributes. Other objects than numbers and words must be the same."""
     plain = (int, float, str, bool, type(None), torch.dtype)
     own = nn.Module().__dict__.keys()
     attributes = {
-        name: value for name, value in candidate.module.__dict__.items() if name not in own
+        (name, value if isinstance(value, plain) else id(value))
+        for name, value in candidate.module.__dict__.items()
+        if name not in own
     }
-    for name, value in attributes.items():
-        parts = value if isinstance(value, tuple) else (value,)
-        if not all(isinstance(part, plain) for part in parts):
-            return None
-    vectors = tuple((name, t.shape, t.dtype) for name, t in candidate.tensors.items())
-    module = candidate.module
-    return type(module), module.training, vectors, tuple(attributes.items())
+    vectors = tuple((name, t.shape, t.dtype, t.device) for name, t in candidate.tensors.items())
+    return type(candidate.module), candidate.module.training, vectors, frozenset(attributes)

@@ -68,9 +68,14 @@ def _table(title: str, modules: list[tuple[str, str, str]]) -> list[str]:
     if not counts:
         return []
     rows = [(title, "class", "where", "form" if title == "swapped" else "reason")]
-    rows += [(str(count), class_name, where, text) for (where, class_name, text), count in counts.items()]
+    rows += [
+        (str(count), class_name, where, text) for (where, class_name, text), count in counts.items()
+    ]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return [
-        "  " + "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]])
+        "  "
+        + "  ".join(
+            [*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]
+        )
         for row in rows
     ]

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from .. import nn as rownorm_nn
+from ..ops.checks import DTYPES
 from .candidates import LeftAlone, candidate_of, check_instance, torch_forward
 from .forms import SHORT_NAMES
 from .probe import Prober
@@ -35,14 +36,16 @@ def patch(model: nn.Module, *, out_dtype: torch.dtype | None = None) -> Report:
     ``rownorm.unpatch`` undoes it.
 
     out_dtype: the dtype of the results of all swapped norms. ``torch.bfloat16`` is for models with fp32 parameters that
-    run under ``torch.autocast``: the linear layers that follow need no cast. By default each norm returns the dtype that
-    it returned before.
+    run under ``torch.autocast``: the linear layers that follow need no cast. By default each norm returns the dtype
+    that it returned before.
     """
     _check_model("patch", model)
     if out_dtype is not None and out_dtype not in OUT_DTYPES:
         names = ", ".join(str(dtype) for dtype in OUT_DTYPES)
-        raise TypeError(f"rownorm.patch: out_dtype must be one of {names}, or None; got {out_dtype!r}")
-    prober = Prober()
+        raise TypeError(
+            f"rownorm.patch: out_dtype must be one of {names}, or None; got {out_dtype!r}"
+        )
+    prober = Prober(_dtype_of(model))
     swaps: list[_Swap] = []
     swapped: list[Swapped] = []
     left: list[Left] = []
@@ -64,7 +67,9 @@ def patch(model: nn.Module, *, out_dtype: torch.dtype | None = None) -> Report:
 def unpatch(model: nn.Module) -> int:
     """Give every norm that ``rownorm.patch`` swapped its own forward back; returns how many there were."""
     _check_model("unpatch", model)
-    patched = [(name, module) for name, module in model.named_modules() if isinstance(module, Patched)]
+    patched = [
+        (name, module) for name, module in model.named_modules() if isinstance(module, Patched)
+    ]
     for name, module in patched:
         if not is_swapped(module):
             raise RuntimeError(
@@ -84,6 +89,12 @@ def _check_model(function: str, model: object) -> None:
         )
 
 
+def _dtype_of(model: nn.Module) -> torch.dtype:
+    """The dtype of the model's first parameter of a dtype that rownorm has; fp32 without one."""
+    dtypes = (parameter.dtype for parameter in model.parameters())
+    return next((dtype for dtype in dtypes if dtype in DTYPES), torch.float32)
+
+
 def _decide(module: nn.Module, prober: Prober, out_dtype: torch.dtype | None) -> _Swap | None:
     """The swap of a module, or None for a module that is no norm. Raises LeftAlone with a reason."""
     if isinstance(module, Patched):
@@ -92,7 +103,9 @@ def _decide(module: nn.Module, prober: Prober, out_dtype: torch.dtype | None) ->
         raise LeftAlone("it is rownorm's already")
     if norm := torch_forward(module):
         check_instance(module)
-        decided = _Swap(module, TORCH_NORMS[norm], {"out_dtype": out_dtype}, _words(module, out_dtype))
+        decided = _Swap(
+            module, TORCH_NORMS[norm], {"out_dtype": out_dtype}, _words(module, out_dtype)
+        )
     else:
         candidate = candidate_of(module)
         if candidate is None:
@@ -100,9 +113,8 @@ def _decide(module: nn.Module, prober: Prober, out_dtype: torch.dtype | None) ->
         form = prober.form_of(candidate)
         if form is None:
             return None
-        own = (candidate.dtype or torch.float32, candidate.dtype)
         form = form.with_out_dtype(out_dtype)
-        decided = _Swap(module, PatchedForm, {"rownorm_form": form}, form.words(own))
+        decided = _Swap(module, PatchedForm, {"rownorm_form": form}, form.words())
     try:  # a class with __slots__, or one that refuses subclasses
         trial = object.__new__(type(module))
         trial.__class__ = patched_class(decided.base, type(module))

@@ -7,7 +7,6 @@ another type and compiles again.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -26,7 +25,8 @@ class Patched(nn.Module):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle and copy through ``_new``, because a class made at run time cannot be found by its name."""
-        function, arguments, *rest = super().__reduce_ex__(protocol)  # type: ignore[misc]
+        reduced: Any = super().__reduce_ex__(protocol)
+        function, arguments, *rest = reduced
         if arguments != (type(self),) or not is_swapped(self):
             return (function, arguments, *rest)
         return (_new, (self.rownorm_base, self.rownorm_original), *rest)
@@ -68,9 +68,13 @@ TORCH_NORMS: dict[type[nn.Module], type[Patched]] = {
 }
 
 
-@functools.cache
+_classes: dict[tuple[type[Patched], type[nn.Module]], type[Patched]] = {}
+
+
 def patched_class(base: type[Patched], original: type[nn.Module]) -> type[Patched]:
     """The class of swapped modules whose class was ``original``. It has the name of ``original``."""
+    if found := _classes.get((base, original)):
+        return found
     attributes = {
         "__module__": original.__module__,  # torch.fx keeps modules of torch.nn whole
         "__qualname__": original.__qualname__,
@@ -78,7 +82,9 @@ def patched_class(base: type[Patched], original: type[nn.Module]) -> type[Patche
         "rownorm_base": base,
         "rownorm_original": original,
     }
-    return type(original)(original.__name__, (base, original), attributes)
+    metaclass: Any = type(original)
+    made: type[Patched] = metaclass(original.__name__, (base, original), attributes)
+    return _classes.setdefault((base, original), made)
 
 
 def swap(module: nn.Module, base: type[Patched], state: dict[str, Any]) -> None:
@@ -91,7 +97,7 @@ def restore(module: Patched) -> None:
     """Undo ``swap``."""
     for name in ("rownorm_form", "out_dtype"):
         module.__dict__.pop(name, None)
-    module.__class__ = module.rownorm_original
+    module.__class__ = module.rownorm_original  # type: ignore[assignment]
 
 
 def is_swapped(module: nn.Module) -> bool:
