@@ -23,6 +23,7 @@ GRADIENT_TOLERANCE = 1e-4  # relative to the largest element, fp32
 WIDTHS = (48, 40)  # of probes of a module that has neither a weight nor a width
 TINY = 1e-15  # the magnitude of rows that show eps: their mean square is 1e-30
 SEED = 20
+PLAIN = (int, float, str, bool, type(None), torch.dtype)  # attributes that are compared by value
 
 PAIRS = (
     (torch.float32, torch.float32),  # first, because the structure is found with it
@@ -96,7 +97,7 @@ class Probe:
 
     def objection(self, form: Form) -> str | None:
         """Why the form does not hold for the weights that the module has, in training or in evaluation, or None."""
-        tensors = {name: tensor.detach() for name, tensor in self.candidate.tensors.items()}
+        tensors = {n: tensor.detach().clone() for n, tensor in self.candidate.tensors.items()}
         if any(type(tensor) is not Tensor or tensor.is_meta for tensor in tensors.values()):
             return None  # sharded, or without data: only random weights can be tried
         width = form.width or self.candidate.width or WIDTHS[0]
@@ -161,12 +162,8 @@ class Probe:
 
     def _structures(self) -> Iterator[Structure]:
         """Every structure that is possible with the vectors of the candidate, without eps. They may be unused."""
-        names = list(self.candidate.tensors)
-        roles: list[tuple[str | None, str | None]] = [(None, None)]
-        if len(names) == 1:
-            roles += [(names[0], None), (None, names[0])]
-        elif names:
-            roles += [(names[0], names[1]), (names[1], names[0])]
+        names = [None, *self.candidate.tensors]
+        roles = [(w, b) for w, b in itertools.product(names, names) if w is None or w != b]
         for center, (weight, bias), shift in itertools.product((False, True), roles, (0.0, 1.0)):
             if weight is not None or not shift:
                 yield Structure(center, weight, bias, shift)
@@ -259,11 +256,14 @@ class Probe:
         if training is None:
             training = self.candidate.module.training
         stand_in = self.candidate.stand_in(tensors, training)
+        state = _state(stand_in)
         try:
             y = type(stand_in).forward(stand_in, x.clone())
         except Exception as error:
             what = str(error).strip().partition("\n")[0]
             raise LeftAlone(f"a probe failed: {type(error).__name__}: {what[:80]}") from None
+        if _state(stand_in) != state:
+            raise LeftAlone("its forward changes its attributes or buffers")
         if not isinstance(y, Tensor) or y.shape != x.shape or not y.is_floating_point():
             raise LeftAlone("its result is not a tensor of the shape of its input")
         return y
@@ -322,12 +322,24 @@ class _undisturbed:
             context.__exit__(*error)
 
 
+def _state(module: nn.Module) -> dict[str, Any]:
+    """What a forward with side effects changes: plain attributes, sizes of containers, versions of tensors."""
+    state: dict[str, Any] = {}
+    for name, value in {**module.__dict__, **module._parameters, **module._buffers}.items():
+        if isinstance(value, Tensor):
+            state[name] = value._version
+        elif isinstance(value, dict | list | set):
+            state[name] = len(value)
+        else:
+            state[name] = value if isinstance(value, PLAIN) else id(value)
+    return state
+
+
 def _key(candidate: Candidate) -> Any:
     """Equal for modules of one class with equal attributes. Other objects than numbers and words must be the same."""
-    plain = (int, float, str, bool, type(None), torch.dtype)
     own = nn.Module().__dict__.keys()
     attributes = {
-        (name, value if isinstance(value, plain) else id(value))
+        (name, value if isinstance(value, PLAIN) else id(value))
         for name, value in candidate.module.__dict__.items()
         if name not in own
     }
