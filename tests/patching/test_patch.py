@@ -243,6 +243,35 @@ def test_a_class_that_was_changed_later(model):
     assert isinstance(model.second, Patched)
 
 
+@pytest.fixture
+def one_process():
+    """A process group of this process alone, and its mesh."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("patched_first", [True, False])
+def test_fsdp2(model, x, patched_first, one_process):
+    from torch.distributed.fsdp import fully_shard
+
+    y = model(x)
+    if patched_first:
+        rownorm.patch(model)
+    fully_shard(model, mesh=one_process)
+    if not patched_first:
+        rownorm.patch(model)
+    assert sum(isinstance(m, Patched) for m in model.modules()) == 3
+    z = model(x)
+    torch.testing.assert_close(z, y)
+    z.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert rownorm.unpatch(model) == 3
+    assert torch.equal(model(x), y)
+
+
 # ---- bad input ----
 
 

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_fp32_differs_as_another_order_of_summation_does(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_bf16_is_as_near_to_fp32_as_the_original(name):
-    """Logits differ in a few roundings. Gradients are compared with fp32, because the originals round them more often."""
+    """Logits differ by one rounding. Gradients are compared with fp32, because the originals round them more often."""
     model, arguments = make(name, torch.bfloat16), inputs(name, torch.bfloat16)
     exact = make(name)
     exact.load_state_dict(model.state_dict())
@@ -80,6 +81,22 @@ def test_greedy_generation_gives_the_same_tokens(name):
     expected = model.generate(tokens, **settings)
     rownorm.patch(model)
     assert torch.equal(model.generate(tokens, **settings), expected)
+
+
+def test_the_report_in_the_readme():
+    """The example of the README prints the lines below it."""
+    transformers()
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    section = text.split("## A model that you already have")[1]
+    _, example, rest = section.split("```", 2)
+    shown = rest.strip("\n").split("\n\n")[0]
+    names = {
+        "torch": torch,
+        "rownorm": rownorm,
+        "print": lambda report: names.update(report=report),
+    }
+    exec(example.removeprefix("python"), names)
+    assert str(names["report"]) == textwrap.dedent(shown)
 
 
 @pytest.mark.exhaustive

@@ -22,7 +22,7 @@ ENCODER = {
     "num_attention_heads": 4,
 }
 T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, **TOKENS}
-# name: (class of the config, class of the model, fields of the config, norms, rounding and shift in the report)
+# name: (class of the config, class of the model, fields of the config, number of norms)
 MODELS = {
     "llama": ("LlamaConfig", "LlamaForCausalLM", DECODER, 5),
     "mistral": ("MistralConfig", "MistralForCausalLM", DECODER, 5),
@@ -39,7 +39,7 @@ MODELS = {
             "vocab_size_per_layer_input": 64,
             "num_kv_shared_layers": 0,
         },
-        None,
+        18,
     ),
     "phi3": ("Phi3Config", "Phi3ForCausalLM", DECODER, 5),
     "olmo2": ("Olmo2Config", "Olmo2ForCausalLM", DECODER, 9),
