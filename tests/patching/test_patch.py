@@ -1,6 +1,7 @@
 """What a patched model keeps, how it runs, and bad input."""
 
 import copy
+import functools
 import io
 import pickle
 
@@ -233,12 +234,17 @@ def test_out_dtype(model, x):
     assert model.second(x).dtype == torch.float32
 
 
-def test_a_class_that_was_changed_later(model):
-    """As fully_shard does with a norm of its own group."""
+@pytest.mark.parametrize("what", ["class", "forward"])
+def test_modules_that_were_changed_after_patching(model, x, what):
+    """As fully_shard changes the class of a norm of its own group, and accelerate's hooks the forward."""
+    y = model(x)
     rownorm.patch(model)
-    patched = type(model.first)
-    model.first.__class__ = type("FSDPNorm", (patched,), {})
-    with pytest.raises(RuntimeError, match=r"first got another class .*nothing was changed"):
+    if what == "class":
+        model.first.__class__ = type("FSDPNorm", (type(model.first),), {})
+    else:
+        model.first.forward = functools.partial(model.first.forward)
+    torch.testing.assert_close(model(x), y)
+    with pytest.raises(RuntimeError, match=r"first got another class or .*nothing was changed"):
         rownorm.unpatch(model)
     assert isinstance(model.second, Patched)
 

@@ -125,11 +125,13 @@ class UnusedWeight(_Norm):
         return self.unit(x.float()).type_as(x)
 
 
-class LastDimension(nn.LayerNorm):
-    """A subclass with a forward of its own, as ConvNeXt has for channels last."""
+class MeanByProduct(_Norm):
+    """A mean that autocast would round."""
 
-    def forward(self, features):
-        return super().forward(features)
+    def forward(self, x):
+        h = x.float()
+        mean = h.square() @ h.new_full((h.shape[-1], 1), 1 / h.shape[-1])
+        return (self.weight.float() * h * torch.rsqrt(mean + self.variance_epsilon)).to(x.dtype)
 
 
 # ---- near misses ----
@@ -239,6 +241,14 @@ class ShapeDependent(_Norm):
     def forward(self, x):
         y = self.weight.float() * self.unit(x.float())
         return (2 * y if x.dim() == 4 else y).to(x.dtype)
+
+
+class InPlace(_Norm):
+    """Changes its input."""
+
+    def forward(self, x):
+        rstd = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + self.variance_epsilon)
+        return x.mul_(rstd).mul_(self.weight)
 
 
 class ReturnsRstd(_Norm):

@@ -58,7 +58,16 @@ MODELS = {
         5,
     ),
 }
-GENERATING = [name for name in MODELS if name not in ("bert", "vit")]
+SAME_NORM_AS_ANOTHER = ("mistral", "qwen2", "gemma2", "phi3")
+
+
+def models(*left_out):
+    """The names of the models as parameters of a test. Those with the norm of another model are exhaustive."""
+    return [
+        pytest.param(name, marks=[pytest.mark.exhaustive] * (name in SAME_NORM_AS_ANOTHER))
+        for name in MODELS
+        if name not in left_out
+    ]
 
 
 def transformers():

@@ -6,6 +6,7 @@ pair of dtypes of x and weight. ``agreement`` has the limits. A form is taken if
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterator
@@ -229,16 +230,16 @@ class Probe:
         x = self._rows(width, 0.0, torch.float32, magnitudes=(1.0,))
         tensors = self._random_vectors(width, torch.float32)
         dy = self._random((*x.shape,)).to(x.device)
+
+        def form(leaf: Tensor, leaves: dict[str, Tensor]) -> Tensor:
+            return expected_result(leaf, leaves, structure, program)
+
         gradients = []
-        for own in (True, False):
+        for forward in (self._call, form):
             leaf = x.clone().requires_grad_()
             leaves = {name: tensor.clone().requires_grad_() for name, tensor in tensors.items()}
             with torch.enable_grad():
-                y = (
-                    self._call(leaf, leaves)
-                    if own
-                    else expected_result(leaf, leaves, structure, program)
-                )
+                y = forward(leaf, leaves)
                 if not y.requires_grad:
                     raise LeftAlone("its result has no gradient")
                 inputs = [leaf, *leaves.values()]
@@ -256,14 +257,17 @@ class Probe:
         if training is None:
             training = self.candidate.module.training
         stand_in = self.candidate.stand_in(tensors, training)
-        state = _state(stand_in)
+        state, rows = _state(stand_in), x.clone()
+        version = rows._version
         try:
-            y = type(stand_in).forward(stand_in, x.clone())
+            y = type(stand_in).forward(stand_in, rows)
         except Exception as error:
             what = str(error).strip().partition("\n")[0]
             raise LeftAlone(f"a probe failed: {type(error).__name__}: {what[:80]}") from None
         if _state(stand_in) != state:
             raise LeftAlone("its forward changes its attributes or buffers")
+        if rows._version != version:
+            raise LeftAlone("its forward changes its input")
         if not isinstance(y, Tensor) or y.shape != x.shape or not y.is_floating_point():
             raise LeftAlone("its result is not a tensor of the shape of its input")
         return y
@@ -272,7 +276,7 @@ class Probe:
         return torch.randn(shape, generator=self.generator, dtype=torch.float32, device="cpu")
 
     def _random_vectors(self, width: int, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Other vectors for the candidate: of both signs, and none near a special value."""
+        """Other vectors for the candidate, of both signs."""
         device = self.candidate.device
         return {
             name: (2 * self._random((width,))).to(device, dtype) for name in self.candidate.tensors
@@ -284,42 +288,28 @@ class Probe:
         """(magnitudes, rows, width): rows with means apart from 0, some small enough for eps to matter."""
         if not magnitudes:
             root = math.sqrt(eps)
-            magnitudes = (
-                0.01,
-                1.0,
-                30.0,
-                3000.0,
-                *((root * f for f in (0.1, 1.0, 4.0)) if root else ()),
-            )
+            near_eps = (0.1 * root, root, 4 * root) if root else ()
+            magnitudes = (0.01, 1.0, 30.0, 3000.0, *near_eps)
         n_rows = 3 + 1024 // width
         n_rows += n_rows == width  # a norm over another dimension must not fit by accident
-        rows = self._random((len(magnitudes), n_rows, width)) + self._random(
-            (len(magnitudes), n_rows, 1)
-        )
+        count = len(magnitudes)
+        rows = self._random((count, n_rows, width)) + self._random((count, n_rows, 1))
         scale = torch.tensor(magnitudes, dtype=torch.float32, device="cpu").reshape(-1, 1, 1)
         return (rows * scale).to(self.candidate.device, dtype)
 
 
-class _undisturbed:
-    """A context in which a probe changes no state of the process: random numbers, autocast, modes of autograd."""
-
-    def __init__(self, candidate: Candidate) -> None:
-        device = candidate.device
-        cuda = [device] if device.type == "cuda" else []
-        self._contexts = (
-            torch.random.fork_rng(devices=cuda),
-            torch.inference_mode(False),
-            torch.no_grad(),
-            torch.autocast(device.type, enabled=False),
-        )
-
-    def __enter__(self) -> None:
-        for context in self._contexts:
-            context.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        for context in reversed(self._contexts):
-            context.__exit__(*error)
+@contextlib.contextmanager
+def _undisturbed(candidate: Candidate) -> Iterator[None]:
+    """A context for probes: random numbers are restored, and autocast and modes of autograd do not matter."""
+    device = candidate.device
+    cuda = [device] if device.type == "cuda" else []
+    with (
+        torch.random.fork_rng(devices=cuda),
+        torch.inference_mode(False),
+        torch.no_grad(),
+        torch.autocast(device.type, enabled=False),
+    ):
+        yield
 
 
 def _state(module: nn.Module) -> dict[str, Any]:

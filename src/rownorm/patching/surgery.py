@@ -71,10 +71,10 @@ def unpatch(model: nn.Module) -> int:
         (name, module) for name, module in model.named_modules() if isinstance(module, Patched)
     ]
     for name, module in patched:
-        if not is_swapped(module):
+        if not is_swapped(module) or "forward" in module.__dict__:
             raise RuntimeError(
-                f"rownorm.unpatch: {name} got another class after it was patched: "
-                f"{type(module).__name__}, by fully_shard for example. Undo that first; nothing was changed."
+                f"rownorm.unpatch: {name} got another class or another forward after it was patched, by fully_shard "
+                "or accelerate's hooks for example. Undo that first; nothing was changed."
             )
     for _, module in patched:
         restore(module)
