@@ -22,6 +22,7 @@ SLACK = 32  # rounding errors of the compute dtype that another order of summati
 
 
 def program_of(structure: Structure, rounding: str, out_dtype: torch.dtype) -> Program:
+    """The program of a structure. ``out_dtype`` is always named, so that autocast does not change it."""
     return Program(
         center=structure.center,
         eps=structure.eps,
