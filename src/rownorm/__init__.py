@@ -1,9 +1,16 @@
 """LayerNorm and RMSNorm for PyTorch, in Triton: every fused form a model needs, forward and backward."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from . import functional, nn
 from .explain import explain
 from .ops import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from .version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from .patching import patch, unpatch
 
 __all__ = [
     "add_layer_norm",
@@ -12,5 +19,20 @@ __all__ = [
     "functional",
     "layer_norm",
     "nn",
+    "patch",
     "rms_norm",
+    "unpatch",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """``patch`` and ``unpatch`` are imported when they are used."""
+    if name in ("patch", "unpatch"):
+        from . import patching
+
+        return getattr(patching, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

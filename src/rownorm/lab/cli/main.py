@@ -21,6 +21,7 @@ COMMANDS = {  # name: one line for ``rownorm --help``; in the order in which the
     "report": "Records to an HTML page, plots and an analysis.",
     "compare": "Two sets of records: faster, same or slower.",
     "bars": "Measure and judge the figures that must hold on an H200.",
+    "patch": "Which norms of a model rownorm.patch swaps, which it leaves, and why.",
     "steps": "Whole training steps, and the host cost of a call, beside torch's norms.",
     "tune": "Find the fastest launch settings on this GPU; write a table.",
 }

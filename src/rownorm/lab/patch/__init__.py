@@ -1,0 +1,1 @@
+"""``rownorm patch``."""

@@ -1,0 +1,129 @@
+"""Modules that may be norms, and copies of them that a probe may call without changing the model."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..ops.checks import DTYPES
+
+# Attributes of these types are copied for a stand-in, so that its forward cannot change those of the module.
+_CONTAINERS = (dict, list, set)
+
+
+class LeftAlone(Exception):
+    """The reason why a module is not swapped."""
+
+
+class Candidate(NamedTuple):
+    """A module that can be probed: leaf, at most two vectors of one width, forward with one argument."""
+
+    module: nn.Module
+    tensors: dict[str, Tensor]  # its vectors by attribute, parameters first
+    argument: str
+
+    @property
+    def width(self) -> int | None:
+        """The number of columns; None without vectors."""
+        return next((tensor.shape[0] for tensor in self.tensors.values()), None)
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The dtype of its vectors; None without vectors."""
+        return next((tensor.dtype for tensor in self.tensors.values()), None)
+
+    @property
+    def device(self) -> torch.device:
+        """Where a probe runs: where the vectors are, or a CPU if they have no data."""
+        devices = [tensor.device for tensor in self.tensors.values()]
+        return devices[0] if devices and devices[0].type != "meta" else torch.device("cpu")
+
+    def stand_in(self, tensors: dict[str, Tensor], training: bool) -> nn.Module:
+        """A shallow copy of the module with other vectors and without hooks: its class's forward is called."""
+        module = object.__new__(type(self.module))
+        module.__dict__.update(
+            (name, copy.copy(value) if isinstance(value, _CONTAINERS) else value)
+            for name, value in self.module.__dict__.items()
+        )
+        for group in (module._parameters, module._buffers):
+            for name, value in group.items():
+                group[name] = tensors.get(name, value)  # type: ignore[assignment]
+        module.training = training
+        return module
+
+
+def is_norm_by_name(module: nn.Module) -> bool:
+    """Whether the class is called a norm. Only decides whether a module that is left is worth a line of the report."""
+    return "norm" in type(module).__name__.lower()
+
+
+def torch_forward(module: nn.Module) -> type[nn.Module] | None:
+    """``nn.LayerNorm`` or ``nn.RMSNorm`` if the module runs their forward, else None."""
+    for norm in (nn.LayerNorm, nn.RMSNorm):
+        if isinstance(module, norm) and type(module).forward is norm.forward:
+            return norm
+    return None
+
+
+def candidate_of(module: nn.Module) -> Candidate | None:
+    """The candidate of a module, or None for a module that is no norm. Raises LeftAlone with a reason for a norm."""
+    try:
+        return _candidate_of(module)
+    except LeftAlone:
+        if is_norm_by_name(module):
+            raise
+        return None
+
+
+def _candidate_of(module: nn.Module) -> Candidate | None:
+    if isinstance(module, torch.jit.ScriptModule):
+        raise LeftAlone("it was compiled by TorchScript")
+    check_instance(module)
+    children = dict(module.named_children())
+    if "parametrizations" in children:
+        raise LeftAlone("its weight is parametrized; remove the parametrization first")
+    if children:
+        return None
+    if type(module).__module__.startswith(("torch.nn.", "torch.ao.")):
+        raise LeftAlone("it does not normalize rows")
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    vectors = list(tensors.values())
+    argument = _argument(module)
+    if argument is None:
+        raise LeftAlone("its forward takes more than one argument")
+    if any(nn.parameter.is_lazy(tensor) for tensor in vectors):
+        raise LeftAlone("its parameters have no shape yet; call the model once first")
+    if any(tensor.dtype not in DTYPES for tensor in vectors):
+        raise LeftAlone("its parameters are quantized, or not floating point")
+    if len(vectors) > 2 or any(tensor.dim() != 1 for tensor in vectors):
+        raise LeftAlone("its parameters are not one weight and one bias vector")
+    if len({(tensor.shape, tensor.dtype, tensor.device) for tensor in vectors}) > 1:
+        raise LeftAlone("its weight and bias differ in size, dtype or device")
+    return Candidate(module, tensors, argument)
+
+
+def check_instance(module: nn.Module) -> None:
+    """Raise LeftAlone if forward is replaced on the instance, where changing the class has no effect."""
+    if "forward" in module.__dict__:
+        raise LeftAlone(
+            "its forward was replaced on this module (accelerate's hooks, hub kernels); "
+            "patch the model before that"
+        )
+
+
+def _argument(module: nn.Module) -> str | None:
+    """The name of forward's only argument, or None if forward takes more than one."""
+    try:
+        parameters = list(inspect.signature(type(module).forward).parameters.values())[1:]
+    except (TypeError, ValueError):
+        return None
+    open_ended = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    named = [parameter for parameter in parameters if parameter.kind not in open_ended]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if len(named) != 1 or named[0].kind not in positional:
+        return None
+    return named[0].name

@@ -1,0 +1,94 @@
+"""The form of a norm module: which row program reproduces it, for each pair of dtypes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+# The dtypes of x and of the weight; the second is None where there are no parameters.
+DtypePair = tuple[torch.dtype, torch.dtype | None]
+
+SHORT_NAMES = {
+    torch.float64: "fp64",
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+}
+
+
+class Structure(NamedTuple):
+    """What does not depend on dtypes."""
+
+    center: bool
+    weight: str | None  # the attribute of the module that multiplies, or None
+    bias: str | None  # the attribute that is added, or None
+    weight_shift: float
+    eps: float = 0.0
+
+    @property
+    def norm(self) -> str:
+        """The public function that computes it."""
+        return "layer_norm" if self.center else "rms_norm"
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether there is a weight or a bias."""
+        return self.weight is not None or self.bias is not None
+
+    def pair(self, dtype: torch.dtype) -> DtypePair:
+        """The pair of dtypes where everything has one."""
+        return (dtype, dtype if self.has_vectors else None)
+
+
+class Form(NamedTuple):
+    """The row programs that were proved to reproduce a module.
+
+    A pair of dtypes without an entry in ``keywords`` was not proved: the module's own forward is called for it.
+    """
+
+    structure: Structure
+    argument: str  # the name of forward's argument
+    width: (
+        int | None
+    )  # n_cols, if only this width was proved; None if the parameters fix it or every width is right
+    own: DtypePair  # that of the model
+    keywords: dict[DtypePair, dict[str, Any]]  # of the public function
+    out_dtype: torch.dtype | None = None  # of every result, if the caller of patch asked for one
+
+    def with_out_dtype(self, out_dtype: torch.dtype | None) -> Form:
+        """The same form with results in ``out_dtype``. Rows of fp64 keep their dtype."""
+        if out_dtype is None:
+            return self
+        keywords = {
+            pair: options if pair[0] == torch.float64 else options | {"out_dtype": out_dtype}
+            for pair, options in self.keywords.items()
+        }
+        return self._replace(keywords=keywords, out_dtype=out_dtype)
+
+    def words(self) -> str:
+        """The form in words, for the dtypes that the module has."""
+        structure, options = self.structure, self.keywords[self.own]
+        parts = [structure.norm, f"eps={structure.eps:g}"]
+        if structure.weight_shift:
+            parts.append(f"weight_shift={structure.weight_shift:g}")
+        if structure.weight is None:
+            parts.append("no weight")
+        if structure.center and structure.weight is not None and structure.bias is None:
+            parts.append("no bias")
+        if structure.bias is not None and not structure.center:
+            parts.append("bias")
+        if rounding := self._rounding():
+            parts.append(f'rounding="{rounding}"')
+        if options["out_dtype"] != self.own[0]:
+            parts.append(f"out_dtype={SHORT_NAMES[options['out_dtype']]}")
+        return ", ".join(parts)
+
+    def _rounding(self) -> str:
+        """``llama`` if 16-bit rows are rounded before the weight; empty for the default."""
+        halves = (
+            options
+            for pair, options in self.keywords.items()
+            if pair[0] in (torch.bfloat16, torch.float16)
+        )
+        return "llama" if any(options["rounding"] == "llama" for options in halves) else ""

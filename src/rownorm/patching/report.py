@@ -1,0 +1,81 @@
+"""What ``rownorm.patch`` did to a model."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """A module that rownorm computes now."""
+
+    name: str  # as in model.named_modules()
+    class_name: str
+    form: str  # what it computes, in the words of rownorm's options
+
+
+@dataclass(frozen=True)
+class Left:
+    """A module that was not changed."""
+
+    name: str
+    class_name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was swapped, and what was left and why. Print it for a table."""
+
+    model: str  # the model's class
+    swapped: tuple[Swapped, ...]
+    left: tuple[Left, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "model": self.model,
+            "n_swapped": len(self.swapped),
+            "n_left": len(self.left),
+            "swapped": [asdict(one) for one in self.swapped],
+            "left": [asdict(one) for one in self.left],
+        }
+
+    def __str__(self) -> str:
+        if not self.swapped and not self.left:
+            return f"{self.model}: no norms were found"
+        counts = [f"{_norms(len(self.swapped))} swapped"]
+        if self.left:
+            counts.append(f"{len(self.left)} left alone")
+        lines = [f"{self.model}: {', '.join(counts)}"]
+        lines += _table("swapped", [(one.name, one.class_name, one.form) for one in self.swapped])
+        lines += _table("left", [(one.name, one.class_name, one.reason) for one in self.left])
+        return "\n".join(lines)
+
+
+def _norms(count: int) -> str:
+    return f"{count} norm{'' if count == 1 else 's'}"
+
+
+def _table(title: str, modules: list[tuple[str, str, str]]) -> list[str]:
+    """One line for the modules of one class, with one form or reason, whose names differ in numbers only."""
+    counts: dict[tuple[str, str, str], int] = {}
+    for name, class_name, text in modules:
+        key = (re.sub(r"(?<![^.])\d+(?![^.])", "*", name) or "the model itself", class_name, text)
+        counts[key] = counts.get(key, 0) + 1
+    if not counts:
+        return []
+    rows = [(title, "class", "where", "form" if title == "swapped" else "reason")]
+    rows += [
+        (str(count), class_name, where, text) for (where, class_name, text), count in counts.items()
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return [
+        "  "
+        + "  ".join(
+            [*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]
+        )
+        for row in rows
+    ]

@@ -1,0 +1,137 @@
+"""``patch`` and ``unpatch``. All modules are examined before the first one is changed."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from .. import nn as rownorm_nn
+from ..ops.checks import DTYPES
+from .candidates import LeftAlone, candidate_of, check_instance, torch_forward
+from .forms import SHORT_NAMES
+from .probe import Prober
+from .report import Left, Report, Swapped
+from .swap import TORCH_NORMS, Patched, PatchedForm, is_swapped, patched_class, restore, swap
+
+OUT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class _Swap(NamedTuple):
+    """A swap that was decided on."""
+
+    module: nn.Module
+    base: type[Patched]
+    state: dict[str, Any]
+    words: str
+
+
+def patch(model: nn.Module, *, out_dtype: torch.dtype | None = None) -> Report:
+    """Let rownorm compute the norms of a model, in place; returns a report, which can be printed.
+
+    ``nn.LayerNorm`` and ``nn.RMSNorm`` are swapped by type. Any other module is probed: it is swapped if exactly one
+    form of the row program gives its results and gradients. Everything else is left alone, and norms among it are in
+    the report with the reason. Parameters, hooks, ``state_dict`` keys and training state stay as they are.
+    ``rownorm.unpatch`` undoes it.
+
+    out_dtype: the dtype of the results of all swapped norms. ``torch.bfloat16`` is for models with fp32 parameters that
+    run under ``torch.autocast``: the linear layers that follow need no cast. By default each norm returns the dtype
+    that it returned before.
+    """
+    _check_model("patch", model)
+    if out_dtype is not None and out_dtype not in OUT_DTYPES:
+        names = ", ".join(str(dtype) for dtype in OUT_DTYPES)
+        raise TypeError(
+            f"rownorm.patch: out_dtype must be one of {names}, or None; got {out_dtype!r}"
+        )
+    prober = Prober(_dtype_of(model))
+    swaps: list[_Swap] = []
+    swapped: list[Swapped] = []
+    left: list[Left] = []
+    for name, module in model.named_modules():
+        class_name = type(module).__name__
+        try:
+            decided = _decide(module, prober, out_dtype)
+        except LeftAlone as reason:
+            left.append(Left(name, class_name, str(reason)))
+            continue
+        if decided is not None:
+            swaps.append(decided)
+            swapped.append(Swapped(name, class_name, decided.words))
+    for one in swaps:
+        swap(one.module, one.base, one.state)
+    return Report(type(model).__name__, tuple(swapped), tuple(left))
+
+
+def unpatch(model: nn.Module) -> int:
+    """Give every norm that ``rownorm.patch`` swapped its own forward back; returns how many there were."""
+    _check_model("unpatch", model)
+    patched = [
+        (name, module) for name, module in model.named_modules() if isinstance(module, Patched)
+    ]
+    for name, module in patched:
+        if not is_swapped(module) or "forward" in module.__dict__:
+            raise RuntimeError(
+                f"rownorm.unpatch: {name} got another class or another forward after it was patched, by fully_shard "
+                "or accelerate's hooks for example. Undo that first; nothing was changed."
+            )
+    for _, module in patched:
+        restore(module)
+    return len(patched)
+
+
+def _check_model(function: str, model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"rownorm.{function}: model must be a torch.nn.Module; got {type(model).__name__}. "
+            "For a pipeline or a trainer, pass its .model."
+        )
+
+
+def _dtype_of(model: nn.Module) -> torch.dtype:
+    """The dtype of the model's first parameter of a dtype that rownorm has; fp32 without one."""
+    dtypes = (parameter.dtype for parameter in model.parameters())
+    return next((dtype for dtype in dtypes if dtype in DTYPES), torch.float32)
+
+
+def _decide(module: nn.Module, prober: Prober, out_dtype: torch.dtype | None) -> _Swap | None:
+    """The swap of a module, or None for a module that is no norm. Raises LeftAlone with a reason."""
+    if isinstance(module, Patched):
+        raise LeftAlone("it is patched already; rownorm.unpatch restores it")
+    if isinstance(module, rownorm_nn.LayerNorm | rownorm_nn.RMSNorm):
+        raise LeftAlone("it is rownorm's already")
+    if norm := torch_forward(module):
+        check_instance(module)
+        decided = _Swap(
+            module, TORCH_NORMS[norm], {"out_dtype": out_dtype}, _words(module, out_dtype)
+        )
+    else:
+        candidate = candidate_of(module)
+        if candidate is None:
+            return None
+        form = prober.form_of(candidate)
+        if form is None:
+            return None
+        form = form.with_out_dtype(out_dtype)
+        decided = _Swap(module, PatchedForm, {"rownorm_form": form}, form.words())
+    try:  # a class with __slots__, or one that refuses subclasses
+        trial = object.__new__(type(module))
+        trial.__class__ = patched_class(decided.base, type(module))
+    except TypeError as error:
+        raise LeftAlone(f"its class cannot be changed: {error}") from None
+    return decided
+
+
+def _words(module: nn.Module, out_dtype: torch.dtype | None) -> str:
+    """The form of torch's norms."""
+    norm = "layer_norm" if isinstance(module, nn.LayerNorm) else "rms_norm"
+    eps = getattr(module, "eps", None)
+    parts = [norm, "eps=None" if eps is None else f"eps={eps:g}"]
+    if module.weight is None:
+        parts.append("no weight")
+    elif isinstance(module, nn.LayerNorm) and module.bias is None:
+        parts.append("no bias")
+    if out_dtype is not None:
+        parts.append(f"out_dtype={SHORT_NAMES[out_dtype]}")
+    return ", ".join(parts)
