@@ -13,6 +13,7 @@ operator has to return tensors: ``norm_forward`` and ``norm_backward`` return an
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -241,10 +242,25 @@ def _register(
 ) -> None:
     library.impl(name, real, "CompositeExplicitAutograd")
     library.impl(name, autograd, "Autograd")
-    torch.library.register_fake(f"rownorm::{name}", fake, lib=library)
+
+    def fake_after_rules(*args: Any, **kwargs: Any) -> Any:
+        _load_sharding_rules()
+        return fake(*args, **kwargs)
+
+    torch.library.register_fake(f"rownorm::{name}", fake_after_rules, lib=library)
     torch.library.register_vmap(
         f"rownorm::{name}", batched(getattr(operators, name).default), lib=library
     )
+
+
+def _load_sharding_rules() -> None:
+    """Give DTensor the rules of ``sharding``, if the program uses DTensor.
+
+    Fake tensors are the one place that every operator on a DTensor passes: DTensor gets the shapes of the outputs from
+    them before it looks for a rule.
+    """
+    if "torch.distributed.tensor" in sys.modules:
+        from . import sharding  # noqa: F401
 
 
 _register_norm_forward()
