@@ -11,7 +11,9 @@ import torch
 import torch.multiprocessing as mp
 from torch import distributed
 
-TIMEOUT = datetime.timedelta(seconds=60)  # of a collective; a rank that waits for one that failed stops after it
+TIMEOUT = datetime.timedelta(
+    seconds=60
+)  # of a collective; a rank that waits for one that failed stops after it
 # A server imports these once, and every rank is a fork of it.
 PRELOADED = [
     "pytest",

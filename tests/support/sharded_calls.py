@@ -71,7 +71,9 @@ def check_call(
     replicated = (Replicate(),) * mesh.ndim
     whole = {n: t.clone().requires_grad_(n not in frozen) for n, t in tensors.items()}
     parts = {
-        n: distribute(t, mesh, placements.get(n, replicated)).detach().requires_grad_(n not in frozen)
+        n: distribute(t, mesh, placements.get(n, replicated))
+        .detach()
+        .requires_grad_(n not in frozen)
         for n, t in tensors.items()
     }
     expected = _as_tuple(function(**whole, **options))

@@ -1,4 +1,7 @@
-"""A small model, trained with tensor and sequence parallelism or FSDP2, and in one process. Four ranks, mesh of 2 x 2."""
+"""A small model, trained with tensor and sequence parallelism or FSDP2, and in one process.
+
+The checks run on four ranks, in a mesh of 2 x 2.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -60,9 +63,7 @@ def _assert_trained_alike(model: nn.Module) -> None:
     """The parameters are those of a model that one process trains on all data."""
     alone = _model()
     _train(alone, _batches())
-    for (name, actual), expected in zip(
-        model.named_parameters(), alone.parameters(), strict=True
-    ):
+    for (name, actual), expected in zip(model.named_parameters(), alone.parameters(), strict=True):
         whole = actual.full_tensor() if isinstance(actual, DTensor) else actual
         torch.testing.assert_close(whole, expected, msg=lambda text, name=name: f"{name}: {text}")
 

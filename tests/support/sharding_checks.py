@@ -12,6 +12,11 @@ from support import sharded_models
 from support.sharded_calls import PARAMETERS, check_call, distribute, random_tensors
 
 FUNCTIONS = (rownorm.layer_norm, rownorm.rms_norm, rownorm.add_layer_norm, rownorm.add_rms_norm)
+FLATTENS_SHARDS = torch.__version__ >= (2, 13)  # whether DTensor flattens any sharded dimension
+PAIR = (
+    rownorm.layer_norm,
+    rownorm.add_rms_norm,
+)  # each with an output and an input that the other lacks
 
 
 def row_shards_stay_local(mesh: DeviceMesh) -> None:
@@ -30,7 +35,7 @@ def replicated_rows_stay_replicated(mesh: DeviceMesh) -> None:
 
 
 def sharded_parameters_are_gathered(mesh: DeviceMesh) -> None:
-    for function in FUNCTIONS:
+    for function in PAIR:
         placements = {name: (Shard(0),) for name in PARAMETERS}
         result = check_call(function, random_tensors(function), mesh["b"], placements)
         result.assert_placements((Replicate(),), (Replicate(),))
@@ -41,14 +46,12 @@ def sharded_parameters_are_gathered(mesh: DeviceMesh) -> None:
 
 def partial_parameters_are_summed(mesh: DeviceMesh) -> None:
     placements = {"x": (Shard(0),), "weight": (Partial(),)}
-    result = check_call(
-        rownorm.rms_norm, random_tensors(rownorm.rms_norm), mesh["b"], placements
-    )
+    result = check_call(rownorm.rms_norm, random_tensors(rownorm.rms_norm), mesh["b"], placements)
     result.assert_placements((Shard(0),), (Partial(),))
 
 
 def columns_and_partial_rows_are_replicated(mesh: DeviceMesh) -> None:
-    for function, placement in itertools.product(FUNCTIONS, (Shard(2), Partial())):
+    for function, placement in itertools.product(PAIR, (Shard(2), Partial())):
         rows = {"x": (placement,), "residual": (placement,)}
         result = check_call(function, random_tensors(function), mesh["b"], rows)
         result.assert_placements((Replicate(),), (Replicate(),))
@@ -64,7 +67,7 @@ def rows_follow_the_one_that_is_sharded(mesh: DeviceMesh) -> None:
 
 
 def incoming_gradients_may_have_any_placement(mesh: DeviceMesh) -> None:
-    for function in (rownorm.layer_norm, rownorm.add_rms_norm):
+    for function in PAIR:
         for placement in (Replicate(), Partial(), Shard(0), Shard(1), Shard(2)):
             rows = {"x": (Shard(1),), "residual": (Shard(1),)}
             check_call(
@@ -77,7 +80,7 @@ def incoming_gradients_may_have_any_placement(mesh: DeviceMesh) -> None:
 
 
 def two_dimensions_of_the_mesh(mesh: DeviceMesh) -> None:
-    for function in FUNCTIONS:
+    for function in PAIR:
         for rows, column_sums in (
             ((Shard(0), Shard(1)), (Partial(), Partial())),
             ((Shard(0), Shard(0)), (Partial(), Partial())),
@@ -96,19 +99,17 @@ def two_dimensions_of_the_mesh(mesh: DeviceMesh) -> None:
 
 def uneven_and_empty_shards(mesh: DeviceMesh) -> None:
     flat = init_device_mesh("cpu", (4,))
-    for function, n in itertools.product(FUNCTIONS, (5, 7)):  # of 5 rows, the last rank has none
+    for function, n in itertools.product(PAIR, (5, 7)):  # of 5 rows, the last rank has none
         rows = {"x": (Shard(0),), "residual": (Shard(0),)}
         result = check_call(function, random_tensors(function, (n, 8)), flat, rows)
         result.assert_placements((Shard(0),), (Partial(),))
     # Fewer rows than ranks: DTensor may gather them. The numbers count.
-    check_call(
-        rownorm.rms_norm, random_tensors(rownorm.rms_norm, (3, 8)), flat, {"x": (Shard(0),)}
-    )
+    check_call(rownorm.rms_norm, random_tensors(rownorm.rms_norm, (3, 8)), flat, {"x": (Shard(0),)})
 
 
 def frozen_parameters_before_trained_ones(mesh: DeviceMesh) -> None:
     """DTensor caches the shapes of outputs. A call with the same shapes and other gradients must not get them."""
-    for function in FUNCTIONS:
+    for function in PAIR:
         tensors = random_tensors(function)
         rows = {"x": (Shard(0),), "residual": (Shard(0),)}
         for frozen in (PARAMETERS, ("bias", "pre_bias"), (), ("x", "residual"), ("weight",), ()):
@@ -118,7 +119,7 @@ def frozen_parameters_before_trained_ones(mesh: DeviceMesh) -> None:
 
 
 def options_of_one_call_do_not_reach_the_next(mesh: DeviceMesh) -> None:
-    for function in FUNCTIONS:
+    for function in PAIR:
         tensors = random_tensors(function)
         rows = {"x": (Shard(0),), "residual": (Shard(0),)}
         parts = {
@@ -142,7 +143,7 @@ def options_of_one_call_do_not_reach_the_next(mesh: DeviceMesh) -> None:
 
 
 def absent_parameters(mesh: DeviceMesh) -> None:
-    for function in FUNCTIONS:
+    for function in PAIR:
         rows = {"x": (Shard(1),), "residual": (Shard(1),)}
         for parameters in ((), ("weight",), ("bias",), ("pre_bias",), ("weight", "bias")):
             tensors = random_tensors(function, parameters=parameters)
@@ -171,12 +172,18 @@ def several_normalized_dimensions(mesh: DeviceMesh) -> None:
     result.assert_placements((Shard(0),), (Partial(),))
     assert result.n_collectives == 0
     check_call(norm, tensors, mesh["b"], {"x": (Shard(1),)})
+    for placements in ({"x": (Shard(2),)}, {"x": (Shard(0),), "weight": (Shard(1),)}):
+        if FLATTENS_SHARDS:
+            check_call(norm, tensors, mesh["b"], placements)
+        else:
+            with pytest.raises(ValueError, match="redistribute"):
+                check_call(norm, tensors, mesh["b"], placements)
 
 
 def impossible_placements_raise(mesh: DeviceMesh) -> None:
     x, weight = torch.randn(4, 8), torch.randn(8)
     rows = distribute(x, mesh["b"], (Shard(0),))
-    with pytest.raises(RuntimeError, match="need to convert all torch.Tensor to DTensor"):
+    with pytest.raises(RuntimeError, match=r"need to convert all torch\.Tensor to DTensor"):
         rownorm.rms_norm(rows, weight)
     with pytest.raises(RuntimeError, match="make sure all the arguments have the same DeviceMesh"):
         rownorm.rms_norm(rows, distribute(weight, mesh, (Replicate(), Replicate())))
@@ -184,7 +191,9 @@ def impossible_placements_raise(mesh: DeviceMesh) -> None:
 
 def another_version_of_torch_raises(mesh: DeviceMesh) -> None:
     """Where the cache cannot be told about the options, the operators raise and say what to do."""
-    from rownorm.ops import sharding  # here, because the other checks depend on how the library loads it
+    from rownorm.ops import (
+        sharding,
+    )  # here, because the other checks depend on how the library loads it
 
     rows = distribute(torch.randn(6, 8), mesh["b"], (Shard(0),))
     operator, key = torch.ops.rownorm.rms_norm.default, sharding._cache_by_every_argument
@@ -223,12 +232,8 @@ CHECKS = (
 )
 
 
-def run_all(names: tuple[str, ...] = ()) -> None:
-    """Run the checks on this rank: all, or those with these names."""
-    import time
+def run_all() -> None:
+    """Run every check, and those of models, on this rank."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
     for check in (*CHECKS, *sharded_models.CHECKS):
-        if names and check.__name__ not in names: continue
-        start = time.process_time()
         check(mesh)
-        if mesh.get_rank() == 0: print(check.__name__, round(time.process_time() - start, 2), flush=True)

@@ -13,6 +13,7 @@ of them has. ``Partial`` rows and rows that are sharded in the last dimension ar
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,12 +48,9 @@ def _rule(operator: Any) -> Callable[..., Sequence[Sharding]]:
     def rule(*args: Any, **options: Any) -> Sequence[Sharding]:
         values = {a.name: v for a, v in zip(schema.arguments, args, strict=False)} | options
         tensors = {name: v for name, v in values.items() if hasattr(v, "placements")}
+        rows = [spec.placements for name, spec in tensors.items() if name in ROWS]
         n_dims_of_rows = args[0].ndim - 1  # x or dy
-        rows = [Replicate()]
-        for name in tensors.keys() & ROWS:
-            for placement in tensors[name].placements:
-                if _shards_rows(placement, n_dims_of_rows) and placement not in rows:
-                    rows.append(placement)
+        shards = [p for p in itertools.chain(*rows) if _shards_rows(p, n_dims_of_rows)]
         are_none = represent_none(values, len(schema.returns))
         return [
             (
@@ -62,13 +60,14 @@ def _rule(operator: Any) -> Callable[..., Sequence[Sharding]]:
                 ],
                 [placement if name in ROWS else Replicate() for name in tensors],
             )
-            for placement in rows
+            # Without duplicates, and in an order that is the same on every rank.
+            for placement in dict.fromkeys((Replicate(), *shards))
         ]
 
     return rule
 
 
-def _shards_rows(placement: Placement, n_dims_of_rows: int) -> bool:
+def _shards_rows(placement: Any, n_dims_of_rows: int) -> bool:
     """Whether this placement splits a dimension before the last. There are more classes of shards than ``Shard``."""
     is_shard = not (placement.is_replicate() or placement.is_partial())
     return is_shard and placement.dim < n_dims_of_rows
