@@ -1,5 +1,6 @@
 """Calls of the library on DTensors, compared with the same calls on whole tensors."""
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ class Sharded:
 
     outputs: tuple[DTensor, ...]
     gradients: dict[str, DTensor]
-    n_collectives: int  # of forward and backward
+    n_collectives: int | None  # of forward and backward, if they were counted
 
     def assert_placements(self, rows: Placements, column_sums: Placements) -> None:
         for output in self.outputs:
@@ -61,12 +62,13 @@ def check_call(
     placements: dict[str, Placements],
     frozen: tuple[str, ...] = (),
     gradient_placements: Placements | None = None,
+    count_collectives: bool = False,
     **options: Any,
 ) -> Sharded:
     """Call ``function`` on DTensors and assert that outputs and gradients are those of the call on whole tensors.
 
     placements: of inputs; other inputs are replicated. gradient_placements: of the incoming gradients; None: those of
-    the outputs.
+    the outputs. count_collectives: under a mode that counts them, DTensor uses no cache.
     """
     replicated = (Replicate(),) * mesh.ndim
     whole = {n: t.clone().requires_grad_(n not in frozen) for n, t in tensors.items()}
@@ -80,16 +82,17 @@ def check_call(
     incoming = [torch.randn_like(t) for t in expected]
     expected_gradients = torch.autograd.grad(expected, _trained(whole), incoming)
 
-    with CommDebugMode() as collectives:
+    collectives = CommDebugMode() if count_collectives else None
+    with collectives or contextlib.nullcontext():
         outputs = _as_tuple(function(**parts, **options))
-        n_forward = collectives.get_total_counts()
+    n_forward = collectives.get_total_counts() if collectives else 0
     sharded = [
         distribute(g, mesh, gradient_placements or y.placements)
         for g, y in zip(incoming, outputs, strict=True)
     ]
-    with CommDebugMode() as collectives:
+    with collectives or contextlib.nullcontext():
         gradients = torch.autograd.grad(outputs, _trained(parts), sharded)
-        n_backward = collectives.get_total_counts()
+    n_collectives = n_forward + collectives.get_total_counts() if collectives else None
 
     for actual, wanted in zip(
         (*outputs, *gradients), (*expected, *expected_gradients), strict=True
@@ -97,7 +100,7 @@ def check_call(
         assert actual.dtype == wanted.dtype
         torch.testing.assert_close(actual.full_tensor(), wanted)
     names = [n for n, t in parts.items() if t.requires_grad]
-    return Sharded(outputs, dict(zip(names, gradients, strict=True)), n_forward + n_backward)
+    return Sharded(outputs, dict(zip(names, gradients, strict=True)), n_collectives)
 
 
 def _trained(tensors: dict[str, Any]) -> list[Any]:

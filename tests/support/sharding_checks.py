@@ -22,14 +22,16 @@ PAIR = (
 def row_shards_stay_local(mesh: DeviceMesh) -> None:
     for function, shard in itertools.product(FUNCTIONS, (Shard(0), Shard(1))):
         rows = {"x": (shard,), "residual": (shard,)}
-        result = check_call(function, random_tensors(function), mesh["b"], rows)
+        tensors = random_tensors(function)
+        result = check_call(function, tensors, mesh["b"], rows, count_collectives=True)
         result.assert_placements((shard,), (Partial(),))
         assert result.n_collectives == 0
 
 
 def replicated_rows_stay_replicated(mesh: DeviceMesh) -> None:
     for function in FUNCTIONS:
-        result = check_call(function, random_tensors(function), mesh["b"], {})
+        tensors = random_tensors(function)
+        result = check_call(function, tensors, mesh["b"], {}, count_collectives=True)
         result.assert_placements((Replicate(),), (Replicate(),))
         assert result.n_collectives == 0
 
@@ -87,9 +89,8 @@ def two_dimensions_of_the_mesh(mesh: DeviceMesh) -> None:
             ((Replicate(), Shard(1)), (Replicate(), Partial())),
             ((Shard(0), Replicate()), (Partial(), Replicate())),
         ):
-            result = check_call(
-                function, random_tensors(function), mesh, {"x": rows, "residual": rows}
-            )
+            tensors, placements = random_tensors(function), {"x": rows, "residual": rows}
+            result = check_call(function, tensors, mesh, placements, count_collectives=True)
             result.assert_placements(rows, column_sums)
             assert result.n_collectives == 0
     rows = (Shard(0), Shard(2))
@@ -110,12 +111,19 @@ def uneven_and_empty_shards(mesh: DeviceMesh) -> None:
 def frozen_parameters_before_trained_ones(mesh: DeviceMesh) -> None:
     """DTensor caches the shapes of outputs. A call with the same shapes and other gradients must not get them."""
     for function in PAIR:
-        tensors = random_tensors(function)
-        rows = {"x": (Shard(0),), "residual": (Shard(0),)}
-        for frozen in (PARAMETERS, ("bias", "pre_bias"), (), ("x", "residual"), ("weight",), ()):
+        tensors, rows = random_tensors(function), {"x": (Shard(0),), "residual": (Shard(0),)}
+        for frozen in (PARAMETERS, ("bias", "pre_bias"), (), ("x", "residual"), ()):
             result = check_call(function, tensors, mesh["b"], rows, frozen)
             assert result.gradients.keys() == tensors.keys() - set(frozen)
             result.assert_placements((Shard(0),), (Partial(),))
+
+
+def rms_norm_before_layer_norm(mesh: DeviceMesh) -> None:
+    """The same for the mean of each row, which is an empty tensor for RMSNorm."""
+    for function in (rownorm.rms_norm, rownorm.layer_norm, rownorm.rms_norm):
+        tensors = random_tensors(function, (4, 2, 8))
+        result = check_call(function, tensors, mesh["b"], {"x": (Shard(0),)})
+        result.assert_placements((Shard(0),), (Partial(),))
 
 
 def options_of_one_call_do_not_reach_the_next(mesh: DeviceMesh) -> None:
@@ -168,7 +176,8 @@ def several_normalized_dimensions(mesh: DeviceMesh) -> None:
 
     tensors = {"x": torch.randn(4, 6, 8, dtype=torch.float64)}
     tensors |= {name: torch.randn(6, 8, dtype=torch.float64) for name in ("weight", "bias")}
-    result = check_call(norm, tensors, mesh["b"], {"x": (Shard(0),)})
+    rows = {"x": (Shard(0),)}
+    result = check_call(norm, tensors, mesh["b"], rows, count_collectives=True)
     result.assert_placements((Shard(0),), (Partial(),))
     assert result.n_collectives == 0
     check_call(norm, tensors, mesh["b"], {"x": (Shard(1),)})
@@ -213,7 +222,8 @@ def another_version_of_torch_raises(mesh: DeviceMesh) -> None:
 
 
 CHECKS = (
-    frozen_parameters_before_trained_ones,  # first, while DTensor has cached nothing
+    frozen_parameters_before_trained_ones,
+    rms_norm_before_layer_norm,
     options_of_one_call_do_not_reach_the_next,
     row_shards_stay_local,
     replicated_rows_stay_replicated,
