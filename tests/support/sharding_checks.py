@@ -66,6 +66,9 @@ def rows_follow_the_one_that_is_sharded(mesh: DeviceMesh) -> None:
             rows = {sharded: (Shard(1),), unsharded: (other,)}
             result = check_call(function, random_tensors(function), mesh["b"], rows)
             result.assert_placements((Shard(1),), (Partial(),))
+    rows = {"x": (Shard(0),), "residual": (Shard(1),)}
+    result = check_call(function, random_tensors(function), mesh["b"], rows)
+    result.assert_placements((Shard(0),), (Partial(),))
 
 
 def incoming_gradients_may_have_any_placement(mesh: DeviceMesh) -> None:
@@ -189,6 +192,16 @@ def several_normalized_dimensions(mesh: DeviceMesh) -> None:
                 check_call(norm, tensors, mesh["b"], placements)
 
 
+def second_derivatives(mesh: DeviceMesh) -> None:
+    def gradient_of_x(x, weight):
+        loss = rownorm.rms_norm(x, weight).square().sum()
+        return torch.autograd.grad(loss, x, create_graph=True)[0]
+
+    tensors = random_tensors(rownorm.rms_norm, parameters=("weight",))
+    for shard in (Shard(0), Shard(1)) if FLATTENS_SHARDS else (Shard(0),):
+        check_call(gradient_of_x, tensors, mesh["b"], {"x": (shard,)})
+
+
 def impossible_placements_raise(mesh: DeviceMesh) -> None:
     x, weight = torch.randn(4, 8), torch.randn(8)
     rows = distribute(x, mesh["b"], (Shard(0),))
@@ -237,6 +250,7 @@ CHECKS = (
     absent_parameters,
     only_the_residual_stream_is_used,
     several_normalized_dimensions,
+    second_derivatives,
     impossible_placements_raise,
     another_version_of_torch_raises,
 )
