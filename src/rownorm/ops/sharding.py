@@ -90,9 +90,9 @@ def _unsupported(*_: Any, **__: Any) -> Sequence[Sharding]:
 def _cache_by_every_argument(operator: Any) -> None:
     """Let every option count in DTensor's cache of placements, because it stores the outputs' shapes and dtypes, too.
 
-    ``register_sharding`` counts arguments from the first integer on, which is ``out_dtype`` or, in another version, may
-    be none. Then ``center`` would not count, or ``wanted``: after an RMSNorm a LayerNorm would get no mean, and after a
-    frozen weight a trained one no gradient.
+    ``register_sharding`` counts arguments from the first integer on, here ``out_dtype``. ``center`` comes before it and
+    would not count: after an RMSNorm, a LayerNorm would get an empty mean. Without an integer, ``wanted`` would not
+    count either: after a frozen weight, a trained one would get an empty gradient.
     """
     from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
 
