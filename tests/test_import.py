@@ -42,7 +42,9 @@ def runs() -> list[dict]:
     return [run(), run()]
 
 
-@pytest.mark.parametrize("heavy", ["triton", "numpy", "torch._dynamo", "torch._inductor"])
+@pytest.mark.parametrize(
+    "heavy", ["triton", "numpy", "torch._dynamo", "torch._inductor", "torch.distributed.tensor"]
+)
 def test_nothing_heavy_is_imported(heavy, runs):
     assert not any(f"{name}.".startswith(f"{heavy}.") for name in runs[0]["modules"])
 

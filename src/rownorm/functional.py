@@ -93,8 +93,14 @@ def _as_rows(
             )
     if len(shape) == 1:
         return input, weight, bias
-    return (
-        input.flatten(-len(shape)),
-        None if weight is None else weight.flatten(),
-        None if bias is None else bias.flatten(),
-    )
+    try:
+        return (
+            input.flatten(-len(shape)),
+            None if weight is None else weight.flatten(),
+            None if bias is None else bias.flatten(),
+        )
+    except RuntimeError as error:
+        raise ValueError(
+            f"{operation}: the dimensions of normalized_shape cannot be flattened into one. If a DTensor is sharded in "
+            "one of them, replicate it first: t.redistribute(placements=[Replicate()] * t.device_mesh.ndim)."
+        ) from error

@@ -93,8 +93,10 @@ def gradients_without_dy(
     """
     if dh is None:
         return (None,) * 5
-    rows = dh.reshape(-1, dh.shape[-1]) if needs[2] else None
-    dpre_bias = None if rows is None else rows.to(compute_dtype(dh)).sum(0)
+    dpre_bias = None
+    if needs[2]:
+        # A sum over several dimensions, because a DTensor that is sharded in one of them cannot always be flattened.
+        dpre_bias = dh.to(compute_dtype(dh)).unsqueeze(0).sum(tuple(range(dh.dim())))
     return dh.to(x_dtype) if needs[0] else None, dh if needs[1] else None, dpre_bias, None, None
 
 

@@ -6,13 +6,14 @@
     norm_backward                        its gradients
 
 Every operator calls ``execute`` on real tensors. The other registrations allow it to be traced, compiled, exported,
-differentiated, vmapped and autocast. Forward-mode differentiation goes through plain PyTorch (``reference``). An
-operator has to return tensors: ``norm_forward`` and ``norm_backward`` return an empty tensor for None.
+differentiated, vmapped, autocast and sharded. Forward-mode differentiation goes through plain PyTorch (``reference``).
+An operator has to return tensors: ``norm_forward`` and ``norm_backward`` return an empty tensor for None.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -241,10 +242,25 @@ def _register(
 ) -> None:
     library.impl(name, real, "CompositeExplicitAutograd")
     library.impl(name, autograd, "Autograd")
-    torch.library.register_fake(f"rownorm::{name}", fake, lib=library)
+
+    def fake_with_rules(*args: Any, **kwargs: Any) -> Any:
+        _load_sharding_rules()
+        return fake(*args, **kwargs)
+
+    torch.library.register_fake(f"rownorm::{name}", fake_with_rules, lib=library)
     torch.library.register_vmap(
         f"rownorm::{name}", batched(getattr(operators, name).default), lib=library
     )
+
+
+def _load_sharding_rules() -> None:
+    """Load ``sharding`` if the program has imported DTensor.
+
+    The fake implementations call it, because DTensor runs them for the shapes of the outputs before it looks for a
+    rule: in eager mode, compiled and in inference mode. Calls on plain tensors do not pay for it.
+    """
+    if "torch.distributed.tensor" in sys.modules:
+        from . import sharding  # noqa: F401
 
 
 _register_norm_forward()

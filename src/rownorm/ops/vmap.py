@@ -37,7 +37,7 @@ def batched(operator: Any) -> Callable[..., Any]:
             }
             outputs = call(folded)
             if n_outputs > 1:
-                are_none = _represent_none(values, n_outputs)
+                are_none = represent_none(values, n_outputs)
                 outputs = tuple(
                     t.expand(info.batch_size, 0) if is_none else t
                     for t, is_none in zip(outputs, are_none, strict=True)
@@ -55,7 +55,7 @@ def batched(operator: Any) -> Callable[..., Any]:
     return rule
 
 
-def _represent_none(values: dict[str, Any], n_outputs: int) -> list[bool]:
+def represent_none(values: dict[str, Any], n_outputs: int) -> list[bool]:
     """Which outputs are empty tensors that represent None: they have no dimension that could be the batch."""
     if "wanted" in values:  # norm_backward: the gradients
         return [not is_wanted for is_wanted in values["wanted"]]
