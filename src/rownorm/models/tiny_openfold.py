@@ -135,7 +135,7 @@ class TinyOpenFold(nn.Module):
 
 
 class Block(nn.Module):
-    """One Evoformer block: the MSA reads the pair stream as a bias of its attention and updates it by an outer product."""
+    """One Evoformer block. The pair stream biases the attention of the MSA; the MSA updates the pair stream."""
 
     def __init__(self, config: OpenFoldConfig, compute: Baseline) -> None:
         super().__init__()
