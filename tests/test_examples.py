@@ -25,6 +25,7 @@ def load(name):
 def run(name, *arguments, **settings):
     """Run an example as a user does: without the interpreter, with kernels only on a GPU."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment["OMP_NUM_THREADS"] = "1"  # other tests run at the same time
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), *map(str, arguments)]
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False, **settings
@@ -40,7 +41,9 @@ def test_readme(capsys):
     assert "8 x 4096 float32 on NVIDIA H100/H200 (sm_90)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["layer_norm", "layer_norm_kernel"])
+@pytest.mark.parametrize(
+    "name", ["layer_norm", "layer_norm_kernel", "tiny_llama_v3", "tiny_openfold_v3"]
+)
 def test_help(name):
     ran = run(name, "--help")
     assert ran.returncode == 0, ran.stderr
@@ -88,3 +91,15 @@ def test_layer_norm_kernel_script_overwrites_files_only_on_request(tmp_path):
     assert "GB/s" in ran.stdout
     for trace in traces:
         assert json.loads(trace.read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize("name", ["tiny_llama_v3", "tiny_openfold_v3"])
+def test_tiny_models(name):
+    """The stages have the same losses, up to the four digits that are printed."""
+    ran = run(name, "--steps", 2)
+    assert ran.returncode == 0, ran.stderr
+    lines = [line.split() for line in ran.stdout.splitlines()]
+    assert [line[0] for line in lines] == ["stage", "baseline", "fused", "rownorm"]
+    losses = [[float(loss) for loss in line[1:3]] for line in lines[1:]]
+    assert losses[1:] == [pytest.approx(losses[0], abs=2e-3)] * 2
+    assert lines[1][-1] == "1.00x"
