@@ -85,13 +85,13 @@ def test_residual_adds_are_fused(name, norm, n_adds, n_alone, monkeypatch, witho
 
 @IGNORE_ONEDNN
 @both_models
-def test_norms_under_autocast_store_what_linear_layers_read(name, without_interpreter):
-    model, dtypes = make(name, "rownorm"), []
+def test_norms_under_autocast_store_what_linear_layers_read(name, device, without_interpreter):
+    model, dtypes = make(name, "rownorm", device=device), []
     for module in model.modules():
         if isinstance(module, torch.nn.Linear):
             module.register_forward_pre_hook(lambda _, args: dtypes.append(args[0].dtype))
-    with torch.autocast("cpu", torch.bfloat16):
-        model(inputs(name))
+    with torch.autocast(device, torch.bfloat16):
+        model(inputs(name, device))
     assert set(dtypes) == {torch.bfloat16}
 
 

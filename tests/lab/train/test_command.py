@@ -64,10 +64,10 @@ def test_checkpoints_during_a_run(small_batches, monkeypatch):
     train("llama", "--steps", 5, "--out", "whole")
     original = tasks.Task.batch
 
-    def interrupted(self, size, seed, step):
+    def interrupted(self, size, n_samples, seed, step):
         if step == 3:
             raise KeyboardInterrupt
-        return original(self, size, seed, step)
+        return original(self, size, n_samples, seed, step)
 
     monkeypatch.setattr(tasks.Task, "batch", interrupted)
     assert invoke("train", "llama", "--steps", 5, "--save-every", 2, "--out", "part").exit_code != 0
@@ -95,8 +95,8 @@ def test_resuming_into_another_folder(small_batches):
 
 @IGNORE_ONEDNN
 def test_amp(small_batches):
-    train("llama", "--steps", 2, "--out", "fp32")
-    printed = train("llama", "--steps", 2, "--amp", "bf16", "--out", "bf16")
+    train("llama", "--steps", 2, "--samples", 1, "--out", "fp32")
+    printed = train("llama", "--steps", 2, "--samples", 1, "--amp", "bf16", "--out", "bf16")
     assert "autocast bf16" in printed
     assert losses_in("bf16") == pytest.approx(losses_in("fp32"), rel=0.02)
     assert losses_in("bf16") != losses_in("fp32")
@@ -109,6 +109,16 @@ def test_compile(small_batches, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda model: compiled.append(model) or model)
     train("llama", "--steps", 1, "--compile")
     assert len(compiled) == 1
+
+
+def test_samples(monkeypatch):
+    sizes, original = [], tasks.Task.batch
+    monkeypatch.setattr(
+        tasks.Task, "batch", lambda self, *a: sizes.append((a[1], a[3])) or original(self, *a)
+    )
+    train("llama", "--steps", 2, "--samples", 3, "--out", "made")
+    train("llama", "--steps", 3, "--resume", "made")
+    assert sizes == [(3, 0), (3, 1), (3, 2)]
 
 
 def test_deterministic(small_batches):
@@ -149,6 +159,7 @@ def test_bad_input(arguments, expected):
         (["openfold", "--resume", "made"], "the checkpoint has task llama, not openfold"),
         (["llama", "--resume", "made", "--size", "small"], "has size tiny, not small; resume with"),
         (["llama", "--resume", "made", "--seed", "1"], "the checkpoint has seed 0, not 1"),
+        (["llama", "--resume", "made", "--samples", "5"], "the checkpoint has samples 4, not 5"),
     ],
 )
 def test_what_a_checkpoint_does_not_fit(arguments, expected, small_batches):

@@ -13,9 +13,9 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.usefixtures("without_interpret
 N_STEPS, WINDOW = 200, 20
 
 
-def means(name, stage, device, seed=0):
+def means(name, stage, device):
     """The mean loss of every ``WINDOW`` steps."""
-    trainer = Trainer(Request(name, "tiny", stage, seed), World(), device)
+    trainer = Trainer(Request(name, "tiny", stage, seed=0), World(), device)
     for _ in range(N_STEPS):
         trainer.step()
     return torch.tensor(trainer.losses).unflatten(0, (-1, WINDOW)).mean(1)
@@ -24,14 +24,11 @@ def means(name, stage, device, seed=0):
 @pytest.mark.parametrize("name", list(TASKS))
 def test_stages_stay_together(name, device):
     curves = {stage: means(name, stage, device) for stage in STAGES}
-    other_seed = means(name, "rownorm", device, seed=1)
     for stage in STAGES[1:]:
         difference = (curves[stage] / curves["baseline"] - 1).abs().max()
         assert difference < 0.02, stage
-        # Another seed, which differs in data and parameters, gives another curve.
-        assert difference < (other_seed / curves["baseline"] - 1).abs().max() / 2
     if name == "llama":  # less than the increments alone allow: the repetition is used
         assert curves["rownorm"][-1] < walk_entropy()
     else:
-        _, bins = TASKS[name].batch("tiny", 0, 0)
+        _, bins = TASKS[name].batch("tiny", 16, 0, 0)
         assert curves["rownorm"][-1] < 0.6 * bin_entropy(bins)

@@ -67,14 +67,15 @@ def load(folder: Path) -> Checkpoint:
         content = torch.load(path, map_location="cpu", weights_only=True)
         if content.pop("format") != FORMAT:
             raise ValueError("it was written by another version of rownorm")
-        return Checkpoint(**content | {"request": Request(**content["request"])})
+        checkpoint = Checkpoint(**content | {"request": Request(**content["request"])})
     except Exception as error:  # torch.load raises errors of many types for a damaged file
         raise ValueError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+    _check_config(checkpoint)
+    return checkpoint
 
 
 def restore(trainer: Trainer, checkpoint: Checkpoint) -> None:
     """Continue from a checkpoint: parameters, optimizer, step and losses."""
-    check_config(checkpoint)
     set_state_dict(
         trainer.model,
         trainer.optimizer,
@@ -85,7 +86,7 @@ def restore(trainer: Trainer, checkpoint: Checkpoint) -> None:
     trainer.step_number, trainer.losses = checkpoint.step_number, checkpoint.losses
 
 
-def check_config(checkpoint: Checkpoint) -> None:
+def _check_config(checkpoint: Checkpoint) -> None:
     """ValueError if the size has other dimensions now than when the checkpoint was written."""
     task, size = checkpoint.request.task, checkpoint.request.size
     now = dataclasses.asdict(TASKS[task].configs[size])

@@ -47,6 +47,11 @@ PARALLELS = ("ddp", "fsdp")
 @click.option(
     "--seed", type=click.IntRange(0, 2**31 - 1), help="Of parameters and data. Default: 0."
 )
+@click.option(
+    "--samples",
+    type=click.IntRange(min=1),
+    help="Samples of a step, over all processes. Default: as many as suit the size.",
+)
 @click.option("--amp", type=click.Choice(["bf16"]), help="Train fp32 parameters under autocast.")
 @click.option("--compile", "compiled", is_flag=True, help="Run the model through torch.compile.")
 @click.option("--out", type=FOLDER, help="Save a checkpoint to this new folder.")
@@ -81,6 +86,7 @@ def command(
     size: str | None,
     n_steps: int,
     seed: int | None,
+    samples: int | None,
     amp: str | None,
     compiled: bool,
     out: Path | None,
@@ -101,7 +107,6 @@ def command(
 
     from .checkpoint import load, restore, save
     from .parallel import world_of
-    from .tasks import TASKS as ALL_TASKS
     from .trainer import Trainer
 
     if out is not None:
@@ -111,18 +116,14 @@ def command(
         _use_deterministic_algorithms()
     try:
         checkpoint = None if resume is None else load(resume)
-        request = _request(checkpoint, task, stage, size, seed, amp)
-        n_samples = ALL_TASKS[task].budgets[request.size].n_samples
-        world = world_of(parallel, device, n_samples)
+        request = _request(checkpoint, task, stage, size, seed, samples, amp)
+        world = world_of(parallel, device, request.n_samples)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     try:
         trainer = Trainer(request, world, device, compiled)
         if checkpoint is not None:
-            try:
-                restore(trainer, checkpoint)
-            except ValueError as error:
-                raise click.UsageError(str(error)) from None
+            restore(trainer, checkpoint)
             _echo(trainer, f"resumes {checkpoint.request.describe()}")
         _echo(trainer, _title(trainer, n_steps))
         folder = out or resume
@@ -143,6 +144,7 @@ def _request(
     stage: str | None,
     size: str | None,
     seed: int | None,
+    samples: int | None,
     amp: str | None,
 ) -> Request:
     """What is trained: the options, and for those that are not given the checkpoint's; ValueError if they conflict."""
@@ -150,10 +152,11 @@ def _request(
 
     if checkpoint is None:
         chosen: Any = stage or "rownorm"
-        return Request(task, size or "tiny", chosen, seed or 0, amp)
+        return Request(task, size or "tiny", chosen, seed or 0, amp, samples)
     saved = checkpoint.request
-    for name, given in (("task", task), ("size", size), ("seed", seed)):
-        before = getattr(saved, name)
+    fixed = {"task": task, "size": size, "seed": seed, "samples": samples}
+    for name, given in fixed.items():
+        before = saved.n_samples if name == "samples" else getattr(saved, name)
         if given not in (None, before):
             raise ValueError(
                 f"the checkpoint has {name} {before}, not {given}; "

@@ -95,6 +95,7 @@ def world_of(parallel: Parallel | None, device: str, n_samples: int) -> World:
         )
     if n_samples % n_processes:
         raise ValueError(
-            f"{n_samples} samples cannot be shared by {n_processes} processes; start a number that divides {n_samples}"
+            f"{n_samples} samples cannot be shared by {n_processes} processes; "
+            f"start a number that divides {n_samples}, or choose another --samples"
         )
     return Processes(parallel, device)

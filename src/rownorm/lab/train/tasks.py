@@ -14,7 +14,7 @@ from .data import alignments, language
 
 
 class Budget(NamedTuple):
-    """The samples of one step, over all processes, and the learning rate."""
+    """The usual number of samples in a step, over all processes, and the learning rate."""
 
     n_samples: int
     learning_rate: float
@@ -35,12 +35,12 @@ class Task(NamedTuple):
     unit: str
     units_of: Callable[[Any], int]
 
-    def batch(self, size: str, seed: int, step: int) -> tuple[Tensor, Tensor]:
+    def batch(self, size: str, n_samples: int, seed: int, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of a step. They depend on the arguments alone, so a run can continue anywhere."""
         # A hash, because the generator of a CPU uses 32 bits of its seed.
         digest = hashlib.sha256(f"{seed} {step}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:4], "little"))
-        return self.draw(self.configs[size], self.budgets[size].n_samples, generator)
+        return self.draw(self.configs[size], n_samples, generator)
 
 
 TASKS = {

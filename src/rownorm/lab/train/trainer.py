@@ -17,13 +17,19 @@ LARGEST_GRADIENT = 1.0  # the norm of all gradients is at most this
 
 
 class Request(NamedTuple):
-    """What is trained, and how. The first four decide the parameters before the first step, and the data."""
+    """What is trained, and how. A checkpoint has it."""
 
     task: str
     size: str
     stage: Stage
     seed: int
     amp: str | None = None  # "bf16": fp32 parameters under autocast
+    samples: int | None = None  # of a step, over all processes; None: those of the task's budget
+
+    @property
+    def n_samples(self) -> int:
+        """The samples of a step, over all processes."""
+        return self.samples or TASKS[self.task].budgets[self.size].n_samples
 
     def describe(self) -> str:
         """One line for a person."""
@@ -38,8 +44,7 @@ class Trainer:
         self.request, self.world, self.device = request, world, device
         self.task: Task = TASKS[request.task]
         self.config = self.task.configs[request.size]
-        budget = self.task.budgets[request.size]
-        self.n_samples, self.learning_rate = budget
+        self.learning_rate = self.task.budgets[request.size].learning_rate
         torch.manual_seed(request.seed)
         self.model = self.task.model(self.config, request.stage).to(device)
         run: nn.Module = world.wrap(self.model)
@@ -57,9 +62,8 @@ class Trainer:
     def step(self) -> None:
         """Train on the next batch."""
         request = self.request
-        inputs, targets = self.world.part_of(
-            self.task.batch(request.size, request.seed, self.step_number)
-        )
+        batch = self.task.batch(request.size, request.n_samples, request.seed, self.step_number)
+        inputs, targets = self.world.part_of(batch)
         inputs, targets = inputs.to(self.device), targets.to(self.device)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate * min(1.0, (self.step_number + 1) / WARM_UP)
@@ -85,4 +89,4 @@ class Trainer:
 
     def units(self, n_steps: int) -> int:
         """The tokens or samples of so many steps, over all processes."""
-        return n_steps * self.n_samples * self.task.units_of(self.config)
+        return n_steps * self.request.n_samples * self.task.units_of(self.config)
