@@ -139,7 +139,7 @@ class Rownorm(Fused):
             norm.bias,
             eps=norm.eps,
             activation=norm.activation,
-            out_dtype=compute_dtype(x),
+            out_dtype=autocast_dtype(x),
         )
 
     def add_norm(self, h: Tensor, update: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
@@ -151,7 +151,7 @@ class Rownorm(Fused):
             norm.bias,
             eps=norm.eps,
             activation=norm.activation,
-            out_dtype=compute_dtype(update),
+            out_dtype=autocast_dtype(update),
         )
 
 
@@ -165,12 +165,12 @@ def compute_of(stage: str) -> Baseline:
     return _COMPUTES[stage]
 
 
-def compute_dtype(x: Tensor) -> torch.dtype:
-    """The dtype in which a linear layer reads x: autocast's, or that of x."""
+def autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """The dtype to which autocast casts x for a matrix product; None where it does not."""
     kind = x.device.type
     if torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
         return torch.get_autocast_dtype(kind)
-    return x.dtype
+    return None
 
 
 def _activated(y: Tensor, norm: Norm) -> Tensor:

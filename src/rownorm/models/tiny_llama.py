@@ -19,7 +19,7 @@ from .blocks import (
     Norm,
     Projections,
     Stage,
-    compute_dtype,
+    autocast_dtype,
     compute_of,
     heads_first,
     heads_last,
@@ -169,7 +169,7 @@ def rotary_tables(config: LlamaConfig, n_tokens: int, h: Tensor) -> tuple[Tensor
     positions = torch.arange(n_tokens, device=h.device, dtype=wide)
     angles = positions[:, None] * config.rotary_base**-exponents
     cos, sin = angles.cos(), angles.sin()
-    dtype = compute_dtype(h)
+    dtype = autocast_dtype(h) or h.dtype
     return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
 
 
