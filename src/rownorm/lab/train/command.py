@@ -99,7 +99,8 @@ def command(
     """Train a tiny Llama on a synthetic language, or a tiny OpenFold on synthetic alignments.
 
     A line of progress has the loss, the rate since the last line and, on a GPU, the peak of its memory. Data and
-    parameters depend on the seed alone. A run that is resumed has the losses of one that was never interrupted.
+    parameters depend on the seed alone. A run that is resumed has the losses of one that was never
+    interrupted; on a GPU, --deterministic is needed for that.
 
     Several GPUs: torchrun --nproc-per-node 8 -m rownorm_command train llama --parallel fsdp
     """
