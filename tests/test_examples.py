@@ -25,6 +25,7 @@ def load(name):
 def run(name, *arguments, **settings):
     """Run an example as a user does: without the interpreter, with kernels only on a GPU."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment["OMP_NUM_THREADS"] = "1"  # other tests run at the same time
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), *map(str, arguments)]
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False, **settings
@@ -88,3 +89,22 @@ def test_layer_norm_kernel_script_overwrites_files_only_on_request(tmp_path):
     assert "GB/s" in ran.stdout
     for trace in traces:
         assert json.loads(trace.read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize("name", ["tiny_llama_v3", "tiny_openfold_v3"])
+def test_tiny_models(name, monkeypatch, capsys, without_interpreter):
+    """The stages have the same losses, up to the four digits that are printed."""
+    monkeypatch.setattr(sys, "argv", [name, "--steps", "2"])
+    load(name).main()
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[0] for line in lines] == ["stage", "baseline", "fused", "rownorm"]
+    losses = [[float(loss) for loss in line[1:3]] for line in lines[1:]]
+    assert losses[1:] == [pytest.approx(losses[0], abs=2e-3)] * 2
+    assert lines[1][-1] == "1.00x"
+
+
+def test_tiny_models_refuse_no_steps(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["tiny_llama_v3", "--steps", "0"])
+    with pytest.raises(SystemExit):
+        load("tiny_llama_v3").main()
+    assert "--steps must be at least 1" in capsys.readouterr().err

@@ -1,0 +1,101 @@
+"""One process or several: DDP and FSDP2, started by torchrun.
+
+Several processes train on the batch of one process, each on its part, so their losses are those of one process up to
+the order of sums.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+Parallel = Literal["ddp", "fsdp"]
+PARALLELS: tuple[Parallel, ...] = ("ddp", "fsdp")
+
+
+class World:
+    """A single process. ``Processes`` has the same methods for several."""
+
+    rank, size = 0, 1
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The module to call in a step, whose parameters are those of model."""
+        return model
+
+    def part_of(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """The samples of a batch that this process trains on."""
+        return batch
+
+    def mean(self, loss: Tensor) -> Tensor:
+        """The mean of a loss over all processes."""
+        return loss
+
+    def close(self) -> None:
+        """Leave the group of processes."""
+
+
+class Processes(World):
+    """The processes that torchrun has started; this one is ``rank``."""
+
+    def __init__(self, parallel: Parallel, device: str) -> None:
+        import torch.distributed as dist
+
+        self.parallel = parallel
+        if device == "cuda":
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        dist.init_process_group("nccl" if device == "cuda" else "gloo")
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        if self.parallel == "ddp":
+            from torch.nn.parallel import DistributedDataParallel
+
+            return DistributedDataParallel(model)
+        from torch.distributed.fsdp import fully_shard
+
+        for module in list(model.modules()):
+            if isinstance(module, nn.ModuleList):
+                for layer in module:
+                    fully_shard(layer)
+        sharded: Any = fully_shard(model)
+        return sharded
+
+    def part_of(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        inputs, targets = (part.chunk(self.size)[self.rank] for part in batch)
+        return inputs, targets
+
+    def mean(self, loss: Tensor) -> Tensor:
+        import torch.distributed as dist
+
+        total = loss.clone()
+        dist.all_reduce(total)
+        return total / self.size
+
+    def close(self) -> None:
+        import torch.distributed as dist
+
+        dist.destroy_process_group()
+
+
+def world_of(parallel: Parallel | None, device: str, n_samples: int) -> World:
+    """The processes of this run; ValueError if they were not started, or cannot share n_samples samples."""
+    n_processes = int(os.environ.get("WORLD_SIZE", "0"))
+    if parallel is None:
+        if n_processes > 1:
+            raise ValueError(
+                "several processes were started; add --parallel ddp or --parallel fsdp"
+            )
+        return World()
+    if not n_processes:
+        raise ValueError(
+            f"--parallel {parallel} needs processes: torchrun --nproc-per-node 2 -m rownorm_command train ..."
+        )
+    if n_samples % n_processes:
+        raise ValueError(
+            f"{n_samples} samples cannot be shared by {n_processes} processes; "
+            f"start a number that divides {n_samples}, or choose another --samples"
+        )
+    return Processes(parallel, device)
