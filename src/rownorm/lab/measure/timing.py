@@ -195,12 +195,13 @@ def host_calls(slowest: float) -> int:
 
 
 def host_seconds(call: Callable[[], Any], calls: int) -> float:
-    """Host time of one call on a GPU: the device is not waited for."""
+    """Host time of one call: a GPU is not waited for."""
     start = time.perf_counter()
     for _ in range(calls):
         call()
     seconds = (time.perf_counter() - start) / calls
-    torch.cuda.synchronize()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return seconds
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -20,11 +19,12 @@ from torch.utils.checkpoint import checkpoint
 
 from ... import nn as ours_nn
 from ... import ops
+from ..measure.timing import HOST_CALLS, host_seconds
 
 Norm = Literal["rms_norm", "layer_norm"]
 NORMS: tuple[Norm, ...] = ("rms_norm", "layer_norm")
 SHAPE = (8, 4096)
-CALLS = 64  # in a round; few enough that the launch queue does not fill up
+CALLS = HOST_CALLS
 ROUNDS = 25
 BARS = {"forward": 1.1, "forward and backward": 1.15}
 
@@ -101,7 +101,7 @@ def measure(norm: Norm, setting: str, direction: str, device: str) -> CallRecord
         for turn in range(2 + ROUNDS):
             order = (0, 1) if turn % 2 else (1, 0)
             for which in order:
-                taken = _host_seconds((theirs, ours)[which], device)
+                taken = host_seconds((theirs, ours)[which], CALLS)
                 if turn >= 2:  # the first rounds compile
                     seconds[which].append(taken)
     return CallRecord(
@@ -161,13 +161,3 @@ def _function(
     if is_ours:
         return lambda x: ops.layer_norm(x, weight, bias, eps=1e-5)
     return lambda x: F.layer_norm(x, shape, weight, bias, 1e-5)
-
-
-def _host_seconds(call: Callable[[], Any], device: str) -> float:
-    start = time.perf_counter()
-    for _ in range(CALLS):
-        call()
-    seconds = (time.perf_counter() - start) / CALLS
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return seconds

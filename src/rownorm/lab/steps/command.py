@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 import click
 
@@ -64,9 +65,8 @@ def command(
             click.echo(line)
             results[which].append(record)
             all_hold &= holds or tiny
-            if (
-                out is not None
-            ):  # after every record, so that an interrupted run keeps what it measured
+            # After every record, so that an interrupted run keeps what it measured.
+            if out is not None:
                 environment = {"device": _device_name(device), "torch": str(torch.__version__)}
                 write_whole(out, msgspec.json.encode({**environment, **results}))
     context.exit(0 if all_hold else 1)
@@ -87,7 +87,7 @@ def calls(device: str, tiny: bool) -> Iterator[tuple[object, str, bool]]:
         for norm in NORMS:
             for setting in settings_of(direction):
                 one = measure(norm, setting, direction, device)
-                micros = [f"{sorted(s)[len(s) // 2] * 1e6:.1f}" for s in (one.torch, one.rownorm)]
+                micros = [f"{median(seconds) * 1e6:.1f}" for seconds in (one.torch, one.rownorm)]
                 verdict = "" if one.holds or tiny else f"  bar: at most {one.bar}"
                 cells = [norm, direction, setting, *micros, f"{one.ratio:.3f}{verdict}"]
                 yield one, _line(cells, (10, 20, 18, 8, 8, 5)), one.holds
@@ -104,7 +104,7 @@ def training(device: str, n_steps: int, tiny: bool) -> Iterator[tuple[object, st
     for kind in SIZES:
         for setting in SETTINGS:
             one = measure(kind, setting, n_steps, device, tiny)
-            ms = [f"{sorted(one.seconds[n])[n_steps // 2] * 1e3:.2f}" for n in NORMS]
+            ms = [f"{median(one.seconds[norms]) * 1e3:.2f}" for norms in NORMS]
             ratios = [f"{one.ratio(norms):.3f}" for norms in NORMS[1:]]
             bars = " and ".join(str(bar) for bar in one.bars.values())
             verdict = "" if one.holds or tiny else f"  bars: {bars}"
