@@ -8,21 +8,11 @@ The classes are bins of distances between residues.
 
 from __future__ import annotations
 
-import argparse
-
-from rownorm.lab.train.comparison import compare_stages, table
+from rownorm.lab.train import comparison
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Train the three stages and compare them.")
-    sizes = ("tiny", "small", "medium")
-    parser.add_argument("--size", choices=sizes, default="tiny", help="(default: tiny)")
-    parser.add_argument("--steps", type=int, default=20, help="(default: 20)")
-    parser.add_argument("--amp", choices=("bf16",), help="fp32 parameters under autocast")
-    options = parser.parse_args()
-    if options.steps < 1:
-        parser.error("--steps must be at least 1")
-    print(table(compare_stages("openfold", options.size, options.steps, amp=options.amp)))
+    comparison.main("openfold")
 
 
 if __name__ == "__main__":

@@ -145,3 +145,10 @@ def test_garbage_is_not_collected_while_memory_is_measured(monkeypatch):
     with pytest.raises(RuntimeError, match="memory"):
         timing.peak_bytes(fails)
     assert gc.isenabled()
+
+
+def test_a_step_takes_at_least_what_the_host_takes():
+    calls = []
+    whole, on_host = timing.step_seconds(lambda: calls.append(1), "cpu")
+    assert calls == [1]
+    assert 0 < on_host <= whole

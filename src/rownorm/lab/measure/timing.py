@@ -194,6 +194,17 @@ def host_calls(slowest: float) -> int:
     return max(FEWEST_HOST_CALLS, min(HOST_CALLS, affordable))
 
 
+def step_seconds(step: Callable[[], Any], device: str) -> tuple[float, float]:
+    """Seconds of a training step until the device has finished, and until the host has."""
+    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    synchronize()
+    start = time.perf_counter()
+    step()
+    on_host = time.perf_counter() - start
+    synchronize()
+    return time.perf_counter() - start, on_host
+
+
 def host_seconds(call: Callable[[], Any], calls: int) -> float:
     """Host time of one call: a GPU is not waited for."""
     start = time.perf_counter()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from ..measure.timing import step_seconds
 from .models import SIZES, TINY, VOCABULARY, Kind, Model, Norms, Size
 
 NORMS: tuple[Norms, ...] = ("torch", "rownorm", "rownorm add")
@@ -69,7 +69,7 @@ def measure(kind: Kind, setting: Setting, steps: int, device: str, tiny: bool) -
         for turn in range(WARM_UP + steps):
             # Each kind is first as often as last: what runs first finds other clocks and caches.
             for norms in NORMS[turn % 3 :] + NORMS[: turn % 3]:
-                whole, on_host = _timed(step[norms], device)
+                whole, on_host = step_seconds(step[norms], device)
                 if turn >= WARM_UP:
                     seconds[norms].append(whole)
                     host[norms].append(on_host)
@@ -96,14 +96,3 @@ def _step(kind: Kind, size: Size, norms: Norms, setting: Setting, device: str) -
         y.backward(gradient)
 
     return step
-
-
-def _timed(step: Callable[[], Any], device: str) -> tuple[float, float]:
-    """Seconds of a step until the device has finished, and until the host has."""
-    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
-    synchronize()
-    start = time.perf_counter()
-    step()
-    on_host = time.perf_counter() - start
-    synchronize()
-    return time.perf_counter() - start, on_host

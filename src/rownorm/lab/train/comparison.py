@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import statistics
-import time
 from typing import NamedTuple
 
 import torch
 
 from ...models import STAGES, Stage
+from ..measure.timing import step_seconds
 from .parallel import World
 from .trainer import Request, Trainer
 
@@ -37,7 +38,7 @@ def compare_stages(
         # Each stage is first as often as last: what runs first finds other clocks and caches.
         first = turn % len(STAGES)
         for trainer in trainers[first:] + trainers[:first]:
-            seconds[trainer.request.stage].append(_timed(trainer))
+            seconds[trainer.request.stage].append(step_seconds(trainer.step, trainer.device)[0])
     return [
         StageResult(trainer.request.stage, trainer.losses, seconds[trainer.request.stage])
         for trainer in trainers
@@ -54,10 +55,14 @@ def table(results: list[StageResult]) -> str:
     return "\n".join(lines)
 
 
-def _timed(trainer: Trainer) -> float:
-    synchronize = torch.cuda.synchronize if trainer.device == "cuda" else lambda: None
-    synchronize()
-    start = time.perf_counter()
-    trainer.step()
-    synchronize()
-    return time.perf_counter() - start
+def main(task: str) -> None:
+    """Compare the stages as the arguments of an example script say, and print the table."""
+    parser = argparse.ArgumentParser(description="Train the three stages and compare them.")
+    sizes = ("tiny", "small", "medium")
+    parser.add_argument("--size", choices=sizes, default="tiny", help="(default: tiny)")
+    parser.add_argument("--steps", type=int, default=20, help="(default: 20)")
+    parser.add_argument("--amp", choices=("bf16",), help="fp32 parameters under autocast")
+    options = parser.parse_args()
+    if options.steps < 1:
+        parser.error("--steps must be at least 1")
+    print(table(compare_stages(task, options.size, options.steps, amp=options.amp)))
