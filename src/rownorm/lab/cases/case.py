@@ -51,6 +51,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     bias: bool | None = None
     pre_bias: bool = False
     activation: str | None = None
+    returns_h: bool = True  # False: an add_ operation whose sum with the residual is not an output
     eps: float = 1e-5
     name: str = ""
 
@@ -69,6 +70,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 )
         if self.activation is not None:
             _one_of("activation", self.activation, ACTIVATIONS)
+        if not self.returns_h and not (self.adds and self.direction == "forward"):
+            raise ValueError("case: returns_h=False is for the forward pass of add_ operations")
         if not (math.isfinite(self.eps) and self.eps > 0):
             raise ValueError(f"case: eps must be positive and finite; got {self.eps!r}")
 
@@ -106,6 +109,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             options.append("pre_bias")
         if self.activation:
             options.append(self.activation)
+        if not self.returns_h:
+            options.append("no h")
         return f"{self.operation} ({', '.join(options)})" if options else self.operation
 
     @property
@@ -135,7 +140,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         element = ITEMSIZE[self.dtype]
         stream = ITEMSIZE[self.residual_dtype or self.dtype] if self.adds else 0
         parameters = 1 + self.has_bias + self.pre_bias
-        forward = self.rows * (2 * element + 2 * stream) + parameters * element
+        forward = self.rows * (2 * element + (1 + self.returns_h) * stream) + parameters * element
         # Backward reads the weight, pre_bias if no h was stored, and the bias only with an activation. It writes the
         # gradient of each parameter.
         needed = 1 + (self.pre_bias and not self.adds) + (self.has_bias and bool(self.activation))

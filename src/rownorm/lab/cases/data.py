@@ -48,7 +48,7 @@ class Tensors(NamedTuple):
 
 def output_names(case: Case) -> tuple[str, ...]:
     """The names of what a call returns, in order: outputs, gradients, or (``both``) outputs and gradients."""
-    forward = ("y", "h") if case.adds else ("y",)
+    forward = ("y", "h") if case.adds and case.returns_h else ("y",)
     present = {"residual": case.adds, "pre_bias": case.pre_bias, "bias": case.has_bias}
     inputs = ("x", "residual", "pre_bias", "weight", "bias")
     backward = tuple(f"d{name}" for name in inputs if present.get(name, True))

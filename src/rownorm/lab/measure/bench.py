@@ -94,7 +94,7 @@ class Measurement:
 
 def bench(
     cases: Sequence[Case],
-    providers: Sequence[str],
+    providers: Sequence[str | Provider],
     *,
     run: str,
     device: str | None = None,
@@ -106,24 +106,25 @@ def bench(
 ) -> Iterator[Record]:
     """Measure every provider on every case, and yield the records of a case as soon as it is finished.
 
-    run: the id that the records get. device: "cuda", "cuda:1" or "cpu"; None is a GPU if there is one. budget_s:
+    providers: names, or providers that are in no file of ``lab/providers``. run: the id that the records get. device: "cuda", "cuda:1" or "cpu"; None is a GPU if there is one. budget_s:
     seconds after which a case gets no further rounds. done: (case key, provider) pairs to leave out. A provider that
     is missing, refuses, fails or is wrong gets a record with the reason. An unknown provider or an absent device is a
     ValueError.
     """
     known = all_providers()
-    unknown = [name for name in providers if name not in known]
+    unknown = [name for name in providers if isinstance(name, str) and name not in known]
     if unknown:
         raise ValueError(f"unknown provider {unknown[0]!r}; known: {', '.join(known)}")
-    machine = machine_of(device, [known[name] for name in providers])
-    todo = [(case, [name for name in providers if (case.key, name) not in done]) for case in cases]
-    total, finished = sum(len(names) for _, names in todo), 0
+    chosen = [known[one] if isinstance(one, str) else one for one in providers]
+    machine = machine_of(device, chosen)
+    todo = [(case, [one for one in chosen if (case.key, one.name) not in done]) for case in cases]
+    total, finished = sum(len(some) for _, some in todo), 0
     try:
-        for case, names in todo:
-            if not names:
+        for case, some in todo:
+            if not some:
                 continue
             say = functools.partial(_say, on_step, finished, total, case)
-            measurements = [Measurement(known[name]) for name in names]
+            measurements = [Measurement(one) for one in some]
             clocks: list[Clocks] = []
             try:
                 with machine.stream():
@@ -138,7 +139,7 @@ def bench(
             measurements.clear()
             machine.free()
             yield from records
-            finished += len(names)
+            finished += len(some)
     finally:
         gc.unfreeze()  # undoes the gc.freeze of ``machine.free``
 

@@ -40,7 +40,7 @@ from ..cases.data import Tensors
 Call = Callable[[], Tensor | Sequence[Tensor]]
 Make = Callable[[Case, Tensors], Call]
 Kind = Literal["ours", "peer", "plain", "ceiling"]
-Option = Literal["bias", "no_bias", "pre_bias", "activation", "mixed_residual"]
+Option = Literal["bias", "no_bias", "pre_bias", "activation", "mixed_residual", "no_h"]
 
 EVERY_OPTION: tuple[Option, ...] = ("bias", "no_bias", "pre_bias", "activation", "mixed_residual")
 _OPTION_WORDS: dict[Option, str] = {
@@ -49,6 +49,7 @@ _OPTION_WORDS: dict[Option, str] = {
     "pre_bias": "a bias before the norm",
     "activation": "an activation after the norm",
     "mixed_residual": "a residual stream in another dtype than x",
+    "no_h": "a residual add without the new residual stream",
 }
 
 
@@ -224,6 +225,8 @@ def _options_of(case: Case) -> Iterator[Option]:
         yield "activation"
     if case.adds and case.torch_residual_dtype != case.torch_dtype:
         yield "mixed_residual"
+    if not case.returns_h:
+        yield "no_h"
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from . import EVERY_OPTION, Call, provider
     "ceiling",
     about="PyTorch's elementwise kernel moving the same bytes: the practical memory bandwidth",
     kind="ceiling",
-    options=EVERY_OPTION,
+    options=(*EVERY_OPTION, "no_h"),
 )
 def ceiling(case: Case, t: Tensors) -> Call:
     x, dtype = t.x.detach(), t.x.dtype
