@@ -79,7 +79,7 @@ def _check_one(
     workload: Workload = trace.workload
     rows = workload.axes[norm.rows_axis]
     try:
-        norm.case(workload)  # eps must be a scalar
+        norm.eps_of(workload)  # raises if it would be random
         stored = load_safetensors(definition, workload, root) if _has_files(workload) else {}
         torch.manual_seed(0)
         inputs = gen_inputs(definition, workload, device, stored)

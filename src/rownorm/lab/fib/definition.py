@@ -37,8 +37,9 @@ class Norm(NamedTuple):
         return self.operation in ("layer_norm", "add_layer_norm")
 
     def case(self, workload: Workload) -> Case:
-        """The lab's case of one workload. ValueError where there is none."""
-        eps = self.eps if self.eps is not None else self._scalar(workload)
+        """The lab's case of one workload; ValueError where there is none."""
+        if self.weight_shift:
+            raise ValueError(f"the lab has no case with {self.weight_shift:g} added to the weight")
         return Case(
             operation=self.operation,
             rows=workload.axes[self.rows_axis],
@@ -46,10 +47,13 @@ class Norm(NamedTuple):
             dtype=self.dtype,
             bias=None if ("bias" in self.inputs) == self.centers else "bias" in self.inputs,
             returns_h="h" in self.outputs or "residual" not in self.inputs,
-            eps=eps,
+            eps=self.eps_of(workload),
         )
 
-    def _scalar(self, workload: Workload) -> float:
+    def eps_of(self, workload: Workload) -> float:
+        """The eps of one workload; ValueError if it is neither fixed nor a scalar of the workload."""
+        if self.eps is not None:
+            return self.eps
         given = workload.inputs.get(self.inputs["eps"])
         if given is None or given.type != "scalar":
             raise ValueError(

@@ -35,17 +35,21 @@ def write_report(
     damaged: Sequence[tuple[int, str]] = (),
     plots: bool = True,
     on_step: Callable[[str], None] = lambda _: None,
+    remarks: Sequence[str] = (),
+    addendum: str = "",
 ) -> list[Path]:
     """Write the report into ``folder`` and return its files.
 
     damaged: (line number, reason) of lines that could not be read. on_step: called with each step, in words, and with
-    what a reader must know about the records.
+    what a reader must know about the records. remarks: more sentences of that kind, for the page. addendum: Markdown
+    at the end of ``analysis.md``.
     """
     on_step("computing")
     results = results_of(records)
-    written = [write_whole(folder / "analysis.md", analysis(results, damaged))]
+    text = "\n".join(filter(None, (analysis(results, damaged), addendum)))
+    written = [write_whole(folder / "analysis.md", text)]
     shown, left_out = excerpt(results)
-    notes = [*_notes(results), *filter(None, [left_out])]
+    notes = [*remarks, *_notes(results), *filter(None, [left_out])]
     for note in notes:
         on_step(note)
     if plots:
@@ -61,11 +65,17 @@ def _notes(results: Sequence[Results]) -> list[str]:
 
 
 def replace_report(
-    reading: Reading, folder: Path, *, plots: bool, on_step: Callable[[str], None]
+    reading: Reading,
+    folder: Path,
+    *,
+    plots: bool,
+    on_step: Callable[[str], None],
+    remarks: Sequence[str] = (),
+    addendum: str = "",
 ) -> list[Path]:
     """Write the report into ``folder``, replacing an old one; it appears once it is complete.
 
-    ValueError if the folder holds other files but no report.
+    Arguments as for ``write_report``. ValueError if the folder holds other files but no report.
     """
     if is_taken(folder) and not (folder / PAGE).exists():
         raise ValueError(f"{folder} is not empty and holds no report; choose another")
@@ -74,7 +84,13 @@ def replace_report(
     try:
         temporary.chmod(0o755)
         files = write_report(
-            reading.records, temporary, damaged=reading.damaged, plots=plots, on_step=on_step
+            reading.records,
+            temporary,
+            damaged=reading.damaged,
+            plots=plots,
+            on_step=on_step,
+            remarks=remarks,
+            addendum=addendum,
         )
         for old in filter(is_plot, folder.glob("plots/*")):
             old.unlink()
