@@ -106,10 +106,12 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pip rather than another installer, because it finds local builds of torch. setuptools first, because it builds the
-# package.
+# package. flashinfer-bench without its dependencies, because they include 421 MB that it does not need; the extra fib
+# has the others.
 $(VENV)/.stamp: pyproject.toml constraints/common.txt $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rownorm needs Python 3.11 or newer: make PYTHON=...")'
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet setuptools
 	$(VENV)/bin/python -m pip install --quiet --no-build-isolation --editable '.[dev]'
+	$(VENV)/bin/python -m pip install --quiet --no-deps flashinfer-bench
 	@touch $@

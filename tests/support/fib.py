@@ -45,7 +45,10 @@ def add_traces(folder, faster="rownorm_", **fields):
                     workload=one.workload,
                     solution=solution.name,
                     evaluation=evaluation(
-                        **({"latency_ms": 0.01 if solution.name.startswith(faster) else 0.02} | fields)
+                        **(
+                            {"latency_ms": 0.01 if solution.name.startswith(faster) else 0.02}
+                            | fields
+                        )
                     ),
                 )
                 for solution in content.solutions[name]

@@ -71,9 +71,14 @@ def test_bad_files_are_named_and_the_rest_is_read(tmp_path):
     found = [str(one) for one in dataset.problems]
     assert "definitions/norm/rmsnorm_d32.json: name: Field required" in found
     assert any(one.startswith("solutions/rownorm/broken.json: Invalid JSON") for one in found)
-    assert "traces/norm/rmsnorm_d64.jsonl, line 4: a workload in traces/, the layout of another version" in found
+    assert (
+        "traces/norm/rmsnorm_d64.jsonl, line 4: a workload in traces/, the layout of another version"
+        in found
+    )
     assert "traces/norm/rmsnorm_d64.jsonl, line 5: workload: Field required" in found
-    assert sum("its Definition rmsnorm_d32 is not in the folder" in one for one in found) == 3 + 1 + 3
+    assert (
+        sum("its Definition rmsnorm_d32 is not in the folder" in one for one in found) == 3 + 1 + 3
+    )
     assert list(dataset.content.definitions) == ["rmsnorm_d64"]
     assert len(dataset.content.traces["rmsnorm_d64"]) == 3
     ran = invoke("fib", "check", folder)

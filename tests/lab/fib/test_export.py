@@ -117,7 +117,9 @@ def definition_with(reference, **inputs):
             "name": "mine",
             "op_type": "norm",
             "axes": {"n": {"type": "var"}, "m": {"type": "const", "value": 32}},
-            "inputs": {name: {"shape": shape, "dtype": "float32"} for name, shape in shapes.items()},
+            "inputs": {
+                name: {"shape": shape, "dtype": "float32"} for name, shape in shapes.items()
+            },
             "outputs": {"y": {"shape": ["n", "m"], "dtype": "float32"}},
             "reference": f"import torch\ndef run({', '.join(shapes)}):\n    {reference}\n",
         }

@@ -60,7 +60,11 @@ def test_the_report_has_both_clocks_and_other_authors(tmp_path):
         environment=Environment(device=GPU, kind="cuda"),
     )
     text = section(read(folder), [device_time])
-    rows = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if "PASSED |" in line]
+    rows = [
+        [cell.strip() for cell in line.split("|")]
+        for line in text.splitlines()
+        if "PASSED |" in line
+    ]
     ours = {row[3]: row for row in rows if row[4] == "rownorm"}
     assert ours["32 x 4096"][5:11] == [
         *("PASSED", "0.0001", "10.0 µs", "10.0x", "3.00 µs", "below 20.0 µs: yes"),
@@ -115,7 +119,9 @@ def test_resume_leaves_out_what_passed(tmp_path, capsys):
     assert [len(job.solutions) for job in _jobs(read(folder).content, [], True)] == [3, 3]
 
 
-@pytest.mark.parametrize("options", [("--op", "rms_norm"), ("--convention", "public", "--op", "add_rms_norm")])
+@pytest.mark.parametrize(
+    "options", [("--op", "rms_norm"), ("--convention", "public", "--op", "add_rms_norm")]
+)
 def test_the_lab_measures_solutions(tmp_path, short_rounds, device, options):
     """The lab's bench checks each Solution against fp64 before it times it."""
     folder = export(tmp_path / "data", *options, "--dtype", "fp16", "--cols", 64, "--batch", 2)

@@ -5,9 +5,9 @@ The package's runtime picks the Solution with the best trace for a call. Left al
     tolerance    by default it drops every trace with a relative error above 1e-5, so all of fp16 and bf16. Here every
                  PASSED trace counts, unless the caller sets limits.
     batch        it matches the number of rows exactly. Here an unseen number gets the Solution with the most wins.
-    dtype        it looks at shapes only. Here a call whose dtypes, columns or devices are not the Definition's takes the
-                 fallback, and so does one that needs gradients, which Solutions do not compute.
-    authors      it takes the fastest Solution of anybody, on any hardware. Here, by default, those of rownorm.
+    dtype        it looks at the number of rows only. Here a call whose dtypes or columns are not the Definition's takes
+                 the fallback, and so does one that needs gradients, which Solutions do not compute.
+    authors      it takes the fastest Solution of anybody. Here, by default, the fastest of rownorm.
 
 The fallback is the package's: the function that the caller passed to ``apply``.
 """
@@ -67,7 +67,9 @@ def enable(
     for name, passed in traces.items():
         if passed:
             registry.register(name, _config(passed, max_atol, max_rtol))
-    noticed = Noticed(root=content.root, definitions=content.definitions, solutions=chosen, traces=traces)
+    noticed = Noticed(
+        root=content.root, definitions=content.definitions, solutions=chosen, traces=traces
+    )
     say: Say | None = log if callable(log) else _to_stderr if log else None
     with contextlib.redirect_stdout(sys.stderr):  # the package prints while it is set up
         runtime = Runtime(noticed, registry)

@@ -14,9 +14,10 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]  # the package rownorm
-ENTRY = ("lab", "fib", "into")
 
 Module = tuple[str, ...]  # the path of a module below rownorm
+
+ENTRY: Module = ("lab", "fib", "into")
 
 
 @cache

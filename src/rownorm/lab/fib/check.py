@@ -113,9 +113,7 @@ def _has_files(workload: Workload) -> bool:
     return any(one.type == "safetensors" for one in workload.inputs.values())
 
 
-def _outputs(
-    definition: Definition, runnable: Any, inputs: list[Any], device: str
-) -> list[Tensor]:
+def _outputs(definition: Definition, runnable: Any, inputs: list[Any], device: str) -> list[Tensor]:
     """What the Solution computes; memory that it does not write is NaN."""
     if not runnable.metadata.destination_passing_style:
         return list(normalize_result(definition, runnable(*inputs), device))

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -123,7 +123,9 @@ def export(
 
     if serve:
         if any((convention, operations, dtypes, cols, batch, eps)):
-            raise click.UsageError("--serve takes its Definitions from DIR; leave out the other options")
+            raise click.UsageError(
+                "--serve takes its Definitions from DIR; leave out the other options"
+            )
         dataset = _read(folder)
         context.exit(serve_dataset(dataset))
     refuse_taken(folder, ", or --serve to add Solutions to a dataset")
@@ -234,7 +236,9 @@ def run(
 @click.option("--plots/--no-plots", default=True, help="Write plots/*.png as well.")
 @click.option("--force", is_flag=True, help="Replace an existing report.")
 @click.pass_context
-def report(context: click.Context, /, folder: Path, out: Path | None, plots: bool, force: bool) -> None:
+def report(
+    context: click.Context, /, folder: Path, out: Path | None, plots: bool, force: bool
+) -> None:
     """Write the lab's report from the traces and device times of a dataset: report.html, plots, analysis.md.
 
     analysis.md has FlashInfer-Bench's latencies beside the lab's device times, and says why they differ. Traces of
@@ -291,7 +295,7 @@ def apply(
     from .applied import enable
 
     _show(_read(folder).problems)
-    options = {"log": log, **({"author": None} if any_author else {})}
+    options: dict[str, Any] = {"log": log, **({"author": None} if any_author else {})}
     try:
         enable(folder, **options).stop()  # so that errors are shown before the program starts
     except ValueError as error:

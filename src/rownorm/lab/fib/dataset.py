@@ -89,9 +89,7 @@ def _files(
             add(where, first_reason(error))
 
 
-def _lines(
-    folder: Path, part: str, add: Callable[[str, str], None]
-) -> Iterator[tuple[str, Any]]:
+def _lines(folder: Path, part: str, add: Callable[[str, str], None]) -> Iterator[tuple[str, Any]]:
     for path in sorted((folder / part).rglob("*.jsonl")):
         for number, line in enumerate(path.read_bytes().splitlines(), start=1):
             where = f"{path.relative_to(folder)}, line {number}"
@@ -109,7 +107,9 @@ def first_reason(error: Exception) -> str:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
         return f"{field}: {first['msg']}" if field else str(first["msg"])
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(
+        ": "
+    )
 
 
 def write_new(

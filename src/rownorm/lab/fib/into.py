@@ -114,5 +114,3 @@ def _in_pytorch(tensors: Tensors, program: Program) -> None:
     y.copy_(results.y)
     if h is not None and results.h is not None:
         h.copy_(results.h)
-
-

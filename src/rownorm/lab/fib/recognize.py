@@ -46,11 +46,15 @@ def _recognize(text: str) -> Norm:
         reference = _reference(definition)
         agreeing = [norm for norm in candidates if _agrees(reference, norm)]
     except Exception as error:
-        raise NotServed(f"its reference does not run on a CPU: {type(error).__name__}: {error}") from error
+        raise NotServed(
+            f"its reference does not run on a CPU: {type(error).__name__}: {error}"
+        ) from error
     if not agreeing:
         raise NotServed("its reference computes no norm that rownorm has")
     if len(agreeing) > 1:
-        raise NotServed("several norms give the results of its reference; they cannot be told apart")
+        raise NotServed(
+            "several norms give the results of its reference; they cannot be told apart"
+        )
     return agreeing[0]
 
 
@@ -68,7 +72,9 @@ def _layout(definition: Definition) -> tuple[str, str, Dtype]:
     names = {spec.dtype.value for spec in tensors if spec.shape is not None}
     dtypes = [short for short, name in DTYPE_NAMES.items() if {name} == names]
     if not dtypes:
-        raise NotServed(f"its tensors are {', '.join(sorted(names))}; rownorm serves one of fp16, bf16, fp32")
+        raise NotServed(
+            f"its tensors are {', '.join(sorted(names))}; rownorm serves one of fp16, bf16, fp32"
+        )
     return rows_axis, cols_axis, dtypes[0]
 
 
@@ -145,7 +151,9 @@ def _agrees(reference: Any, norm: Norm) -> bool:
             values["eps"] = eps
         got = reference(*(values[role] for role in norm.inputs))
         got = (got,) if isinstance(got, Tensor) else tuple(got)
-        program = Program(norm.centers, norm.eps if norm.eps is not None else eps, norm.weight_shift)
+        program = Program(
+            norm.centers, norm.eps if norm.eps is not None else eps, norm.weight_shift
+        )
         expected = forward(
             values["x"], values.get("residual"), None, values["weight"], values.get("bias"), program
         )

@@ -9,11 +9,13 @@ from ..cases.case import Case
 from ..cli.tables import markdown
 from ..report.write import replace_report
 from ..results.records import FILE, Reading, Record, read
+from ..results.rows import provider_order
 from ..results.statistics import summarize
 from ..texts import duration, times
 from .check import MAX_RELATIVE_ERROR
 from .dataset import Dataset, Problem
 from .recognize import NotServed
+from .solutions import PACKAGE
 from .traces import latest, record_of, records_of
 
 # Seconds of device time that the seed expects, by rows of rms_norm over 4096 fp16 columns.
@@ -22,7 +24,8 @@ WHY_TWO_CLOCKS = (
     "There are two clocks. FlashInfer-Bench's latency is the mean time between two events around one call, after a "
     "synchronization: the GPU is idle when the call begins, so the host's work to start it is part of the latency. "
     "The lab's device time is that of a CUDA graph of many calls: the GPU's work alone, with cold caches. So the "
-    "difference is mostly the host, and it matters most for small batches."
+    "difference is mostly the host, and it matters most for small batches. A trace has one latency and no spread, so "
+    "its speed-ups have no interval."
 )
 RULE = (
     "PASSED is FlashInfer-Bench's verdict: an element fails only if its error is above 1e-2 and its relative error is, "
@@ -55,8 +58,10 @@ def write_report(
         )
     file = folder / FILE
     lab = read(file) if file.exists() else Reading([], [])
+    # The package runs the same kernels: as an alternative to rownorm it would be rownorm against itself.
+    shown = [one for one in (*lab.records, *traced) if one.provider != PACKAGE]
     files = replace_report(
-        Reading([*lab.records, *traced], lab.damaged),
+        Reading(shown, lab.damaged),
         out,
         plots=plots,
         on_step=on_step,
@@ -74,7 +79,7 @@ def section(dataset: Dataset, lab: Sequence[Record]) -> str:
         for one in lab
         if one.seconds
     }
-    lines = []
+    lines: dict[tuple[object, ...], tuple[str, ...]] = {}
     for trace in latest(content):
         evaluation, performance = trace.evaluation, trace.evaluation.performance
         definition = content.definitions[trace.definition]
@@ -84,21 +89,21 @@ def section(dataset: Dataset, lab: Sequence[Record]) -> str:
             continue
         case, hardware = record.case, evaluation.environment.hardware
         seconds = device_times.get((hardware, _place(case), record.provider))
-        lines.append(
-            (
-                hardware,
-                case.kind,
-                f"{case.rows} x {case.cols}",
-                record.provider,
-                evaluation.status.value,
-                _error(evaluation.correctness.max_relative_error) if evaluation.correctness else "",
-                duration(performance.latency_ms * 1e-3) if performance else "",
-                times(performance.speedup_factor) if performance else "",
-                "not measured" if seconds is None else duration(seconds),
-                _expected(case, seconds),
-            )
+        order = (hardware, case.kind, case.cols, case.rows, provider_order(record.provider))
+        lines[order] = (
+            hardware,
+            case.kind,
+            f"{case.rows} x {case.cols}",
+            record.provider,
+            evaluation.status.value,
+            _error(evaluation.correctness.max_relative_error) if evaluation.correctness else "",
+            duration(performance.latency_ms * 1e-3) if performance else "",
+            times(performance.speedup_factor) if performance else "",
+            "not measured" if seconds is None else duration(seconds),
+            _expected(case, seconds),
         )
-    return "\n\n".join(["## FlashInfer-Bench", WHY_TWO_CLOCKS, RULE, markdown(HEADS, lines)]) + "\n"
+    table = markdown(HEADS, [lines[order] for order in sorted(lines)])  # type: ignore[type-var]
+    return "\n\n".join(["## FlashInfer-Bench", WHY_TWO_CLOCKS, RULE, table]) + "\n"
 
 
 def _place(case: Case) -> tuple[str, int, int]:

@@ -57,9 +57,7 @@ def run_dataset(
         click.echo(f"Interrupted. Finished workloads are kept: rownorm fib run {folder} --resume")
     bad = [one for one in latest(content) if _is_ours(content, one) and not one.is_successful()]
     for one in bad:
-        click.echo(
-            f"{one.solution}, {one.workload.axes}: {one.evaluation.status.value}", err=True
-        )
+        click.echo(f"{one.solution}, {one.workload.axes}: {one.evaluation.status.value}", err=True)
     return status or int(bool(bad))
 
 
@@ -174,9 +172,7 @@ def solution_provider(definition: Definition, norm: Norm, solution: Solution) ->
     )
 
 
-def _call(
-    definition: Definition, norm: Norm, solution: Solution, case: Case, t: Tensors
-) -> Call:
+def _call(definition: Definition, norm: Norm, solution: Solution, case: Case, t: Tensors) -> Call:
     function: Callable[..., Any] = BuilderRegistry.get_instance().build(definition, solution)
     values = {**t._asdict(), "eps": case.eps}
     arguments = [values[role] for role in norm.inputs]

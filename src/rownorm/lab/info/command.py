@@ -50,6 +50,10 @@ def command(try_all: bool) -> None:
     click.echo("\nProviders")
     for provider in all_providers().values():
         click.echo("\n".join(provider_lines(provider, try_all)))
+    from ..fib import package
+
+    click.echo("\nFor rownorm fib")
+    click.echo("\n".join(wrapped(f"  {'flashinfer-bench':16} {package.state()}", 19)))
 
 
 def provider_lines(provider: Provider, try_it: bool) -> list[str]:

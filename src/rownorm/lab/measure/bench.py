@@ -106,10 +106,10 @@ def bench(
 ) -> Iterator[Record]:
     """Measure every provider on every case, and yield the records of a case as soon as it is finished.
 
-    providers: names, or providers that are in no file of ``lab/providers``. run: the id that the records get. device: "cuda", "cuda:1" or "cpu"; None is a GPU if there is one. budget_s:
-    seconds after which a case gets no further rounds. done: (case key, provider) pairs to leave out. A provider that
-    is missing, refuses, fails or is wrong gets a record with the reason. An unknown provider or an absent device is a
-    ValueError.
+    providers: names, or providers that have no file in ``lab/providers``. run: the id that the records get. device:
+    "cuda", "cuda:1" or "cpu"; None is a GPU if there is one. budget_s: seconds after which a case gets no further
+    rounds. done: (case key, provider) pairs to leave out. A provider that is missing, refuses, fails or is wrong gets
+    a record with the reason. An unknown provider or an absent device is a ValueError.
     """
     known = all_providers()
     unknown = [name for name in providers if isinstance(name, str) and name not in known]

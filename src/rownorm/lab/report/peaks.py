@@ -7,6 +7,9 @@ from ..results.rows import Results
 
 
 def peak_flops(results: Results) -> float | None:
-    """Peak fp32 FLOP/s of the device, from the database; None if it is not listed."""
-    found = known(results.device)
+    """Peak fp32 FLOP/s of the device, from the database; None if it is not listed.
+
+    Times by another clock have a device name with that clock after a comma.
+    """
+    found = known(results.device.partition(",")[0])
     return float(found.peak_flops_fp32.value) if found and found.peak_flops_fp32 else None
