@@ -103,21 +103,24 @@ def test_tiny_models(name, monkeypatch, capsys, without_interpreter):
     assert lines[1][-1] == "1.00x"
 
 
-def test_flashinfer_bench(tmp_path):
-    ran = run("flashinfer_bench/triton_rmsnorm")
-    assert ran.returncode == 0, ran.stderr
-    errors = [float(line.split()[-1]) for line in ran.stdout.splitlines()]
+def test_flashinfer_bench(tmp_path, monkeypatch, capsys):
+    load("flashinfer_bench/triton_rmsnorm").main()
+    errors = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
     assert len(errors) == 3
     assert max(errors) < 1e-3
     pytest.importorskip("flashinfer_bench", reason="flashinfer-bench is not installed")
-    ran = run("flashinfer_bench/create_solution", tmp_path / "data")
-    assert ran.returncode == 0, ran.stderr
-    assert "rmsnorm_d4096: 5 workloads" in ran.stdout
-    assert run("flashinfer_bench/create_solution", tmp_path / "data").returncode == 2
-    if not torch.cuda.is_available():
-        ran = run("flashinfer_bench/benchmark", tmp_path / "data")
-        assert ran.returncode == 2
-        assert "torch sees no GPU" in ran.stderr
+    create, benchmark = (
+        load(f"flashinfer_bench/{name}") for name in ("create_solution", "benchmark")
+    )
+    monkeypatch.setattr(sys, "argv", ["example", str(tmp_path / "data")])
+    create.main()
+    assert "rmsnorm_d4096: 5 workloads" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        create.main()  # it exists
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match="2"):
+        benchmark.main()
+    assert "torch sees no GPU" in capsys.readouterr().err
 
 
 def test_tiny_models_refuse_no_steps(monkeypatch, capsys):

@@ -31,7 +31,13 @@ def test_help_lists_the_commands():
         assert re.search(rf"^  {name} ", ran.output, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", ["", *COMMANDS, "bars measure", "bars judge", "bars publish"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", *COMMANDS, "bars measure", "bars judge", "bars publish"),
+        *("fib export", "fib check", "fib run", "fib report", "fib apply"),
+    ],
+)
 def test_help_has_examples_that_parse(name):
     ran = invoke(*name.split(), "--help")
     assert ran.exit_code == 0

@@ -1,7 +1,6 @@
 """``rownorm.lab.fib.enable`` and ``rownorm fib apply``."""
 
 import os
-import subprocess
 import sys
 
 import flashinfer_bench
@@ -104,21 +103,15 @@ def test_without_traces_there_is_nothing_to_apply(tmp_path):
     assert invoke("fib", "apply", folder, "--", "python", "app.py").exit_code == 2
 
 
-def test_apply_runs_a_program(tmp_path):
+def test_apply_runs_a_program(tmp_path, monkeypatch, capfd):
     folder = add_traces(export(tmp_path / "data"))
     (tmp_path / "app.py").write_text(APP)
-    command = [sys.executable, "-m", "rownorm_command", "fib", "apply", str(folder), "--log", "--"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    ran = subprocess.run(
-        [*command, "python", "app.py", "--batch", "8"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-    )
-    assert ran.returncode == 3, ran.stderr
-    assert ran.stdout == "arguments --batch 8\n"
-    assert ran.stderr.count("rmsnorm_d64: rownorm_") == 2
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    ran = invoke("fib", "apply", folder, "--log", "--", "python", "app.py", "--batch", "8")
+    printed = capfd.readouterr()
+    assert ran.exit_code == 3, printed.err
+    assert printed.out == "arguments --batch 8\n"
+    assert printed.err.count("rmsnorm_d64: rownorm_") == 2
 
 
 def test_other_programs_are_refused(tmp_path):

@@ -234,3 +234,22 @@ def test_serving_the_definitions_of_a_dataset(tmp_path):
     assert "1 Solution written, 2 kept, 1 Definition skipped" in ran.output
     assert gone.read_text() == before
     assert invoke("fib", "export", folder, "--serve", "--cols", 8).exit_code == 2
+
+
+def test_a_missing_package_is_named_with_its_command(tmp_path, monkeypatch):
+    from rownorm.lab.fib import package
+
+    monkeypatch.setattr(package, "NEEDS", ("flashinfer_bench", "nothing_of_that_name"))
+    ran = invoke("fib", "export", tmp_path / "data")
+    assert ran.exit_code == 2
+    assert "nothing_of_that_name is not installed; pip install 'rownorm[fib]'" in ran.output
+    assert "--no-deps flashinfer-bench==0.1.2" in package.state()
+    assert not (tmp_path / "data").exists()
+
+
+def test_info_shows_the_package():
+    from rownorm.lab.fib import package
+
+    assert package.state() == f"ready {package.VERSION}"
+    pins = Path(__file__).parents[3] / "constraints" / "common.txt"
+    assert f"flashinfer-bench=={package.VERSION}\n" in pins.read_text()

@@ -78,7 +78,7 @@ def test_the_report_has_both_clocks_and_other_authors(tmp_path):
         f"## {GPU}, timed by FlashInfer-Bench",
         "What is the arithmetic intensity?",
         "Is it bound by memory",
-        "How much of the peak",
+        "What percentage of peak bandwidth",
         "How does it scale with the batch?",
         "## FlashInfer-Bench",
         "There are two clocks.",

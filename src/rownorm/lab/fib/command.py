@@ -45,10 +45,6 @@ def command() -> None:
 
     Needs the package flashinfer-bench; rownorm info says how to install it.
     """
-    from .package import missing
-
-    if why := missing():
-        raise click.UsageError(f"FlashInfer-Bench is missing: {why}")
 
 
 def _sizes(
@@ -119,6 +115,7 @@ def export(
 
     Exit status 1 if a Definition is skipped.
     """
+    _require_package()
     from .export import export_new, serve_dataset
 
     if serve:
@@ -151,10 +148,10 @@ def check(context: click.Context, /, folder: Path) -> None:
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+    dataset = _read(folder)
     from .check import Checked
     from .check import check as check_all
 
-    dataset = _read(folder)
     if device == "cpu":
         click.echo("There is no GPU here: kernels run in Triton's interpreter.")
     bad, good = len(dataset.problems), 0
@@ -244,13 +241,13 @@ def report(
     analysis.md has FlashInfer-Bench's latencies beside the lab's device times, and says why they differ. Traces of
     other authors are compared, too. Exit status 1 if something in DIR is left out.
     """
-    from ..report.write import PAGE
-    from .report import write_report
-
     out = out or folder / "report"
     if not force:
         refuse_taken(out, ", or --force to replace the report in it")
     dataset = _read(folder)
+    from ..report.write import PAGE
+    from .report import write_report
+
     try:
         files, left_out = write_report(
             dataset, out, plots=plots, on_step=lambda step: click.echo(step, err=True)
@@ -292,9 +289,9 @@ def apply(
             f"the program must be python SCRIPT or python -m MODULE; got {' '.join(program)}. In other programs, call "
             "rownorm.lab.fib.enable."
         )
+    _read(folder)
     from .applied import enable
 
-    _show(_read(folder).problems)
     options: dict[str, Any] = {"log": log, **({"author": None} if any_author else {})}
     try:
         enable(folder, **options).stop()  # so that errors are shown before the program starts
@@ -305,8 +302,17 @@ def apply(
     context.exit(subprocess.run(start, check=False).returncode)
 
 
+def _require_package() -> None:
+    """A usage error with the command that installs it, if FlashInfer-Bench is missing."""
+    from .package import missing
+
+    if why := missing():
+        raise click.UsageError(f"FlashInfer-Bench is missing: {why}")
+
+
 def _read(folder: Path) -> Dataset:
     """The dataset; a line for each file that is left out. A usage error if the folder is no dataset."""
+    _require_package()
     from .dataset import read
 
     try:
