@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from flashinfer_bench import Evaluation
 
 from rownorm.lab.fib.dataset import read
 from rownorm.lab.fib.report import section
@@ -12,7 +13,7 @@ from rownorm.lab.fib.traces import FILE, records_of, write_traces
 from rownorm.lab.measure.bench import bench
 from rownorm.lab.results.records import Environment, Record
 from rownorm.lab.results.runs import records_in
-from support.fib import GPU, add_traces, export
+from support.fib import GPU, add_traces, evaluation, export
 from support.lab_commands import METHOD, invoke
 
 
@@ -136,6 +137,41 @@ def test_the_lab_measures_solutions(tmp_path, short_rounds, device, options):
     assert len(records_in(folder)) == 4
     _run_lab(content, folder, [], resume=True, rounds=2)
     assert len(records_in(folder)) == 4
+
+
+class Runner:
+    """In place of FlashInfer-Bench's runner, which needs a GPU: made-up evaluations, and an end at some workload."""
+
+    def __init__(self, log_dir):
+        self.left = 1
+
+    def run_workload(self, definition, workload, solutions, config, root):
+        if not self.left:
+            raise self.error
+        self.left -= 1
+        return {one.name: Evaluation.model_validate(evaluation()) for one in solutions}
+
+    def close(self):
+        self.left = 0
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(KeyboardInterrupt(), 130), (RuntimeError("gone"), 1)]
+)
+def test_finished_workloads_are_kept(tmp_path, monkeypatch, capsys, short_rounds, error, status):
+    folder = export(tmp_path / "data")
+    monkeypatch.setattr(Runner, "error", error, raising=False)
+    monkeypatch.setattr("rownorm.lab.fib.run.PersistentRunner", Runner)
+    options = {"definitions": [], "rounds": 2, "iterations": 2}
+    assert run_dataset(read(folder), resume=False, **options) == status
+    assert len(read(folder).content.traces["rmsnorm_d64"]) == 3
+    assert len(json.loads((folder / FILE).read_text())) == 3
+    printed = capsys.readouterr()
+    assert ("--resume" in printed.out) == (status == 130)
+    assert ("not run: gone" in printed.err) == (status == 1)
+    assert run_dataset(read(folder), resume=True, **options) == 0
+    assert len(json.loads((folder / FILE).read_text())) == 6
+    assert len(records_in(folder)) == 8
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="FlashInfer-Bench times on GPUs only")

@@ -49,11 +49,12 @@ def run_dataset(
         names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
         click.echo(f"{count(len(jobs), 'workload')} on {names}")
         if jobs:
-            _run_upstream(content, jobs, BenchmarkConfig(iterations=iterations))
+            status = int(_run_upstream(content, jobs, BenchmarkConfig(iterations=iterations)) > 0)
             write_traces(dataset)
         _run_lab(content, folder, definitions, resume, rounds)
     except KeyboardInterrupt:
         status = 130
+        write_traces(dataset)
         click.echo(f"Interrupted. Finished workloads are kept: rownorm fib run {folder} --resume")
     bad = [one for one in latest(content) if _is_ours(content, one) and not one.is_successful()]
     for one in bad:
@@ -87,20 +88,27 @@ def _jobs(content: TraceSet, definitions: Sequence[str], resume: bool) -> Iterat
                 yield Job(definition, norm, case, workload, left)
 
 
-def _run_upstream(content: TraceSet, jobs: Sequence[Job], config: BenchmarkConfig) -> None:
+def _run_upstream(content: TraceSet, jobs: Sequence[Job], config: BenchmarkConfig) -> int:
     """One trace for each Solution and workload, on the disk as soon as the workload is finished.
 
     ``Benchmark.run_all`` writes traces once for each Definition, so an interrupted run would lose them. Its runner
-    is used directly, on all GPUs.
+    is used directly, on all GPUs. Returns how many workloads could not be run.
     """
-    runner = PersistentRunner(config.log_dir)
+    runner, failed = PersistentRunner(config.log_dir), 0
     try:
         with Display(len(jobs)) as display:
             for number, job in enumerate(jobs):
                 display.step(Step(number, len(jobs), job.case, "FlashInfer-Bench", "timing with"))
-                evaluations = runner.run_workload(
-                    job.definition, job.workload, job.solutions, config, content.root
-                )
+                try:
+                    evaluations = runner.run_workload(
+                        job.definition, job.workload, job.solutions, config, content.root
+                    )
+                except (
+                    RuntimeError
+                ) as error:  # no worker is left, or the reference failed on all GPUs
+                    click.echo(f"{job.case.title}: not run: {error}", err=True)
+                    failed += 1
+                    continue
                 traces = [
                     Trace(
                         definition=job.definition.name,
@@ -120,6 +128,7 @@ def _run_upstream(content: TraceSet, jobs: Sequence[Job], config: BenchmarkConfi
                 display.case_done(list(records.values()))
     finally:
         runner.close()
+    return failed
 
 
 def _run_lab(
