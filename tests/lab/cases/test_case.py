@@ -168,3 +168,16 @@ assert "torch" not in sys.modules
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stderr
+
+
+def test_a_residual_add_whose_sum_is_no_output():
+    with_h, without = (
+        Case(operation="add_rms_norm", rows=8, cols=16, dtype="bf16", returns_h=returned)
+        for returned in (True, False)
+    )
+    assert with_h.compulsory_bytes - without.compulsory_bytes == 8 * 16 * 2
+    assert without.variant == "add_rms_norm (no h)"
+    assert with_h.key != without.key
+    for wrong in ({"operation": "rms_norm"}, {"direction": "backward"}):
+        with pytest.raises(ValueError, match="returns_h=False is for the forward pass of add_"):
+            Case(**{"operation": "add_rms_norm", "rows": 1, "cols": 1, "returns_h": False} | wrong)

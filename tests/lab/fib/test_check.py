@@ -39,7 +39,7 @@ def test_wrong_and_broken_solutions_are_named_and_the_rest_is_checked(tmp_path):
     assert ran.output.count("FlashInfer-Bench: PASSED") == 2
     assert "torch_rmsnorm_d64: failed: not built: BuildError" in ran.output
     assert "rownorm_rmsnorm_d64, 2 rows: ok" in ran.output
-    assert "1 results are right, 2 are not" in ran.output
+    assert "1 result is right; 2 wrong, failed or left out." in ran.output
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from ..cli.options import (
     names_option,
     refuse_taken,
 )
+from ..texts import count
 
 if TYPE_CHECKING:
     from .dataset import Dataset
@@ -161,7 +162,8 @@ def check(context: click.Context, /, folder: Path) -> None:
             good, bad = good + (one.status == "ok"), bad + (one.status != "ok")
         else:
             click.echo(str(one), err=True)
-    click.echo(f"{good} results are right, {bad} are not or could not be checked.")
+    are = "is" if good == 1 else "are"
+    click.echo(f"{count(good, 'result')} {are} right; {bad} wrong, failed or left out.")
     context.exit(int(bool(bad or not good)))
 
 
@@ -170,7 +172,7 @@ def _line(one: object) -> str:
     from .check import Checked
 
     assert isinstance(one, Checked)
-    where = one.solution.name + ("" if one.rows is None else f", {one.rows} rows")
+    where = one.solution.name + ("" if one.rows is None else f", {count(one.rows, 'row')}")
     if one.max_relative_error is None:
         return f"{where}: {one.status}: {one.why}"
     errors = f"relative error {one.max_relative_error:.2g}, {one.max_ulp:.2g} ulp"
