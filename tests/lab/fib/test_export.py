@@ -17,6 +17,7 @@ from rownorm.lab.fib.definition import BATCHES
 from rownorm.lab.fib.recognize import NotServed, recognize
 from support.fib import add_traces, export
 from support.lab_commands import invoke
+from support.regimes import REGIMES, forced
 
 # Builds a Solution and runs it where rownorm cannot be imported; prints the largest error and the modules.
 WITHOUT_ROWNORM = """
@@ -181,6 +182,24 @@ def test_on_a_cpu_the_self_contained_solution_takes_pytorch(monkeypatch):
     y = torch.empty(3, 80)[:, ::2]
     into.norm_into((x, None, weight, None, y, None), (False, 1e-6))
     torch.testing.assert_close(y, torch.nn.functional.rms_norm(x, (40,), weight, 1e-6))
+
+
+@pytest.mark.parametrize("regime", [name for name in REGIMES if name != "grid"])
+@pytest.mark.parametrize("returns_h", [True, False])
+def test_every_regime_stores_what_the_library_returns(device, monkeypatch, regime, returns_h):
+    from rownorm.lab.fib import into
+
+    monkeypatch.setattr(into, "_prepared", {})
+    x, residual = torch.randn(2, 3, 100, device=device).half()
+    weight, bias = torch.randn(2, 100, device=device).half()
+    y, h = torch.full_like(x, torch.nan), torch.full_like(x, torch.nan) if returns_h else None
+    with forced(regime):
+        expected, total = rownorm.add_layer_norm(x, residual, weight, bias, eps=1e-5)
+        for _ in range(2):  # prepared, then found
+            into.norm_into((x, residual, weight, bias, y, h), (True, 1e-5))
+    assert torch.equal(y, expected)
+    assert h is None or torch.equal(h, total)
+    assert len(into._prepared) == 1
 
 
 def test_layouts_that_kernels_cannot_use_are_copied(device):
