@@ -31,9 +31,13 @@ def autocast_options(x: Tensor, options: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 @functools.lru_cache
-def autocast_program(x_dtype: torch.dtype, options: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The options for rows of this dtype where autocast is enabled. Rows that are cast to fp32 are rounded once."""
+def autocast_program(x_dtype: torch.dtype, options: tuple[Any, ...]) -> Program:
+    """The program for rows of this dtype where autocast is enabled. Rows that are cast to fp32 are rounded once.
+
+    options: a Program, or its fields in a plain tuple. They are equal and share an entry of the cache, so the result is
+    a Program for both.
+    """
     program = Program(*options)
     if program.out_dtype is not None or x_dtype not in HALVES or not IS_CAST[program.center]:
-        return options
+        return program
     return program._replace(out_dtype=torch.float32, rounding="once")
