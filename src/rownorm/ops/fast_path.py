@@ -26,7 +26,7 @@ def _assume_active(*_: object) -> bool:
 
 _PLAIN = frozenset((Tensor, Parameter))
 # Any other tracer shows as a mode or as a tensor subclass.
-_is_traced = torch.compiler.is_dynamo_compiling
+is_traced = torch.compiler.is_dynamo_compiling
 _is_grad_enabled = torch.is_grad_enabled
 _dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", _assume_active)
 # False where function modes are disabled, even if there are some.
@@ -57,7 +57,7 @@ def can_skip_dispatcher(
 ) -> bool:
     """Whether these are plain tensors and nothing that intercepts operators is active."""
     return not (
-        _is_traced()
+        is_traced()
         or _dispatch_modes()
         or _function_modes()
         or _transforms()
@@ -75,7 +75,7 @@ def can_skip_dispatcher(
 def can_skip_dispatcher_in_backward(dy: Tensor, dh: Tensor | None) -> bool:
     """The same for incoming gradients, where no second derivative is wanted."""
     return not (
-        _is_traced()
+        is_traced()
         or _is_grad_enabled()
         or _dispatch_modes()
         or _function_modes()
@@ -87,14 +87,16 @@ def can_skip_dispatcher_in_backward(dy: Tensor, dh: Tensor | None) -> bool:
     )
 
 
-# Its conditions that need no argument, in its order, for the C extension.
-BACKWARD_CONDITIONS = (
-    _is_traced,
-    _is_grad_enabled,
+# Their conditions that need no argument, for the C extension, which a tracer never runs. ``norms._norm`` records a call
+# where a profiler is on.
+FORWARD_CONDITIONS = (
     _dispatch_modes,
     _function_modes,
     _transforms,
+    _jit_trace,
+    is_profiler_enabled,
 )
+BACKWARD_CONDITIONS = (_is_grad_enabled, _dispatch_modes, _function_modes, _transforms)
 
 
 def default_device_is_set() -> bool:
