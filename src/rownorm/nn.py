@@ -1,7 +1,7 @@
 """Drop-in modules: subclasses of torch's modules with rownorm's forward.
 
 Each forward tries ``eager.norm_in_c`` itself. The functions between a module and that call cost more in a training
-step, where their code is not in the cache, than they seem to in a loop: experiment HST-07 in docs/experiments/host.md.
+step, where their code is not in the cache, than they seem to in a loop: experiment HST-05 in docs/experiments/host.md.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class LayerNorm(_OutDtype, torch.nn.LayerNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         shape, weight, bias, eps = self.normalized_shape, self.weight, self.bias, self.eps
-        if type(input) is Tensor and input.shape[-1:] == shape and not is_traced():
+        if not is_traced():
             options = (True, eps, 0.0, None, "once", self.out_dtype)
-            y: Tensor = eager.norm_in_c(input, None, None, weight, bias, options)
+            y: Tensor = eager.norm_in_c(input, None, None, weight, bias, options, shape)
             if y is not NotImplemented:
                 return y
         return layer_norm(input, shape, weight, bias, eps, out_dtype=self.out_dtype)
@@ -59,10 +59,10 @@ class RMSNorm(_OutDtype, torch.nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         shape, weight, eps = self.normalized_shape, self.weight, self.eps
-        if type(x) is Tensor and x.shape[-1:] == shape and not is_traced():
+        if type(x) is Tensor and not is_traced():
             exact_eps = default_rms_eps(x.dtype) if eps is None else eps
             options = (False, exact_eps, 0.0, None, "once", self.out_dtype)
-            y: Tensor = eager.norm_in_c(x, None, None, weight, None, options)
+            y: Tensor = eager.norm_in_c(x, None, None, weight, None, options, shape)
             if y is not NotImplemented:
                 return y
         return rms_norm(x, shape, weight, eps, out_dtype=self.out_dtype)

@@ -123,7 +123,7 @@ def test_narrow_rows_fit_on_the_device(dtype, n_cols, device):
     options = {"pre_bias": True, "activation": "gelu", "residual_dtype": torch.float32}
     for more in ({}, options):
         case = Case(True, dtype, (5000, n_cols), bias=True, **more)
-        assert_case(case, case.tensors(device), batches=4)
+        assert_case(case, case.tensors(device), batches=16)
 
 
 @pytest.mark.parametrize("dtype", [BF16, torch.float32, torch.float64], ids=str)

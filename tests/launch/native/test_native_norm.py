@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rownorm
@@ -43,6 +44,27 @@ def test_functions_and_modules(dtype, trains, in_c):
         assert y.requires_grad == h.requires_grad == trains
 
 
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_default_device_is_no_reason_to_leave_c(trains, in_c):
+    x = torch.randn(4, 8, requires_grad=trains)
+    module = rownorm.nn.RMSNorm(8, eps=1e-6)
+    expected = module(x), rownorm.rms_norm(x)
+    with torch.device("cpu"):
+        assert torch.equal(module(x), expected[0])
+        assert torch.equal(rownorm.rms_norm(x), expected[1])
+        assert torch._C._is_torch_function_mode_enabled(), "the mode is on again"
+        with BaseTorchFunctionMode():
+            assert call(x) is NotImplemented
+    with torch.device("cpu"), pytest.raises(KeyboardInterrupt):
+        in_c.module.use(find_forward=_interrupt, forward_in_python=_interrupt)
+        call(torch.randn(6, 8, requires_grad=trains))
+    assert not torch._C._is_torch_function_mode_enabled()
+
+
+def _interrupt(*_):
+    raise KeyboardInterrupt
+
+
 def test_without_gradients_where_they_are_disabled(in_c):
     x = torch.randn(4, 8, requires_grad=True)
     with torch.no_grad():
@@ -62,7 +84,7 @@ def test_python_does_what_c_does_not_cover(eager_in_c):
     assert call(x) is not NotImplemented
     with _Mode():
         assert call(x) is NotImplemented
-    with torch.device("cpu"):  # a function mode
+    with BaseTorchFunctionMode():
         assert call(x) is NotImplemented
     with torch.autograd.forward_ad.dual_level():
         assert call(x) is NotImplemented
@@ -86,10 +108,7 @@ def test_bad_input_is_left_to_python(eager_in_c):
 
 
 def test_an_interrupt_is_not_swallowed(eager_in_c, monkeypatch):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(execute, "find_forward", interrupt)
+    monkeypatch.setattr(execute, "find_forward", _interrupt)
     for trains in (False, True):
         with pytest.raises(KeyboardInterrupt):
             call(torch.randn(5, 8, requires_grad=trains))

@@ -45,6 +45,7 @@ static PyObject *is_neg, *tensor_type, *parameter_type;
 static PyObject *find_forward_in_python, *forward_in_python, *backward_in_python, *find_backward, *record_forward;
 static PyObject *is_grad_enabled, *is_autocast_enabled, *autocast_options, *is_profiler_enabled, *record_backward;
 static PyObject *forward_conditions, *backward_conditions, *forward_ad, *saved_tensors_hooks;
+static PyObject *has_function_modes, *default_device_is_set, *disable_function_modes;
 
 static const struct { const char *name; PyObject **object; } SETTINGS[] = {
     {"runtime", &runtime}, {"current_stream", &current_stream}, {"current_device", &current_device},
@@ -56,17 +57,20 @@ static const struct { const char *name; PyObject **object; } SETTINGS[] = {
     {"autocast_options", &autocast_options}, {"is_profiler_enabled", &is_profiler_enabled},
     {"forward_conditions", &forward_conditions}, {"backward_conditions", &backward_conditions},
     {"forward_ad", &forward_ad}, {"saved_tensors_hooks", &saved_tensors_hooks},
+    {"has_function_modes", &has_function_modes}, {"default_device_is_set", &default_device_is_set},
+    {"disable_function_modes", &disable_function_modes},
 };
 
 /* Interned names of attributes. */
 static PyObject *s_enter, *s_exit, *s_calls, *s_level, *s_state, *s_saved, *s_needs, *s_to_save, *s_materialize;
-static PyObject *s_dtype, *s_requires_grad;
+static PyObject *s_dtype, *s_requires_grad, *s_enter_context, *s_exit_context;
 
 static const struct { const char *name; PyObject **object; } NAMES[] = {
     {"launch_enter_hook", &s_enter}, {"launch_exit_hook", &s_exit}, {"calls", &s_calls},
     {"_current_level", &s_level}, {"forward_state", &s_state}, {"saved_tensors", &s_saved},
     {"needs_input_grad", &s_needs}, {"to_save", &s_to_save}, {"materialize_grads", &s_materialize},
-    {"dtype", &s_dtype}, {"requires_grad", &s_requires_grad},
+    {"dtype", &s_dtype}, {"requires_grad", &s_requires_grad}, {"__enter__", &s_enter_context},
+    {"__exit__", &s_exit_context},
 };
 
 /* Whether ``answer``, a new reference that is released here, is true: 1 or 0; -1 with an exception. */

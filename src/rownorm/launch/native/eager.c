@@ -257,37 +257,86 @@ static int needs_gradient(PyObject *const *inputs) {
     return 0;
 }
 
-/* norm(x, residual, pre_bias, weight, bias, options): y, or (y, h) with a residual. NotImplemented: Python has to do
-   it. */
-static PyObject *norm(PyObject *module, PyObject *const *inputs, Py_ssize_t n) {
-    if (n != N_INPUTS + 1) return PyErr_Format(PyExc_TypeError, "norm takes %d arguments", N_INPUTS + 1);
-    int can_skip = can_skip_dispatcher(inputs);
-    if (can_skip != 1) return can_skip < 0 ? NULL : Py_NewRef(Py_NotImplemented);
-    PyObject *options = Py_NewRef(inputs[N_INPUTS]), *answer = NULL;
+/* Forward without a gradient: y, or (y, h) with a residual. NULL without an exception: Python has to do it. */
+static PyObject *forward_only(PyObject *const *inputs, PyObject *options) {
+    uint64_t addresses[MAX_TENSORS];
+    PyObject *outputs = NULL, *answer = NULL;
+    PreparedCall *call = find_forward(inputs, options, 0, addresses);
+    if (call == NULL) left_to_python();
+    else outputs = start(call, addresses);
+    if (outputs != NULL) {
+        PyObject *y = PyTuple_GET_ITEM(outputs, 0);
+        answer = inputs[1] == Py_None ? Py_NewRef(y) : PyTuple_Pack(2, y, PyTuple_GET_ITEM(outputs, 1));
+        Py_DECREF(outputs);
+    }
+    Py_XDECREF(call);
+    return answer;
+}
+
+/* norms._norm, where function modes are off or disabled. NULL without an exception: Python has to do it. */
+static PyObject *norm_without_modes(PyObject *const *inputs, PyObject *options) {
+    if (can_skip_dispatcher(inputs) != 1) return NULL;
+    PyObject *answer = NULL;
     int is_autocast = is_true(PyObject_CallNoArgs(is_autocast_enabled));
-    if (is_autocast) Py_SETREF(options, PyObject_CallFunctionObjArgs(autocast_options, inputs[0], options, NULL));
-    int needs = is_autocast < 0 || options == NULL ? -1 : needs_gradient(inputs);
+    if (is_autocast < 0) return NULL;
+    options = is_autocast ? PyObject_CallFunctionObjArgs(autocast_options, inputs[0], options, NULL) : Py_NewRef(options);
+    int needs = options == NULL ? -1 : needs_gradient(inputs);
     if (needs == 1) {
         PyObject *arguments = PyTuple_Pack(N_INPUTS + 1, inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], options);
         answer = arguments == NULL ? NULL : PyObject_Call(record_forward, arguments, NULL);
         Py_XDECREF(arguments);
     }
-    else if (needs == 0) {
-        uint64_t addresses[MAX_TENSORS];
-        PreparedCall *call = find_forward(inputs, options, 0, addresses);
-        PyObject *outputs = NULL;
-        if (call == NULL) left_to_python();
-        else outputs = start(call, addresses);
-        if (outputs != NULL) {
-            PyObject *y = PyTuple_GET_ITEM(outputs, 0);
-            answer = inputs[1] == Py_None ? Py_NewRef(y) : PyTuple_Pack(2, y, PyTuple_GET_ITEM(outputs, 1));
-            Py_DECREF(outputs);
-        }
-        else if (!PyErr_Occurred()) answer = Py_NewRef(Py_NotImplemented);
-        Py_XDECREF(call);
-    }
+    else if (needs == 0) answer = forward_only(inputs, options);
     Py_XDECREF(options);
     return answer;
+}
+
+/* ``with disable_function_modes(): norm_without_modes(...)``. While a default device is set, every attribute of a tensor
+   would cost a call of Python. */
+static PyObject *norm_on_default_device(PyObject *const *inputs, PyObject *options) {
+    PyObject *context = PyObject_CallNoArgs(disable_function_modes);
+    PyObject *entered = context == NULL ? NULL : PyObject_CallMethodNoArgs(context, s_enter_context);
+    if (entered == NULL) {
+        Py_XDECREF(context);
+        return NULL;
+    }
+    PyObject *answer = norm_without_modes(inputs, options);
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback); /* leaving the context must not see it */
+    PyObject *left = PyObject_CallMethodObjArgs(context, s_exit_context, Py_None, Py_None, Py_None, NULL);
+    if (left == NULL) Py_CLEAR(answer);
+    else PyErr_Restore(type, value, traceback);
+    Py_XDECREF(left);
+    Py_DECREF(entered);
+    Py_DECREF(context);
+    return answer;
+}
+
+/* Whether the rows of a module's input have its width. Without a call of Python, which function modes would see. */
+static int has_width(PyObject *x, PyObject *normalized_shape) {
+    DLTensor t;
+    if (!Py_IS_TYPE(x, (PyTypeObject *)tensor_type) || !PyTuple_Check(normalized_shape)
+        || PyTuple_GET_SIZE(normalized_shape) != 1) return 0;
+    if (describe(x, &t)) {
+        PyErr_Clear();
+        return 0;
+    }
+    return t.ndim > 0 && t.shape[t.ndim - 1] == PyLong_AsLongLong(PyTuple_GET_ITEM(normalized_shape, 0));
+}
+
+/* norm(x, residual, pre_bias, weight, bias, options, normalized_shape=None): y, or (y, h) with a residual.
+   NotImplemented: Python has to do it. */
+static PyObject *norm(PyObject *module, PyObject *const *inputs, Py_ssize_t n) {
+    if (n != N_INPUTS + 1 && n != N_INPUTS + 2)
+        return PyErr_Format(PyExc_TypeError, "norm takes %d or %d arguments", N_INPUTS + 1, N_INPUTS + 2);
+    PyObject *options = inputs[N_INPUTS], *answer = NULL;
+    if (n == N_INPUTS + 1 || has_width(inputs[0], inputs[N_INPUTS + 1])) {
+        int modes = is_true(PyObject_CallNoArgs(has_function_modes));
+        if (modes == 0) answer = norm_without_modes(inputs, options);
+        else if (modes == 1 && is_true(PyObject_CallNoArgs(default_device_is_set)) == 1)
+            answer = norm_on_default_device(inputs, options);
+    }
+    return answer != NULL || PyErr_Occurred() ? answer : Py_NewRef(Py_NotImplemented);
 }
 
 /* ---- backward: _EagerNorm.backward */
