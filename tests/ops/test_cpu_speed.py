@@ -16,7 +16,11 @@ measured_here = pytest.mark.skipif(
     platform.machine() != "aarch64",
     reason="the limit holds where it was measured, on aarch64 (HST-04 in docs/experiments/host.md)",
 )
-pytestmark = [needs_compiler, measured_here, pytest.mark.usefixtures("without_interpreter", "as_for_users")]
+pytestmark = [
+    needs_compiler,
+    measured_here,
+    pytest.mark.usefixtures("without_interpreter", "as_for_users"),
+]
 
 LIMIT = 1.1
 OPERATIONS = ["rms_norm", "layer_norm", "add_rms_norm", "add_layer_norm"]
