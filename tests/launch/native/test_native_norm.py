@@ -55,9 +55,10 @@ def test_a_default_device_is_no_reason_to_leave_c(trains, in_c):
         assert torch._C._is_torch_function_mode_enabled(), "the mode is on again"
         with BaseTorchFunctionMode():
             assert call(x) is NotImplemented
+    in_c.module.use(find_forward=_interrupt, forward_in_python=_interrupt)
+    other = torch.randn(6, 8, requires_grad=trains)
     with torch.device("cpu"), pytest.raises(KeyboardInterrupt):
-        in_c.module.use(find_forward=_interrupt, forward_in_python=_interrupt)
-        call(torch.randn(6, 8, requires_grad=trains))
+        call(other)
     assert not torch._C._is_torch_function_mode_enabled()
 
 
