@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from ...models import STAGES, Stage
-from ..measure.timing import step_seconds
+from ..measure.timing import in_turns, step_seconds
 from .parallel import World
 from .trainer import Request, Trainer
 
@@ -34,11 +34,8 @@ def compare_stages(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     trainers = [Trainer(Request(task, size, stage, seed, amp), World(), device) for stage in STAGES]
     seconds: dict[Stage, list[float]] = {stage: [] for stage in STAGES}
-    for turn in range(n_steps):
-        # Each stage is first as often as last: what runs first finds other clocks and caches.
-        first = turn % len(STAGES)
-        for trainer in trainers[first:] + trainers[:first]:
-            seconds[trainer.request.stage].append(step_seconds(trainer.step, trainer.device)[0])
+    for _, trainer in in_turns(trainers, n_steps):
+        seconds[trainer.request.stage].append(step_seconds(trainer.step, trainer.device)[0])
     return [
         StageResult(trainer.request.stage, trainer.losses, seconds[trainer.request.stage])
         for trainer in trainers
