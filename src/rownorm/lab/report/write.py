@@ -14,13 +14,17 @@ from ..results.files import write_whole
 from ..results.records import Reading, Record
 from ..results.rows import Results, results_of
 from ..results.runs import is_taken
+from ..results.studies import Study
 from .analysis import analysis
 from .excerpt import excerpt
 from .page import page
 from .plots import write_plots
+from .study import write_plot
 
 PAGE = "report.html"
-_PLOT = re.compile(r"(.+-)?(bandwidth|latency|speedup|host-cost|accuracy|roofline)(-.+)?\.png")
+_PLOT = re.compile(
+    r"(.+-)?(bandwidth|latency|speedup|host-cost|accuracy|roofline|study)(-.+)?\.png"
+)
 
 
 def is_plot(file: Path) -> bool:
@@ -32,6 +36,7 @@ def write_report(
     records: Sequence[Record],
     folder: Path,
     *,
+    studies: Sequence[Study] = (),
     damaged: Sequence[tuple[int, str]] = (),
     plots: bool = True,
     on_step: Callable[[str], None] = lambda _: None,
@@ -43,15 +48,18 @@ def write_report(
     """
     on_step("computing")
     results = results_of(records)
-    written = [write_whole(folder / "analysis.md", analysis(results, damaged))]
+    written = []
+    if records or not studies:
+        written.append(write_whole(folder / "analysis.md", analysis(results, damaged)))
     shown, left_out = excerpt(results)
     notes = [*_notes(results), *filter(None, [left_out])]
     for note in notes:
         on_step(note)
     if plots:
         written += write_plots(shown, folder / "plots", on_step)
+        written += filter(None, (write_plot(study, folder / "plots") for study in studies))
     on_step("writing the page")
-    return [write_whole(folder / PAGE, page(shown, damaged, notes)), *written]
+    return [write_whole(folder / PAGE, page(shown, damaged, notes, studies)), *written]
 
 
 def _notes(results: Sequence[Results]) -> list[str]:
@@ -61,7 +69,12 @@ def _notes(results: Sequence[Results]) -> list[str]:
 
 
 def replace_report(
-    reading: Reading, folder: Path, *, plots: bool, on_step: Callable[[str], None]
+    reading: Reading,
+    folder: Path,
+    *,
+    studies: Sequence[Study] = (),
+    plots: bool,
+    on_step: Callable[[str], None],
 ) -> list[Path]:
     """Write the report into ``folder``, replacing an old one; it appears once it is complete.
 
@@ -74,7 +87,12 @@ def replace_report(
     try:
         temporary.chmod(0o755)
         files = write_report(
-            reading.records, temporary, damaged=reading.damaged, plots=plots, on_step=on_step
+            reading.records,
+            temporary,
+            studies=studies,
+            damaged=reading.damaged,
+            plots=plots,
+            on_step=on_step,
         )
         for old in filter(is_plot, folder.glob("plots/*")):
             old.unlink()

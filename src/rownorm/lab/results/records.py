@@ -53,7 +53,9 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
     def describe(self) -> str:
         """Device, driver and versions in one line."""
-        packages = [f"{name} {version}" for name, version in self.versions.items() if name != "torch"]
+        packages = [
+            f"{name} {version}" for name, version in self.versions.items() if name != "torch"
+        ]
         driver = [f"driver {self.driver}"] if self.driver else []
         versions = [f"torch {self.torch}", f"triton {self.triton}", *packages]
         return ", ".join([self.device, *driver, *versions])

@@ -46,7 +46,9 @@ class StageRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     backward: list[float] = []
     step: list[float] = []  # seconds of forward, loss, backward and update
     host: list[float] = []  # seconds of a step until the host has launched it
-    peak_bytes: int | None = None  # parameters, optimizer and the peak of a step; None: not measured
+    peak_bytes: int | None = (
+        None  # parameters, optimizer and the peak of a step; None: not measured
+    )
     kernels: list[Kernel] = []  # largest first
     attribution: Attribution = "unknown"
     run: str = ""  # records of one setting with the same run were measured in turns

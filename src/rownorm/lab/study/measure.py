@@ -21,7 +21,9 @@ from .trace import profile_of
 from .workload import SEED, Workload
 
 WARM_UP = 3  # steps before the first that counts
-TOLERANCE = 0.02  # by which the first losses of two stages may differ: far more than bf16 makes them
+TOLERANCE = (
+    0.02  # by which the first losses of two stages may differ: far more than bf16 makes them
+)
 
 
 def new_study(task: str, size: str, steps: int) -> Study:
@@ -111,7 +113,9 @@ def _check_losses(fields: dict[Stage, dict[str, Any]]) -> None:
     expected = next(iter(losses.values()), 0.0)
     for stage, loss in losses.items():
         if not (math.isfinite(loss) and abs(loss - expected) <= TOLERANCE * abs(expected)):
-            reason = f"the loss of the first step is {loss:.4f}, that of another stage {expected:.4f}"
+            reason = (
+                f"the loss of the first step is {loss:.4f}, that of another stage {expected:.4f}"
+            )
             fields[stage] = _failure(fields[stage], "wrong", reason)
 
 

@@ -25,7 +25,9 @@ from .workload import Workload, run_under
 
 STEPS = 2  # that are profiled
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
-EVALUATE = "autograd::engine::evaluate_function"  # a node of backward, with the sums of its gradients
+EVALUATE = (
+    "autograd::engine::evaluate_function"  # a node of backward, with the sums of its gradients
+)
 NAMES = re.compile(r"layer_norm|rms_norm|rownorm::", re.IGNORECASE)
 MICROSECOND = 1e-6
 

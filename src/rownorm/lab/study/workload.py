@@ -62,7 +62,12 @@ class Workload:
         optimizer.zero_grad(set_to_none=True)
         states = [value for state in optimizer.state.values() for value in state.values()]
         model = self.trainer.model
-        kept = (*model.parameters(), *model.buffers(), *self.batch, *filter(torch.is_tensor, states))
+        kept = (
+            *model.parameters(),
+            *model.buffers(),
+            *self.batch,
+            *filter(torch.is_tensor, states),
+        )
         return sum(tensor.nbytes for tensor in kept if tensor.is_cuda) + peak_bytes(self.step)
 
 
