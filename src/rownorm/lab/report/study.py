@@ -13,7 +13,8 @@ import vl_convert
 
 from .. import texts
 from ..results.files import write_whole
-from ..results.studies import OURS, Study
+from ..results.records import CEILING, EAGER, OURS
+from ..results.studies import Study
 from ..results.study_tables import (
     Table,
     comparison_table,
@@ -22,11 +23,12 @@ from ..results.study_tables import (
     notes,
     step_tables,
 )
-from .looks import LOOKS, OTHER_LOOKS
+from .looks import LOOKS
 from .plots import CONFIG
 
 KERNELS = 12  # lines of a table of kernels on the page
 NUMBERS = ("calls", "time", "share", "forward", "backward", "step", "spread")
+COLORS = {"baseline": LOOKS[CEILING][0], "fused": LOOKS[EAGER][0], "rownorm": LOOKS[OURS][0]}
 PARTS = ("forward", "backward", "update")
 
 
@@ -88,8 +90,6 @@ def _points(study: Study) -> list[dict[str, Any]]:
 def _chart(study: Study, points: list[dict[str, Any]]) -> dict[str, Any]:
     """Bars of the time of a step, one for each stage, in a row for each setting."""
     stages = list(dict.fromkeys(point["stage"] for point in points))
-    colors = [LOOKS[OURS][0], *(color for color, _ in OTHER_LOOKS)]
-    domain = sorted(stages, key=lambda stage: stage != OURS)
     chart = (
         alt.Chart(alt.Data(values=points))
         .mark_bar(stroke="white")
@@ -98,7 +98,9 @@ def _chart(study: Study, points: list[dict[str, Any]]) -> dict[str, Any]:
             y=alt.Y("stage:N", title=None, sort=stages),
             row=alt.Row("setting:N", title=None, sort=study.settings),
             color=alt.Color(
-                "stage:N", legend=None, scale=alt.Scale(domain=domain, range=colors[: len(domain)])
+                "stage:N",
+                legend=None,
+                scale=alt.Scale(domain=list(COLORS), range=list(COLORS.values())),
             ),
             opacity=alt.Opacity(
                 "part:N",

@@ -13,11 +13,10 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from .files import write_whole
-from .records import Environment
+from .records import OURS, Environment
 from .statistics import Ratio, Verdict, paired_ratio, verdict
 
 SCHEMA = 1
-OURS = "rownorm"
 MARGIN = 0.01  # less than that of single kernels: steps are long, and stages take turns within milliseconds
 Status = Literal["ok", "wrong", "failed"]
 # How the kernels of norms were found: see study/ranges.py. "unknown": they could not be told from the others.

@@ -10,8 +10,8 @@ from .studies import Comparison, StageRecord, Study, comparisons
 
 NOT_MEASURED = "not measured"
 NOTE = (
-    "Stages take turns, step by step. Times are medians; spread is the distance from the 20th to the 80th percentile of "
-    "the step, over its median. A step is forward with loss, backward, and update of the parameters. The intervals of "
+    "Stages take turns, step by step. Times are medians; spread is the distance from the 20th to the 80th percentile "
+    "of the step, over its median. A step is forward with loss, backward, and update of the parameters. The intervals of "
     "ratios hold with 95% confidence."
 )
 ATTRIBUTIONS = {

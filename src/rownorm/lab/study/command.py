@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..results.study_tables import Table
 
 SETTINGS = ("eager", "autocast", "compiled")
-STEPS = {"cuda": 20, "cpu": 5}
+STEPS = {"cuda": 20, "cpu": 10}
 KERNELS = 5
 NAME_WIDTH = 58  # of a kernel's name in the terminal
 
@@ -83,14 +83,14 @@ def command(
     """Measure training steps of a model in its stages, side by side: time, memory, and the share of norms.
 
     The stages are baseline (PyTorch op by op), fused (what good PyTorch does) and rownorm. The settings are eager (bf16
-    on a GPU, fp32 on a CPU), autocast (fp32 parameters, bf16 arithmetic) and compiled (torch.compile). Stages take
-    turns, step by step, in one process. rownorm report FOLDER shows the study.
+    on a GPU, fp32 on a CPU), autocast (fp32 parameters, bf16 arithmetic) and compiled (the repeated blocks through
+    torch.compile). Stages take turns, step by step, in one process. rownorm report FOLDER shows the study.
 
     The study is written after every stage, so Ctrl-C keeps what was measured; --resume --out FOLDER continues it, with
     its size and steps. Exit status 1 if a stage failed or is wrong.
     """
     os.environ.setdefault(
-        "KINETO_LOG_LEVEL", "5"
+        "KINETO_LOG_LEVEL", "99"
     )  # read when torch is loaded: no lines of the profiler
     import msgspec
     import torch

@@ -54,7 +54,8 @@ def measure(
     run = run_id()
     workloads: dict[Stage, Workload] = {}
     fields: dict[Stage, dict[str, Any]] = {}
-    torch._dynamo.reset()  # compiled code of another setting is of no use
+    if setting == "compiled":
+        torch.compiler.reset()  # code of another model counts against the limit of recompilations
     for stage in stages:
         on_step(f"{setting}: preparing {stage}")
         try:

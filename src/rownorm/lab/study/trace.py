@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch.profiler import ProfilerActivity, profile
 
+from ...models.blocks import Norm
 from ..results.studies import Attribution, Kernel
 from .ranges import NORM
 from .workload import Workload, run_under
@@ -30,6 +30,7 @@ EVALUATE = (
 )
 NAMES = re.compile(r"layer_norm|rms_norm|rownorm::", re.IGNORECASE)
 MICROSECOND = 1e-6
+MOST_WITHOUT_LAUNCH = 0.01  # share of kernel time; beyond it nothing is said about norms
 
 Event = dict[str, Any]
 
@@ -61,55 +62,74 @@ def profile_of(workload: Workload) -> Profile:
         file = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(file))
         events = json.loads(file.read_text(errors="replace"))["traceEvents"]
-    return read_trace(events, STEPS, compiled=workload.setting == "compiled")
+    n_norms = sum(isinstance(module, Norm) for module in workload.trainer.model.modules())
+    return read_trace(events, STEPS, n_norms, compiled=workload.setting == "compiled")
 
 
-def read_trace(events: Iterable[Event], steps: int, *, compiled: bool) -> Profile:
-    """The kernels of a step, from the events of a trace of so many steps."""
+def read_trace(
+    events: Iterable[Event], steps: int, n_norms: int, *, compiled: bool = False
+) -> Profile:
+    """The kernels of a step, from the events of a trace of so many steps. n_norms: in the model."""
     timed = [event for event in events if event.get("ph") == "X"]
     operators = [event for event in timed if event.get("cat") == "cpu_op"]
     spans = _named_operators(operators) if compiled else _norm_spans(timed, operators)
     inside = _Spans(spans)
     totals: dict[tuple[str, bool], list[float]] = defaultdict(lambda: [0, 0.0])
-    for call in _device_calls(timed) or _operator_calls(operators):
+    calls = _device_calls(timed, operators) or _operator_calls(operators)
+    for call in calls:
         named = compiled and NAMES.search(call.name) is not None
         total = totals[call.name, named or inside.has(call.thread, call.time)]
         total[0] += 1
         total[1] += call.seconds
     kernels = [
-        Kernel(name, calls / steps, seconds / steps, is_norm)
-        for (name, is_norm), (calls, seconds) in totals.items()
+        Kernel(name, n_calls / steps, seconds / steps, is_norm)
+        for (name, is_norm), (n_calls, seconds) in totals.items()
     ]
     kernels.sort(key=lambda kernel: -kernel.seconds)
-    return Profile(kernels, _attribution(kernels, operators, compiled))
+    lost = sum(call.seconds for call in calls if call.thread is None)
+    if lost > MOST_WITHOUT_LAUNCH * sum(call.seconds for call in calls):
+        return Profile(kernels, "unknown")
+    names = {kernel.name for kernel in kernels} | {event["name"] for event in operators}
+    return Profile(kernels, _attribution(kernels, names, n_norms, compiled))
 
 
 def _attribution(
-    kernels: Sequence[Kernel], operators: Sequence[Event], compiled: bool
+    kernels: Sequence[Kernel], names: Iterable[str], n_norms: int, compiled: bool
 ) -> Attribution:
+    """How norms were found. Every norm has at least one kernel in each pass; with fewer, some were not found."""
+    if sum(kernel.calls for kernel in kernels if kernel.is_norm) < 2 * n_norms:
+        return "unknown"
     if not compiled:
-        return "ranges" if any(kernel.is_norm for kernel in kernels) else "unknown"
-    names = {kernel.name for kernel in kernels} | {event["name"] for event in operators}
-    found = [name for name in names if NAMES.search(name)]
-    passes = {"backward" in name for name in found}
+        return "ranges"
+    passes = {"backward" in name for name in names if NAMES.search(name)}
     return "names" if len(passes) == 2 else "unknown"
 
 
-def _device_calls(timed: Sequence[Event]) -> list[_Call]:
-    """Everything that ran on a GPU, with the place of its launch; empty without a GPU."""
+def _device_calls(timed: Sequence[Event], operators: Sequence[Event]) -> list[_Call]:
+    """Everything that ran on a GPU, with the place of its launch; empty without a GPU.
+
+    The place is that of the call of the driver or the runtime; where the trace has none, that of the operator. The
+    thread is None if there is neither.
+    """
     launches = {
-        event["args"]["correlation"]: event
+        _argument(event, "correlation"): event
         for event in timed
         if str(event.get("cat")).endswith(("_runtime", "_driver"))
-        and "correlation" in event.get("args", {})
     }
+    by_operator = {_argument(event, "External id"): event for event in operators}
     calls = []
     for event in timed:
         if event.get("cat") in DEVICE:
-            launch = launches.get(event["args"].get("correlation"), {"tid": None, "ts": 0.0})
-            seconds = event["dur"] * MICROSECOND
-            calls.append(_Call(event["name"], seconds, launch["tid"], launch["ts"]))
+            launch = launches.get(_argument(event, "correlation"))
+            launch = launch or by_operator.get(_argument(event, "External id"))
+            thread, time = (None, 0.0) if launch is None else (launch["tid"], launch["ts"])
+            calls.append(_Call(event["name"], event["dur"] * MICROSECOND, thread, time))
     return calls
+
+
+def _argument(event: Event, name: str) -> Any:
+    """An argument of an event; the event's identity if it has none, which equals nothing else."""
+    return event.get("args", {}).get(name, ("none", id(event)))
 
 
 def _operator_calls(operators: Sequence[Event]) -> list[_Call]:
