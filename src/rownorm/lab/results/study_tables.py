@@ -11,7 +11,7 @@ from .studies import Comparison, StageRecord, Study, comparisons
 NOT_MEASURED = "not measured"
 NOTE = (
     "Stages take turns, step by step. Times are medians; spread is the distance from the 20th to the 80th percentile "
-    "of the step, over its median. A step is forward with loss, backward, and update of the parameters. The intervals of "
+    "of the step, over its median. A step is forward with loss, backward, and update of the parameters. Intervals of "
     "ratios hold with 95% confidence."
 )
 ATTRIBUTIONS = {
