@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..cli.options import FOLDER, examples, names_option
-from ..train.command import SIZES, STAGES, TASKS
+from ..train.names import SIZES, STAGES, TASKS
 
 if TYPE_CHECKING:
     from ..results.studies import Study

@@ -10,6 +10,7 @@ import torch
 
 from ...models import STAGES, Stage
 from ..measure.timing import in_turns, step_seconds
+from .names import SIZES
 from .parallel import World
 from .trainer import Request, Trainer
 
@@ -55,8 +56,7 @@ def table(results: list[StageResult]) -> str:
 def main(task: str) -> None:
     """Compare the stages as the arguments of an example script say, and print the table."""
     parser = argparse.ArgumentParser(description="Train the three stages and compare them.")
-    sizes = ("tiny", "small", "medium")
-    parser.add_argument("--size", choices=sizes, default="tiny", help="(default: tiny)")
+    parser.add_argument("--size", choices=SIZES, default="tiny", help="(default: tiny)")
     parser.add_argument("--steps", type=int, default=20, help="(default: 20)")
     parser.add_argument("--amp", choices=("bf16",), help="fp32 parameters under autocast")
     options = parser.parse_args()
