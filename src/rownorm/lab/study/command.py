@@ -114,7 +114,14 @@ def command(
         usual = "medium" if device == "cuda" else "tiny"
         study = new_study(task, size or usual, n_steps or STEPS[device])
     chosen = [one for one in SETTINGS if one in (settings or _usual_settings(study, device))]
-    study = _measured(study, folder, chosen, [one for one in STAGES if one in (stages or STAGES)])
+    try:
+        ordered = [one for one in STAGES if one in (stages or STAGES)]
+        study = _measured(study, folder, chosen, ordered)
+    except KeyboardInterrupt:
+        click.echo(
+            f"Interrupted. What was measured is kept: --resume --out {folder} continues.", err=True
+        )
+        context.exit(130)
     write_study(folder, study)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(study), indent=1))
