@@ -56,6 +56,10 @@ def test_the_figures_of_a_page(tmp_path, monkeypatch):
         "| 32768x512 | 4000 | 3800 | 0.95 | 800 | 3200 | 2800 | 3600 | - | 1.06 |",
     ]
     index = (tmp_path / "out" / "README.md").read_text()
+    assert "study" not in index
+    (tmp_path / "out" / "study-llama.md").write_text("of rownorm study")
+    assert invoke("bars", "publish", folder, "--out", tmp_path / "out").exit_code == 0
+    assert "[study-llama](study-llama.md)" in (tmp_path / "out" / "README.md").read_text()
     assert "MISSING" in index  # the other widths
     assert "- fla refused, 8 cases:" in index
 

@@ -152,11 +152,7 @@ def conditions(run: Run) -> str:
     if not run.records:
         return "first calls only"
     last = max(run.records, key=lambda record: record.time)
-    here = last.environment
-    packages = [f"{name} {version}" for name, version in here.versions.items() if name != "torch"]
-    driver = [f"driver {here.driver}"] if here.driver else []
-    versions = [f"torch {here.torch}", f"triton {here.triton}", *packages]
-    return ", ".join([here.device, *driver, *versions, last.time[:10]])
+    return f"{last.environment.describe()}, {last.time[:10]}"
 
 
 def title_of(measured: MeasuredCase) -> str:

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
 from ..results import records
 
 Calls = Sequence[Callable[[], Any]]
+Item = TypeVar("Item")
 
 CACHE_MULTIPLE = 3  # the inputs of a round exceed the last cache this many times
 GPU_ROUND = 1e-3  # seconds that a round should take, so that its start and end are negligible
@@ -203,6 +205,43 @@ def step_seconds(step: Callable[[], Any], device: str) -> tuple[float, float]:
     on_host = time.perf_counter() - start
     synchronize()
     return time.perf_counter() - start, on_host
+
+
+class Marks:
+    """Moments inside a training step; ``seconds`` are the times between them.
+
+    On a GPU they are events of the stream, which neither wait nor make the host wait.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.on_gpu = device == "cuda"
+        self.marks: list[Any] = []
+
+    def __call__(self) -> None:
+        if self.on_gpu:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self.marks.append(event)
+        else:
+            self.marks.append(time.perf_counter())
+
+    def seconds(self) -> list[float]:
+        """One value less than there are marks. The device must have finished."""
+        pairs = itertools.pairwise(self.marks)
+        if self.on_gpu:
+            return [start.elapsed_time(end) / 1e3 for start, end in pairs]
+        return [end - start for start, end in pairs]
+
+
+def in_turns(items: Sequence[Item], n_turns: int) -> Iterator[tuple[int, Item]]:
+    """(turn, item): every item once in each turn.
+
+    Each is first as often as last: what runs first finds other clocks and caches.
+    """
+    for turn in range(n_turns):
+        first = turn % len(items)
+        for item in (*items[first:], *items[:first]):
+            yield turn, item
 
 
 def host_seconds(call: Callable[[], Any], calls: int) -> float:

@@ -17,7 +17,8 @@ import msgspec
 from ..results.published import Published
 from ..results.records import CEILING, EAGER, OURS
 from ..results.rows import Results, provider_order
-from . import sections, shipped
+from ..results.studies import Study
+from . import sections, shipped, study
 from .charts import Charts, Spec
 from .fastest import FASTEST
 from .limits import bandwidth_limits, peak_limit, roofs
@@ -47,6 +48,7 @@ def page(
     results: Sequence[Results],
     damaged: Sequence[tuple[int, str]] = (),
     notes: Sequence[str] = (),
+    studies: Sequence[Study] = (),
 ) -> str:
     """The whole page. damaged: lines that could not be read. notes: sentences about the records, shown at the top."""
     without_gpu = bool(results) and all(one.kind == "cpu" for one in results)
@@ -54,13 +56,15 @@ def page(
     measured = any(one.measured for one in results)
     bar = sections.contents() + (sections.filters() if measured else "")
     return Template(part("page.html")).substitute(
-        title=escape(sections.title(results)),
+        title=escape(sections.title(results, studies)),
         css=part("page.css"),
-        subtitle=sections.subtitle(results),
+        subtitle=sections.subtitle(results, studies),
         damaged=sections.damaged(damaged),
-        opening=_opening(results, gpu_results) + sections.notes(notes),
+        opening=""
+        if studies and not results
+        else _opening(results, gpu_results) + sections.notes(notes),
         bar=f'<div class="bar">{bar}</div>' if results else "",
-        charts=part("charts.html") if measured else "",
+        charts=(part("charts.html") if measured else "") + study.section(studies),
         tables=sections.tables(results, part("method.html")) if results else "",
         footer=FOOTER_WITH_SHIPPED if gpu_results else FOOTER,
         data=island(_data(results, gpu_results)) if results else "{}",

@@ -9,6 +9,7 @@ from html import escape
 from .. import texts
 from ..results.records import Environment, Method
 from ..results.rows import Results
+from ..results.studies import Study
 from . import headline
 from .failures import causes, failures_section, problems
 from .fastest import LEVEL_TEXT
@@ -39,6 +40,7 @@ CONTENTS = (  # (id of the section, its name)
     ("host", "Host cost"),
     ("accuracy", "Accuracy"),
     ("roofline", "Roofline"),
+    ("study", "Training steps"),
     ("results", "Results"),
     ("failures", "Not measured"),
     ("environment", "Environment"),
@@ -46,15 +48,20 @@ CONTENTS = (  # (id of the section, its name)
 )
 
 
-def title(results: Sequence[Results]) -> str:
+def title(results: Sequence[Results], studies: Sequence[Study] = ()) -> str:
     """The title of the page."""
-    return f"rownorm report: {texts.listed([one.device for one in results]) or 'no records'}"
+    devices = [one.device for one in results] or _devices_of(studies)
+    return f"rownorm report: {texts.listed(devices) or 'no records'}"
 
 
-def subtitle(results: Sequence[Results]) -> str:
+def _devices_of(studies: Sequence[Study]) -> list[str]:
+    return list(dict.fromkeys(one.environment.device for one in studies))
+
+
+def subtitle(results: Sequence[Results], studies: Sequence[Study] = ()) -> str:
     """Devices, dates and the number of records."""
     if not results:
-        return "no records"
+        return escape(texts.listed(_devices_of(studies))) or "no records"
     rows = [row for one in results for row in one.rows]
     dates = sorted({row.record.time[:10] for row in rows if row.record.time})
     names = escape(texts.listed([one.device for one in results]))

@@ -14,13 +14,17 @@ from ..results.files import write_whole
 from ..results.records import Reading, Record
 from ..results.rows import Results, results_of
 from ..results.runs import is_taken
+from ..results.studies import Study
 from .analysis import analysis
 from .excerpt import excerpt
 from .page import page
 from .plots import write_plots
+from .study import write_plot
 
 PAGE = "report.html"
-_PLOT = re.compile(r"(.+-)?(bandwidth|latency|speedup|host-cost|accuracy|roofline)(-.+)?\.png")
+_PLOT = re.compile(
+    r"(.+-)?(bandwidth|latency|speedup|host-cost|accuracy|roofline|study)(-.+)?\.png"
+)
 
 
 def is_plot(file: Path) -> bool:
@@ -32,6 +36,7 @@ def write_report(
     records: Sequence[Record],
     folder: Path,
     *,
+    studies: Sequence[Study] = (),
     damaged: Sequence[tuple[int, str]] = (),
     plots: bool = True,
     on_step: Callable[[str], None] = lambda _: None,
@@ -46,16 +51,19 @@ def write_report(
     """
     on_step("computing")
     results = results_of(records)
-    text = "\n".join(filter(None, (analysis(results, damaged), addendum)))
-    written = [write_whole(folder / "analysis.md", text)]
+    written = []
+    if records or not studies:
+        text = "\n".join(filter(None, (analysis(results, damaged), addendum)))
+        written.append(write_whole(folder / "analysis.md", text))
     shown, left_out = excerpt(results)
     notes = [*remarks, *_notes(results), *filter(None, [left_out])]
     for note in notes:
         on_step(note)
     if plots:
         written += write_plots(shown, folder / "plots", on_step)
+        written += filter(None, (write_plot(study, folder / "plots") for study in studies))
     on_step("writing the page")
-    return [write_whole(folder / PAGE, page(shown, damaged, notes)), *written]
+    return [write_whole(folder / PAGE, page(shown, damaged, notes, studies)), *written]
 
 
 def _notes(results: Sequence[Results]) -> list[str]:
@@ -68,6 +76,7 @@ def replace_report(
     reading: Reading,
     folder: Path,
     *,
+    studies: Sequence[Study] = (),
     plots: bool,
     on_step: Callable[[str], None],
     remarks: Sequence[str] = (),
@@ -86,6 +95,7 @@ def replace_report(
         files = write_report(
             reading.records,
             temporary,
+            studies=studies,
             damaged=reading.damaged,
             plots=plots,
             on_step=on_step,

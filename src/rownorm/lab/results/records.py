@@ -51,6 +51,15 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}  # of the installed packages of providers
     settings: dict[str, str] = {}  # that affect results or times: fp_fusion, TRITON_INTERPRET, ...
 
+    def describe(self) -> str:
+        """Device, driver and versions in one line."""
+        packages = [
+            f"{name} {version}" for name, version in self.versions.items() if name != "torch"
+        ]
+        driver = [f"driver {self.driver}"] if self.driver else []
+        versions = [f"torch {self.torch}", f"triton {self.triton}", *packages]
+        return ", ".join([self.device, *driver, *versions])
+
 
 class Clocks(msgspec.Struct, frozen=True, kw_only=True):
     """Readings of the vendor's library during the measurement; None if it gave none."""

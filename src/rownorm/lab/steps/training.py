@@ -11,7 +11,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from ..measure.timing import step_seconds
+from ..measure.timing import in_turns, step_seconds
 from .models import SIZES, TINY, VOCABULARY, Kind, Model, Norms, Size
 
 NORMS: tuple[Norms, ...] = ("torch", "rownorm", "rownorm add")
@@ -66,13 +66,11 @@ def measure(kind: Kind, setting: Setting, steps: int, device: str, tiny: bool) -
     host: dict[str, list[float]] = {norms: [] for norms in NORMS}
     device_mode = torch.device(device) if setting.default_device else contextlib.nullcontext()
     with device_mode:
-        for turn in range(WARM_UP + steps):
-            # Each kind is first as often as last: what runs first finds other clocks and caches.
-            for norms in NORMS[turn % 3 :] + NORMS[: turn % 3]:
-                whole, on_host = step_seconds(step[norms], device)
-                if turn >= WARM_UP:
-                    seconds[norms].append(whole)
-                    host[norms].append(on_host)
+        for turn, norms in in_turns(NORMS, WARM_UP + steps):
+            whole, on_host = step_seconds(step[norms], device)
+            if turn >= WARM_UP:
+                seconds[norms].append(whole)
+                host[norms].append(on_host)
     bars: dict[str, float] = dict(zip(NORMS[1:], setting.bars, strict=True))
     return StepRecord(
         model=kind, setting=setting.name, seconds=seconds, host_seconds=host, bars=bars

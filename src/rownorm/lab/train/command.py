@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..cli.options import EXISTING_FOLDER, FOLDER, examples, refuse_taken
+from .names import SIZES, STAGES, TASKS
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint
     from .trainer import Request, Trainer
 
-# Written out, because importing them from rownorm.models imports torch. A test compares them.
-TASKS = ("llama", "openfold")
-STAGES = ("baseline", "fused", "rownorm")
-SIZES = ("tiny", "small", "medium")
 PARALLELS = ("ddp", "fsdp")
 
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 
 from ...models import STAGES, Stage
-from ..measure.timing import step_seconds
+from ..measure.timing import in_turns, step_seconds
+from .names import SIZES
 from .parallel import World
 from .trainer import Request, Trainer
 
@@ -34,11 +35,8 @@ def compare_stages(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     trainers = [Trainer(Request(task, size, stage, seed, amp), World(), device) for stage in STAGES]
     seconds: dict[Stage, list[float]] = {stage: [] for stage in STAGES}
-    for turn in range(n_steps):
-        # Each stage is first as often as last: what runs first finds other clocks and caches.
-        first = turn % len(STAGES)
-        for trainer in trainers[first:] + trainers[:first]:
-            seconds[trainer.request.stage].append(step_seconds(trainer.step, trainer.device)[0])
+    for _, trainer in in_turns(trainers, n_steps):
+        seconds[trainer.request.stage].append(step_seconds(trainer.step, trainer.device)[0])
     return [
         StageResult(trainer.request.stage, trainer.losses, seconds[trainer.request.stage])
         for trainer in trainers
@@ -58,8 +56,7 @@ def table(results: list[StageResult]) -> str:
 def main(task: str) -> None:
     """Compare the stages as the arguments of an example script say, and print the table."""
     parser = argparse.ArgumentParser(description="Train the three stages and compare them.")
-    sizes = ("tiny", "small", "medium")
-    parser.add_argument("--size", choices=sizes, default="tiny", help="(default: tiny)")
+    parser.add_argument("--size", choices=SIZES, default="tiny", help="(default: tiny)")
     parser.add_argument("--steps", type=int, default=20, help="(default: 20)")
     parser.add_argument("--amp", choices=("bf16",), help="fp32 parameters under autocast")
     options = parser.parse_args()

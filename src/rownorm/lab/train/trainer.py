@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -40,13 +41,21 @@ class Request(NamedTuple):
 class Trainer:
     """A model in training. ``step_number`` steps are done; ``losses`` has the loss of each."""
 
-    def __init__(self, request: Request, world: World, device: str, compiled: bool = False) -> None:
+    def __init__(
+        self,
+        request: Request,
+        world: World,
+        device: str,
+        compiled: bool = False,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """dtype: of the parameters; None: fp32."""
         self.request, self.world, self.device = request, world, device
         self.task: Task = TASKS[request.task]
         self.config = self.task.configs[request.size]
         self.learning_rate = self.task.budgets[request.size].learning_rate
         torch.manual_seed(request.seed)
-        self.model = self.task.model(self.config, request.stage).to(device)
+        self.model = self.task.model(self.config, request.stage).to(device, dtype)
         run: nn.Module = world.wrap(self.model)
         self.run: Any = torch.compile(run) if compiled else run
         self.optimizer = torch.optim.AdamW(
@@ -61,21 +70,35 @@ class Trainer:
 
     def step(self) -> None:
         """Train on the next batch."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate * min(1.0, (self.step_number + 1) / WARM_UP)
+        loss = self.train_on(*self.batch())
+        self._losses.append(self.world.mean(loss))
+        self.step_number += 1
+
+    def batch(self) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the next step, this process's part of them, on the device."""
         request = self.request
         batch = self.task.batch(request.size, request.n_samples, request.seed, self.step_number)
         inputs, targets = self.world.part_of(batch)
-        inputs, targets = inputs.to(self.device), targets.to(self.device)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate * min(1.0, (self.step_number + 1) / WARM_UP)
-        with torch.autocast(self.device, torch.bfloat16, enabled=request.amp == "bf16"):
+        return inputs.to(self.device), targets.to(self.device)
+
+    def train_on(
+        self, inputs: Tensor, targets: Tensor, mark: Callable[[], None] = lambda: None
+    ) -> Tensor:
+        """Forward with loss, backward, update; returns the loss. mark: called before, between and after the three."""
+        self.optimizer.zero_grad(set_to_none=True)
+        mark()
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.request.amp == "bf16"):
             logits = self.run(inputs)
             loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten())
-        self.optimizer.zero_grad(set_to_none=True)
+        mark()
         loss.backward()
+        mark()
         nn.utils.clip_grad_norm_(self.model.parameters(), LARGEST_GRADIENT)
         self.optimizer.step()
-        self._losses.append(self.world.mean(loss.detach()))
-        self.step_number += 1
+        mark()
+        return loss.detach()
 
     @property
     def losses(self) -> list[float]:

@@ -1,0 +1,1 @@
+"""``rownorm study``: the stages of a model side by side, in whole training steps."""
