@@ -121,11 +121,12 @@ def _counted(
         ) -> None:
             addresses = np.broadcast_to(address, np.prod(shape)).reshape(shape)
             active = np.broadcast_to(np.asarray(mask) != 0, np.prod(shape)).reshape(shape)
-            if not active.any():
-                return
-            role = roles[int(addresses[active][0] + (1 << (_BASE - 1))) >> _BASE]
+            # The same instruction may access another tensor in another program.
+            owner = np.where(active, addresses + (1 << (_BASE - 1)) >> _BASE, 0).max(axis=(1, 2))
             found = counted(addresses, active, access.width, sector)
-            counts[role, access.kind, access.width] += found @ weight
+            for number in np.unique(owner[owner > 0]).tolist():
+                key = (roles[number], access.kind, access.width)
+                counts[key] += found @ (weight * (owner == number))
 
         trace(function, arguments, Launch(chosen, kernel.n_programs, threads, kernel.warp_size), count)
     return counts

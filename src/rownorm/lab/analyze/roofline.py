@@ -1,0 +1,108 @@
+"""Bytes that a kernel moves to and from memory, and the time that they take at best.
+
+What is assumed: caches are cold when a kernel starts, and every tensor it touches comes from memory once. A row that a
+kernel loads a second time comes from L2 if all rows that are being worked on fit in half of L2, else from memory.
+Parameters are loaded by every program and stay in L2. The time is the bytes over a ceiling, and not less than
+``SHORTEST_CALL`` for each kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from ..cases.case import DTYPES, Case
+from ..device.database import Known, database
+from ..measure.timing import SHORTEST_CALL
+from ..report import shipped
+from ..results.records import CEILING
+from .compile import ROWS, Kernel
+from .occupancy import Occupancy
+from .traffic import Traffic
+
+DEVICES = {  # the device of the database that an architecture stands for
+    "sm_80": "A100 SXM 80GB",
+    "sm_90": "H200 SXM",
+    "sm_100": "B200",
+    "gfx90a": "MI250X, one GCD",
+    "gfx942": "MI300X",
+}
+
+
+class Ceiling(NamedTuple):
+    """A bandwidth, and where it comes from."""
+
+    bytes_per_second: float
+    source: str
+
+
+class MemoryBytes(NamedTuple):
+    """Bytes that one kernel moves to and from memory."""
+
+    read: float
+    written: float
+    reloaded: bool  # whether rows that are loaded again come from memory again
+
+    @property
+    def total(self) -> float:
+        return self.read + self.written
+
+
+def device_of_arch(arch: str) -> Known:
+    """The device of the database for an architecture."""
+    return next(device for device in database().devices if device.name == DEVICES[arch])
+
+
+def memory_bytes(
+    kernel: Kernel, traffic: Traffic, occupancy: Occupancy, sms: int, l2_bytes: int | None, rows: int
+) -> MemoryBytes:
+    """Bytes between memory and the chip, from the traffic of a kernel."""
+    running = min(kernel.n_programs, max(1, occupancy.programs) * sms)
+    in_work = running / kernel.share * max(1, kernel.pipeline_depth) * kernel.rows_each
+    row_bytes = sum(size for name, size in kernel.tensors.items() if name in ROWS) / rows
+    fits = l2_bytes is None or in_work * row_bytes <= l2_bytes / 2
+    read = written = 0.0
+    reloaded = False
+    for flow in traffic.flows:
+        passes = min(1.0, flow.passes)
+        if flow.kind in ("store", "atomic"):
+            written += flow.tensor_bytes * passes
+            continue
+        if flow.tensor in ROWS and flow.passes > 1.5 and not fits:
+            passes, reloaded = flow.passes, True
+        if flow.kind != "poll":
+            read += flow.tensor_bytes * passes
+    return MemoryBytes(read, written, reloaded)
+
+
+def ceiling_of(arch: str, case: Case) -> Ceiling:
+    """The measured ceiling that the package ships for a device, at the most similar size; else the specified peak."""
+    device = device_of_arch(arch)
+    published = shipped.shipped()
+    measured = [
+        (_distance(case, other), value)
+        for part in published.parts
+        if part.unit == "GB/s" and CEILING in part.providers and published.arch == arch
+        for other in part.cases
+        if other.direction == case.direction and other.dtype in DTYPES
+        if (value := other.values[part.providers.index(CEILING)]) is not None
+    ]
+    if measured:
+        _, value = min(measured)
+        return Ceiling(value * 1e9, f"measured on {published.device}, {published.date}")
+    return Ceiling(float(device.peak_bytes_per_second.value), f"specified peak of {device.name}")
+
+
+def _distance(case: Case, other: object) -> tuple[float, float]:
+    """How much the bytes of two cases differ, then their widths."""
+    rows, cols, dtype = (getattr(other, name) for name in ("rows", "cols", "dtype"))
+    similar = Case(
+        operation="rms_norm", direction=case.direction, rows=rows, cols=cols, dtype=dtype
+    )
+    sizes = case.compulsory_bytes / similar.compulsory_bytes
+    return abs(math.log(sizes)), abs(math.log(case.cols / cols))
+
+
+def predicted_seconds(size: float, n_kernels: int, ceiling: Ceiling) -> float:
+    """The time of moving so many bytes, and at least that of starting the kernels."""
+    return max(n_kernels * SHORTEST_CALL, size / ceiling.bytes_per_second)
