@@ -47,7 +47,7 @@ class Occupancy(NamedTuple):
     fraction: float  # of the warps that fit at most
     limits: dict[str, int]
     registers: int  # of a thread, as they are allocated
-    shared: int  # bytes of a program, as they are allocated
+    shared: int  # bytes of a program, without those that the driver reserves
 
     @property
     def limited_by(self) -> str:
@@ -76,14 +76,14 @@ def occupancy(
         wanted = min(size, reserved_for * (shared + unit.reserved))
         size = next(each for each in SHARED_SIZES if each >= wanted or each >= unit.shared)
     limits = {
-        "registers": warps_of_part * unit.parts // num_warps,
-        "shared memory": min(size, unit.shared) // taken if taken else unit.programs,
         "warps": unit.warps // num_warps,
         "programs": unit.programs,
+        "registers": warps_of_part * unit.parts // num_warps,
+        "shared memory": min(size, unit.shared) // taken if taken else unit.programs,
     }
     programs = min(limits.values())
     warps = programs * num_warps
-    return Occupancy(programs, warps, warps / unit.warps, limits, allocated, taken)
+    return Occupancy(programs, warps, warps / unit.warps, limits, allocated, shared)
 
 
 def _static_shared(ptx: str) -> int:

@@ -2,24 +2,32 @@
 
 What is assumed: caches are cold when a kernel starts, and every tensor it touches comes from memory once. A row that a
 kernel loads a second time comes from L2 if all rows that are being worked on fit in half of L2, else from memory.
-Parameters are loaded by every program and stay in L2. The time is the bytes over a ceiling, and not less than
-``SHORTEST_CALL`` for each kernel.
+Parameters are loaded by every program and stay in L2. The time is the longest of
+
+    bandwidth   the bytes over a ceiling
+    latency     the bytes over what is in flight during one access: ``LATENCY`` to memory, ``L2_LATENCY`` for a reload
+    launch      ``SHORTEST_CALL`` for each kernel
 """
 
 from __future__ import annotations
 
 import math
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 from ..cases.case import DTYPES, Case
 from ..device.database import Known, database
 from ..measure.timing import SHORTEST_CALL
-from ..report import shipped
+from ..results.published import Published, read_published
 from ..results.records import CEILING
 from .compile import ROWS, Kernel
 from .occupancy import Occupancy
 from .traffic import Traffic
 
+LATENCY = 700e-9  # seconds from a load to its data in memory; assumed for every device
+L2_LATENCY = 300e-9
+PUBLISHED = Path(__file__).parent.parent / "report" / "data" / "h200.json"
 DEVICES = {  # the device of the database that an architecture stands for
     "sm_80": "A100 SXM 80GB",
     "sm_90": "H200 SXM",
@@ -53,11 +61,15 @@ def device_of_arch(arch: str) -> Known:
     return next(device for device in database().devices if device.name == DEVICES[arch])
 
 
+def running_programs(kernel: Kernel, occupancy: Occupancy, sms: int) -> int:
+    """Programs that a device holds at once."""
+    return min(kernel.n_programs, max(1, occupancy.programs) * sms)
+
+
 def memory_bytes(
-    kernel: Kernel, traffic: Traffic, occupancy: Occupancy, sms: int, l2_bytes: int | None, rows: int
+    kernel: Kernel, traffic: Traffic, running: int, l2_bytes: int | None, rows: int
 ) -> MemoryBytes:
-    """Bytes between memory and the chip, from the traffic of a kernel."""
-    running = min(kernel.n_programs, max(1, occupancy.programs) * sms)
+    """Bytes between memory and the chip, from the traffic of a kernel of which ``running`` programs run at once."""
     in_work = running / kernel.share * max(1, kernel.pipeline_depth) * kernel.rows_each
     row_bytes = sum(size for name, size in kernel.tensors.items() if name in ROWS) / rows
     fits = l2_bytes is None or in_work * row_bytes <= l2_bytes / 2
@@ -78,7 +90,7 @@ def memory_bytes(
 def ceiling_of(arch: str, case: Case) -> Ceiling:
     """The measured ceiling that the package ships for a device, at the most similar size; else the specified peak."""
     device = device_of_arch(arch)
-    published = shipped.shipped()
+    published = _published()
     measured = [
         (_distance(case, other), value)
         for part in published.parts
@@ -103,6 +115,38 @@ def _distance(case: Case, other: object) -> tuple[float, float]:
     return abs(math.log(sizes)), abs(math.log(case.cols / cols))
 
 
-def predicted_seconds(size: float, n_kernels: int, ceiling: Ceiling) -> float:
-    """The time of moving so many bytes, and at least that of starting the kernels."""
-    return max(n_kernels * SHORTEST_CALL, size / ceiling.bytes_per_second)
+@cache
+def _published() -> Published:
+    return read_published(PUBLISHED)
+
+
+class Times(NamedTuple):
+    """Seconds that each limit alone would take; the longest is the prediction."""
+
+    bandwidth: float
+    latency: float
+    launch: float
+
+    @property
+    def limited_by(self) -> str:
+        """The name of the longest."""
+        return max(self._fields, key=lambda name: getattr(self, name))
+
+
+def kernel_times(
+    traffic: Traffic, moved: MemoryBytes, running: float, ceiling: Ceiling
+) -> Times:
+    """The limits of one kernel. running: programs that the device holds at once."""
+    loaded = sum(
+        flow.bytes
+        for flow in traffic.flows
+        if flow.tensor in ROWS and flow.kind in ("load", "copy")
+    )
+    from_memory = min(loaded, moved.read)
+    in_flight = running * traffic.in_flight
+    waits = from_memory * LATENCY + (loaded - from_memory) * L2_LATENCY
+    return Times(
+        moved.total / ceiling.bytes_per_second,
+        waits / in_flight if in_flight else 0.0,
+        SHORTEST_CALL,
+    )

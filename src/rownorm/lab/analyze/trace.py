@@ -38,7 +38,8 @@ class Launch(NamedTuple):
     warp_size: int
 
 
-OnAccess = Callable[[int, Access, Value, Value], None]  # instruction, access, addresses, mask
+# (visit, access, addresses, mask). Accesses with the same visit have no branch between them.
+OnAccess = Callable[[int, Access, Value, Value], None]
 
 
 def trace(
@@ -73,28 +74,26 @@ class _Threads:
         self.came_from = np.full(n, -1)
         self.active: np.ndarray[Any, Any] | None = None  # of the current block; None: all threads
         self.current = 0  # the block that runs
-        self.place = 0  # number of the current instruction
+        self.visit = 0  # blocks that have run
 
     def run(self) -> None:
         """Until every thread has returned. The earliest block goes first, so that threads meet again after a branch."""
-        first_number = np.cumsum([0, *(len(block.instructions) for block in self.blocks)])
-        for _ in range(MOST_STEPS):
-            current = self.current = int(self.at.min())
-            if current == len(self.blocks):
+        for self.visit in range(MOST_STEPS):
+            self.current = int(self.at.min())
+            if self.current == len(self.blocks):
                 return
-            mask = self.at == current
+            mask = self.at == self.current
             self.active = None if mask.all() else mask
-            self.phis(current, mask)
-            for number, run in enumerate(self.decoded[current]):
-                self.place = int(first_number[current]) + number
+            self.phis(mask)
+            for run in self.decoded[self.current]:
                 if run is not None:
                     run(self)
         raise Unresolved("a loop does not end")
 
-    def phis(self, current: int, mask: np.ndarray[Any, Any]) -> None:
+    def phis(self, mask: np.ndarray[Any, Any]) -> None:
         """The values that depend on the block a thread comes from; all are read before any is set."""
         found = []
-        for one in self.blocks[current].instructions:
+        for one in self.blocks[self.current].instructions:
             if one.opcode != "phi":
                 break
             pairs = re.findall(r"\[ (.+?), (%[\w.$-]+) \]", one.text)
@@ -143,8 +142,8 @@ class _Threads:
         condition = access.condition(operands)
         address = access.address(operands)
         if condition is None or address is None:
-            raise Unresolved(f"the {access.kind} of instruction {self.place} has no known address")
-        self.on_access(self.place, access, address, self.mask(condition))
+            raise Unresolved(f"a {access.kind} of {access.width} bytes has no known address")
+        self.on_access(self.visit, access, address, self.mask(condition))
 
     def goto(self, block: str, condition: Value = 1) -> None:
         """Send the active threads in which the condition holds to a block."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from . import llir
 from .accesses import Access, Kind
-from .compile import Kernel
+from .compile import ROWS, Kernel
 from .operations import Value
 from .trace import Launch, trace
 
@@ -46,10 +46,11 @@ class Flow(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """All flows of one kernel."""
+    """All flows of one kernel. in_flight: bytes of rows that a program asks for before it has to wait for any."""
 
     flows: list[Flow]
     sector_bytes: int
+    in_flight: float
 
     def total(self, field: str, *kinds: Kind) -> float:
         """The sum of a field over flows of these kinds."""
@@ -63,20 +64,22 @@ def traffic_of(kernel: Kernel, arch: str, row_bytes: int, n_rows: int) -> Traffi
     turns = n_rows // kernel.turns_over if kernel.turns_over else 0
     few = kernel.pipeline_depth + 4
     if turns <= few + 2:
-        counts = _counted(kernel, function, sector, row_bytes, n_rows)
+        counts, in_flight = _counted(kernel, function, sector, row_bytes, n_rows)
     else:
         # A loop over rows: count few turns, then two more, which are as good as any.
-        fewer = _counted(
+        fewer, _ = _counted(
             kernel, function, sector, row_bytes, n_rows - (turns - few) * kernel.turns_over
         )
-        more = _counted(
+        more, in_flight = _counted(
             kernel, function, sector, row_bytes, n_rows - (turns - few - 2) * kernel.turns_over
         )
         counts = {
             key: counted + (counted - fewer.get(key, 0)) * ((turns - few - 2) / 2)
             for key, counted in more.items()
         }
-    return Traffic(_flows(counts, kernel), sector)
+    if any(kind == "copy" for _, kind, _ in counts):
+        in_flight *= max(1, kernel.pipeline_depth - 1)
+    return Traffic(_flows(counts, kernel), sector, in_flight)
 
 
 Counts = dict[tuple[str, Kind, int], Any]  # (tensor, kind, width): array of requests, sectors, bytes
@@ -99,8 +102,8 @@ def _flows(counts: Counts, kernel: Kernel) -> list[Flow]:
 
 def _counted(
     kernel: Kernel, function: llir.Function, sector: int, row_bytes: int, n_rows: int
-) -> Counts:
-    """Requests, sectors and bytes of all programs, for that many rows."""
+) -> tuple[Counts, float]:
+    """(requests, sectors and bytes of all programs, most bytes of rows that a program loads without a branch)."""
     threads = kernel.num_warps * kernel.warp_size
     programs, weights = _sample(kernel, sector, row_bytes, n_rows)
     arguments, roles = [], dict[int, str]()
@@ -111,13 +114,20 @@ def _counted(
         else:
             arguments.append(n_rows if name == "n_rows" else value)
     counts: Counts = defaultdict(lambda: np.zeros(3))
+    loaded: dict[tuple[int, int], float] = defaultdict(float)  # by batch and visit
     batch = max(1, MOST_THREADS // threads)
     for start in range(0, len(programs), batch):
         chosen, weight = programs[start : start + batch], weights[start : start + batch]
         shape = (len(chosen), kernel.num_warps, kernel.warp_size)
 
         def count(
-            _place: int, access: Access, address: Value, mask: Value, shape: Any = shape, weight: Any = weight
+            visit: int,
+            access: Access,
+            address: Value,
+            mask: Value,
+            shape: tuple[int, int, int] = shape,
+            weight: Any = weight,
+            start: int = start,
         ) -> None:
             addresses = np.broadcast_to(address, np.prod(shape)).reshape(shape)
             active = np.broadcast_to(np.asarray(mask) != 0, np.prod(shape)).reshape(shape)
@@ -127,9 +137,12 @@ def _counted(
             for number in np.unique(owner[owner > 0]).tolist():
                 key = (roles[number], access.kind, access.width)
                 counts[key] += found @ (weight * (owner == number))
+                if access.kind in ("load", "copy") and roles[number] in ROWS:
+                    loaded[start, visit] += float(found[2].max())
 
-        trace(function, arguments, Launch(chosen, kernel.n_programs, threads, kernel.warp_size), count)
-    return counts
+        launch = Launch(chosen, kernel.n_programs, threads, kernel.warp_size)
+        trace(function, arguments, launch, count)
+    return counts, max(loaded.values(), default=0.0)
 
 
 def counted(addresses: Any, active: Any, width: int, sector: int) -> Any:
