@@ -31,6 +31,7 @@ class TensorTraffic(msgspec.Struct, frozen=True, kw_only=True):
     requests: int  # memory instructions of warps
     sectors: int
     passes: float  # over the whole tensor
+    sector_use: float  # bytes that a program needs over the bytes of these sectors; 1: fully coalesced
 
 
 class KernelAnalysis(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +58,7 @@ class KernelAnalysis(msgspec.Struct, frozen=True, kw_only=True):
     store_sectors_per_row: float
     sectors_per_request: float
     sector_bytes: int
+    sector_use: float  # of the tensors of rows: see TensorTraffic
     passes: float  # over the rows: loads of all row tensors over their size
     in_flight_bytes: float  # of one program
     memory_read: float
@@ -169,6 +171,7 @@ def _kernel(
         store_sectors_per_row=traffic.total("sectors", *stores) / case.rows,
         sectors_per_request=traffic.total("sectors", *loads, *stores) / requests,
         sector_bytes=traffic.sector_bytes,
+        sector_use=_sector_use(traffic),
         passes=_passes(traffic),
         in_flight_bytes=traffic.in_flight,
         memory_read=moved.read,
@@ -193,6 +196,7 @@ def _tensors(traffic: Traffic) -> list[TensorTraffic]:
             requests=round(flow.requests),
             sectors=round(flow.sectors),
             passes=flow.passes,
+            sector_use=flow.bytes / (flow.sectors * traffic.sector_bytes),
         )
         for flow in traffic.flows
     ]
@@ -203,3 +207,10 @@ def _passes(traffic: Traffic) -> float:
     rows = [flow for flow in traffic.flows if flow.tensor in ROWS and flow.kind in ("load", "copy")]
     sizes = sum(flow.tensor_bytes for flow in rows)
     return sum(flow.bytes for flow in rows) / sizes if sizes else 0.0
+
+
+def _sector_use(traffic: Traffic) -> float:
+    """The part of the sectors of rows that programs need. Below 1: misaligned, or loaded by several threads."""
+    rows = [flow for flow in traffic.flows if flow.tensor in ROWS] or traffic.flows
+    moved = sum(flow.sectors for flow in rows) * traffic.sector_bytes
+    return sum(flow.bytes for flow in rows) / moved

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..cases.case import ACTIVATIONS, DTYPES, OPERATIONS, Case
-from ..cli.options import FOLDER, examples, name_option, names_option, refuse_taken, unknown
+from ..cli.options import FOLDER, examples, name_option, names_option, unknown
 
 if TYPE_CHECKING:
     from .analysis import Analysis
@@ -66,7 +66,10 @@ PASSES = ("forward", "backward")
 @click.option("--measure", is_flag=True, help="Also time the kernels on this machine's GPU.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--out", type=FOLDER, help="A folder for analysis.json; rownorm report shows it.")
+@click.pass_context
 def command(
+    context: click.Context,
+    /,
     operation: str,
     cols: int,
     rows: int | None,
@@ -119,7 +122,8 @@ def command(
     chosen = checked_targets(targets, measure)
     ceiling = _ceiling(ceiling_gbps)
     analyses: list[Analysis] = []
-    for found in analyses_of(case, chosen, sizes, ceiling, measure):
+    failures = list[str]()
+    for found in analyses_of(case, chosen, sizes, ceiling, measure, failures):
         analyses += found
         if not as_json:
             from .figures import text_of
@@ -129,10 +133,13 @@ def command(
         import msgspec
 
         click.echo(msgspec.json.format(msgspec.json.encode(analyses), indent=1))
-    if out is not None:
+    if out is not None and analyses:
         from .saved import write
 
         click.echo(f"wrote {write(out, analyses)}", err=True)
+    for failure in failures:
+        click.echo(f"Error: {failure}", err=True)
+    context.exit(1 if failures else 0)
 
 
 def block_sizes(blocks: str | None, case: Case) -> list[int]:
@@ -184,8 +191,13 @@ def analyses_of(
     blocks: Sequence[int],
     ceiling: Ceiling | None,
     measure: bool,
+    failures: list[str],
 ) -> Iterator[list[Analysis]]:
-    """The analyses of each target: rownorm's plan, then the plain loop with each block size."""
+    """The analyses of each target: rownorm's plan, then the plain loop with each block size.
+
+    What cannot be compiled or traced becomes a line of ``failures``; the rest is analyzed.
+    """
+    from ..measure.bench import in_one_line
     from .analysis import analyze
     from .compile import compile_case, compile_loop, target_of
 
@@ -194,12 +206,20 @@ def analyses_of(
             target = target_of(name)
         except ValueError as error:
             raise click.UsageError(str(error)) from None
-        found = [analyze(compile_case(case, target), ceiling=ceiling)]
-        found += [
-            analyze(compile_loop(case, block, target), block, ceiling=ceiling) for block in blocks
-        ]
-        if measure:
+        found = []
+        for block in (None, *blocks):
+            try:
+                if block is None:
+                    compiled = compile_case(case, target)
+                else:
+                    compiled = compile_loop(case, block, target)
+                found.append(analyze(compiled, block, ceiling))
+            except Exception as error:  # of the compiler, whatever its type
+                what = "rownorm" if block is None else f"loop {block}"
+                failures.append(f"{what} on {name}: {in_one_line(error)}")
+        if measure and found:
             from .measure import measured
 
             found = measured(found)
-        yield found
+        if found:
+            yield found

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import torch
 import triton
-from torch import Tensor
-from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from ...launch import device_of
@@ -68,7 +65,12 @@ def target_of(name: str) -> Target:
             raise ValueError(
                 f"torch sees no GPU, so there is no target 'this'; name one of {', '.join(TARGETS)}"
             )
-        return Target(device_of(0), triton.runtime.driver.active.get_current_target())
+        device = device_of(0)
+        if device.arch not in TARGETS:
+            raise ValueError(
+                f"the limits of {device.arch}, this GPU, are not known; name one of {', '.join(TARGETS)}"
+            )
+        return Target(device, triton.runtime.driver.active.get_current_target())
     return TARGETS[name]
 
 

@@ -70,6 +70,7 @@ FIGURES = (
         _total("store_sectors_per_row"),
     ),
     Figure("sectors per access", "derived", lambda k: _number(k.sectors_per_request)),
+    Figure("use of sectors", "derived", lambda k: texts.percent(k.sector_use)),
     Figure("passes over the row", "derived", lambda k: _number(k.passes), _total("passes")),
     Figure("in flight per program, B", "derived", lambda k: f"{k.in_flight_bytes:,.0f}"),
     Figure(
