@@ -5,15 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from ..cases.case import Case
-from ..device.database import Known
 from . import isa
 from .compile import ROWS, Compilation, Kernel
 from .occupancy import occupancy_of
 from .roofline import (
     Ceiling,
+    Limits,
     ceiling_of,
-    device_of_arch,
     kernel_times,
+    limits_of,
     memory_bytes,
     running_programs,
 )
@@ -111,16 +111,14 @@ def analyze(
 
     case, target, plan = compilation.case, compilation.target, compilation.plan
     arch = target.device.arch
-    device = device_of_arch(arch)
-    roof = ceiling or ceiling_of(arch, case)
-    kernels = [
-        _kernel(one, case, arch, device, target.device.n_sms, roof) for one in compilation.kernels
-    ]
+    limits = limits_of(target)
+    roof = ceiling or ceiling_of(limits, case)
+    kernels = [_kernel(one, case, arch, limits, roof) for one in compilation.kernels]
     moved = sum(one.memory_read + one.memory_written for one in kernels)
     return Analysis(
         case=case,
         target=arch,
-        device=device.name,
+        device=limits.name,
         block=block,
         plan="a loop over blocks" if plan is None else str(plan),
         reason="" if plan is None else plan.reason,
@@ -137,16 +135,16 @@ def analyze(
 
 
 def _kernel(
-    kernel: Kernel, case: Case, arch: str, device: Known, sms: int, ceiling: Ceiling
+    kernel: Kernel, case: Case, arch: str, limits: Limits, ceiling: Ceiling
 ) -> KernelAnalysis:
     code = isa.default_isa(kernel.compiled)
     lines = isa.lines_of(kernel.compiled, code)
     fits = occupancy_of(kernel, arch)
     traffic = traffic_of(kernel, arch, _row_bytes(kernel, case), case.rows)
-    running = running_programs(kernel, fits, sms)
-    l2_bytes = device.l2_bytes.value if device.l2_bytes else None
-    moved = memory_bytes(kernel, traffic, running, l2_bytes, case.rows)
-    times = kernel_times(traffic, moved, running, ceiling)
+    unrolled = isa.unrolling(kernel.compiled)
+    running = running_programs(kernel, fits, limits.sms)
+    moved = memory_bytes(kernel, traffic, running, limits.l2_bytes, case.rows)
+    times = kernel_times(traffic, moved, running, unrolled, ceiling)
     loads, stores = ("load", "copy", "poll"), ("store", "atomic")
     requests = traffic.total("requests", *loads, *stores)
     return KernelAnalysis(
@@ -173,7 +171,7 @@ def _kernel(
         sector_bytes=traffic.sector_bytes,
         sector_use=_sector_use(traffic),
         passes=_passes(traffic),
-        in_flight_bytes=traffic.in_flight,
+        in_flight_bytes=traffic.in_flight * unrolled,
         memory_read=moved.read,
         memory_written=moved.written,
         predicted_seconds=max(times),

@@ -84,6 +84,24 @@ def widths(lines: Sequence[Line], mark: Mark) -> dict[int, int]:
     return dict(sorted(Counter(line.width for line in lines if line.mark == mark).items()))
 
 
+def most_loads(lines: Sequence[Line]) -> int:
+    """The most global loads between two branches: how many a thread can have in flight."""
+    most = current = 0
+    for line in lines:
+        branches = not line.opcode or re.match(r"BRA|EXIT|bra|ret", line.opcode) is not None
+        current = 0 if branches else current + (line.mark == "load")
+        most = max(most, current)
+    return most
+
+
+def unrolling(compiled: Any) -> float:
+    """How many turns of a loop of loads ptxas made into one: the loads in flight in SASS over those in PTX."""
+    if "cubin" not in compiled.asm:
+        return 1.0
+    before = most_loads(lines_of(compiled, "ptx"))
+    return max(1.0, most_loads(lines_of(compiled, "sass")) / before) if before else 1.0
+
+
 def disassembled(cubin: bytes) -> str:
     """SASS with line information, by the nvdisasm that Triton brings."""
     with tempfile.TemporaryDirectory() as folder:

@@ -16,8 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from ...launch.resources import TARGETS, Target
 from ..cases.case import DTYPES, Case
 from ..device.database import Known, database
+from ..device.facts import describe
 from ..measure.timing import SHORTEST_CALL
 from ..results.published import Published, read_published
 from ..results.records import CEILING
@@ -35,6 +37,9 @@ DEVICES = {  # the device of the database that an architecture stands for
     "gfx90a": "MI250X, one GCD",
     "gfx942": "MI300X",
 }
+
+
+CACHES = {"sm_90": "H100 SXM"}  # the database has the L2 size of another device of the architecture
 
 
 class Ceiling(NamedTuple):
@@ -56,9 +61,31 @@ class MemoryBytes(NamedTuple):
         return self.read + self.written
 
 
-def device_of_arch(arch: str) -> Known:
-    """The device of the database for an architecture."""
-    return next(device for device in database().devices if device.name == DEVICES[arch])
+class Limits(NamedTuple):
+    """What is known about a device."""
+
+    name: str
+    sms: int
+    l2_bytes: int | None
+    peak: float | None  # bytes per second
+    peak_source: str
+
+
+def limits_of(target: Target) -> Limits:
+    """The device of the database that a target stands for; for this machine's GPU, what is known about that GPU."""
+    arch = target.device.arch
+    if target is not TARGETS.get(arch):
+        here = describe()
+        peak, source = here.peak_bytes_per_second, f"peak of {here.name}: {here.peak_source}"
+        return Limits(here.name, target.device.n_sms, here.l2_bytes, peak, source)
+    device, cache = _known(DEVICES[arch]), _known(CACHES.get(arch, DEVICES[arch])).l2_bytes
+    peak = float(device.peak_bytes_per_second.value)
+    l2_bytes = cache.value if cache else None
+    return Limits(device.name, target.device.n_sms, l2_bytes, peak, f"specified peak of {device.name}")
+
+
+def _known(name: str) -> Known:
+    return next(device for device in database().devices if device.name == name)
 
 
 def running_programs(kernel: Kernel, occupancy: Occupancy, sms: int) -> int:
@@ -87,22 +114,24 @@ def memory_bytes(
     return MemoryBytes(read, written, reloaded)
 
 
-def ceiling_of(arch: str, case: Case) -> Ceiling:
-    """The measured ceiling that the package ships for a device, at the most similar size; else the specified peak."""
-    device = device_of_arch(arch)
+def ceiling_of(limits: Limits, case: Case) -> Ceiling:
+    """The measured ceiling that the package ships for a device, at the most similar size; else the peak."""
     published = _published()
-    measured = [
-        (_distance(case, other), value)
-        for part in published.parts
-        if part.unit == "GB/s" and CEILING in part.providers and published.arch == arch
-        for other in part.cases
-        if other.direction == case.direction and other.dtype in DTYPES
-        if (value := other.values[part.providers.index(CEILING)]) is not None
-    ]
-    if measured:
-        _, value = min(measured)
-        return Ceiling(value * 1e9, f"measured on {published.device}, {published.date}")
-    return Ceiling(float(device.peak_bytes_per_second.value), f"specified peak of {device.name}")
+    if limits.name in (DEVICES[published.arch], published.device):
+        measured = [
+            (_distance(case, other), value)
+            for part in published.parts
+            if part.unit == "GB/s" and CEILING in part.providers
+            for other in part.cases
+            if other.direction == case.direction and other.dtype in DTYPES
+            if (value := other.values[part.providers.index(CEILING)]) is not None
+        ]
+        if measured:
+            source = f"measured on {published.device}, {published.date}"
+            return Ceiling(min(measured)[1] * 1e9, source)
+    if limits.peak is None:
+        raise ValueError(f"the peak bandwidth of {limits.name} is unknown; give --ceiling GB/S")
+    return Ceiling(limits.peak, limits.peak_source)
 
 
 def _distance(case: Case, other: object) -> tuple[float, float]:
@@ -134,9 +163,13 @@ class Times(NamedTuple):
 
 
 def kernel_times(
-    traffic: Traffic, moved: MemoryBytes, running: float, ceiling: Ceiling
+    traffic: Traffic, moved: MemoryBytes, running: float, unrolled: float, ceiling: Ceiling
 ) -> Times:
-    """The limits of one kernel. running: programs that the device holds at once."""
+    """The limits of one kernel.
+
+    running: programs that the device holds at once. unrolled: turns of the first loop over a row that the compiler made
+    into one; the loop that stores is not unrolled.
+    """
     loaded = sum(
         flow.bytes
         for flow in traffic.flows
@@ -144,7 +177,7 @@ def kernel_times(
     )
     from_memory = min(loaded, moved.read)
     in_flight = running * traffic.in_flight
-    waits = from_memory * LATENCY + (loaded - from_memory) * L2_LATENCY
+    waits = from_memory * LATENCY / unrolled + (loaded - from_memory) * L2_LATENCY
     return Times(
         moved.total / ceiling.bytes_per_second,
         waits / in_flight if in_flight else 0.0,

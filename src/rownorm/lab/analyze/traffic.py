@@ -92,7 +92,7 @@ def _flows(counts: Counts, kernel: Kernel) -> list[Flow]:
     flows = []
     for (tensor, kind), found in by_tensor.items():
         widths = [width for width, _ in found]
-        requests, sectors, size = sum(counted for _, counted in found)
+        requests, sectors, size = map(float, sum(counted for _, counted in found))
         whole = kernel.tensors[tensor]
         flows.append(
             Flow(tensor, kind, max(widths), min(widths), requests, sectors, size, whole)

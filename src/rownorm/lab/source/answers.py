@@ -24,7 +24,7 @@ def _passes(kernel: KernelAnalysis) -> str:
         return "None: it reads no rows."
     return "; ".join(
         f"{one.tensor} is {'loaded' if one.kind in ('load', 'copy') else 'stored'} "
-        f"{texts.significant(one.passes)} {'time' if round(one.passes, 2) == 1 else 'times'}"
+        f"{one.passes:.3g} {'time' if round(one.passes, 2) == 1 else 'times'}"
         for one in rows
     ) + "."
 
@@ -32,12 +32,12 @@ def _passes(kernel: KernelAnalysis) -> str:
 def _coalesced(kernel: KernelAnalysis) -> str:
     worst = min(kernel.tensors, key=lambda one: one.sector_use)
     widths = ", ".join(
-        f"{one.tensor} {one.kind} {one.bytes_per_thread} bytes" for one in kernel.tensors
+        f"{one.tensor} {one.kind} {one.bytes_per_thread}" for one in kernel.tensors
     )
     verdict = f"{texts.percent(kernel.sector_use)} of the bytes in the sectors of rows are used"
     if worst.sector_use < 0.99:
         verdict += f"; least of {worst.tensor}: {texts.percent(worst.sector_use)}"
-    return f"{verdict}. One thread at a time: {widths}."
+    return f"{verdict}. Bytes of one thread: {widths}."
 
 
 def _storage(analysis: Analysis, kernel: KernelAnalysis) -> str:

@@ -138,6 +138,7 @@ def _print(analysis: Analysis, isa: str, code: Sequence[Listing], every: bool) -
     from rich.table import Table
     from rich.text import Text
 
+    from ..cli.tables import wrapped
     from .answers import answers
     from .beside import summarized
 
@@ -145,7 +146,7 @@ def _print(analysis: Analysis, isa: str, code: Sequence[Listing], every: bool) -
     title = f"{analysis.kernels[0].kernel}, {analysis.case.title}, {analysis.target}, {isa}"
     console.print(Text(title, style="bold"))
     for question, answer in answers(analysis):
-        console.print(Text(f"  {question} {answer}"))
+        console.print(Text("\n".join(wrapped(f"  {question} {answer}", 4))))
     for listing in code:
         where = f"{listing.file}: {listing.function}" if listing.function else listing.file
         console.print(Text(f"\n{where}", style="bold"))
