@@ -21,14 +21,16 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from rownorm.lab.analyze.analysis import Analysis, KernelAnalysis, Measured
+from rownorm.lab.analyze.records import Analysis, KernelAnalysis, Measured
 from rownorm.lab.cases.case import Case
 from rownorm.lab.cli.tables import markdown
 from rownorm.lab.profile.ncu import KernelRecord, parse
 from rownorm.lab.results.files import write_whole
 from rownorm.lab.texts import duration, percent
 
-ELEMENTS = 1 << 29  # of x: a GiB in bf16, so that hardly any of the output is still in L2 when a kernel ends
+ELEMENTS = (
+    1 << 29
+)  # of x: a GiB in bf16, so that hardly any of the output is still in L2 when a kernel ends
 COUNTERS, MEASURED = "ncu.csv", "measured.json"
 SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_"
 METRICS = [
@@ -153,7 +155,16 @@ def _call_once(planned: Planned) -> None:
 
 
 def _count(file: Path, ncu: str, n_cases: int) -> None:
-    command = [ncu, "--csv", "--page", "raw", "--print-units", "base", "--profile-from-start", "off"]
+    command = [
+        ncu,
+        "--csv",
+        "--page",
+        "raw",
+        "--print-units",
+        "base",
+        "--profile-from-start",
+        "off",
+    ]
     command += ["--kernel-name-base", "function", "-k", "regex:^(forward|backward|column)_"]
     command += ["--cache-control", "all", "--clock-control", "none", "--metrics", ",".join(METRICS)]
     command += [sys.executable, __file__, "work", str(n_cases)]

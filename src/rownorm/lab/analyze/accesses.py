@@ -21,7 +21,9 @@ _COPY = re.compile(
     r"\[\s*\$(?P<address>\d+)(?:\s*\+\s*(?P<offset>\d+))?\s*\],\s*(?P<bytes>0x[0-9a-f]+|\d+)"
     r"(?:,\s*\$(?P<size>\d+))?"
 )
-_NUM_RECORDS = 2147483646  # bytes that a buffer of Triton has; a masked thread has an offset beyond it
+_NUM_RECORDS = (
+    2147483646  # bytes that a buffer of Triton has; a masked thread has an offset beyond it
+)
 
 
 class Access(NamedTuple):
@@ -121,4 +123,6 @@ def _buffer(text: str) -> Access | None:
         return None
     width = int(found[1] or 1) * int(found[2]) // 8
     resource = 0 if match[1] == "load" else 1
-    return Access("load" if match[1] == "load" else "store", width, operands, resource, 0, resource + 1)
+    return Access(
+        "load" if match[1] == "load" else "store", width, operands, resource, 0, resource + 1
+    )

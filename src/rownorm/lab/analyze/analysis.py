@@ -1,13 +1,13 @@
-"""``Analysis``: everything that is known about one case on one target, and where each figure comes from."""
+"""From compiled kernels to an ``Analysis``."""
 
 from __future__ import annotations
 
-import msgspec
-
 from ..cases.case import Case
 from . import isa
+from .accesses import Kind
 from .compile import ROWS, Compilation, Kernel
 from .occupancy import occupancy_of
+from .records import Analysis, KernelAnalysis, TensorTraffic
 from .roofline import (
     Ceiling,
     Limits,
@@ -18,89 +18,6 @@ from .roofline import (
     running_programs,
 )
 from .traffic import Traffic, traffic_of
-
-SCHEMA = 1
-
-
-class TensorTraffic(msgspec.Struct, frozen=True, kw_only=True):
-    """Accesses of one kernel to one tensor."""
-
-    tensor: str
-    kind: str  # load, store, copy (to shared memory), atomic, poll
-    bytes_per_thread: int  # vector width
-    requests: int  # memory instructions of warps
-    sectors: int
-    passes: float  # over the whole tensor
-    sector_use: float  # bytes that a program needs over the bytes of these sectors; 1: fully coalesced
-
-
-class KernelAnalysis(msgspec.Struct, frozen=True, kw_only=True):
-    """One kernel."""
-
-    kernel: str
-    programs: int
-    warps: int  # of a program
-    registers: int  # of a thread
-    registers_allocated: int
-    spilled_bytes: int  # of a thread
-    shared_bytes: int  # of a program
-    occupancy: float
-    programs_per_sm: int
-    limited_by: str
-    instructions: dict[str, int]  # in the machine code, by kind
-    load_widths: dict[int, int]  # bytes of a thread: load instructions of that width in the machine code
-    store_widths: dict[int, int]
-    isa: str
-    tensors: list[TensorTraffic]
-    load_requests_per_row: float
-    store_requests_per_row: float
-    load_sectors_per_row: float
-    store_sectors_per_row: float
-    sectors_per_request: float
-    sector_bytes: int
-    sector_use: float  # of the tensors of rows: see TensorTraffic
-    passes: float  # over the rows: loads of all row tensors over their size
-    in_flight_bytes: float  # of one program
-    memory_read: float
-    memory_written: float
-    predicted_seconds: float
-    bound: str  # bandwidth, latency or launch
-
-
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """A time that the lab's timing measured."""
-
-    seconds: float
-    bytes_per_second: float  # compulsory bytes over the time
-    ceiling: float | None
-    device: str
-
-
-class Analysis(msgspec.Struct, frozen=True, kw_only=True):
-    """A case on a target. block: of the plain looped kernel; None: rownorm's plan."""
-
-    case: Case
-    target: str
-    device: str
-    block: int | None
-    plan: str
-    reason: str
-    triton: str
-    kernels: list[KernelAnalysis]
-    memory_bytes: float
-    compulsory_bytes: int
-    flops: int
-    intensity: float  # flops over memory bytes
-    ceiling: float  # bytes per second
-    ceiling_source: str
-    predicted_seconds: float
-    measured: Measured | None = None
-    schema: int = SCHEMA
-
-    @property
-    def label(self) -> str:
-        """The analysis in one or two words."""
-        return f"loop {self.block}" if self.block else "rownorm"
 
 
 def analyze(
@@ -145,7 +62,8 @@ def _kernel(
     running = running_programs(kernel, fits, limits.sms)
     moved = memory_bytes(kernel, traffic, running, limits.l2_bytes, case.rows)
     times = kernel_times(traffic, moved, running, unrolled, ceiling)
-    loads, stores = ("load", "copy", "poll"), ("store", "atomic")
+    loads: tuple[Kind, ...] = ("load", "copy", "poll")
+    stores: tuple[Kind, ...] = ("store", "atomic")
     requests = traffic.total("requests", *loads, *stores)
     return KernelAnalysis(
         kernel=kernel.name,

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..cases.case import ACTIVATIONS, DTYPES, OPERATIONS, Case
+from ..cases.case import ACTIVATIONS, DTYPES, OPERATIONS, Case, Direction, Dtype, Operation
 from ..cli.options import FOLDER, examples, name_option, names_option, unknown
 
 if TYPE_CHECKING:
-    from .analysis import Analysis
+    from ...launch.resources import Target
+    from .compile import Compilation
+    from .records import Analysis
     from .roofline import Ceiling
 
 ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942")
@@ -52,7 +54,9 @@ PASSES = ("forward", "backward")
     metavar="N,N,...",
     help="Also the plain looped kernel, with these block sizes: powers of two. Forward only.",
 )
-@name_option("--residual-dtype", what="dtype", known=DTYPES, help="For add_*; default: --dtype. One of")
+@name_option(
+    "--residual-dtype", what="dtype", known=DTYPES, help="For add_*; default: --dtype. One of"
+)
 @name_option("--activation", what="activation", known=ACTIVATIONS, help="One of")
 @click.option("--bias/--no-bias", default=None, help="Default: LayerNorm has a bias, RMSNorm none.")
 @click.option("--pre-bias", is_flag=True, help="A vector that is added to every row first.")
@@ -70,14 +74,14 @@ PASSES = ("forward", "backward")
 def command(
     context: click.Context,
     /,
-    operation: str,
+    operation: Operation,
     cols: int,
     rows: int | None,
-    dtype: str | None,
-    direction: str | None,
+    dtype: Dtype | None,
+    direction: Direction | None,
     targets: tuple[str, ...],
     blocks: str | None,
-    residual_dtype: str | None,
+    residual_dtype: Dtype | None,
     activation: str | None,
     bias: bool | None,
     pre_bias: bool,
@@ -130,9 +134,9 @@ def command(
 
             click.echo("\n".join(text_of(found)) + "\n")
     if as_json:
-        import msgspec
+        from .saved import encoded
 
-        click.echo(msgspec.json.format(msgspec.json.encode(analyses), indent=1))
+        click.echo(encoded(analyses))
     if out is not None and analyses:
         from .saved import write
 
@@ -199,7 +203,7 @@ def analyses_of(
     """
     from ..measure.bench import in_one_line
     from .analysis import analyze
-    from .compile import compile_case, compile_loop, target_of
+    from .compile import target_of
 
     for name in targets:
         try:
@@ -209,11 +213,7 @@ def analyses_of(
         found = []
         for block in (None, *blocks):
             try:
-                if block is None:
-                    compiled = compile_case(case, target)
-                else:
-                    compiled = compile_loop(case, block, target)
-                found.append(analyze(compiled, block, ceiling))
+                found.append(analyze(_compiled(case, block, target), block, ceiling))
             except Exception as error:  # of the compiler, whatever its type
                 what = "rownorm" if block is None else f"loop {block}"
                 failures.append(f"{what} on {name}: {in_one_line(error)}")
@@ -223,3 +223,11 @@ def analyses_of(
             found = measured(found)
         if found:
             yield found
+
+
+def _compiled(case: Case, block: int | None, target: Target) -> Compilation:
+    from .compile import compile_case, compile_loop
+
+    if block is None:
+        return compile_case(case, target)
+    return compile_loop(case, block, target)

@@ -1,4 +1,4 @@
-"""A case and a target to compiled kernels with all that their launch has: programs, arguments, tensors. Needs no GPU."""
+"""A case and a target to compiled kernels and their launch: programs, arguments, tensors. Needs no GPU."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ class Compilation(NamedTuple):
 def target_of(name: str) -> Target:
     """The target of that name; "this" is the GPU of this machine. ValueError if there is none."""
     if INTERPRETING:
-        raise ValueError("Triton interprets kernels here and cannot compile: unset TRITON_INTERPRET")
+        raise ValueError(
+            "Triton interprets kernels here and cannot compile: unset TRITON_INTERPRET"
+        )
     if name == "this":
         if not torch.cuda.is_available():
             raise ValueError(
@@ -197,7 +199,7 @@ def _sizes(case: Case, plan: Plan | None, n_parts: int) -> dict[str, int]:
     stream = ITEMSIZE[case.residual_dtype or case.dtype]
     elements, statistics = case.rows * case.cols, 4 * case.rows
     n_partials = plan.n_programs if plan is not None else 0
-    sizes = {name: elements * item for name in ("x", "y", "dy", "dx")}
+    sizes = dict.fromkeys(("x", "y", "dy", "dx"), elements * item)
     # Without a residual, h of backward is x.
     sizes |= dict.fromkeys(("residual", "dh", "dresidual"), elements * stream)
     sizes["h"] = elements * (stream if case.adds else item)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from .. import texts
 from ..cli.tables import columns
-from .analysis import Analysis, KernelAnalysis
+from .records import Analysis, KernelAnalysis
 
 
 class Figure(NamedTuple):
@@ -85,9 +85,7 @@ FIGURES = (
         lambda k: "",
         lambda a: texts.times(a.memory_bytes / a.compulsory_bytes),
     ),
-    Figure(
-        "FLOP per byte", "derived", lambda k: "", lambda a: f"{a.intensity:.2f}"
-    ),
+    Figure("FLOP per byte", "derived", lambda k: "", lambda a: f"{a.intensity:.2f}"),
     Figure(
         "predicted time",
         "derived",
@@ -167,9 +165,7 @@ def text_of(analyses: Sequence[Analysis]) -> list[str]:
     ]
     lines += [f"  plan    {one.plan}" for one in analyses if not one.block]
     lines += [f"  reason  {one.reason}" for one in analyses if one.reason]
-    lines.append(
-        f"  ceiling {texts.gigabytes_per_second(first.ceiling)}, {first.ceiling_source}"
-    )
+    lines.append(f"  ceiling {texts.gigabytes_per_second(first.ceiling)}, {first.ceiling_source}")
     return [*lines, *columns(*table(analyses)), *(f"  {one}" for one in findings(analyses))]
 
 
@@ -181,9 +177,9 @@ def findings(analyses: Sequence[Analysis]) -> list[str]:
         first, last = loops[0], loops[-1]
         before, after = first.kernels[0], last.kernels[0]
         found.append(
-            f"From block {first.block} to {last.block}: a thread loads {max(after.load_widths)} bytes at once instead of "
-            f"{max(before.load_widths)}, and a row takes {_number(after.load_requests_per_row)} load instructions instead "
-            f"of {_number(before.load_requests_per_row)}."
+            f"From block {first.block} to {last.block}: a thread loads {max(after.load_widths)} bytes at once, not "
+            f"{max(before.load_widths)}; a row takes {_number(after.load_requests_per_row)} load instructions, not "
+            f"{_number(before.load_requests_per_row)}."
         )
         best = min(loops, key=lambda one: (one.predicted_seconds, one.block or 0))
         found.append(

@@ -116,7 +116,9 @@ def _sass(text: str) -> Iterator[Line]:
     for raw in text.splitlines():
         if place := re.match(r'\s*//## File "(.*?)", line (\d+)', raw):
             file, number = place[1], int(place[2])
-        elif found := re.match(r"\s*/\*[0-9a-f]+\*/\s+(\{?\s*(?:@!?U?P\w+\s+)?([A-Z][\w.]*).*?);", raw):
+        elif found := re.match(
+            r"\s*/\*[0-9a-f]+\*/\s+(\{?\s*(?:@!?U?P\w+\s+)?([A-Z][\w.]*).*?);", raw
+        ):
             yield _line(" ".join(found[1].split()), found[2], "sass", file, number)
         elif label := re.match(r"(\.L_\w+):", raw):
             yield Line(f"{label[1]}:", "", "", 0, "", 0)
@@ -125,7 +127,9 @@ def _sass(text: str) -> Iterator[Line]:
 def _assembly(text: str, isa: Isa) -> Iterator[Line]:
     """PTX and AMD assembly: ``.file`` numbers the sources, ``.loc`` names the line of what follows."""
     files = dict[str, str]()
-    for index, *names in re.findall(r'^\s*\.file\s+(\d+) "([^"]*)"(?: "([^"]*)")?', text, re.MULTILINE):
+    for index, *names in re.findall(
+        r'^\s*\.file\s+(\d+) "([^"]*)"(?: "([^"]*)")?', text, re.MULTILINE
+    ):
         files[index] = "/".join(filter(None, names))
     file, number = "", 0
     for raw in text.splitlines():
@@ -147,7 +151,7 @@ _OPCODES = {
 
 
 def _line(text: str, opcode: str, isa: Isa, file: str, number: int) -> Line:
-    mark = next((mark for pattern, mark in _MARKS[isa] if re.match(pattern, opcode)), "")
+    mark: Mark = next((mark for pattern, mark in _MARKS[isa] if re.match(pattern, opcode)), "")
     width = _width(text, opcode, isa) if mark in ("load", "store", "atomic") else 0
     return Line(text, opcode, mark, width, file, number)
 
@@ -156,7 +160,9 @@ def _width(text: str, opcode: str, isa: Isa) -> int:
     """Bytes that one thread moves."""
     if isa == "amdgcn":
         found = re.search(r"dwordx(\d)", opcode)
-        return 4 * int(found[1]) if found else 4 if "dword" in opcode else 1 if "byte" in opcode else 2
+        return (
+            4 * int(found[1]) if found else 4 if "dword" in opcode else 1 if "byte" in opcode else 2
+        )
     if isa == "ptx":
         if copy := re.search(r"cp\.async.*\], (0x[0-9a-f]+|\d+)", text):
             return int(copy[1], 0)

@@ -16,7 +16,7 @@ from ..measure.timing import rounds_of
 from ..providers import all_providers
 from ..providers.kernels import loop
 from ..results.records import CEILING, OURS
-from .analysis import Analysis, Measured
+from .records import Analysis, Measured
 
 ROUNDS = 10
 

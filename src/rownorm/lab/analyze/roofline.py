@@ -81,7 +81,9 @@ def limits_of(target: Target) -> Limits:
     device, cache = _known(DEVICES[arch]), _known(CACHES.get(arch, DEVICES[arch])).l2_bytes
     peak = float(device.peak_bytes_per_second.value)
     l2_bytes = cache.value if cache else None
-    return Limits(device.name, target.device.n_sms, l2_bytes, peak, f"specified peak of {device.name}")
+    return Limits(
+        device.name, target.device.n_sms, l2_bytes, peak, f"specified peak of {device.name}"
+    )
 
 
 def _known(name: str) -> Known:

@@ -8,14 +8,19 @@ from pathlib import Path
 import msgspec
 
 from ..results.files import write_whole
-from .analysis import SCHEMA, Analysis
+from .records import SCHEMA, Analysis, Document, document
 
 FILE = "analysis.json"
 
 
+def encoded(analyses: Sequence[Analysis]) -> bytes:
+    """The analyses as JSON."""
+    return msgspec.json.format(msgspec.json.encode(document(analyses)), indent=1)
+
+
 def write(folder: Path, analyses: Sequence[Analysis]) -> Path:
     """Write the analyses, whole or not at all."""
-    return write_whole(folder / FILE, msgspec.json.format(msgspec.json.encode(analyses), indent=1))
+    return write_whole(folder / FILE, encoded(analyses))
 
 
 def read(folder: Path) -> list[Analysis]:
@@ -24,9 +29,9 @@ def read(folder: Path) -> list[Analysis]:
     if not file.exists():
         return []
     try:
-        analyses = msgspec.json.decode(file.read_bytes(), type=list[Analysis])
+        found = msgspec.json.decode(file.read_bytes(), type=Document)
     except msgspec.DecodeError as error:
-        raise ValueError(f"{file} is damaged: {error}") from None
-    if any(one.schema != SCHEMA for one in analyses):
+        raise ValueError(f"{file} cannot be read as an analysis: {error}") from None
+    if found.schema != SCHEMA:
         raise ValueError(f"{file} was written by another version of rownorm; analyze again")
-    return analyses
+    return found.analyses

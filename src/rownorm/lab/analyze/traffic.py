@@ -82,7 +82,9 @@ def traffic_of(kernel: Kernel, arch: str, row_bytes: int, n_rows: int) -> Traffi
     return Traffic(_flows(counts, kernel), sector, in_flight)
 
 
-Counts = dict[tuple[str, Kind, int], Any]  # (tensor, kind, width): array of requests, sectors, bytes
+Counts = dict[
+    tuple[str, Kind, int], Any
+]  # (tensor, kind, width): array of requests, sectors, bytes
 
 
 def _flows(counts: Counts, kernel: Kernel) -> list[Flow]:
@@ -94,9 +96,7 @@ def _flows(counts: Counts, kernel: Kernel) -> list[Flow]:
         widths = [width for width, _ in found]
         requests, sectors, size = map(float, sum(counted for _, counted in found))
         whole = kernel.tensors[tensor]
-        flows.append(
-            Flow(tensor, kind, max(widths), min(widths), requests, sectors, size, whole)
-        )
+        flows.append(Flow(tensor, kind, max(widths), min(widths), requests, sectors, size, whole))
     return flows
 
 
@@ -129,8 +129,8 @@ def _counted(
             weight: Any = weight,
             start: int = start,
         ) -> None:
-            addresses = np.broadcast_to(address, np.prod(shape)).reshape(shape)
-            active = np.broadcast_to(np.asarray(mask) != 0, np.prod(shape)).reshape(shape)
+            addresses = np.broadcast_to(address, math.prod(shape)).reshape(shape)
+            active = np.broadcast_to(np.asarray(mask) != 0, math.prod(shape)).reshape(shape)
             # The same instruction may access another tensor in another program.
             owner = np.where(active, addresses + (1 << (_BASE - 1)) >> _BASE, 0).max(axis=(1, 2))
             found = counted(addresses, active, access.width, sector)
@@ -194,7 +194,7 @@ def _cycles(n_groups: int, alike: int, period: int) -> tuple[list[int], list[flo
 def _looping_groups(
     kernel: Kernel, n_groups: int, sector: int, row_bytes: int, n_rows: int
 ) -> tuple[list[int], list[float]]:
-    """Groups whose loop goes over tiles of rows: those with a turn more, those with a turn less, and the last tile's."""
+    """Groups that loop over tiles of rows: that of the last tile, those before it, and those after it."""
     block_rows = kernel.turns_over // n_groups
     n_tiles = -(-n_rows // block_rows)
     last = (n_tiles - 1) % n_groups

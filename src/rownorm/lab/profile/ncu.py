@@ -1,7 +1,7 @@
 """What Nsight Compute prints with ``--csv``, as records: one for each kernel that it profiled.
 
-Two layouts exist. Wide (``--page raw``): one line for each kernel, one column for each metric, and a line of units below
-the header. Long (``--page details``): one line for each metric of each kernel.
+Two layouts exist. Wide (``--page raw``): one line for each kernel, one column for each metric, and a line of units
+below the header. Long (``--page details``): one line for each metric of each kernel.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from ..cli.options import FOLDER, RECORDS, examples, read_or_fail, refuse_taken
 def command(records: Sequence[Path], out: Path | None, plots: bool, force: bool) -> None:
     """Write report.html, plots/*.png and analysis.md from records.
 
-    RECORDS are files, or folders that bench has written. The page is one file and needs no network. Without a GPU it
+    RECORDS are files, or folders that bench or analyze has written. The page is one file and needs no network. Without a GPU it
     also shows the GPU results that the package ships.
     """
     if out is None:
@@ -34,12 +34,20 @@ def command(records: Sequence[Path], out: Path | None, plots: bool, force: bool)
         out = (records[0] if records[0].is_dir() else records[0].parent) / "report"
     if not force:
         refuse_taken(out, ", or --force to replace the report in it")
-    reading = read_or_fail(*records)
+    from ..results.records import Reading
+    from .compiled import has_only_analyses, saved_in
     from .write import PAGE, replace_report
 
     try:
+        analyses = saved_in(records)
+        measured = [path for path in records if not has_only_analyses(path)]
+        reading = read_or_fail(*measured) if measured else Reading([], [])
         files = replace_report(
-            reading, out, plots=plots, on_step=lambda step: click.echo(step, err=True)
+            reading,
+            out,
+            plots=plots,
+            analyses=analyses,
+            on_step=lambda step: click.echo(step, err=True),
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from None

@@ -14,10 +14,11 @@ from typing import Any
 
 import msgspec
 
+from ..analyze.records import Analysis
 from ..results.published import Published
 from ..results.records import CEILING, EAGER, OURS
 from ..results.rows import Results, provider_order
-from . import sections, shipped
+from . import compiled, sections, shipped
 from .charts import Charts, Spec
 from .fastest import FASTEST
 from .limits import bandwidth_limits, peak_limit, roofs
@@ -47,8 +48,12 @@ def page(
     results: Sequence[Results],
     damaged: Sequence[tuple[int, str]] = (),
     notes: Sequence[str] = (),
+    analyses: Sequence[Analysis] = (),
 ) -> str:
-    """The whole page. damaged: lines that could not be read. notes: sentences about the records, shown at the top."""
+    """The whole page. damaged: lines that could not be read. notes: sentences about the records, shown at the top.
+
+    analyses: of compiled kernels, for a section of their own.
+    """
     without_gpu = bool(results) and all(one.kind == "cpu" for one in results)
     gpu_results = shipped.shipped() if without_gpu else None
     measured = any(one.measured for one in results)
@@ -58,20 +63,23 @@ def page(
         css=part("page.css"),
         subtitle=sections.subtitle(results),
         damaged=sections.damaged(damaged),
-        opening=_opening(results, gpu_results) + sections.notes(notes),
+        opening=_opening(results, gpu_results, analyses) + sections.notes(notes),
         bar=f'<div class="bar">{bar}</div>' if results else "",
         charts=part("charts.html") if measured else "",
-        tables=sections.tables(results, part("method.html")) if results else "",
+        tables=compiled.section(analyses)
+        + (sections.tables(results, part("method.html")) if results else ""),
         footer=FOOTER_WITH_SHIPPED if gpu_results else FOOTER,
         data=island(_data(results, gpu_results)) if results else "{}",
         scripts=_scripts() if results else "",
     )
 
 
-def _opening(results: Sequence[Results], gpu_results: Published | None) -> str:
+def _opening(
+    results: Sequence[Results], gpu_results: Published | None, analyses: Sequence[Analysis]
+) -> str:
     """The verdict on each device. Without a GPU the shipped results come first, unless nothing was measured."""
     if not results:
-        return sections.NOTHING
+        return "" if analyses else sections.NOTHING
     here = "\n".join(map(sections.device, results))
     if gpu_results is None:
         return here

@@ -39,6 +39,7 @@ CONTENTS = (  # (id of the section, its name)
     ("host", "Host cost"),
     ("accuracy", "Accuracy"),
     ("roofline", "Roofline"),
+    ("compiled", "Compiled kernels"),
     ("results", "Results"),
     ("failures", "Not measured"),
     ("environment", "Environment"),

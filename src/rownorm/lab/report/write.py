@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..analyze.records import Analysis
 from ..results.files import write_whole
 from ..results.records import Reading, Record
 from ..results.rows import Results, results_of
@@ -34,6 +35,7 @@ def write_report(
     *,
     damaged: Sequence[tuple[int, str]] = (),
     plots: bool = True,
+    analyses: Sequence[Analysis] = (),
     on_step: Callable[[str], None] = lambda _: None,
 ) -> list[Path]:
     """Write the report into ``folder`` and return its files.
@@ -51,7 +53,7 @@ def write_report(
     if plots:
         written += write_plots(shown, folder / "plots", on_step)
     on_step("writing the page")
-    return [write_whole(folder / PAGE, page(shown, damaged, notes)), *written]
+    return [write_whole(folder / PAGE, page(shown, damaged, notes, analyses)), *written]
 
 
 def _notes(results: Sequence[Results]) -> list[str]:
@@ -61,7 +63,12 @@ def _notes(results: Sequence[Results]) -> list[str]:
 
 
 def replace_report(
-    reading: Reading, folder: Path, *, plots: bool, on_step: Callable[[str], None]
+    reading: Reading,
+    folder: Path,
+    *,
+    plots: bool,
+    analyses: Sequence[Analysis] = (),
+    on_step: Callable[[str], None],
 ) -> list[Path]:
     """Write the report into ``folder``, replacing an old one; it appears once it is complete.
 
@@ -74,7 +81,12 @@ def replace_report(
     try:
         temporary.chmod(0o755)
         files = write_report(
-            reading.records, temporary, damaged=reading.damaged, plots=plots, on_step=on_step
+            reading.records,
+            temporary,
+            damaged=reading.damaged,
+            plots=plots,
+            analyses=analyses,
+            on_step=on_step,
         )
         for old in filter(is_plot, folder.glob("plots/*")):
             old.unlink()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .. import texts
-from ..analyze.analysis import Analysis, KernelAnalysis
 from ..analyze.compile import ROWS
+from ..analyze.records import Analysis, KernelAnalysis
 
 
 def answers(analysis: Analysis) -> list[tuple[str, str]]:
@@ -22,18 +22,19 @@ def _passes(kernel: KernelAnalysis) -> str:
     rows = [one for one in kernel.tensors if one.tensor in ROWS]
     if not rows:
         return "None: it reads no rows."
-    return "; ".join(
-        f"{one.tensor} is {'loaded' if one.kind in ('load', 'copy') else 'stored'} "
-        f"{one.passes:.3g} {'time' if round(one.passes, 2) == 1 else 'times'}"
-        for one in rows
-    ) + "."
+    return (
+        "; ".join(
+            f"{one.tensor} is {'loaded' if one.kind in ('load', 'copy') else 'stored'} "
+            f"{one.passes:.3g} {'time' if round(one.passes, 2) == 1 else 'times'}"
+            for one in rows
+        )
+        + "."
+    )
 
 
 def _coalesced(kernel: KernelAnalysis) -> str:
     worst = min(kernel.tensors, key=lambda one: one.sector_use)
-    widths = ", ".join(
-        f"{one.tensor} {one.kind} {one.bytes_per_thread}" for one in kernel.tensors
-    )
+    widths = ", ".join(f"{one.tensor} {one.kind} {one.bytes_per_thread}" for one in kernel.tensors)
     verdict = f"{texts.percent(kernel.sector_use)} of the bytes in the sectors of rows are used"
     if worst.sector_use < 0.99:
         verdict += f"; least of {worst.tensor}: {texts.percent(worst.sector_use)}"

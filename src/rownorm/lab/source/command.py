@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..cases.case import DTYPES, OPERATIONS, Case
+from ..cases.case import DTYPES, OPERATIONS, Case, Dtype, Operation
 from ..cli.options import examples, name_option, unknown
 
 if TYPE_CHECKING:
-    from ..analyze.analysis import Analysis
+    from ..analyze.records import Analysis
     from .beside import Listing
 
 ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942", "this")
@@ -39,7 +39,9 @@ COLORS = {
 )
 @click.argument("kernel", required=False)
 @click.option("--list", "list_them", is_flag=True, help="Name the kernels.")
-@name_option("--op", "operation", what="operation", known=OPERATIONS, help="Default: rms_norm. One of")
+@name_option(
+    "--op", "operation", what="operation", known=OPERATIONS, help="Default: rms_norm. One of"
+)
 @click.option("--cols", type=click.IntRange(min=1), help="Default: a width at which it is used.")
 @name_option("--dtype", what="dtype", known=DTYPES, help="Default: bf16. One of")
 @name_option("--target", what="target", known=ARCHS, help="Default: sm_90. One of")
@@ -52,9 +54,9 @@ COLORS = {
 def command(
     kernel: str | None,
     list_them: bool,
-    operation: str | None,
+    operation: Operation | None,
     cols: int | None,
-    dtype: str | None,
+    dtype: Dtype | None,
     target: str | None,
     isa: str | None,
     every: bool,

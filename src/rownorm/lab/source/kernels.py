@@ -22,17 +22,23 @@ class Entry(NamedTuple):
 
 
 KERNELS = {
-    "forward_resident": Entry("one program has whole rows in registers", "forward", 4096, "resident"),
+    "forward_resident": Entry(
+        "one program has whole rows in registers", "forward", 4096, "resident"
+    ),
     "forward_cluster": Entry("programs of a cluster share a row", "forward", 65536, "cluster"),
     "forward_looped": Entry("a row in chunks, loaded twice", "forward", 65536, "looped"),
     "forward_moments": Entry("split rows: sums of a part", "forward", 1 << 20, "split", 4),
     "forward_apply": Entry("split rows: the output of a part", "forward", 1 << 20, "split", 4),
-    "backward_resident": Entry("rows in registers, alone or in a cluster", "backward", 4096, "resident"),
+    "backward_resident": Entry(
+        "rows in registers, alone or in a cluster", "backward", 4096, "resident"
+    ),
     "backward_grid": Entry("programs all over the GPU share rows", "backward", 65536, "grid"),
     "backward_sums": Entry("rows in chunks: the sums of a row", "backward", 65536, "looped"),
     "backward_apply": Entry("rows in chunks: dx", "backward", 65536, "looped"),
     "column_sums": Entry("partial sums of the parameters' gradients", "backward", 4096, "resident"),
-    "plain_loop": Entry(f"a textbook loop over blocks of {LOOP_BLOCK} columns", "forward", 4096, ""),
+    "plain_loop": Entry(
+        f"a textbook loop over blocks of {LOOP_BLOCK} columns", "forward", 4096, ""
+    ),
 }
 
 
@@ -49,7 +55,9 @@ def compiled(name: str, case: Case, target: str) -> Compilation:
             found = compile_case(case, chosen)
     found = _only(found, name)
     if not found.kernels:
-        raise ValueError(f"{target} runs {case.title} without {name}; try another --cols or --target")
+        raise ValueError(
+            f"{target} runs {case.title} without {name}; try another --cols or --target"
+        )
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from string import Template
 
-from ..analyze.analysis import Analysis
+from ..analyze.records import Analysis
 from ..report.page import part
 from .answers import answers
 from .beside import Listing, Pair
@@ -31,22 +31,26 @@ def page(analysis: Analysis, isa: str, code: Sequence[Listing]) -> str:
         f"<dt>{escape(question)}</dt><dd>{escape(answer)}</dd>"
         for question, answer in answers(analysis)
     )
-    return Template(part("page.html")).substitute(
-        title=escape(f"{kernel.kernel}: source and {isa}"),
-        css=part("page.css") + STYLE,
-        subtitle=escape(
-            f"{kernel.kernel} for {analysis.case.title} on {analysis.target}, Triton {analysis.triton}"
-        ),
-        damaged="",
-        opening=f'<p class="verdict">{escape(kernel.kernel)}: source beside its {escape(isa)}</p>'
-        f'<dl class="facts">{facts}</dl>',
-        bar="",
-        charts="",
-        tables="\n".join(map(_listing, code)),
-        footer=f"Written by <code>rownorm source {escape(kernel.kernel)}</code>.",
-        data="{}",
-        scripts="",
-    ).replace("<h1>rownorm report</h1>", "<h1>rownorm source</h1>")
+    return (
+        Template(part("page.html"))
+        .substitute(
+            title=escape(f"{kernel.kernel}: source and {isa}"),
+            css=part("page.css") + STYLE,
+            subtitle=escape(
+                f"{kernel.kernel} for {analysis.case.title} on {analysis.target}, Triton {analysis.triton}"
+            ),
+            damaged="",
+            opening=f'<p class="verdict">{escape(kernel.kernel)}: source beside its {escape(isa)}</p>'
+            f'<dl class="facts">{facts}</dl>',
+            bar="",
+            charts="",
+            tables="\n".join(map(_listing, code)),
+            footer=f"Written by <code>rownorm source {escape(kernel.kernel)}</code>.",
+            data="{}",
+            scripts="",
+        )
+        .replace("<h1>rownorm report</h1>", "<h1>rownorm source</h1>")
+    )
 
 
 def _listing(listing: Listing) -> str:
