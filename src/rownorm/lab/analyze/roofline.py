@@ -1,7 +1,7 @@
 """Bytes that a kernel moves to and from memory, and the time that they take at best.
 
 What is assumed: caches are cold when a kernel starts, and every tensor it touches comes from memory once. A row that a
-kernel loads a second time comes from L2 if all rows that are being worked on fit in half of L2, else from memory.
+kernel loads a second time comes from L2 if all such rows that are being worked on fit in half of L2, else from memory.
 Parameters are loaded by every program and stay in L2. The time is the longest of
 
     bandwidth   the bytes over a ceiling
@@ -100,17 +100,21 @@ def memory_bytes(
 ) -> MemoryBytes:
     """Bytes between memory and the chip, from the traffic of a kernel of which ``running`` programs run at once."""
     in_work = running / kernel.share * max(1, kernel.pipeline_depth) * kernel.rows_each
-    row_bytes = sum(size for name, size in kernel.tensors.items() if name in ROWS) / rows
-    fits = l2_bytes is None or in_work * row_bytes <= l2_bytes / 2
+    again = [
+        flow
+        for flow in traffic.flows
+        if flow.tensor in ROWS and flow.kind in ("load", "copy") and flow.passes > 1.5
+    ]
+    row_bytes = sum(flow.tensor_bytes for flow in again) / rows
+    reloaded = l2_bytes is not None and in_work * row_bytes > l2_bytes / 2
     read = written = 0.0
-    reloaded = False
     for flow in traffic.flows:
         passes = min(1.0, flow.passes)
         if flow.kind in ("store", "atomic"):
             written += flow.tensor_bytes * passes
             continue
-        if flow.tensor in ROWS and flow.passes > 1.5 and not fits:
-            passes, reloaded = flow.passes, True
+        if reloaded and flow in again:
+            passes = flow.passes
         if flow.kind != "poll":
             read += flow.tensor_bytes * passes
     return MemoryBytes(read, written, reloaded)
