@@ -7,6 +7,8 @@ from rownorm.lab.analyze import llir, operations
 from rownorm.lab.analyze.trace import Launch, Unresolved, trace
 from rownorm.lab.analyze.traffic import counted
 
+LOAD = r'asm sideeffect "mov.u16 $0, $2;\0A\09@$3 ld.global.b16 { $0 }, [ $1 + 8 ];", "=c,l,c,b"'
+BUFFER = "ptr addrspace(8) @llvm.amdgcn.make.buffer.rsrc.p8.p1"
 TID = "%t = tail call i32 @llvm.nvvm.read.ptx.sreg.tid.x(), !dbg !1"
 PROGRAM = "%p = tail call i32 @llvm.nvvm.read.ptx.sreg.ctaid.x(), !dbg !1"
 
@@ -32,7 +34,7 @@ def test_a_masked_load_in_inline_ptx():
   %ok = icmp slt i32 %t, %1
   %wide = zext nneg i32 %t to i64
   %a = getelementptr bfloat, ptr addrspace(1) %0, i64 %wide
-  %v = tail call i16 asm sideeffect "mov.u16 $0, $2;\\0A\\09@$3 ld.global.b16 {{ $0 }}, [ $1 + 8 ];", "=c,l,c,b"(ptr addrspace(1) %a, i16 0, i1 %ok) #1
+  %v = tail call i16 {LOAD}(ptr addrspace(1) %a, i16 0, i1 %ok) #1
   ret void"""
     assert traced(body, [1000, 3]) == [("load", 2, [1008, 1010, 1012])]
 
@@ -99,7 +101,7 @@ def test_a_buffer_masks_by_offset():
   %ok = icmp ne i32 %t, 2
   %off = shl i32 %t, 2
   %masked = select i1 %ok, i32 %off, i32 -2147483648
-  %r = tail call ptr addrspace(8) @llvm.amdgcn.make.buffer.rsrc.p8.p1(ptr addrspace(1) %0, i16 0, i64 2147483646, i32 159744)
+  %r = tail call {BUFFER}(ptr addrspace(1) %0, i16 0, i64 2147483646, i32 159744)
   %v = tail call i32 @llvm.amdgcn.raw.ptr.buffer.load.i32(ptr addrspace(8) %r, i32 %masked, i32 0, i32 0)
   ret void"""
     assert traced(body, [256, 0]) == [("load", 4, [256, 260, 268])]
