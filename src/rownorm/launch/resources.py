@@ -68,11 +68,24 @@ class Resources(NamedTuple):
     wide_stores: int
 
 
+class Binary(NamedTuple):
+    """A kernel call and what Triton compiled for it; dtypes: of its tensors, by role."""
+
+    call: Call
+    compiled: Any
+    dtypes: Mapping[str, torch.dtype | None]
+
+
 class Compiled(NamedTuple):
     """The plan of a norm for a target, and its kernels in the order in which they run."""
 
     plan: Plan
-    kernels: list[Resources]
+    binaries: list[Binary]
+
+    @property
+    def kernels(self) -> list[Resources]:
+        """The resources of each kernel."""
+        return [resources(one.call, one.compiled) for one in self.binaries]
 
 
 def compile_forward(
@@ -83,8 +96,9 @@ def compile_forward(
     bias: Tensor | None,
     program: Program,
     target: Target,
+    want_statistics: bool = True,
 ) -> Compiled:
-    """Plan and compile the forward pass of a training step, which stores mu and rstd for backward."""
+    """Plan and compile the forward pass. That of a training step stores mu and rstd for backward."""
     problem = forward.problem_of(x, residual, pre_bias, program)
     problem = dataclasses.replace(problem, device=target.device)
     chosen = plan(problem)
@@ -94,10 +108,12 @@ def compile_forward(
         **_dtypes(x=x, residual=residual, pre_bias=pre_bias, weight=weight, bias=bias),
         "y": program.result_dtype(x.dtype),
         "h": None if residual is None else residual.dtype,
-        "mu": compute if program.center else None,
-        "rstd": compute,
+        "mu": compute if program.center and want_statistics else None,
+        "rstd": compute if want_statistics else None,
         "parts": compute,
-        "stored_h_parts": None if stored_h_type(program, problem) is None else compute,
+        "stored_h_parts": None
+        if stored_h_type(program, problem) is None or not want_statistics
+        else compute,
     }
     return Compiled(chosen, [_compile(call, dtypes, target) for call in steps])
 
@@ -145,8 +161,8 @@ def _dtypes(**tensors: Tensor | None) -> dict[str, torch.dtype | None]:
     return {name: None if tensor is None else tensor.dtype for name, tensor in tensors.items()}
 
 
-def _compile(call: Call, dtypes: Mapping[str, torch.dtype | None], target: Target) -> Resources:
-    return resources(call, compile_for(call, dtypes, target.triton))
+def _compile(call: Call, dtypes: Mapping[str, torch.dtype | None], target: Target) -> Binary:
+    return Binary(call, compile_for(call, dtypes, target.triton), dtypes)
 
 
 def resources(call: Call, compiled: Any) -> Resources:

@@ -18,6 +18,8 @@ COMMANDS = {  # name: one line for ``rownorm --help``; in the order in which the
     "info": "Devices, versions and providers; how to install what is missing.",
     "check": "Accuracy of every provider against fp64.",
     "bench": "Measure speed; write records.",
+    "analyze": "What compiled kernels do, without a GPU: registers, occupancy, sectors, predicted time.",
+    "source": "A kernel's source beside its machine code.",
     "report": "Records to an HTML page, plots and an analysis.",
     "compare": "Two sets of records: faster, same or slower.",
     "bars": "Measure and judge the figures that must hold on an H200.",

@@ -9,7 +9,6 @@ import click
 
 from ..cli.options import FOLDER, RECORDS, examples, read_or_fail, refuse_taken
 from ..results.records import FILE, Reading
-from ..results.studies import Study, read_study, studies_in
 
 
 @click.command(
@@ -27,8 +26,8 @@ from ..results.studies import Study, read_study, studies_in
 def command(records: Sequence[Path], out: Path | None, plots: bool, force: bool) -> None:
     """Write report.html, plots/*.png and analysis.md from records.
 
-    RECORDS are files, or folders that bench or study has written. The page is one file and needs no network. Without a
-    GPU it also shows the GPU results that the package ships.
+    RECORDS are files, or folders that bench, study or analyze has written. The page is one file and needs no network.
+    Without a GPU it also shows the GPU results that the package ships.
     """
     if out is None:
         if len(records) > 1:
@@ -36,30 +35,22 @@ def command(records: Sequence[Path], out: Path | None, plots: bool, force: bool)
         out = (records[0] if records[0].is_dir() else records[0].parent) / "report"
     if not force:
         refuse_taken(out, ", or --force to replace the report in it")
-    studies = _studies(records)
-    # A folder of a study alone has no records of bench.
-    benched = [path for path in records if path not in studies or (path / FILE).exists()]
-    reading = read_or_fail(*benched) if benched else Reading([], [])
+    from .chapters import chapters_of
     from .write import PAGE, replace_report
 
     try:
+        chapters = chapters_of(records)
+        without_records = {
+            folder for one in chapters for folder in one.folders if not (folder / FILE).exists()
+        }
+        benched = [path for path in records if path not in without_records]
         files = replace_report(
-            reading,
+            read_or_fail(*benched) if benched else Reading([], []),
             out,
-            studies=[study for found in studies.values() for study in found],
+            chapters=chapters,
             plots=plots,
             on_step=lambda step: click.echo(step, err=True),
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     click.echo(f"{len(files)} files in {out}. Open {out / PAGE}")
-
-
-def _studies(paths: Sequence[Path]) -> dict[Path, list[Study]]:
-    """The studies of each folder that has some."""
-    folders = [path for path in paths if path.is_dir()]
-    try:
-        found = {folder: [read_study(file) for file in studies_in(folder)] for folder in folders}
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
-    return {folder: studies for folder, studies in found.items() if studies}

@@ -17,8 +17,8 @@ import msgspec
 from ..results.published import Published
 from ..results.records import CEILING, EAGER, OURS
 from ..results.rows import Results, provider_order
-from ..results.studies import Study
-from . import sections, shipped, study
+from . import sections, shipped
+from .chapter import Chapter
 from .charts import Charts, Spec
 from .fastest import FASTEST
 from .limits import bandwidth_limits, peak_limit, roofs
@@ -48,23 +48,22 @@ def page(
     results: Sequence[Results],
     damaged: Sequence[tuple[int, str]] = (),
     notes: Sequence[str] = (),
-    studies: Sequence[Study] = (),
+    chapters: Sequence[Chapter] = (),
 ) -> str:
     """The whole page. damaged: lines that could not be read. notes: sentences about the records, shown at the top."""
     without_gpu = bool(results) and all(one.kind == "cpu" for one in results)
     gpu_results = shipped.shipped() if without_gpu else None
     measured = any(one.measured for one in results)
-    bar = sections.contents() + (sections.filters() if measured else "")
+    bar = sections.contents(chapters) + (sections.filters() if measured else "")
     return Template(part("page.html")).substitute(
-        title=escape(sections.title(results, studies)),
+        title=escape(sections.title(results, chapters)),
         css=part("page.css"),
-        subtitle=sections.subtitle(results, studies),
+        subtitle=sections.subtitle(results, chapters),
         damaged=sections.damaged(damaged),
-        opening=""
-        if studies and not results
-        else _opening(results, gpu_results) + sections.notes(notes),
+        opening=_opening(results, gpu_results, bool(chapters)) + sections.notes(notes),
         bar=f'<div class="bar">{bar}</div>' if results else "",
-        charts=(part("charts.html") if measured else "") + study.section(studies),
+        charts=part("charts.html") if measured else "",
+        chapters="".join(one.section for one in chapters),
         tables=sections.tables(results, part("method.html")) if results else "",
         footer=FOOTER_WITH_SHIPPED if gpu_results else FOOTER,
         data=island(_data(results, gpu_results)) if results else "{}",
@@ -72,10 +71,10 @@ def page(
     )
 
 
-def _opening(results: Sequence[Results], gpu_results: Published | None) -> str:
+def _opening(results: Sequence[Results], gpu_results: Published | None, has_chapters: bool) -> str:
     """The verdict on each device. Without a GPU the shipped results come first, unless nothing was measured."""
     if not results:
-        return sections.NOTHING
+        return "" if has_chapters else sections.NOTHING
     here = "\n".join(map(sections.device, results))
     if gpu_results is None:
         return here

@@ -9,8 +9,8 @@ from html import escape
 from .. import texts
 from ..results.records import Environment, Method
 from ..results.rows import Results
-from ..results.studies import Study
 from . import headline
+from .chapter import Chapter
 from .failures import causes, failures_section, problems
 from .fastest import LEVEL_TEXT
 from .table import results_table
@@ -33,14 +33,15 @@ CPU_BANNER = (
     '<p class="banner"><strong>These are CPU timings.</strong> They show rownorm\'s CPU path on this '
     "machine's processor. They do not show the speed of the kernels on a GPU.</p>"
 )
-CONTENTS = (  # (id of the section, its name)
+CHARTS = (  # (id of the section, its name)
     ("bandwidth", "Bandwidth"),
     ("speedup", "Speed-up"),
     ("latency", "Latency"),
     ("host", "Host cost"),
     ("accuracy", "Accuracy"),
     ("roofline", "Roofline"),
-    ("study", "Training steps"),
+)
+TABLES = (
     ("results", "Results"),
     ("failures", "Not measured"),
     ("environment", "Environment"),
@@ -48,20 +49,20 @@ CONTENTS = (  # (id of the section, its name)
 )
 
 
-def title(results: Sequence[Results], studies: Sequence[Study] = ()) -> str:
+def title(results: Sequence[Results], chapters: Sequence[Chapter] = ()) -> str:
     """The title of the page."""
-    devices = [one.device for one in results] or _devices_of(studies)
+    devices = [one.device for one in results] or _devices_of(chapters)
     return f"rownorm report: {texts.listed(devices) or 'no records'}"
 
 
-def _devices_of(studies: Sequence[Study]) -> list[str]:
-    return list(dict.fromkeys(one.environment.device for one in studies))
+def _devices_of(chapters: Sequence[Chapter]) -> list[str]:
+    return list(dict.fromkeys(device for one in chapters for device in one.devices))
 
 
-def subtitle(results: Sequence[Results], studies: Sequence[Study] = ()) -> str:
+def subtitle(results: Sequence[Results], chapters: Sequence[Chapter] = ()) -> str:
     """Devices, dates and the number of records."""
     if not results:
-        return escape(texts.listed(_devices_of(studies))) or "no records"
+        return escape(texts.listed(_devices_of(chapters))) or "no records"
     rows = [row for one in results for row in one.rows]
     dates = sorted({row.record.time[:10] for row in rows if row.record.time})
     names = escape(texts.listed([one.device for one in results]))
@@ -115,9 +116,10 @@ def this_machine(results: Sequence[Results]) -> str:
     return f'<h2 class="part">This machine: {names}</h2>'
 
 
-def contents() -> str:
+def contents(chapters: Sequence[Chapter] = ()) -> str:
     """Links to the sections; the script hides those of sections without data."""
-    links = "".join(f'<a href="#{place}">{name}</a>' for place, name in CONTENTS)
+    listed = (*CHARTS, *((one.place, one.name) for one in chapters), *TABLES)
+    links = "".join(f'<a href="#{place}">{name}</a>' for place, name in listed)
     return f'<nav class="contents" aria-label="Contents">{links}</nav>'
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -14,7 +15,7 @@ import vl_convert
 from .. import texts
 from ..results.files import write_whole
 from ..results.records import CEILING, EAGER, OURS
-from ..results.studies import Study
+from ..results.studies import Study, read_study, studies_in
 from ..results.study_tables import (
     Table,
     comparison_table,
@@ -23,6 +24,7 @@ from ..results.study_tables import (
     notes,
     step_tables,
 )
+from .chapter import Chapter
 from .looks import LOOKS
 from .plots import CONFIG
 
@@ -32,11 +34,20 @@ COLORS = {"baseline": LOOKS[CEILING][0], "fused": LOOKS[EAGER][0], "rownorm": LO
 PARTS = ("forward", "backward", "update")
 
 
-def section(studies: Sequence[Study]) -> str:
-    """The section of the page; empty without studies."""
+def chapter(folders: Sequence[Path]) -> Chapter | None:
+    """The studies in these folders; ValueError if one cannot be read."""
+    found = {folder: [read_study(file) for file in studies_in(folder)] for folder in folders}
+    studies = [study for one in found.values() for study in one]
     if not studies:
-        return ""
-    return f'<section id="study"><h2>Training steps</h2>{"".join(map(_one, studies))}</section>'
+        return None
+    return Chapter(
+        "study",
+        "Training steps",
+        "".join(map(_one, studies)),
+        folders=[folder for folder, one in found.items() if one],
+        devices=[study.environment.device for study in studies],
+        plots=[functools.partial(write_plot, study) for study in studies],
+    )
 
 
 def _one(study: Study) -> str:

@@ -14,12 +14,11 @@ from ..results.files import write_whole
 from ..results.records import Reading, Record
 from ..results.rows import Results, results_of
 from ..results.runs import is_taken
-from ..results.studies import Study
 from .analysis import analysis
+from .chapter import Chapter
 from .excerpt import excerpt
 from .page import page
 from .plots import write_plots
-from .study import write_plot
 
 PAGE = "report.html"
 _PLOT = re.compile(
@@ -36,7 +35,7 @@ def write_report(
     records: Sequence[Record],
     folder: Path,
     *,
-    studies: Sequence[Study] = (),
+    chapters: Sequence[Chapter] = (),
     damaged: Sequence[tuple[int, str]] = (),
     plots: bool = True,
     on_step: Callable[[str], None] = lambda _: None,
@@ -52,7 +51,7 @@ def write_report(
     on_step("computing")
     results = results_of(records)
     written = []
-    if records or not studies:
+    if records or not chapters:
         text = "\n".join(filter(None, (analysis(results, damaged), addendum)))
         written.append(write_whole(folder / "analysis.md", text))
     shown, left_out = excerpt(results)
@@ -61,9 +60,10 @@ def write_report(
         on_step(note)
     if plots:
         written += write_plots(shown, folder / "plots", on_step)
-        written += filter(None, (write_plot(study, folder / "plots") for study in studies))
+        drawn = (write(folder / "plots") for chapter in chapters for write in chapter.plots)
+        written += filter(None, drawn)
     on_step("writing the page")
-    return [write_whole(folder / PAGE, page(shown, damaged, notes, studies)), *written]
+    return [write_whole(folder / PAGE, page(shown, damaged, notes, chapters)), *written]
 
 
 def _notes(results: Sequence[Results]) -> list[str]:
@@ -76,7 +76,7 @@ def replace_report(
     reading: Reading,
     folder: Path,
     *,
-    studies: Sequence[Study] = (),
+    chapters: Sequence[Chapter] = (),
     plots: bool,
     on_step: Callable[[str], None],
     remarks: Sequence[str] = (),
@@ -95,7 +95,7 @@ def replace_report(
         files = write_report(
             reading.records,
             temporary,
-            studies=studies,
+            chapters=chapters,
             damaged=reading.damaged,
             plots=plots,
             on_step=on_step,

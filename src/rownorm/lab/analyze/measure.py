@@ -1,0 +1,83 @@
+"""Measured times beside an analysis: the lab's own timing, on this machine's GPU."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import torch
+
+from ..cases import data
+from ..cases.case import Case
+from ..measure.machine import Machine, machine_of
+from ..measure.timing import rounds_of
+from ..providers import all_providers
+from ..providers.kernels import loop
+from ..results.records import CEILING, OURS
+from .records import Analysis, Measured
+
+ROUNDS = 10
+
+
+def measured(analyses: Sequence[Analysis]) -> list[Analysis]:
+    """The analyses of one case with measured times. All kernels and the ceiling are timed in turns."""
+    case = analyses[0].case
+    machine = machine_of(None, [])
+    names = [CEILING, *(one.label for one in analyses)]
+    with machine.stream():
+        times = _times(case, machine, [_call_of(name) for name in names])
+    machine.free()
+    seconds = dict(zip(names, times, strict=True))
+    ceiling = case.compulsory_bytes / seconds[CEILING]
+    return [
+        msgspec.structs.replace(
+            one,
+            measured=Measured(
+                seconds=seconds[one.label],
+                bytes_per_second=case.compulsory_bytes / seconds[one.label],
+                ceiling=ceiling,
+                device=machine.environment.device,
+            ),
+        )
+        for one in analyses
+    ]
+
+
+Prepare = Callable[[Case, data.Tensors], Callable[[], Any]]
+
+
+def _times(case: Case, machine: Machine, prepared: Sequence[Prepare]) -> list[float]:
+    """The median time of each call over rounds in which all take turns."""
+    size = machine.round_size(case)
+    sets = data.rotation(case, size.sets, machine.device)
+    rounds = [
+        rounds_of([prepare(case, t) for t in sets], size, machine.flush) for prepare in prepared
+    ]
+    seconds: list[list[float]] = [[] for _ in rounds]
+    for _ in range(ROUNDS):
+        pending = [one.run() for one in rounds]
+        torch.cuda.synchronize()
+        for found, finish in zip(seconds, pending, strict=True):
+            found.append(finish())
+    return [statistics.median(found) for found in seconds]
+
+
+def _call_of(name: str) -> Prepare:
+    """How a case is run: the ceiling, rownorm, or the plain loop with a block size ("loop 256")."""
+    if name.startswith("loop "):
+        return lambda case, t: _loop(case, t, int(name.split()[1]))
+    return all_providers()[OURS if name == "rownorm" else name].prepare
+
+
+def _loop(case: Case, t: data.Tensors, block: int) -> Callable[[], Any]:
+    kernel = loop.layer_norm_kernel if case.centers else loop.rms_norm_kernel
+
+    def call() -> torch.Tensor:
+        y = torch.empty_like(t.x)
+        arguments = (t.x, t.weight, t.bias, y, t.x.stride(0), case.cols, case.eps)
+        kernel[(case.rows,)](*arguments, BLOCK=block, num_warps=4)
+        return y
+
+    return call

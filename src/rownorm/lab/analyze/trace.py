@@ -1,0 +1,314 @@
+"""Run a compiled kernel's addresses: every global access of chosen programs, without a GPU.
+
+A kernel's LLVM IR is executed for all threads of some programs at once, in numpy. Only integers and pointers are
+computed: program ids, loop counters, masks, addresses. Values of rows and parameters are unknown, and so is everything
+that is computed from them. The kernels branch on such a value only for a row that needs extra work, because its mean is
+large. The trace takes the other path: the one without a loop, or with fewer accesses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .accesses import Access, access_of
+from .llir import Function, Instruction, bits_of, split_operands
+from .operations import BINARY, Value, binary, compare, convert, select
+
+_FLAGS = re.compile(
+    r"^(?:(?:nuw|nsw|nusw|exact|disjoint|nneg|samesign|inbounds|inrange|fast|reassoc|contract)\s+)+"
+)
+_WORD = re.compile(r"(.*?)\s*(\S+)$", re.DOTALL)
+MOST_STEPS = 200_000  # blocks; a kernel that takes more does not end
+
+
+class Unresolved(Exception):
+    """An address, a mask or a branch depends on something that the trace does not know."""
+
+
+class Launch(NamedTuple):
+    """The programs to trace. programs: their ids; n_programs: of the whole grid."""
+
+    programs: np.ndarray[Any, Any]
+    n_programs: int
+    threads: int  # of a program
+    warp_size: int
+
+
+# (visit, access, addresses, mask). Accesses with the same visit have no branch between them.
+OnAccess = Callable[[int, Access, Value, Value], None]
+
+
+def trace(
+    function: Function, arguments: Sequence[int], launch: Launch, on_access: OnAccess
+) -> None:
+    """Call ``on_access`` for every global access, in order, with one address and one mask (0 or 1) for each thread.
+
+    arguments: of the kernel; those that are missing are unknown.
+    """
+    _Threads(function, arguments, launch, on_access).run()
+
+
+class _Threads:
+    """All threads of the traced programs: the block that each is in, and the values of registers."""
+
+    def __init__(
+        self, function: Function, arguments: Sequence[int], launch: Launch, on_access: OnAccess
+    ) -> None:
+        self.launch = launch
+        self.on_access = on_access
+        n = len(launch.programs) * launch.threads
+        self.special: dict[str, Value] = {
+            "tid": np.tile(np.arange(launch.threads), len(launch.programs)),
+            "program": np.repeat(launch.programs, launch.threads),
+            "n_programs": launch.n_programs,
+        }
+        self.values: dict[str, Value] = dict(zip(function.arguments, arguments, strict=False))
+        self.blocks = function.blocks
+        self.index = {block.name: i for i, block in enumerate(function.blocks)}
+        self.decoded = [[_decode(one) for one in block.instructions] for block in function.blocks]
+        self.at = np.zeros(n, np.int64)  # the block of each thread; len(blocks): it has returned
+        self.came_from = np.full(n, -1)
+        self.active: np.ndarray[Any, Any] | None = None  # of the current block; None: all threads
+        self.current = 0  # the block that runs
+        self.visit = 0  # blocks that have run
+
+    def run(self) -> None:
+        """Until every thread has returned. The earliest block goes first, so that threads meet again after a branch."""
+        for self.visit in range(MOST_STEPS):
+            self.current = int(self.at.min())
+            if self.current == len(self.blocks):
+                return
+            mask = self.at == self.current
+            self.active = None if mask.all() else mask
+            self.phis(mask)
+            for run in self.decoded[self.current]:
+                if run is not None:
+                    run(self)
+        raise Unresolved("a loop does not end")
+
+    def phis(self, mask: np.ndarray[Any, Any]) -> None:
+        """The values that depend on the block a thread comes from; all are read before any is set."""
+        found = []
+        for one in self.blocks[self.current].instructions:
+            if one.opcode != "phi":
+                break
+            pairs = re.findall(r"\[ (.+?), (%[\w.$-]+) \]", one.text)
+            sources = {self.index[block]: self.value(value) for value, block in pairs}
+            used = set(np.unique(self.came_from[mask]).tolist())
+            values = [sources[block] for block in used]
+            if any(value is None for value in values):
+                merged: Value = None
+            elif len(values) == 1:
+                merged = values[0]
+            else:
+                merged = np.zeros(len(self.at), np.int64)
+                for block in used:
+                    merged = np.where(self.came_from == block, sources[block], merged)
+            found.append((one.result, merged))
+        for result, merged in found:
+            self.assign(result, merged)
+
+    def value(self, operand: str) -> Value:
+        """The value of a register or a literal."""
+        if operand[0] == "%":
+            return self.values.get(operand)
+        if operand in ("true", "false"):
+            return int(operand == "true")
+        if operand == "null":
+            return 0
+        return int(operand) if re.fullmatch(r"-?\d+", operand) else None
+
+    def assign(self, result: str, value: Value) -> None:
+        """Set a register for the active threads."""
+        if self.active is not None and value is not None:
+            before = self.values.get(result)
+            if before is not None and before is not value:
+                value = np.where(self.active, value, before)
+        self.values[result] = value
+
+    def mask(self, condition: Value) -> Value:
+        """The active threads in which the condition holds; None is unknown."""
+        if condition is None or self.active is None:
+            return condition
+        return self.active & (np.asarray(condition) != 0)
+
+    def access(self, access: Access) -> None:
+        """Report a global access; an access of unknown threads or addresses is an error."""
+        operands = [self.value(one) for one in access.operands]
+        condition = access.condition(operands)
+        address = access.address(operands)
+        if condition is None or address is None:
+            raise Unresolved(f"a {access.kind} of {access.width} bytes has no known address")
+        self.on_access(self.visit, access, address, self.mask(condition))
+
+    def goto(self, block: str, condition: Value = 1) -> None:
+        """Send the active threads in which the condition holds to a block."""
+        moving = np.broadcast_to(np.asarray(condition) != 0, self.at.shape)
+        if self.active is not None:
+            moving = moving & self.active
+        self.came_from[moving], self.at[moving] = self.current, self.index[block]
+
+    def cheaper(self, a: str, b: str) -> str:
+        """Of two blocks that may follow, the one whose path has no loop, or fewer global accesses, until they meet."""
+        here = self.blocks[self.current].name
+        from_a, from_b = self._reached(a, here), self._reached(b, here)
+        return a if self._cost(from_a - from_b) < self._cost(from_b - from_a) else b
+
+    def _reached(self, start: str, without: str) -> set[str]:
+        seen, todo = {start}, [start]
+        while todo:
+            for name in self.blocks[self.index[todo.pop()]].followers:
+                if name not in seen and name != without:
+                    seen.add(name)
+                    todo.append(name)
+        return seen
+
+    def _cost(self, names: set[str]) -> tuple[bool, int]:
+        """(whether there is a loop among these blocks, their global accesses)."""
+        blocks = [self.blocks[self.index[name]] for name in names]
+        loops = any(
+            other in names and self.index[other] <= self.index[block.name]
+            for block in blocks
+            for other in block.followers
+        )
+        return loops, sum(
+            access_of(one) is not None for block in blocks for one in block.instructions
+        )
+
+    def first_lane(self, value: Value) -> Value:
+        """The value of the first active thread of each warp, in all of its threads (AMD's readfirstlane)."""
+        if value is None or isinstance(value, int):
+            return value
+        warps = value.reshape(-1, self.launch.warp_size)
+        first = np.zeros(len(warps), np.int64)
+        if self.active is not None:
+            first = self.active.reshape(warps.shape).argmax(axis=1)
+        return np.repeat(warps[np.arange(len(warps)), first], self.launch.warp_size)
+
+    def finish(self) -> None:
+        """``ret`` of the active threads."""
+        self.at[slice(None) if self.active is None else self.active] = len(self.blocks)
+
+
+Run = Callable[[_Threads], None]
+_SPECIAL = {
+    "llvm.nvvm.read.ptx.sreg.tid.x": "tid",
+    "llvm.amdgcn.workitem.id.x": "tid",
+    "llvm.nvvm.read.ptx.sreg.ctaid.x": "program",
+    "llvm.amdgcn.workgroup.id.x": "program",
+    "llvm.nvvm.read.ptx.sreg.nctaid.x": "n_programs",
+    # AMD: a kernel's implicit arguments begin with the size of the grid.
+    "llvm.amdgcn.implicitarg.ptr": "n_programs",
+}
+
+
+def _decode(one: Instruction) -> Run | None:
+    """What an instruction does to the threads; None if its result stays unknown."""
+    if access := access_of(one):
+        return lambda threads: threads.access(access)
+    result, text = one.result, _FLAGS.sub("", one.text)
+    operands = split_operands(text)
+    if one.opcode in BINARY and not text.startswith("<"):
+        (kind, a), b, name = _typed(operands[0]), operands[1], one.opcode
+        bits = bits_of(kind)
+        return lambda t: t.assign(result, binary(name, t.value(a), t.value(b), bits))
+    if one.opcode == "icmp":
+        predicate, rest = operands[0].split(" ", 1)
+        if predicate == "samesign":
+            predicate, rest = rest.split(" ", 1)
+        (kind, a), b = _typed(rest), operands[1]
+        bits = bits_of(kind)
+        return lambda t: t.assign(result, compare(predicate, t.value(a), t.value(b), bits))
+    if one.opcode == "select":
+        condition, a, b = (_typed(operand)[1] for operand in operands[:3])
+        return lambda t: t.assign(result, select(t.value(condition), t.value(a), t.value(b)))
+    if one.opcode in ("zext", "sext", "trunc") and not text.startswith("<"):
+        source, after = operands[0].split(" to ")
+        (kind, a), name = _typed(source), one.opcode
+        before_bits, after_bits = bits_of(kind), bits_of(after)
+        return lambda t: t.assign(result, convert(name, t.value(a), before_bits, after_bits))
+    if one.opcode == "getelementptr" and len(operands) == 3:
+        size = bits_of(operands[0]) // 8 or (1 if operands[0] == "i8" else 0)
+        base, index = _typed(operands[1])[1], _typed(operands[2])[1]
+        return lambda t: t.assign(
+            result, binary("add", t.value(base), binary("mul", t.value(index), size, 64), 64)
+        )
+    if one.opcode in ("freeze", "ptrtoint", "inttoptr", "addrspacecast", "bitcast"):
+        a = _typed(operands[0].split(" to ")[0])[1]
+        return lambda t: t.assign(result, t.value(a))
+    if one.opcode == "load" and "addrspace(4)" in text:
+        a = _typed(operands[1])[1]
+        return lambda t: t.assign(result, t.value(a))
+    if one.opcode == "br":
+        return _branch(text)
+    if one.opcode == "switch":
+        return _switch(text)
+    if one.opcode == "ret":
+        return _Threads.finish
+    return _call(one) if one.opcode == "call" else None
+
+
+def _branch(text: str) -> Run:
+    blocks = re.findall(r"label (%[\w.$-]+)", text)
+    if len(blocks) == 1:
+        return lambda threads: threads.goto(blocks[0])
+    (then, otherwise), subject = blocks, _typed(text.split(",")[0])[1]
+
+    def run(threads: _Threads) -> None:
+        condition = threads.value(subject)
+        if condition is None:
+            threads.goto(threads.cheaper(then, otherwise))
+            return
+        threads.goto(otherwise)
+        threads.goto(then, condition)
+
+    return run
+
+
+def _switch(text: str) -> Run:
+    subject = _typed(text.split(",")[0])[1]
+    default = re.findall(r"label (%[\w.$-]+)", text)[0]
+    cases = re.findall(r"i\d+ (-?\d+), label (%[\w.$-]+)", text)
+
+    def run(threads: _Threads) -> None:
+        value = threads.value(subject)
+        if value is None:
+            raise Unresolved("a switch depends on values of the rows")
+        threads.goto(default)
+        for number, block in cases:
+            threads.goto(block, np.asarray(value) == int(number))
+
+    return run
+
+
+def _call(one: Instruction) -> Run | None:
+    """Intrinsics that addresses are computed with."""
+    result = one.result
+    if re.search(r'asm "mov\.u32 \$0, %tid\.x;"', one.text):
+        return lambda t: t.assign(result, t.special["tid"])
+    match = re.search(r"@([\w.]+)\((.*)\)", one.text)
+    if match is None:
+        return None
+    name, operands = match[1], [_typed(part)[1] for part in split_operands(match[2])]
+    if special := _SPECIAL.get(name):
+        return lambda t: t.assign(result, t.special[special])
+    if found := re.fullmatch(r"llvm\.([su](?:min|max))\.i(\d+)", name):
+        operation, bits = found[1], int(found[2])
+        return lambda t: t.assign(
+            result, binary(operation, t.value(operands[0]), t.value(operands[1]), bits)
+        )
+    if name.startswith("llvm.amdgcn.readfirstlane"):
+        return lambda t: t.assign(result, t.first_lane(t.value(operands[0])))
+    if name.startswith("llvm.amdgcn.make.buffer.rsrc"):
+        return lambda t: t.assign(result, t.value(operands[0]))
+    return None
+
+
+def _typed(operand: str) -> tuple[str, str]:
+    """(type, operand) of "i32 %5" or "ptr addrspace(1) %3"."""
+    match = _WORD.match(operand)
+    return (match[1], match[2]) if match else ("", operand)

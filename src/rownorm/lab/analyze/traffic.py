@@ -1,0 +1,214 @@
+"""Global memory traffic of a kernel: requests, sectors, bytes and passes over a row, from its traced addresses.
+
+A *request* is one memory instruction of one warp. A *sector* is the unit that memory moves: 32 bytes on NVIDIA; on AMD
+a cache line, 64 bytes (gfx90a) or 128 (gfx942). Sectors are counted once for each request, as NVIDIA's profiler counts
+them in L1: a second request for the same sector counts again.
+
+Only some programs are traced. The others do the same at other rows, so their counts follow: addresses repeat their
+alignment after ``_period`` groups of programs, and a loop over rows has the same traffic in every turn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import llir
+from .accesses import Access, Kind
+from .compile import ROWS, Kernel
+from .operations import Value
+from .trace import Launch, trace
+
+SECTOR = {"sm_80": 32, "sm_90": 32, "sm_100": 32, "gfx90a": 64, "gfx942": 128}
+MOST_THREADS = 1 << 16  # traced at once
+_BASE = 44  # tensor number n begins at address n << _BASE
+
+
+class Flow(NamedTuple):
+    """Traffic between a kernel and one tensor."""
+
+    tensor: str
+    kind: Kind
+    width: int  # bytes of one thread, the widest access
+    narrowest: int
+    requests: float
+    sectors: float
+    bytes: float  # that threads ask for, each element once for each time a program loads it
+    tensor_bytes: int
+
+    @property
+    def passes(self) -> float:
+        """How many times the tensor is read or written as a whole, over all programs."""
+        return self.bytes / self.tensor_bytes
+
+
+class Traffic(NamedTuple):
+    """All flows of one kernel. in_flight: bytes of rows that a program asks for before it has to wait for any."""
+
+    flows: list[Flow]
+    sector_bytes: int
+    in_flight: float
+
+    def total(self, field: str, *kinds: Kind) -> float:
+        """The sum of a field over flows of these kinds."""
+        return sum(getattr(flow, field) for flow in self.flows if flow.kind in kinds)
+
+
+def traffic_of(kernel: Kernel, arch: str, row_bytes: int, n_rows: int) -> Traffic:
+    """Trace some programs of a kernel and add up the traffic of all."""
+    function = llir.parse(kernel.compiled.asm["llir"])
+    sector = SECTOR[arch]
+    turns = n_rows // kernel.turns_over if kernel.turns_over else 0
+    few = kernel.pipeline_depth + 4
+    if turns <= few + 2:
+        counts, in_flight = _counted(kernel, function, sector, row_bytes, n_rows)
+    else:
+        # A loop over rows: count few turns, then two more, which are as good as any.
+        fewer, _ = _counted(
+            kernel, function, sector, row_bytes, n_rows - (turns - few) * kernel.turns_over
+        )
+        more, in_flight = _counted(
+            kernel, function, sector, row_bytes, n_rows - (turns - few - 2) * kernel.turns_over
+        )
+        counts = {
+            key: counted + (counted - fewer.get(key, 0)) * ((turns - few - 2) / 2)
+            for key, counted in more.items()
+        }
+    if any(kind == "copy" for _, kind, _ in counts):
+        in_flight *= max(1, kernel.pipeline_depth - 1)
+    return Traffic(_flows(counts, kernel), sector, in_flight)
+
+
+Counts = dict[
+    tuple[str, Kind, int], Any
+]  # (tensor, kind, width): array of requests, sectors, bytes
+
+
+def _flows(counts: Counts, kernel: Kernel) -> list[Flow]:
+    by_tensor: dict[tuple[str, Kind], list[tuple[int, Any]]] = defaultdict(list)
+    for (tensor, kind, width), counted in counts.items():
+        by_tensor[tensor, kind].append((width, counted))
+    flows = []
+    for (tensor, kind), found in by_tensor.items():
+        widths = [width for width, _ in found]
+        requests, sectors, size = map(float, sum(counted for _, counted in found))
+        whole = kernel.tensors[tensor]
+        flows.append(Flow(tensor, kind, max(widths), min(widths), requests, sectors, size, whole))
+    return flows
+
+
+def _counted(
+    kernel: Kernel, function: llir.Function, sector: int, row_bytes: int, n_rows: int
+) -> tuple[Counts, float]:
+    """(requests, sectors and bytes of all programs, most bytes of rows that a program loads without a branch)."""
+    threads = kernel.num_warps * kernel.warp_size
+    programs, weights = _sample(kernel, sector, row_bytes, n_rows)
+    arguments, roles = [], dict[int, str]()
+    for number, (name, value) in enumerate(kernel.arguments.items(), 1):
+        if name.endswith("_ptr"):
+            roles[number] = name.removesuffix("_ptr")
+            arguments.append(number << _BASE)
+        else:
+            arguments.append(n_rows if name == "n_rows" else value)
+    counts: Counts = defaultdict(lambda: np.zeros(3))
+    loaded: dict[tuple[int, int], float] = defaultdict(float)  # by batch and visit
+    batch = max(1, MOST_THREADS // threads)
+    for start in range(0, len(programs), batch):
+        chosen, weight = programs[start : start + batch], weights[start : start + batch]
+        shape = (len(chosen), kernel.num_warps, kernel.warp_size)
+
+        def count(
+            visit: int,
+            access: Access,
+            address: Value,
+            mask: Value,
+            shape: tuple[int, int, int] = shape,
+            weight: Any = weight,
+            start: int = start,
+        ) -> None:
+            addresses = np.broadcast_to(address, math.prod(shape)).reshape(shape)
+            active = np.broadcast_to(np.asarray(mask) != 0, math.prod(shape)).reshape(shape)
+            # The same instruction may access another tensor in another program.
+            owner = np.where(active, addresses + (1 << (_BASE - 1)) >> _BASE, 0).max(axis=(1, 2))
+            found = counted(addresses, active, access.width, sector)
+            for number in np.unique(owner[owner > 0]).tolist():
+                key = (roles[number], access.kind, access.width)
+                counts[key] += found @ (weight * (owner == number))
+                if access.kind in ("load", "copy") and roles[number] in ROWS:
+                    loaded[start, visit] += float(found[2].max())
+
+        launch = Launch(chosen, kernel.n_programs, threads, kernel.warp_size)
+        trace(function, arguments, launch, count)
+    return counts, max(loaded.values(), default=0.0)
+
+
+def counted(addresses: Any, active: Any, width: int, sector: int) -> Any:
+    """(requests, sectors, bytes) of each program, an array (3, programs), from arrays (programs, warps, lanes)."""
+    requests = active.any(axis=2).sum(axis=1)
+    sectors = _distinct(addresses // sector, active).sum(axis=1)
+    if width > sector or (addresses % sector + width > sector).any():
+        last = (addresses + width - 1) // sector
+        beyond = active & (last != addresses // sector)
+        sectors = sectors + _distinct(last, beyond).sum(axis=1)
+    programs = addresses.shape[0]
+    elements = _distinct(addresses.reshape(programs, -1), active.reshape(programs, -1))
+    return np.stack([requests, sectors, elements * width]).astype(float)
+
+
+def _distinct(numbers: Any, active: Any) -> Any:
+    """How many different numbers there are along the last axis, where ``active``."""
+    ordered = np.sort(np.where(active, numbers, -1), axis=-1)
+    changes = (ordered[..., 1:] != ordered[..., :-1]) & (ordered[..., 1:] >= 0)
+    return changes.sum(axis=-1) + (ordered[..., 0] >= 0)
+
+
+def _sample(kernel: Kernel, sector: int, row_bytes: int, n_rows: int) -> tuple[Any, Any]:
+    """(ids of programs to trace, how many programs each stands for)."""
+    share, n_groups = kernel.share, kernel.n_programs // kernel.share
+    if kernel.turns_over:
+        groups, weights = _looping_groups(kernel, n_groups, sector, row_bytes, n_rows)
+    elif kernel.sections:
+        # Each section is the columns of one vector: equal steps, and the last of them may be shorter.
+        length = n_groups // kernel.sections
+        some, weight = _cycles(length, length - 1, sector)
+        groups = [section * length + group for section in range(kernel.sections) for group in some]
+        weights = weight * kernel.sections
+    else:
+        full = min(n_groups - 1, n_rows // kernel.rows_each)
+        groups, weights = _cycles(n_groups, full, _period(sector, row_bytes * kernel.rows_each))
+    ids = [group * share + rank for group in groups for rank in range(share)]
+    return np.array(ids, np.int64), np.repeat(weights, share)
+
+
+def _cycles(n_groups: int, alike: int, period: int) -> tuple[list[int], list[float]]:
+    """The first ``alike`` groups repeat after ``period``: one cycle of them, and every group that is left."""
+    cycles = alike // period
+    first = list(range(period)) if cycles else []
+    rest = list(range(cycles * period, n_groups))
+    return [*first, *rest], [float(cycles)] * len(first) + [1.0] * len(rest)
+
+
+def _looping_groups(
+    kernel: Kernel, n_groups: int, sector: int, row_bytes: int, n_rows: int
+) -> tuple[list[int], list[float]]:
+    """Groups that loop over tiles of rows: that of the last tile, those before it, and those after it."""
+    block_rows = kernel.turns_over // n_groups
+    n_tiles = -(-n_rows // block_rows)
+    last = (n_tiles - 1) % n_groups
+    longer = range(last)  # they have as many turns as the last tile's group
+    shorter = range(last + 1, n_groups)
+    period = _period(sector, row_bytes * block_rows)
+    groups, weights = [last], [1.0]
+    for same in (longer, shorter):
+        chosen = same[:period]
+        groups += chosen
+        weights += [len(same) / len(chosen)] * len(chosen) if chosen else []
+    return groups, weights
+
+
+def _period(sector: int, step: int) -> int:
+    """After how many steps of that many bytes an address has the same place in its sector."""
+    return sector // math.gcd(sector, step)

@@ -1,0 +1,1 @@
+"""Profilers and what they write."""

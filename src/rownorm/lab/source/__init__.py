@@ -1,0 +1,1 @@
+"""A kernel's source beside its machine code."""

@@ -1,0 +1,315 @@
+"""Compare what ``rownorm analyze`` predicts with what ncu counts and the lab's timing measures. Needs an NVIDIA GPU.
+
+    python tools/analysis_accuracy.py run results/accuracy --docs docs/analysis-accuracy.md
+
+``run`` compiles all kernels in several processes first. Then ncu profiles one call of every case, and every case is
+timed beside the ceiling. ncu.csv and measured.json keep what was measured; ``table`` makes the page from them again.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import msgspec
+
+from rownorm.lab.analyze.records import Analysis, KernelAnalysis, Measured
+from rownorm.lab.cases.case import Case
+from rownorm.lab.cli.tables import markdown
+from rownorm.lab.profile.ncu import KernelRecord, parse
+from rownorm.lab.results.files import write_whole
+from rownorm.lab.texts import duration, percent
+
+ELEMENTS = (
+    1 << 29
+)  # of x: a GiB in bf16, so that hardly any of the output is still in L2 when a kernel ends
+COUNTERS, MEASURED = "ncu.csv", "measured.json"
+SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_"
+METRICS = [
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+    "launch__registers_per_thread",
+    "sm__maximum_warps_per_active_cycle_pct",
+    *(f"{SECTORS}{kind}.sum" for kind in ("ld", "ldgsts", "st")),
+]
+LATE = 0.15  # a predicted time may be off by this much
+READS = 0.05
+
+
+class Planned(NamedTuple):
+    """A case, and the regime that is forced; "" for the plan that a call would get."""
+
+    case: Case
+    regime: str = ""
+
+
+def cases() -> Iterator[Planned]:
+    """Every regime, forward and backward."""
+    for operation in ("rms_norm", "layer_norm"):
+        for cols in (256, 1024, 4096, 8192, 16384, 65536, 131072):
+            yield Planned(_case(operation, "forward", cols))
+        for cols in (256, 1024, 4096, 8192, 65536):
+            yield Planned(_case(operation, "backward", cols))
+    yield Planned(_case("rms_norm", "forward", 65536), "looped")
+    yield Planned(_case("layer_norm", "forward", 65536), "split")
+    yield Planned(_case("rms_norm", "backward", 16384), "looped")
+    yield Planned(_case("rms_norm", "backward", 1000))
+    yield Planned(_case("add_rms_norm", "forward", 4096))
+    yield Planned(_case("add_rms_norm", "backward", 4096))
+
+
+def _case(operation: Any, direction: Any, cols: int) -> Case:
+    return Case(operation=operation, direction=direction, rows=ELEMENTS // cols, cols=cols)
+
+
+def _forced(planned: Planned) -> AbstractContextManager[None]:
+    from rownorm.launch import force
+
+    return force(regime=planned.regime) if planned.regime else nullcontext()
+
+
+@click.group(help=__doc__.splitlines()[0])
+def main() -> None:
+    """The command group."""
+
+
+@main.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--docs", type=click.Path(dir_okay=False, path_type=Path), help="A page to write.")
+@click.option("--workers", default=6, show_default=True, help="Processes that compile.")
+@click.option("--ncu", default="ncu", show_default=True, help="The program.")
+@click.option("--few", type=int, default=0, help="Only so many cases: a trial.")
+def run(folder: Path, docs: Path | None, workers: int, ncu: str, few: int) -> None:
+    """Compile, count, time, and compare."""
+    planned = list(cases())[: few or None]
+    folder.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+
+    def say(what: str) -> None:
+        click.echo(f"{time.monotonic() - began:.0f} s: {what}", err=True)
+
+    say(f"compiling {len(planned)} cases")
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=spawn) as pool:
+        list(pool.map(_call_once, planned))
+    say("counting with ncu")
+    _count(folder / COUNTERS, ncu, len(planned))
+    say("timing")
+    write_whole(folder / MEASURED, msgspec.json.encode([_measured(one) for one in planned]))
+    say("done")
+    _show(folder, docs)
+
+
+@main.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--docs", type=click.Path(dir_okay=False, path_type=Path), help="A page to write.")
+def table(folder: Path, docs: Path | None) -> None:
+    """Compare what ``run`` measured."""
+    _show(folder, docs)
+
+
+@main.command(hidden=True)
+@click.argument("n_cases", type=int)
+def work(n_cases: int) -> None:
+    """What ncu profiles: one call of every case."""
+    import torch
+
+    for planned in list(cases())[:n_cases]:
+        with _forced(planned):
+            call = _prepared(planned.case)
+            call()
+            torch.cuda.synchronize()
+            torch.cuda.profiler.start()
+            call()
+            torch.cuda.synchronize()
+            torch.cuda.profiler.stop()
+        del call
+        torch.cuda.empty_cache()
+
+
+def _prepared(case: Case) -> Any:
+    from rownorm.lab.cases import data
+    from rownorm.lab.providers import all_providers
+
+    [tensors] = data.rotation(case, 1, "cuda")
+    return all_providers()["rownorm"].prepare(case, tensors)
+
+
+def _call_once(planned: Planned) -> None:
+    """Compile for the call and for the analysis; Triton keeps both on disk."""
+    import torch
+
+    with _forced(planned):
+        _prepared(planned.case)()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        _analysis(planned.case)
+
+
+def _count(file: Path, ncu: str, n_cases: int) -> None:
+    command = [
+        ncu,
+        "--csv",
+        "--page",
+        "raw",
+        "--print-units",
+        "base",
+        "--profile-from-start",
+        "off",
+    ]
+    command += ["--kernel-name-base", "function", "-k", "regex:^(forward|backward|column)_"]
+    command += ["--cache-control", "all", "--clock-control", "none", "--metrics", ",".join(METRICS)]
+    command += [sys.executable, __file__, "work", str(n_cases)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    write_whole(file, ran.stdout)
+    if ran.returncode:
+        raise click.ClickException(f"ncu failed: {(ran.stderr or ran.stdout).strip()[-2000:]}")
+
+
+def _analysis(case: Case, ceiling: float | None = None) -> Analysis:
+    from rownorm.lab.analyze.analysis import analyze
+    from rownorm.lab.analyze.compile import compile_case, target_of
+    from rownorm.lab.analyze.roofline import Ceiling
+
+    roof = None if ceiling is None else Ceiling(ceiling, "measured at the same size")
+    return analyze(compile_case(case, target_of("this")), ceiling=roof)
+
+
+def _measured(planned: Planned) -> Analysis:
+    """The analysis with the ceiling that was measured, and the measured time."""
+    from rownorm.lab.analyze.measure import measured
+
+    with _forced(planned):
+        [first] = measured([_analysis(planned.case)])
+        found: Measured | None = first.measured
+        assert found is not None
+        return msgspec.structs.replace(_analysis(planned.case, found.ceiling), measured=found)
+
+
+class Compared(NamedTuple):
+    """One kernel: predicted and counted."""
+
+    analysis: Analysis
+    kernel: KernelAnalysis
+    counted: KernelRecord
+
+
+def _compared(analyses: list[Analysis], counted: list[KernelRecord]) -> list[Compared]:
+    """The kernels of all cases in order, each with its launch."""
+    kernels = [(one, kernel) for one in analyses for kernel in one.kernels]
+    names = [kernel.kernel for _, kernel in kernels]
+    if names != [record.kernel for record in counted]:
+        raise click.ClickException(
+            f"ncu profiled {[record.kernel for record in counted]}; expected {names}"
+        )
+    return [Compared(*pair, record) for pair, record in zip(kernels, counted, strict=True)]
+
+
+def _sectors(kernel: KernelAnalysis, *kinds: str) -> int:
+    return sum(one.sectors for one in kernel.tensors if one.kind in kinds)
+
+
+def _line(one: Compared) -> list[str]:
+    analysis, kernel, counted = one
+    found = counted.metrics.get
+    polls = any(tensor.kind == "poll" for tensor in kernel.tensors)
+    loads = _sectors(kernel, "load", "poll"), found(f"{SECTORS}ld.sum", 0.0)
+    copies = _sectors(kernel, "copy"), found(f"{SECTORS}ldgsts.sum", 0.0)
+    stores = _sectors(kernel, "store"), found(f"{SECTORS}st.sum", 0.0)
+    read, written = found("dram__bytes_read.sum", 0.0), found("dram__bytes_write.sum", 0.0)
+    occupancy = found("sm__maximum_warps_per_active_cycle_pct", 0.0)
+    return [
+        analysis.case.title,
+        analysis.plan.split(":")[0],
+        kernel.kernel,
+        _pair(kernel.memory_read / 1e6, read / 1e6),
+        _pair(kernel.memory_written / 1e6, written / 1e6),
+        _pair(*loads) + (" polls" if polls else ""),
+        _pair(*copies),
+        _pair(*stores),
+        f"{kernel.registers_allocated} / {found('launch__registers_per_thread', 0.0):.0f}",
+        f"{100 * kernel.occupancy:.1f} / {occupancy:.1f}",
+    ]
+
+
+def _pair(predicted: float, counted: float) -> str:
+    text = f"{predicted:,.0f} / {counted:,.0f}"
+    if predicted and counted and round(predicted) != round(counted):
+        text += f" ({100 * (predicted / counted - 1):+.2f}%)"
+    return text
+
+
+def _verdicts(lines: list[Compared], analyses: list[Analysis]) -> list[str]:
+    """What holds and what does not, in words."""
+    big = [one for one in lines if one.kernel.memory_read > 256e6]
+    good = [
+        one
+        for one in big
+        if abs(one.kernel.memory_read / one.counted.metrics["dram__bytes_read.sum"] - 1) <= READS
+    ]
+    timed = [one for one in analyses if one.measured]
+    on_time = [
+        one
+        for one in timed
+        if one.measured and abs(one.predicted_seconds / one.measured.seconds - 1) <= LATE
+    ]
+    return [
+        f"Reads from memory are within {percent(READS)} for {len(good)} of {len(big)} kernels that read more than "
+        "256 MB.",
+        f"Times are within {percent(LATE)} for {len(on_time)} of {len(timed)} cases.",
+    ]
+
+
+def _time_line(one: Analysis) -> list[str]:
+    assert one.measured is not None
+    seconds, ceiling = one.measured.seconds, one.measured.ceiling or 0.0
+    bound = max(one.kernels, key=lambda kernel: kernel.predicted_seconds).bound
+    return [
+        one.case.title,
+        one.plan.split(":")[0],
+        f"{ceiling / 1e9:,.0f}",
+        duration(one.predicted_seconds),
+        duration(seconds),
+        f"{100 * (one.predicted_seconds / seconds - 1):+.1f}%",
+        bound,
+    ]
+
+
+def _show(folder: Path, docs: Path | None) -> None:
+    analyses = msgspec.json.decode((folder / MEASURED).read_bytes(), type=list[Analysis])
+    counted = parse((folder / COUNTERS).read_text())
+    lines = _compared(analyses, counted)
+    first = analyses[0]
+    assert first.measured is not None
+    head = ["case", "regime", "kernel", "MB read", "MB written", "sectors loaded"]
+    head += ["sectors copied", "sectors stored", "registers", "occupancy, %"]
+    times = ["case", "regime", "ceiling, GB/s", "predicted", "measured", "off by", "bound by"]
+    text = "\n\n".join(
+        [
+            "# Predicted and measured",
+            f"`rownorm analyze` on {first.measured.device}, Triton {first.triton}, {len(analyses)} cases. Each cell is "
+            "predicted / counted by ncu. Written by `tools/analysis_accuracy.py`.",
+            "\n".join(f"- {one}" for one in _verdicts(lines, analyses)),
+            "## Counters",
+            markdown(head, [_line(one) for one in lines]),
+            "## Times",
+            "Predicted from the ceiling that was measured at the same size.",
+            markdown(times, [_time_line(one) for one in analyses]),
+        ]
+    )
+    click.echo(text)
+    if docs is not None:
+        write_whole(docs, text + "\n")
+        click.echo(f"wrote {docs}", err=True)
+
+
+if __name__ == "__main__":
+    main()
