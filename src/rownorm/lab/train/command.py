@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TASKS = ("llama", "openfold")
 STAGES = ("baseline", "fused", "rownorm")
 SIZES = ("tiny", "small", "medium")
-PARALLELS = ("ddp", "fsdp")
+PARALLELS = ("ddp", "fsdp", "tensor")
 
 
 @click.command(
@@ -78,7 +78,8 @@ PARALLELS = ("ddp", "fsdp")
 @click.option(
     "--parallel",
     type=click.Choice(PARALLELS),
-    help="Share the batch among the processes that torchrun has started.",
+    help="Share the work among the processes that torchrun has started: the samples (ddp, fsdp), or every layer and "
+    "every sequence (tensor; llama only).",
 )
 def command(
     task: str,
@@ -108,6 +109,7 @@ def command(
 
     from .checkpoint import load, restore, save
     from .parallel import world_of
+    from .tasks import TASKS as tasks
     from .trainer import Trainer
 
     if out is not None:
@@ -118,7 +120,8 @@ def command(
     try:
         checkpoint = None if resume is None else load(resume)
         request = _request(checkpoint, task, stage, size, seed, samples, amp)
-        world = world_of(parallel, device, request.n_samples)
+        config = tasks[request.task].configs[request.size]
+        world = world_of(parallel, device, request.task, config, request.n_samples)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     try:
