@@ -64,7 +64,9 @@ def norms_do_not_communicate() -> None:
         model = _model(stage)
         parallelize(model, mesh)
         local = {n: p.to_local().numel() / p.numel() for n, p in model.named_parameters()}
-        assert all(share == (1 if "norm" in name else 1 / mesh.size()) for name, share in local.items())
+        assert all(
+            share == (1 if "norm" in name else 1 / mesh.size()) for name, share in local.items()
+        )
         with CommDebugMode() as communication:
             model(tokens)
         counts = {str(op).rpartition(".")[2]: n for op, n in communication.comm_counts.items() if n}

@@ -117,7 +117,7 @@ class TensorProcesses(Processes):
 def world_of(
     parallel: Parallel | None, device: str, task: str, config: Any, n_samples: int
 ) -> World:
-    """The processes of this run; ValueError if they were not started, or cannot share the model or n_samples samples."""
+    """The processes of this run; ValueError if there are none, or if they cannot share the model or the samples."""
     n_processes = int(os.environ.get("WORLD_SIZE", "0"))
     if parallel is None:
         if n_processes > 1:

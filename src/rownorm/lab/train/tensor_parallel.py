@@ -13,6 +13,7 @@ have rows of one part alone.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -171,4 +172,4 @@ def _split(value: Any, widths: tuple[int, ...]) -> list[Any]:
         return [{key: parts[i] for key, parts in split.items()} for i in range(len(widths))]
     if isinstance(value, Tensor) and value.ndim:
         return list(value.split(list(widths)))
-    return [value] * len(widths)
+    return [copy.deepcopy(value) for _ in widths]  # the optimizer changes its step in place
