@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -9,11 +10,22 @@ from torch import nn
 
 from .. import nn as rownorm_nn
 from ..ops.checks import DTYPES
+from .blocks import check_block
 from .candidates import LeftAlone, candidate_of, check_instance, torch_forward
-from .forms import SHORT_NAMES
+from .forms import HALVES, SHORT_NAMES
 from .probe import Prober
-from .report import Left, Report, Swapped
-from .swap import TORCH_NORMS, Patched, PatchedForm, is_swapped, patched_class, restore, swap
+from .report import Fused, Left, Report, Swapped
+from .rewrite import rewritten
+from .swap import (
+    TORCH_NORMS,
+    Patched,
+    PatchedBlock,
+    PatchedForm,
+    is_swapped,
+    patched_class,
+    restore,
+    swap,
+)
 
 OUT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -25,9 +37,12 @@ class _Swap(NamedTuple):
     base: type[Patched]
     state: dict[str, Any]
     words: str
+    norms: tuple[str, ...] = ()  # of a block
 
 
-def patch(model: nn.Module, *, out_dtype: torch.dtype | None = None) -> Report:
+def patch(
+    model: nn.Module, *, out_dtype: torch.dtype | None = None, fuse_residuals: bool = False
+) -> Report:
     """Let rownorm compute the norms of a model, in place; returns a report, which can be printed.
 
     ``nn.LayerNorm`` and ``nn.RMSNorm`` are swapped by type. Any other module is probed: it is swapped if exactly one
@@ -38,6 +53,12 @@ def patch(model: nn.Module, *, out_dtype: torch.dtype | None = None) -> Report:
     out_dtype: the dtype of the results of all swapped norms. ``torch.bfloat16`` is for models with fp32 parameters that
     run under ``torch.autocast``: the linear layers that follow need no cast. By default each norm returns the dtype
     that it returned before.
+
+    fuse_residuals: also compute ``h = residual + x`` and the norm of h in one call, in blocks where both are found in
+    the source of ``forward``, right after each other, and a probe of the block proves that nothing else changes. In
+    fp32 the results are those of another order of summation. In 16 bits h keeps its bits, and the norm reads the sum
+    before it is rounded to 16 bits, so results differ by that rounding; proved means that they and the gradients are
+    as near to fp32 as those of the block. A norm with hooks is called by itself.
     """
     _check_model("patch", model)
     if out_dtype is not None and out_dtype not in OUT_DTYPES:
@@ -59,9 +80,28 @@ def patch(model: nn.Module, *, out_dtype: torch.dtype | None = None) -> Report:
         if decided is not None:
             swaps.append(decided)
             swapped.append(Swapped(name, class_name, decided.words))
-    for one in swaps:
-        swap(one.module, one.base, one.state)
-    return Report(type(model).__name__, tuple(swapped), tuple(left))
+    fused: list[Fused] = []
+    unfused: list[Left] = []
+    if fuse_residuals:
+        blocks = _Blocks(model, swaps)
+        swaps += blocks.swaps
+        fused, unfused = blocks.fused, blocks.unfused
+    _apply(swaps)
+    return Report(type(model).__name__, tuple(swapped), tuple(left), tuple(fused), tuple(unfused))
+
+
+def _apply(swaps: list[_Swap]) -> None:
+    """Make all swaps, or none if one is interrupted."""
+    done: list[nn.Module] = []
+    try:
+        for one in swaps:
+            done.append(one.module)
+            swap(one.module, one.base, one.state, one.norms)
+    except BaseException:
+        for module in done:
+            if isinstance(module, Patched):
+                restore(module)
+        raise
 
 
 def unpatch(model: nn.Module) -> int:
@@ -76,9 +116,10 @@ def unpatch(model: nn.Module) -> int:
                 f"rownorm.unpatch: {name} got another class or another forward after it was patched, by fully_shard "
                 "or accelerate's hooks for example. Undo that first; nothing was changed."
             )
+    n_norms = sum(not isinstance(module, PatchedBlock) for _, module in patched)
     for _, module in patched:
         restore(module)
-    return len(patched)
+    return n_norms
 
 
 def _check_model(function: str, model: object) -> None:
@@ -135,3 +176,98 @@ def _words(module: nn.Module, out_dtype: torch.dtype | None) -> str:
     if out_dtype is not None:
         parts.append(f"out_dtype={SHORT_NAMES[out_dtype]}")
     return ", ".join(parts)
+
+
+class _Blocks:
+    """The blocks of a model in which residual adds can be fused with norms that are swapped, or will be."""
+
+    def __init__(self, model: nn.Module, swaps: list[_Swap]) -> None:
+        self.swaps: list[_Swap] = []
+        self.fused: list[Fused] = []
+        self.unfused: list[Left] = []
+        self._norms = {id(one.module): one for one in swaps}
+        self._dtype = _dtype_of(model)
+        self._known: dict[Any, str] = {}  # the objection to a rewritten block, or no words
+        for name, block in model.named_modules():
+            norms = {n: child for n, child in block.named_children() if self._is_ours(child)}
+            if norms:
+                self._decide(name, block, norms)
+
+    def _is_ours(self, module: nn.Module) -> bool:
+        """Whether rownorm computes a norm, after this patch or since an earlier one."""
+        is_norm = isinstance(module, Patched) and not isinstance(module, PatchedBlock)
+        return id(module) in self._norms or is_norm
+
+    def _decide(self, name: str, block: nn.Module, norms: dict[str, nn.Module]) -> None:
+        found: tuple[str, ...] = ()
+        reason = f"no residual add right before it in {type(block).__name__}.forward"
+        try:
+            if isinstance(block, PatchedBlock):
+                raise LeftAlone("its block is patched already; rownorm.unpatch restores it")
+            found = rewritten(type(block), frozenset(norms)).norms
+            if found:
+                self._check(block, norms, found)
+                self.swaps.append(_Swap(block, PatchedBlock, {}, "", found))
+        except LeftAlone as objection:
+            found, reason = (), str(objection)
+        prefix = f"{name}." if name else ""
+        for child, module in norms.items():
+            where, class_name = f"{prefix}{child}", type(module).__name__
+            if child in found:
+                self.fused.append(Fused(where, class_name, self._words(block, module)))
+            else:
+                self.unfused.append(Left(where, class_name, reason))
+
+    def _check(
+        self, block: nn.Module, norms: dict[str, nn.Module], found: tuple[str, ...]
+    ) -> None:
+        """Raise LeftAlone if the block must not be rewritten. Blocks of one class with norms of one form share a probe."""
+        check_instance(block)
+        try:
+            trial = object.__new__(type(block))
+            trial.__class__ = patched_class(PatchedBlock, type(block), found)
+        except TypeError as error:
+            raise LeftAlone(f"the class of its block cannot be changed: {error}") from None
+        width = next((len(vector) for vector in norms[found[0]].parameters()), None)
+        if width is None:
+            raise LeftAlone("the width of the rows of its block cannot be determined")
+        shapes = tuple((n, p.shape, p.dtype, p.device) for n, p in block.named_parameters())
+        forms = tuple(str(self._state(norms[name])) for name in found)
+        key = (type(block), found, shapes, forms)
+        if key not in self._known:
+            self._known[key] = ""
+            try:
+                check_block(block, self._rewriter(block, norms, found), width, self._dtype)
+            except LeftAlone as objection:
+                self._known[key] = str(objection)
+        if self._known[key]:
+            raise LeftAlone(self._known[key])
+
+    def _rewriter(
+        self, block: nn.Module, norms: dict[str, nn.Module], found: tuple[str, ...]
+    ) -> Callable[[nn.Module], None]:
+        """Does to a copy of the block what patch will do to the block."""
+
+        def rewrite(copy: nn.Module) -> None:
+            for name, module in norms.items():
+                if one := self._norms.get(id(module)):
+                    swap(getattr(copy, name), one.base, one.state)
+            swap(copy, PatchedBlock, {}, found)
+
+        return rewrite
+
+    def _state(self, norm: nn.Module) -> dict[str, Any]:
+        """The attributes of a norm that is swapped, or will be."""
+        if one := self._norms.get(id(norm)):
+            return one.state
+        return {n: norm.__dict__.get(n) for n in ("rownorm_form", "out_dtype")}
+
+    def _words(self, block: nn.Module, norm: nn.Module) -> str:
+        one = self._norms.get(id(norm))
+        base = one.base if one is not None else type(norm)
+        form = self._state(norm).get("rownorm_form")
+        center = form.structure.center if form else issubclass(base, rownorm_nn.LayerNorm)
+        words = f"{'add_layer_norm' if center else 'add_rms_norm'} in {type(block).__name__}.forward"
+        if self._dtype in HALVES:
+            words += f", of the sum before it is rounded to {SHORT_NAMES[self._dtype]}"
+        return words
