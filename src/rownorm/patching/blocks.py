@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..ops.checks import DTYPES
 from .candidates import LeftAlone, check_instance, shallow_copy
-from .forms import HALVES
+from .forms import HALVES, SHORT_NAMES
 
 TOLERANCE = 1e-4  # of two orders of summation in fp32, relative to the largest element
 # The error in 16 bits relative to the block's own: of all tensors together, and of each.
@@ -78,10 +78,10 @@ def _check_block(
     rounding = torch.finfo(dtype).eps
     for name, error in after.items():
         if not error <= LARGER_EACH * before[name] + rounding:
-            raise LeftAlone(f"fused, its block is less accurate: {name} in {dtype}")
+            raise LeftAlone(f"fused, its block is less accurate: {name} in {SHORT_NAMES[dtype]}")
     together = [sum(error**2 for error in errors.values()) ** 0.5 for errors in (before, after)]
     if not together[1] <= LARGER_TOGETHER * together[0] + rounding:
-        raise LeftAlone(f"fused, its block is less accurate in {dtype}")
+        raise LeftAlone(f"fused, its block is less accurate in {SHORT_NAMES[dtype]}")
 
 
 def _copy(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
@@ -190,9 +190,7 @@ def _largest_gradient(results: Results) -> float:
 def _errors(results: Results, exact: Results) -> dict[str, float]:
     """The relative error of each tensor, in the root mean square."""
     floor = SMALL * max(_rms(one) for one in exact.values())
-    return {
-        name: _rms(results[name] - one) / max(_rms(one), floor) for name, one in exact.items()
-    }
+    return {name: _rms(results[name] - one) / max(_rms(one), floor) for name, one in exact.items()}
 
 
 def _rms(one: Tensor) -> float:

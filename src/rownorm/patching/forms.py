@@ -88,9 +88,5 @@ class Form(NamedTuple):
 
     def _rounding(self) -> str:
         """``llama`` if 16-bit rows are rounded before the weight; empty for the default."""
-        halves = (
-            options
-            for pair, options in self.keywords.items()
-            if pair[0] in HALVES
-        )
+        halves = (options for pair, options in self.keywords.items() if pair[0] in HALVES)
         return "llama" if any(options["rounding"] == "llama" for options in halves) else ""

@@ -12,10 +12,10 @@ compiling it gives the code that runs.
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import inspect
-import textwrap
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -40,53 +40,67 @@ class Rewritten(NamedTuple):
 
 
 def rewritten(block_class: type[nn.Module], norms: frozenset[str]) -> Rewritten:
-    """The rewritten forward of a class whose attributes ``norms`` are norms. Raises LeftAlone with a reason."""
+    """The rewritten forward of a class whose attributes ``norms`` are norms; the same forward if it has no pattern.
+
+    Raises LeftAlone if there is a pattern that cannot be rewritten.
+    """
     forward: Any = block_class.forward
-    if not isinstance(forward, types.FunctionType):
-        raise LeftAlone("the forward of its block is not a Python function")
-    tree = _tree(forward)
+    inner = inspect.unwrap(forward)
+    if not isinstance(inner, types.FunctionType):
+        return Rewritten(forward, ())
+    try:
+        lines, _ = inspect.findsource(inner)
+        module = ast.parse("".join(lines))
+    except (OSError, TypeError, SyntaxError, IndexError):
+        raise LeftAlone(f"the source of {_name(block_class)} was not found") from None
+    tree = _definition(module, inner.__code__)
+    if tree is None or not _same_code(_code(module, inner.__code__), inner.__code__):
+        raise LeftAlone(f"the source of {_name(block_class)} is not that of the code that runs")
     arguments = tree.args.posonlyargs + tree.args.args
-    if not arguments:
-        raise LeftAlone("the forward of its block has no argument self")
-    found = tuple(_rewrite(tree, arguments[0].arg, norms))
+    found = tuple(_rewrite(tree, arguments[0].arg, norms)) if arguments else ()
     if not found:
         return Rewritten(forward, ())
-    return Rewritten(_function(forward, _code(forward, tree)), found)
+    if inner is not forward:
+        raise LeftAlone(f"{_name(block_class)} has a decorator")
+    return Rewritten(_function(forward, _code(module, forward.__code__)), found)
 
 
-def _tree(forward: types.FunctionType) -> ast.FunctionDef:
-    """The syntax tree of a function. Raises LeftAlone if it is not known to be that of the code that runs."""
-    try:
-        lines, first = inspect.getsourcelines(forward)
-        tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
-    except (OSError, TypeError, SyntaxError, IndexError):
-        raise LeftAlone("the source of its block's forward was not found") from None
-    if not isinstance(tree, ast.FunctionDef) or tree.decorator_list or forward.__closure__:
-        raise LeftAlone("its block's forward is decorated, or uses variables of another function")
-    ast.increment_lineno(tree, first - 1)  # errors show the lines of the original
-    if not _same_code(_code(forward, tree), forward.__code__):
-        raise LeftAlone("the source of its block's forward is not that of the code that runs")
-    return tree
+def _name(block_class: type[nn.Module]) -> str:
+    return f"{block_class.__name__}.forward"
 
 
-def _code(forward: types.FunctionType, tree: ast.FunctionDef) -> types.CodeType:
-    """The code of a function definition, compiled as that of ``forward`` was."""
-    future = forward.__code__.co_flags & _future_flags()
-    module = ast.Module([tree], [])
-    name = forward.__code__.co_filename
-    compiled = compile(module, name, "exec", flags=future, dont_inherit=True)
-    functions = [one for one in compiled.co_consts if isinstance(one, types.CodeType)]
-    return next(code for code in functions if code.co_name == tree.name)
+def _definition(module: ast.Module, code: types.CodeType) -> ast.FunctionDef | None:
+    """The definition that a function was compiled from, by name and line."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            if first == code.co_firstlineno:
+                return node
+    return None
+
+
+def _code(module: ast.Module, code: types.CodeType) -> types.CodeType | None:
+    """The code of the function of the same name and line, compiled with its module, as Python compiles it."""
+    future = code.co_flags & _future_flags()
+    compiled = compile(module, code.co_filename, "exec", flags=future, dont_inherit=True)
+    pending = [compiled]
+    while pending:
+        one = pending.pop()
+        # Lines of the rewritten code are those of the original, so that errors show it.
+        if (one.co_name, one.co_firstlineno) == (code.co_name, code.co_firstlineno):
+            return one
+        pending += [constant for constant in one.co_consts if isinstance(constant, types.CodeType)]
+    return None
 
 
 def _future_flags() -> int:
-    import __future__
-
     return sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 
 
-def _same_code(one: types.CodeType, other: types.CodeType) -> bool:
+def _same_code(one: types.CodeType | None, other: types.CodeType) -> bool:
     """Whether two functions have the same instructions, names and constants."""
+    if one is None:
+        return False
     for field in ("co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars"):
         if getattr(one, field) != getattr(other, field):
             return False
@@ -101,9 +115,17 @@ def _same_code(one: types.CodeType, other: types.CodeType) -> bool:
     )
 
 
-def _function(forward: types.FunctionType, code: types.CodeType) -> Callable[..., Any]:
-    """``forward`` with other code."""
-    made = types.FunctionType(code, forward.__globals__, forward.__name__, forward.__defaults__)
+def _function(forward: types.FunctionType, code: types.CodeType | None) -> Callable[..., Any]:
+    """``forward`` with other code, which has the same variables of outer functions."""
+    if code is None:
+        raise LeftAlone("its rewritten forward was not found")
+    made = types.FunctionType(
+        code,
+        forward.__globals__,
+        forward.__name__,
+        forward.__defaults__,
+        forward.__closure__,
+    )
     made.__kwdefaults__ = forward.__kwdefaults__
     made.__qualname__, made.__module__ = forward.__qualname__, forward.__module__
     made.__doc__, made.__annotations__ = forward.__doc__, forward.__annotations__

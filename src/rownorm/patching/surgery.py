@@ -187,6 +187,7 @@ class _Blocks:
         self.unfused: list[Left] = []
         self._norms = {id(one.module): one for one in swaps}
         self._dtype = _dtype_of(model)
+        self._rewritten: dict[Any, tuple[str, ...] | str] = {}  # the norms, or an objection
         self._known: dict[Any, str] = {}  # the objection to a rewritten block, or no words
         for name, block in model.named_modules():
             norms = {n: child for n, child in block.named_children() if self._is_ours(child)}
@@ -204,7 +205,7 @@ class _Blocks:
         try:
             if isinstance(block, PatchedBlock):
                 raise LeftAlone("its block is patched already; rownorm.unpatch restores it")
-            found = rewritten(type(block), frozenset(norms)).norms
+            found = self._rewritable(type(block), frozenset(norms))
             if found:
                 self._check(block, norms, found)
                 self.swaps.append(_Swap(block, PatchedBlock, {}, "", found))
@@ -218,10 +219,21 @@ class _Blocks:
             else:
                 self.unfused.append(Left(where, class_name, reason))
 
-    def _check(
-        self, block: nn.Module, norms: dict[str, nn.Module], found: tuple[str, ...]
-    ) -> None:
-        """Raise LeftAlone if the block must not be rewritten. Blocks of one class with norms of one form share a probe."""
+    def _rewritable(self, block_class: type[nn.Module], norms: frozenset[str]) -> tuple[str, ...]:
+        """The norms with an add right before them. Raises LeftAlone."""
+        key = (block_class, norms)
+        if key not in self._rewritten:
+            try:
+                self._rewritten[key] = rewritten(block_class, norms).norms
+            except LeftAlone as objection:
+                self._rewritten[key] = str(objection)
+        found = self._rewritten[key]
+        if isinstance(found, str):
+            raise LeftAlone(found)
+        return found
+
+    def _check(self, block: nn.Module, norms: dict[str, nn.Module], found: tuple[str, ...]) -> None:
+        """Raise LeftAlone if the block must not be rewritten. Blocks with the same code and norms share a probe."""
         check_instance(block)
         try:
             trial = object.__new__(type(block))
@@ -267,7 +279,9 @@ class _Blocks:
         base = one.base if one is not None else type(norm)
         form = self._state(norm).get("rownorm_form")
         center = form.structure.center if form else issubclass(base, rownorm_nn.LayerNorm)
-        words = f"{'add_layer_norm' if center else 'add_rms_norm'} in {type(block).__name__}.forward"
+        words = (
+            f"{'add_layer_norm' if center else 'add_rms_norm'} in {type(block).__name__}.forward"
+        )
         if self._dtype in HALVES:
             words += f", of the sum before it is rounded to {SHORT_NAMES[self._dtype]}"
         return words

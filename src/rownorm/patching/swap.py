@@ -64,7 +64,6 @@ class PatchedForm(Patched):
         y = super().forward(*args, **kwargs)
         return y if form.out_dtype is None or y.dtype == torch.float64 else y.to(form.out_dtype)
 
-
     def rownorm_add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor] | None:
         form = self.rownorm_form
         structure = form.structure
@@ -113,13 +112,14 @@ class PatchedBlock(Patched):
     @staticmethod
     def rownorm_add_norm(norm: nn.Module, left: Any, right: Any) -> tuple[Any, Any]:
         """(norm(h), h) of ``h = left + right``, in one call where that is proved and nothing watches the norm."""
-        if _may_fuse(norm, left, right):
-            first = torch.promote_types(left.dtype, right.dtype) == left.dtype
-            x, residual = (right, left) if first else (left, right)
-            if torch.promote_types(left.dtype, right.dtype) == residual.dtype:
-                fused = norm.rownorm_add(x, residual)
-                if fused is not None:
-                    return fused
+        if isinstance(norm, Patched) and _may_fuse(norm, left, right):
+            dtype = torch.promote_types(left.dtype, right.dtype)  # of h
+            if dtype == left.dtype:
+                fused = norm.rownorm_add(right, left)
+            else:
+                fused = norm.rownorm_add(left, right) if dtype == right.dtype else None
+            if fused is not None:
+                return fused
         h = left + right
         return norm(h), h
 
@@ -142,7 +142,7 @@ def patched_class(
     """
     if found := _classes.get((base, original, norms)):
         return found
-    attributes = {
+    attributes: dict[str, Any] = {
         "__module__": original.__module__,  # torch.fx keeps modules of torch.nn whole
         "__qualname__": original.__qualname__,
         "__doc__": original.__doc__,
@@ -179,9 +179,7 @@ def is_swapped(module: nn.Module) -> bool:
     )
 
 
-def _new(
-    base: type[Patched], original: type[nn.Module], norms: tuple[str, ...] = ()
-) -> nn.Module:
+def _new(base: type[Patched], original: type[nn.Module], norms: tuple[str, ...] = ()) -> nn.Module:
     """An empty swapped module, for unpickling."""
     module: nn.Module = object.__new__(patched_class(base, original, norms))
     return module
@@ -194,14 +192,13 @@ def _out_dtype(norm: Any, x: Tensor, residual: Tensor) -> torch.dtype | None:
     return residual.dtype
 
 
-def _may_fuse(norm: nn.Module, left: Any, right: Any) -> bool:
-    """Whether an add and a norm may become one call: tensors of one shape, and a swapped norm without hooks.
+def _may_fuse(norm: Patched, left: Any, right: Any) -> bool:
+    """Whether an add and a norm may become one call: tensors of one shape, and a norm without hooks.
 
     A hook, and a wrapper that replaced the norm's forward, expect a call of the norm alone.
     """
     return (
-        isinstance(norm, Patched)
-        and isinstance(left, Tensor)
+        isinstance(left, Tensor)
         and isinstance(right, Tensor)
         and left.shape == right.shape
         and left.dim() > 0
