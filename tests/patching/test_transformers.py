@@ -83,7 +83,7 @@ def test_bf16_is_as_near_to_fp32_as_the_original(name):
     fused = distances(logits_and_gradients(model, arguments), truth)
     assert fused["logits"] <= 1.25 * before["logits"] + rounding
     assert max(fused.values()) <= 1.25 * max(before.values()) + rounding
-    assert sum(fused.values()) <= 1.1 * sum(before.values())
+    assert sum(fused.values()) <= 1.25 * sum(before.values())
 
 
 @pytest.mark.parametrize("fuse_residuals", [False, True])

@@ -22,8 +22,15 @@ from .forms import HALVES, SHORT_NAMES
 TOLERANCE = 1e-4  # of two orders of summation in fp32, relative to the largest element
 # The error in 16 bits relative to the block's own: of all tensors together, and of each.
 LARGER_TOGETHER, LARGER_EACH = 1.25, 2.0
-SMALL = 0.01  # tensors below this share of the largest gradient are compared with it: they may be sums that cancel
-BATCH, N_TOKENS = 2, 12
+SMALL = (
+    0.01  # a tensor below this share of the largest one is compared with that: its sums may cancel
+)
+MODES = (True, False)  # training and evaluation
+BATCH, N_ELEMENTS = (
+    2,
+    320,
+)  # wide rows are few, because a probe of a large block on a CPU takes long
+N_SAMPLED = 1 << 16
 SEED = 20
 
 # What a forward gave: its results and the gradients of its input and parameters.
@@ -57,24 +64,22 @@ def check_block(
 def _check_block(
     block: nn.Module, rewrite: Callable[[nn.Module], None], width: int, dtype: torch.dtype
 ) -> None:
-    exact: Results = {}
-    for training in (True, False):
-        copy = _copy(block, torch.float32)
-        copy.train(training)
-        exact = _results(copy, width, torch.float32, dtype)
-        rewrite(copy)
-        largest = _largest_gradient(exact)
-        for name, mine in _results(copy, width, torch.float32, dtype).items():
-            scale = max(exact[name].abs().max().item(), SMALL * largest)
-            if not (mine - exact[name]).abs().max().item() <= TOLERANCE * scale:
+    copy = _copy(block, torch.float32)
+    exact = {training: _results(copy, training, width, torch.float32, dtype) for training in MODES}
+    rewrite(copy)
+    for training in MODES:
+        largest = max(_max(one) for one in exact[training].values())
+        for name, mine in _results(copy, training, width, torch.float32, dtype).items():
+            expected = exact[training][name]
+            scale = max(_max(expected), SMALL * largest)
+            if not _max(mine - expected) <= TOLERANCE * scale:
                 raise LeftAlone(f"fused, its block computes something else: {name} in fp32")
     if dtype not in HALVES:
         return
     copy = _copy(block, None)
-    copy.eval()
-    before = _errors(_results(copy, width, dtype, dtype), exact)
+    before = _errors(_results(copy, False, width, dtype, dtype), exact[False])
     rewrite(copy)
-    after = _errors(_results(copy, width, dtype, dtype), exact)
+    after = _errors(_results(copy, False, width, dtype, dtype), exact[False])
     rounding = torch.finfo(dtype).eps
     for name, error in after.items():
         if not error <= LARGER_EACH * before[name] + rounding:
@@ -124,8 +129,11 @@ def _copy(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
     return copied(module)
 
 
-def _results(block: nn.Module, width: int, dtype: torch.dtype, drawn: torch.dtype) -> Results:
+def _results(
+    block: nn.Module, training: bool, width: int, dtype: torch.dtype, drawn: torch.dtype
+) -> Results:
     """Results and gradients for rows of ``dtype``, always of the same values: those that ``drawn`` can have."""
+    block.train(training)
     generator = torch.Generator().manual_seed(SEED)
     device = next(block.parameters()).device
 
@@ -133,8 +141,9 @@ def _results(block: nn.Module, width: int, dtype: torch.dtype, drawn: torch.dtyp
         values = torch.randn(shape, generator=generator, device="cpu")
         return values.to(drawn).to(device, dtype)
 
-    rows = draw(BATCH, N_TOKENS, width).requires_grad_()
-    arguments = _arguments(block, dtype, device)
+    n_tokens = 2 + N_ELEMENTS // width
+    rows = draw(BATCH, n_tokens, width).requires_grad_()
+    arguments = _arguments(block, n_tokens, dtype, device)
     torch.manual_seed(SEED)  # dropout
     with torch.enable_grad():
         returned = tree_leaves(type(block).forward(block, rows, **arguments))
@@ -149,48 +158,53 @@ def _results(block: nn.Module, width: int, dtype: torch.dtype, drawn: torch.dtyp
             allow_unused=True,
         )
     named = zip(["its input", *parameters], gradients, strict=True)
-    found = {f"result {i}": one.detach().float() for i, one in enumerate(results)}
-    return found | {f"gradient of {name}": g.float() for name, g in named if g is not None}
+    found = {f"result {i}": _sample(one) for i, one in enumerate(results)}
+    return found | {f"gradient of {name}": _sample(g) for name, g in named if g is not None}
 
 
-def _arguments(block: nn.Module, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+def _sample(one: Tensor) -> Tensor:
+    """The elements of a tensor, or some of them all over a large one, so that the results of a block need no memory."""
+    step = one.numel() // N_SAMPLED | 1  # odd: not always the same columns
+    return one.detach().flatten()[::step].float()
+
+
+def _arguments(
+    block: nn.Module, n_tokens: int, dtype: torch.dtype, device: torch.device
+) -> dict[str, Any]:
     """The arguments of a block's forward after the first one: rotary tables, and defaults. Raises LeftAlone."""
     arguments: dict[str, Any] = {}
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     for parameter in list(inspect.signature(type(block).forward).parameters.values())[2:]:
         if parameter.name == "position_embeddings":
-            arguments[parameter.name] = _rotary_tables(block, dtype, device)
+            arguments[parameter.name] = _rotary_tables(block, n_tokens, dtype, device)
         elif parameter.default is inspect.Parameter.empty and parameter.kind not in variable:
             raise LeftAlone(f"a probe of its block cannot make the argument {parameter.name}")
     return arguments
 
 
 def _rotary_tables(
-    block: nn.Module, dtype: torch.dtype, device: torch.device
+    block: nn.Module, n_tokens: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """cos and sin of some angles, (batch, n_tokens, head_dim), as the models of transformers pass them to blocks."""
     sizes = (getattr(module, "head_dim", None) for module in block.modules())
     head_dim = next((size for size in sizes if type(size) is int), None)
     if head_dim is None:
         raise LeftAlone("a probe of its block cannot make the argument position_embeddings")
-    angles = torch.arange(N_TOKENS, device=device)[:, None] * torch.linspace(
+    angles = torch.arange(n_tokens, device=device)[:, None] * torch.linspace(
         1, 0.1, head_dim // 2, device=device
     )
     both = torch.cat((angles, angles), -1).expand(BATCH, -1, -1)
     return both.cos().to(dtype), both.sin().to(dtype)
 
 
-def _largest_gradient(results: Results) -> float:
-    return max(
-        (one.abs().max().item() for name, one in results.items() if name.startswith("gradient")),
-        default=0.0,
-    )
-
-
 def _errors(results: Results, exact: Results) -> dict[str, float]:
     """The relative error of each tensor, in the root mean square."""
     floor = SMALL * max(_rms(one) for one in exact.values())
     return {name: _rms(results[name] - one) / max(_rms(one), floor) for name, one in exact.items()}
+
+
+def _max(one: Tensor) -> float:
+    return one.abs().max().item()
 
 
 def _rms(one: Tensor) -> float:

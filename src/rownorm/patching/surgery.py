@@ -21,6 +21,7 @@ from .swap import (
     Patched,
     PatchedBlock,
     PatchedForm,
+    has_other_forward,
     is_swapped,
     patched_class,
     restore,
@@ -111,7 +112,7 @@ def unpatch(model: nn.Module) -> int:
         (name, module) for name, module in model.named_modules() if isinstance(module, Patched)
     ]
     for name, module in patched:
-        if not is_swapped(module) or "forward" in module.__dict__:
+        if not is_swapped(module) or has_other_forward(module):
             raise RuntimeError(
                 f"rownorm.unpatch: {name} got another class or another forward after it was patched, by fully_shard "
                 "or accelerate's hooks for example. Undo that first; nothing was changed."

@@ -166,8 +166,8 @@ def swap(
 
 
 def restore(module: Patched) -> None:
-    """Undo ``swap``."""
-    for name in ("rownorm_form", "out_dtype"):
+    """Undo ``swap``. A forward on the instance must be its own (``has_other_forward``) and goes with the class."""
+    for name in ("rownorm_form", "out_dtype", "forward"):
         module.__dict__.pop(name, None)
     module.__class__ = module.rownorm_original  # type: ignore[assignment]
 
@@ -177,6 +177,16 @@ def is_swapped(module: nn.Module) -> bool:
     return isinstance(module, Patched) and type(module) is patched_class(
         module.rownorm_base, module.rownorm_original, module.rownorm_norms
     )
+
+
+def has_other_forward(module: nn.Module) -> bool:
+    """Whether a forward on the instance replaces that of its class. accelerate leaves the class's own there."""
+    forward = module.__dict__.get("forward")
+    is_own = (
+        getattr(forward, "__self__", None) is module
+        and getattr(forward, "__func__", None) is type(module).forward
+    )
+    return forward is not None and not is_own
 
 
 def _new(base: type[Patched], original: type[nn.Module], norms: tuple[str, ...] = ()) -> nn.Module:
