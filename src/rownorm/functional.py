@@ -10,6 +10,8 @@ from torch import Tensor
 from . import ops
 from .ops.fast_path import default_device_is_set, disable_function_modes
 
+_FP32_EPS, _FP64_EPS = (torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64))
+
 
 def layer_norm(
     input: Tensor,
@@ -57,7 +59,7 @@ def rms_norm(
 
 def default_rms_eps(dtype: torch.dtype) -> float:
     """torch's default for RMSNorm: the machine epsilon of the dtype its statistics are computed in."""
-    return torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
+    return _FP64_EPS if dtype == torch.float64 else _FP32_EPS
 
 
 def _as_rows(

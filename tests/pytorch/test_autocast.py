@@ -108,6 +108,9 @@ def test_options_under_autocast(center, dtype):
     expected = program._replace(out_dtype=torch.float32, rounding="once") if is_cast else program
     assert autocast_program(dtype, program) == expected
     assert autocast_program(torch.float32, program) == program
+    # A plain tuple of the same options is equal to the program, also in a cache.
+    assert isinstance(autocast_program(torch.float64, tuple(program)), Program)
+    assert isinstance(autocast_program(torch.float64, program), Program)
     explicit = program._replace(out_dtype=torch.bfloat16)
     assert autocast_program(dtype, explicit) == explicit
 

@@ -1,5 +1,6 @@
 """CUDA graphs, streams, threads and determinism. Graphs of every regime: ``launch/test_cuda_graphs.py``."""
 
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -46,6 +47,7 @@ def test_graph_capture(case, device):
 def test_make_graphed_callables(case, device):
     tensors = case.tensors(device, rows=(33,), cols=1000, requires_grad=True)
     samples = tuple(t.detach().clone().requires_grad_() for t in tensors.values())
+    gc.collect()  # a graph of an earlier test that is collected during the capture would end it
     graphed = torch.cuda.make_graphed_callables(case.positional, samples)
     actual = graphed(*tensors.values())
     expected = case(**tensors)

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..program import Program
 
 HALVES = (torch.float16, torch.bfloat16)
+_OUT_DTYPE = Program._fields.index("out_dtype")
 # By ``Program.center``: whether torch casts the rows of this norm.
 IS_CAST = {
     center: torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{norm}", "AutocastCUDA")
@@ -25,15 +26,19 @@ IS_CAST = {
 
 def autocast_options(x: Tensor, options: tuple[Any, ...]) -> tuple[Any, ...]:
     """The options of a call on x, as autocast changes them. options: a Program, or its fields in a plain tuple."""
-    if x.is_cuda and torch.is_autocast_enabled("cuda"):
+    if options[_OUT_DTYPE] is None and x.is_cuda and torch.is_autocast_enabled("cuda"):
         return autocast_program(x.dtype, options)
     return options
 
 
 @functools.lru_cache
-def autocast_program(x_dtype: torch.dtype, options: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The options for rows of this dtype where autocast is enabled. Rows that are cast to fp32 are rounded once."""
+def autocast_program(x_dtype: torch.dtype, options: tuple[Any, ...]) -> Program:
+    """The program for rows of this dtype where autocast is enabled. Rows that are cast to fp32 are rounded once.
+
+    options: a Program, or its fields in a plain tuple. They are equal and share an entry of the cache, so the result is
+    a Program for both.
+    """
     program = Program(*options)
     if program.out_dtype is not None or x_dtype not in HALVES or not IS_CAST[program.center]:
-        return options
+        return program
     return program._replace(out_dtype=torch.float32, rounding="once")

@@ -1,9 +1,10 @@
 """The key of a prepared call: everything that its checks, its plan and its compiled kernels depend on.
 
-``FIELDS`` is the only description of what a key says about a tensor. The Python functions are generated from it, as
-``NamedTuple`` generates its methods, because a loop over the fields at every call would be slower. The C extension
-reads the same tuple (``use_key_fields`` in launch/native/eager.c) and builds equal keys. A field of an existing kind is
-added here alone.
+``FIELDS`` is the only description of what a key says about a tensor. The functions are generated from it, as
+``NamedTuple`` generates its methods, because a loop over the fields at every call would be slower. The C extension has
+no description of its own: its key (``put_input`` in launch/native/eager.c) is everything that DLPack says about a
+tensor, and it asks for a prepared call by this key the first time. A field that DLPack does not know needs a place in
+that key too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor
 
 INPUTS = ("x", "residual", "pre_bias", "weight", "bias")
 
-# Python's expression for a field of the tensor {t} at {address}. FieldKind in eager.c has the same kinds.
+# The expression for a field of the tensor {t} at {address}.
 EXPRESSIONS = {
     "attribute": "{t}.{name}",
     "method": "{t}.{name}()",

@@ -10,14 +10,17 @@ Where kernels are started in C, the usual call is done in C too (launch/native/e
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
 from ..program import Program
 from ..reference import BackwardInputs
-from . import call_key, cpu_native, execute, library
+from . import cpu_native, execute, library
+from .autocast import autocast_options
 from .autograd import (
     BackwardFunction,
     SingleLevelFunction,
@@ -28,8 +31,13 @@ from .autograd import (
 )
 from .fast_path import (
     BACKWARD_CONDITIONS,
+    FORWARD_CONDITIONS,
     can_skip_dispatcher,
     can_skip_dispatcher_in_backward,
+    default_device_is_set,
+    disable_function_modes,
+    has_function_modes,
+    is_autocast_enabled,
     is_profiler_enabled,
     profiled,
     saved_tensors_hooks,
@@ -109,6 +117,14 @@ def _apply(ctx, dy, dh=None):  # type: ignore[no-untyped-def]
 _EagerNorm._backward_cls.apply = _apply  # type: ignore[attr-defined]
 
 eager_norm = _EagerNorm.apply  # type: ignore[attr-defined]
+
+
+def _not_in_c(*_: Any) -> Any:
+    return NotImplemented
+
+
+# ``norms._norm`` in C for the usual call on a GPU; NotImplemented for every other call, and until a kernel was needed.
+norm_in_c: Callable[..., Any] = _not_in_c
 # The Python functions, which the C functions of _install_native replace and fall back to.
 _forward, _backward = _EagerNorm.forward, _EagerNorm.backward
 
@@ -172,20 +188,32 @@ def _install_native(launch: Any) -> None:
         x_and_residual = (0 if needs[0] else -1, 0 if needs[1] else -1) if is_shared else (0, 1)
         return native.reordered(call, (*x_and_residual, 2, 3, 4, -1))
 
+    def find_forward(inputs: Any, options: Any, want_statistics: bool) -> Any:
+        """The prepared call of the extension for these inputs; None where there is none."""
+        call, _ = execute.find_forward(inputs, options, want_statistics)
+        return call if native.is_native(call) else None
+
     module.use(
-        forward_calls=execute._forward_calls,
+        find_forward=find_forward,
         forward_in_python=_forward,
         backward_in_python=_EagerNorm.backward,
+        record_forward=eager_norm,
         record_backward=_apply,
+        is_grad_enabled=torch.is_grad_enabled,
+        is_autocast_enabled=is_autocast_enabled,
+        autocast_options=autocast_options,
         is_profiler_enabled=is_profiler_enabled,
         find_backward=find_backward,
+        forward_conditions=FORWARD_CONDITIONS,
         backward_conditions=BACKWARD_CONDITIONS,
+        has_function_modes=has_function_modes,
+        default_device_is_set=default_device_is_set,
+        disable_function_modes=disable_function_modes,
         forward_ad=forward_ad,
         saved_tensors_hooks=saved_tensors_hooks,
     )
-    module.use_key_fields(call_key.FIELDS)
-    global _backward
-    _backward = module.unrecorded_backward
+    global _backward, norm_in_c
+    _backward, norm_in_c = module.unrecorded_backward, module.norm
     _EagerNorm.forward = module.forward  # type: ignore[method-assign]
     _EagerNorm._backward_cls.apply = module.apply  # type: ignore[attr-defined]
 

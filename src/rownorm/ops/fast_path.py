@@ -26,11 +26,11 @@ def _assume_active(*_: object) -> bool:
 
 _PLAIN = frozenset((Tensor, Parameter))
 # Any other tracer shows as a mode or as a tensor subclass.
-_is_traced = torch.compiler.is_dynamo_compiling
+is_traced = torch.compiler.is_dynamo_compiling
 _is_grad_enabled = torch.is_grad_enabled
 _dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", _assume_active)
 # False where function modes are disabled, even if there are some.
-_function_modes = getattr(torch._C, "_is_torch_function_mode_enabled", _assume_active)
+has_function_modes = getattr(torch._C, "_is_torch_function_mode_enabled", _assume_active)
 _transforms = getattr(torch._C, "_are_functorch_transforms_active", _assume_active)
 _jit_trace = getattr(torch._C, "_is_tracing", _assume_active)
 is_autocast_enabled = torch._C._is_any_autocast_enabled
@@ -57,9 +57,9 @@ def can_skip_dispatcher(
 ) -> bool:
     """Whether these are plain tensors and nothing that intercepts operators is active."""
     return not (
-        _is_traced()
+        is_traced()
         or _dispatch_modes()
-        or _function_modes()
+        or has_function_modes()
         or _transforms()
         or _jit_trace()
         or forward_ad._current_level >= 0
@@ -75,10 +75,10 @@ def can_skip_dispatcher(
 def can_skip_dispatcher_in_backward(dy: Tensor, dh: Tensor | None) -> bool:
     """The same for incoming gradients, where no second derivative is wanted."""
     return not (
-        _is_traced()
+        is_traced()
         or _is_grad_enabled()
         or _dispatch_modes()
-        or _function_modes()
+        or has_function_modes()
         or _transforms()
         or forward_ad._current_level >= 0
         or type(dy) is not Tensor
@@ -87,19 +87,15 @@ def can_skip_dispatcher_in_backward(dy: Tensor, dh: Tensor | None) -> bool:
     )
 
 
-# Its conditions that need no argument, in its order, for the C extension.
-BACKWARD_CONDITIONS = (
-    _is_traced,
-    _is_grad_enabled,
-    _dispatch_modes,
-    _function_modes,
-    _transforms,
-)
+# Their conditions that need no argument, for the C extension, which a tracer never runs. It asks for function modes by
+# itself. ``norms._norm`` records a call where a profiler is on.
+FORWARD_CONDITIONS = (_dispatch_modes, _transforms, _jit_trace, is_profiler_enabled)
+BACKWARD_CONDITIONS = (_is_grad_enabled, _dispatch_modes, has_function_modes, _transforms)
 
 
 def default_device_is_set() -> bool:
     """Whether ``torch.set_default_device`` or ``with torch.device(...)`` is in effect, and no other function mode."""
-    if not _function_modes():
+    if not has_function_modes():
         return False
     modes = range(torch._C._len_torch_function_stack())
     return all(type(torch._C._get_function_stack_at(i)) is DeviceContext for i in modes)

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from ..program import Program
-from . import execute, library
+from . import eager, execute, library
 from .autocast import autocast_options
 from .autograd import needs_gradient
 from .checks import check
-from .eager import eager_norm
 from .fast_path import (
     can_skip_dispatcher,
     default_device_is_set,
     disable_function_modes,
     is_autocast_enabled,
     is_profiler_enabled,
+    is_traced,
     profiled,
 )
 
@@ -137,6 +137,10 @@ def _norm(
 
     options: the fields of a Program in a plain tuple. A Program costs more to build, so the fast path has none.
     """
+    if not is_traced():
+        result = eager.norm_in_c(x, residual, pre_bias, weight, bias, options)
+        if result is not NotImplemented:
+            return result
     if can_skip_dispatcher(x, residual, pre_bias, weight, bias):
         if is_autocast_enabled():
             options = autocast_options(x, options)
@@ -167,7 +171,7 @@ def _direct(
 ) -> Any:
     """As ``_norm``, without the dispatcher."""
     if needs_gradient(x, residual, pre_bias, weight, bias):
-        return eager_norm(x, residual, pre_bias, weight, bias, options)
+        return eager.eager_norm(x, residual, pre_bias, weight, bias, options)
     inputs = (x, residual, pre_bias, weight, bias)
     outputs = execute.forward_in_c(inputs, options, False) if x.is_cpu else None
     if outputs is None:

@@ -1,91 +1,94 @@
-"""The key of a call has one description, and C and Python build equal keys from it."""
+"""The key of a call in C tells apart whatever the key of ops/call_key.py tells apart."""
+
+import itertools
 
 import pytest
 import torch
 
 import rownorm
 from rownorm.ops import call_key, execute
-from rownorm.ops.call_key import EXPRESSIONS, FIELDS, Field
 from support.fake_driver import needs_compiler, needs_interpreter
 
 pytestmark = needs_compiler
 
-OPTIONS = (True, 1e-5, 0.0, None, "once")
-ADDED = (*FIELDS, Field("attribute", "requires_grad"), Field("method", "dim"))
+OPTIONS = (True, 1e-5, 0.0, None, "once", None)
 
 
 @pytest.fixture
 def module(driver):
-    driver.module.use_key_fields(FIELDS)
-    yield driver.module
-    driver.module.use_key_fields(FIELDS)
+    return driver.module
 
 
-def python_key(inputs, fields=FIELDS, want_statistics=True):
-    _, forward_key = call_key.key_functions(fields)
+def python_key(inputs, want_statistics=True):
     addresses = [None if t is None else t.data_ptr() for t in inputs]
-    return forward_key(inputs, addresses, OPTIONS, want_statistics)
+    return call_key.forward_key(inputs, addresses, OPTIONS, want_statistics)
 
 
 def inputs_of(x, residual=None, pre_bias=None, weight=None, bias=None):
     return x, residual, pre_bias, weight, bias
 
 
-INPUTS = {
-    "plain": lambda x, w: inputs_of(x),
-    "weight": lambda x, w: inputs_of(x, weight=w),
-    "all": lambda x, w: inputs_of(x, x.bfloat16(), w.double(), w, w),
-    "strided": lambda x, w: inputs_of(x[:, ::2], weight=w.repeat(2)[::2]),
-    "transposed": lambda x, w: inputs_of(x.t(), x.t()),
-    "expanded": lambda x, w: inputs_of(x[:1].expand(4, 8), bias=w[:1].expand(8)),
-    "misaligned": lambda x, w: inputs_of(x.flatten()[1:17].view(2, 8), weight=w[1:]),
-}
+def variety():
+    """Inputs that differ in one property at a time: presence, shape, strides, dtype, alignment."""
+    x, w = torch.randn(4, 8), torch.randn(16)
+    flat = torch.randn(64)
+    yield inputs_of(x)
+    yield inputs_of(x, weight=w[:8])
+    yield inputs_of(x, bias=w[:8])
+    yield inputs_of(x, pre_bias=w[:8])
+    yield inputs_of(x, x)
+    yield inputs_of(x, x.bfloat16())
+    yield inputs_of(x, x.half())
+    yield inputs_of(x.bfloat16())
+    yield inputs_of(x.half())
+    yield inputs_of(x.double())
+    yield inputs_of(x[:, ::2])
+    yield inputs_of(x[:, :4])
+    yield inputs_of(x.t())
+    yield inputs_of(x[None])
+    yield inputs_of(x[:1].expand(4, 8))
+    yield inputs_of(x, weight=w[::2])
+    yield inputs_of(x, weight=w[:1].expand(8))
+    for start in range(4):
+        yield inputs_of(flat[start : start + 16].view(2, 8))
+        yield inputs_of(x, weight=w[start : start + 8])
 
 
-@pytest.mark.parametrize("want_statistics", [False, True])
-@pytest.mark.parametrize("which", INPUTS)
-def test_c_and_python_build_equal_keys(which, want_statistics, module):
-    inputs = INPUTS[which](torch.randn(4, 8), torch.randn(8))
-    key = python_key(inputs, want_statistics=want_statistics)
-    assert module.forward_key(*inputs, OPTIONS, want_statistics) == key
-    addresses = [None if t is None else t.data_ptr() for t in inputs]
-    assert execute.forward_key(inputs, addresses, OPTIONS, want_statistics) == key
+def test_calls_that_differ_for_python_differ_in_c(module):
+    calls = [(inputs, wanted) for inputs in variety() for wanted in (False, True)]
+    c_keys = [module.forward_key(*inputs, wanted) for inputs, wanted in calls]
+    python_keys = [python_key(*call) for call in calls]
+    assert None not in c_keys
+    for one, other in itertools.combinations(range(len(calls)), 2):
+        if python_keys[one] != python_keys[other]:
+            assert c_keys[one] != c_keys[other], (calls[one], calls[other])
 
 
-def test_a_field_added_to_the_description_is_in_both_keys(module):
-    module.use_key_fields(ADDED)
-    inputs = inputs_of(torch.randn(4, 8), weight=torch.randn(8, requires_grad=True))
-    key = module.forward_key(*inputs, OPTIONS, True)
-    assert key == python_key(inputs, ADDED)
-    n_added = len(ADDED) - len(FIELDS)
-    assert key[2 + len(FIELDS) :][:n_added] == (False, 2)  # of x
-    assert key[-2][len(FIELDS) :] == (True, 1)  # of weight
-    other = inputs_of(inputs[0], weight=inputs[3].detach())
-    assert module.forward_key(*other, OPTIONS, True) != key
-    module.use_key_fields(FIELDS)
-    assert module.forward_key(*other, OPTIONS, True) == module.forward_key(*inputs, OPTIONS, True)
+def test_equal_tensors_at_other_addresses_have_equal_keys(module):
+    keys = {
+        module.forward_key(*inputs_of(torch.randn(4, 8), weight=torch.randn(8)), True)
+        for _ in range(5)
+    }
+    assert len(keys) == 1
+
+
+def test_python_looks_at_unusual_tensors(module):
+    assert module.forward_key(*inputs_of(torch.empty(0, 8)), True) is None
+    assert module.forward_key(*inputs_of(torch.randn(*[1] * 8, 8)), True) is None  # 9 dimensions
+    with pytest.raises((RuntimeError, BufferError)):
+        module.forward_key(*inputs_of(torch.randn(4, 8).to_mkldnn()), True)
 
 
 @needs_interpreter
-@pytest.mark.parametrize("in_both", [True, False])
-def test_an_added_field_keeps_the_usual_call_in_c(in_both, eager_in_c, monkeypatch):
-    """With a field that only Python has, C finds no call, and every call is Python's."""
-    _, forward_key = call_key.key_functions(ADDED)
-    monkeypatch.setattr(execute, "forward_key", forward_key)
-    eager_in_c.module.use_key_fields(ADDED if in_both else FIELDS)
+def test_a_call_is_asked_for_once(eager_in_c, monkeypatch):
+    asked = []
+    find = execute.find_forward
+    monkeypatch.setattr(execute, "find_forward", lambda *a: asked.append(a) or find(*a))
     x = torch.randn(2, 8, requires_grad=True)
     for _ in range(3):
         rownorm.rms_norm(x)
-    assert eager_in_c.in_python == ["forward"] * (1 if in_both else 3)
-    eager_in_c.module.use_key_fields(FIELDS)
-
-
-def test_c_knows_every_kind_of_field_and_no_other(module):
-    for kind in EXPRESSIONS:
-        module.use_key_fields((Field(kind, "dim"),))
-    with pytest.raises(ValueError, match="unknown kind 'storage'"):
-        module.use_key_fields((*FIELDS, Field("storage", "dim")))
-    with pytest.raises(AttributeError, match="no_such_method"):
-        module.use_key_fields((Field("method", "no_such_method"),))
-    with pytest.raises(ValueError, match="at most"):
-        module.use_key_fields(FIELDS * 3)
+        rownorm.rms_norm(x.detach())
+    assert len(asked) == 2  # with and without statistics
+    execute._forget()
+    rownorm.rms_norm(x)
+    assert len(asked) == 3

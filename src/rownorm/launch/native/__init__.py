@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from triton import knobs
 
 from ... import extension
@@ -48,7 +49,8 @@ def build() -> Any:
     from triton.backends import nvidia  # imported here because a Triton for other GPUs may lack it
 
     here = Path(__file__).parent
-    include = [str(Path(nvidia.__path__[0], "include"))]
+    torchs = Path(torch.__path__[0], "include")  # for DLPack's header
+    include = [str(Path(nvidia.__path__[0], "include")), str(torchs)]
     return extension.build("rownorm_native", [here / name for name in SOURCES], include=include)
 
 
@@ -84,7 +86,7 @@ def reason() -> str:
 
 
 def forget() -> None:
-    """Find every backward call again, because plans may have changed."""
+    """Find every call again, because plans may have changed."""
     module = load()
     if module is not None:
         module.forget()
@@ -96,12 +98,11 @@ def connect(module: Any, launch_kernel: int, error_string: int, current_context:
         runtime=knobs.runtime,
         current_stream=getattr(torch._C, "_cuda_getCurrentRawStream", None),
         current_device=getattr(torch._C, "_cuda_getDevice", None),
-        data_ptr=Tensor.data_ptr,
-        is_contiguous=Tensor.is_contiguous,
-        stride=Tensor.stride,
         is_neg=Tensor.is_neg,
         tensor_type=Tensor,
+        parameter_type=Parameter,
     )
+    module.use_dlpack(Tensor.__dlpack_c_exchange_api__)  # type: ignore[attr-defined]
     module.use_driver(launch_kernel, error_string, current_context)
 
 

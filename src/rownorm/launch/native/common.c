@@ -12,11 +12,12 @@
      - A function that answers a question returns 1 (yes), 0 (no) or -1 (an error, with an exception). A function that
        only does something returns 0, or -1 with an exception.
 
-   Nothing of torch or of the CUDA driver is linked. Python passes their functions to ``use`` and ``use_driver``
-   (module.c). A tensor argument that is None has the address 0. */
+   Nothing of torch or of the CUDA driver is linked. Python passes their functions to ``use``, ``use_driver`` and
+   ``use_dlpack`` (module.c). A tensor argument that is None has the address 0. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <ATen/dlpack.h>
 #include <cuda.h>
 #include <stdint.h>
 
@@ -24,7 +25,8 @@ enum {
     MAX_TENSORS = 32,         /* of one prepared call: inputs, allocated and fixed tensors */
     MAX_PARAMETERS = 48,      /* of one kernel */
     MAX_RETURNED = 8,         /* tensors that one prepared call returns */
-    MAX_KEY_FIELDS = 16,      /* of one tensor in a cache key */
+    MAX_DIMENSIONS = 8,       /* of a tensor in a cache key */
+    MAX_PREPARED_CALLS = 4096, /* with the same options; when there are more, all of them are dropped */
     MAX_BACKWARD_CALLS = 4,   /* that one forward call remembers */
 };
 
@@ -35,33 +37,40 @@ typedef CUresult (*CurrentContext)(CUcontext *);
 static LaunchKernel launch_kernel;
 static ErrorString error_string;
 static CurrentContext current_context;
+static const DLPackExchangeAPI *dlpack; /* torch's: reads a tensor without a call of Python */
 
 /* Objects that ``use`` receives, by name: for launching, for tensors, for the autograd function of ops/eager.py. */
 static PyObject *runtime, *current_stream, *current_device;
-static PyObject *data_ptr, *is_contiguous, *stride, *is_neg, *tensor_type;
-static PyObject *forward_calls, *forward_in_python, *backward_in_python, *find_backward;
-static PyObject *backward_conditions, *forward_ad, *saved_tensors_hooks, *is_profiler_enabled, *record_backward;
+static PyObject *is_neg, *tensor_type, *parameter_type;
+static PyObject *find_forward_in_python, *forward_in_python, *backward_in_python, *find_backward, *record_forward;
+static PyObject *is_grad_enabled, *is_autocast_enabled, *autocast_options, *is_profiler_enabled, *record_backward;
+static PyObject *forward_conditions, *backward_conditions, *forward_ad, *saved_tensors_hooks;
+static PyObject *has_function_modes, *default_device_is_set, *disable_function_modes;
 
 static const struct { const char *name; PyObject **object; } SETTINGS[] = {
     {"runtime", &runtime}, {"current_stream", &current_stream}, {"current_device", &current_device},
-    {"data_ptr", &data_ptr}, {"is_contiguous", &is_contiguous}, {"stride", &stride},
-    {"is_neg", &is_neg}, {"tensor_type", &tensor_type},
-    {"forward_calls", &forward_calls}, {"forward_in_python", &forward_in_python},
+    {"is_neg", &is_neg}, {"tensor_type", &tensor_type}, {"parameter_type", &parameter_type},
+    {"find_forward", &find_forward_in_python}, {"forward_in_python", &forward_in_python},
     {"backward_in_python", &backward_in_python}, {"find_backward", &find_backward},
-    {"backward_conditions", &backward_conditions}, {"forward_ad", &forward_ad},
-    {"saved_tensors_hooks", &saved_tensors_hooks}, {"is_profiler_enabled", &is_profiler_enabled},
-    {"record_backward", &record_backward},
+    {"record_forward", &record_forward}, {"record_backward", &record_backward},
+    {"is_grad_enabled", &is_grad_enabled}, {"is_autocast_enabled", &is_autocast_enabled},
+    {"autocast_options", &autocast_options}, {"is_profiler_enabled", &is_profiler_enabled},
+    {"forward_conditions", &forward_conditions}, {"backward_conditions", &backward_conditions},
+    {"forward_ad", &forward_ad}, {"saved_tensors_hooks", &saved_tensors_hooks},
+    {"has_function_modes", &has_function_modes}, {"default_device_is_set", &default_device_is_set},
+    {"disable_function_modes", &disable_function_modes},
 };
 
 /* Interned names of attributes. */
 static PyObject *s_enter, *s_exit, *s_calls, *s_level, *s_state, *s_saved, *s_needs, *s_to_save, *s_materialize;
-static PyObject *s_dtype;
+static PyObject *s_dtype, *s_requires_grad, *s_enter_context, *s_exit_context;
 
 static const struct { const char *name; PyObject **object; } NAMES[] = {
     {"launch_enter_hook", &s_enter}, {"launch_exit_hook", &s_exit}, {"calls", &s_calls},
     {"_current_level", &s_level}, {"forward_state", &s_state}, {"saved_tensors", &s_saved},
     {"needs_input_grad", &s_needs}, {"to_save", &s_to_save}, {"materialize_grads", &s_materialize},
-    {"dtype", &s_dtype},
+    {"dtype", &s_dtype}, {"requires_grad", &s_requires_grad}, {"__enter__", &s_enter_context},
+    {"__exit__", &s_exit_context},
 };
 
 /* Whether ``answer``, a new reference that is released here, is true: 1 or 0; -1 with an exception. */
@@ -72,13 +81,22 @@ static int is_true(PyObject *answer) {
     return truth;
 }
 
+/* Describe a tensor: its address, shape, strides, dtype and device, valid while the tensor is. Returns -1 with an
+   exception where it has no storage. */
+static int describe(PyObject *tensor, DLTensor *described) {
+    return dlpack->dltensor_from_py_object_no_sync(tensor, described);
+}
+
+static uint64_t address_in(const DLTensor *described) {
+    return (uint64_t)(uintptr_t)described->data + described->byte_offset;
+}
+
 /* The address of a tensor's data; 0 for None. Returns -1 with an exception where a tensor has no storage. */
 static int address_of(PyObject *tensor, uint64_t *address) {
+    DLTensor described;
     *address = 0;
     if (tensor == Py_None) return 0;
-    PyObject *number = PyObject_CallOneArg(data_ptr, tensor);
-    if (number == NULL) return -1;
-    *address = PyLong_AsUnsignedLongLong(number);
-    Py_DECREF(number);
-    return *address == (uint64_t)-1 && PyErr_Occurred() ? -1 : 0;
+    if (describe(tensor, &described)) return -1;
+    *address = address_in(&described);
+    return 0;
 }

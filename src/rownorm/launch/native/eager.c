@@ -51,120 +51,119 @@ static PyTypeObject SavedForBackwardType = {
     .tp_iter = (getiterfunc)saved_iter,
 };
 
-/* ---- The key of a forward call, from the description in ops/call_key.py */
+/* ---- The prepared call of a forward call
 
-/* The kinds of call_key.EXPRESSIONS, in the order of FIELD_KINDS. */
-typedef enum { ATTRIBUTE, METHOD, LAYOUT, ALIGNMENT } FieldKind;
-
-static const char *const FIELD_KINDS[] = {"attribute", "method", "layout", "alignment"};
+   Its key has all that DLPack says about the inputs. Two calls with equal keys are equal for ops/call_key.py too, which
+   decides which calls are the same. So a prepared call that Python found for a key can be used again. */
 
 typedef struct {
-    FieldKind kind;
-    PyObject *object; /* an attribute's name, or a method of torch.Tensor; NULL for the other kinds */
-} KeyField;
+    Py_ssize_t size;
+    char bytes[N_INPUTS * (5 * sizeof(int32_t) + 2 * MAX_DIMENSIONS * sizeof(int64_t))];
+} Key;
 
-static KeyField key_fields[MAX_KEY_FIELDS];
-static Py_ssize_t n_key_fields;
+static void put(Key *key, const void *bytes, size_t size) {
+    memcpy(key->bytes + key->size, bytes, size);
+    key->size += (Py_ssize_t)size;
+}
 
-static int read_key_field(PyObject *described, KeyField *field) {
-    const char *kind;
-    PyObject *name;
-    if (!PyArg_ParseTuple(described, "sU:field", &kind, &name)) return -1;
-    size_t i = 0, n = sizeof FIELD_KINDS / sizeof FIELD_KINDS[0];
-    while (i < n && strcmp(kind, FIELD_KINDS[i])) i++;
-    if (i == n) {
-        PyErr_Format(PyExc_ValueError, "use_key_fields: unknown kind '%s'", kind);
-        return -1;
+/* Append what a call depends on, of one input. Returns 1 where Python has to look at the tensor; -1 with an exception. */
+static int put_input(Key *key, PyObject *tensor, uint64_t *address) {
+    DLTensor t;
+    int32_t head[5] = {-1};
+    *address = 0;
+    if (tensor == Py_None) {
+        put(key, head, sizeof head[0]);
+        return 0;
     }
-    field->kind = (FieldKind)i;
-    if (field->kind == ATTRIBUTE) field->object = Py_NewRef(name);
-    if (field->kind == METHOD) field->object = PyObject_GetAttr(tensor_type, name);
-    return field->kind == METHOD && field->object == NULL ? -1 : 0;
-}
-
-/* use_key_fields(call_key.FIELDS), after ``use`` was given tensor_type */
-static PyObject *use_key_fields(PyObject *module, PyObject *fields) {
-    KeyField read[MAX_KEY_FIELDS] = {0};
-    if (!PyTuple_Check(fields) || PyTuple_GET_SIZE(fields) > MAX_KEY_FIELDS)
-        return PyErr_Format(PyExc_ValueError, "use_key_fields: a tuple of at most %d fields", MAX_KEY_FIELDS);
-    Py_ssize_t n = PyTuple_GET_SIZE(fields);
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (read_key_field(PyTuple_GET_ITEM(fields, i), &read[i])) {
-            while (i) Py_XDECREF(read[--i].object);
-            return NULL;
-        }
-    for (Py_ssize_t i = 0; i < n_key_fields; i++) Py_XDECREF(key_fields[i].object);
-    memcpy(key_fields, read, sizeof key_fields);
-    n_key_fields = n;
-    Py_RETURN_NONE;
-}
-
-/* True where a tensor is contiguous, else its strides. */
-static PyObject *layout(PyObject *tensor) {
-    PyObject *contiguous = PyObject_CallOneArg(is_contiguous, tensor);
-    if (contiguous != Py_False) return contiguous;
-    Py_DECREF(contiguous);
-    return PyObject_CallOneArg(stride, tensor);
-}
-
-/* Put the fields of a tensor into a new tuple, from ``start`` on. */
-static int put_fields(PyObject *tuple, Py_ssize_t start, PyObject *tensor, uint64_t address) {
-    for (Py_ssize_t i = 0; i < n_key_fields; i++) {
-        PyObject *value = NULL;
-        switch (key_fields[i].kind) {
-            case ATTRIBUTE: value = PyObject_GetAttr(tensor, key_fields[i].object); break;
-            case METHOD: value = PyObject_CallOneArg(key_fields[i].object, tensor); break;
-            case LAYOUT: value = layout(tensor); break;
-            case ALIGNMENT: value = PyLong_FromLong((long)(address & 15));
-        }
-        if (value == NULL) return -1;
-        PyTuple_SET_ITEM(tuple, start + i, value);
-    }
+    if (describe(tensor, &t)) return -1;
+    *address = address_in(&t);
+    if (*address == 0 || t.ndim > MAX_DIMENSIONS || (t.strides == NULL && t.ndim)) return 1;
+    head[0] = t.ndim;
+    head[1] = (int32_t)(*address & 15);
+    head[2] = t.device.device_type;
+    head[3] = t.device.device_id;
+    memcpy(&head[4], &t.dtype, sizeof head[4]);
+    put(key, head, sizeof head);
+    put(key, t.shape, t.ndim * sizeof(int64_t));
+    put(key, t.strides, t.ndim * sizeof(int64_t));
     return 0;
 }
 
-/* call_key.forward_key: (options, want_statistics, *fields of x, then for each other input its fields or None).
-
-   Fills in the addresses. NULL without an exception where a tensor has the address 0, which Python has to look at. */
-static PyObject *make_forward_key(PyObject *const *inputs, PyObject *options, PyObject *want_statistics,
-                                  uint64_t *addresses) {
+/* The key of a call as ``bytes``, and the addresses of its inputs. NULL without an exception: Python has to do it. */
+static PyObject *make_key(PyObject *const *inputs, int want_statistics, uint64_t *addresses) {
+    Key key = {0};
     for (int i = 0; i < N_INPUTS; i++)
-        if (address_of(inputs[i], &addresses[i]) || (addresses[i] == 0 && inputs[i] != Py_None)) return NULL;
-    Py_ssize_t n_first = 2 + n_key_fields;
-    PyObject *key = PyTuple_New(n_first + N_INPUTS - 1);
-    if (key == NULL) return NULL;
-    PyTuple_SET_ITEM(key, 0, Py_NewRef(options));
-    PyTuple_SET_ITEM(key, 1, Py_NewRef(want_statistics));
-    int failed = put_fields(key, 2, inputs[0], addresses[0]);
-    for (int i = 1; i < N_INPUTS && !failed; i++) {
-        PyObject *fields = inputs[i] == Py_None ? Py_NewRef(Py_None) : PyTuple_New(n_key_fields);
-        PyTuple_SET_ITEM(key, n_first + i - 1, fields);
-        failed = fields == NULL || (fields != Py_None && put_fields(fields, 0, inputs[i], addresses[i]));
-    }
-    if (failed) Py_CLEAR(key);
-    return key;
+        if (put_input(&key, inputs[i], &addresses[i])) return NULL;
+    key.bytes[key.size++] = (char)want_statistics;
+    return PyBytes_FromStringAndSize(key.bytes, key.size);
 }
 
-/* forward_key(x, residual, pre_bias, weight, bias, options, want_statistics), for the tests. */
+/* forward_key(x, residual, pre_bias, weight, bias, want_statistics) */
 static PyObject *forward_key(PyObject *module, PyObject *const *arguments, Py_ssize_t n) {
-    uint64_t addresses[MAX_TENSORS];
-    if (n != N_INPUTS + 2) return PyErr_Format(PyExc_TypeError, "forward_key takes %d arguments", N_INPUTS + 2);
-    PyObject *key = make_forward_key(arguments, arguments[N_INPUTS], arguments[N_INPUTS + 1], addresses);
+    uint64_t addresses[N_INPUTS];
+    if (n != N_INPUTS + 1) return PyErr_Format(PyExc_TypeError, "forward_key takes %d arguments", N_INPUTS + 1);
+    PyObject *key = make_key(arguments, arguments[N_INPUTS] == Py_True, addresses);
     return key != NULL || PyErr_Occurred() ? key : Py_NewRef(Py_None);
 }
 
-/* ---- forward: execute.find_forward, and _EagerNorm.forward */
+/* Incremented whenever plans may have changed. A call that was found in an earlier generation is not used. */
+static unsigned generation;
 
-/* The prepared call for these tensors, borrowed, and their addresses. NULL, with an exception or without: Python has
-   to find it. */
-static PreparedCall *find_forward(PyObject *const *inputs, PyObject *options, PyObject *want_statistics,
-                                  uint64_t *addresses) {
-    PyObject *key = make_forward_key(inputs, options, want_statistics, addresses);
-    if (key == NULL) return NULL;
-    PyObject *call = PyDict_GetItemWithError(forward_calls, key);
-    Py_DECREF(key);
-    return call != NULL && Py_IS_TYPE(call, &PreparedCallType) ? (PreparedCall *)call : NULL;
+/* By options, then by key: a PreparedCall, or None where Python has to do the call. */
+static PyObject *forward_calls;
+
+/* The dictionary of the calls with these options, borrowed; NULL with an exception. */
+static PyObject *calls_with(PyObject *options) {
+    PyObject *calls = PyDict_GetItemWithError(forward_calls, options);
+    if (calls != NULL || PyErr_Occurred()) return calls;
+    if (PyDict_GET_SIZE(forward_calls) >= MAX_PREPARED_CALLS) PyDict_Clear(forward_calls);
+    calls = PyDict_New();
+    if (calls == NULL || PyDict_SetItem(forward_calls, options, calls)) {
+        Py_XDECREF(calls);
+        return NULL;
+    }
+    Py_DECREF(calls);
+    return calls;
 }
+
+/* Ask execute.find_forward, and store its answer: a PreparedCall or None. A new reference; NULL with an exception. */
+static PyObject *ask_python(PyObject *const *inputs, PyObject *options, int want_statistics, PyObject *key) {
+    unsigned now = generation;
+    PyObject *tuple = PyTuple_Pack(N_INPUTS, inputs[0], inputs[1], inputs[2], inputs[3], inputs[4]);
+    PyObject *wanted = want_statistics ? Py_True : Py_False;
+    PyObject *found = tuple == NULL ? NULL : PyObject_CallFunctionObjArgs(find_forward_in_python, tuple, options,
+                                                                        wanted, NULL);
+    Py_XDECREF(tuple);
+    if (found == NULL || now != generation) return found;
+    PyObject *calls = calls_with(options);
+    if (calls != NULL && PyDict_GET_SIZE(calls) >= MAX_PREPARED_CALLS) PyDict_Clear(calls);
+    if (calls == NULL || PyDict_SetItem(calls, key, found)) Py_CLEAR(found);
+    return found;
+}
+
+/* The prepared call for these inputs, a new reference, and their addresses. NULL, with an exception or without: Python
+   has to do the call, and raises an error that explains what is wrong with it. */
+static PreparedCall *find_forward(PyObject *const *inputs, PyObject *options, int want_statistics,
+                                  uint64_t *addresses) {
+    PyObject *key = make_key(inputs, want_statistics, addresses);
+    if (key == NULL) return NULL;
+    PyObject *calls = calls_with(options), *call = calls == NULL ? NULL : PyDict_GetItemWithError(calls, key);
+    Py_XINCREF(call);
+    if (call == NULL && !PyErr_Occurred()) call = ask_python(inputs, options, want_statistics, key);
+    Py_DECREF(key);
+    if (call != NULL && !Py_IS_TYPE(call, &PreparedCallType)) Py_CLEAR(call);
+    return (PreparedCall *)call;
+}
+
+/* After a call was not found: forget the exception, because Python raises one that explains what is wrong. Returns -1
+   for what is not an error, such as Ctrl-C while a kernel was compiled. */
+static int left_to_python(void) {
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) return -1;
+    PyErr_Clear();
+    return 0;
+}
+
+/* ---- forward: _EagerNorm.forward */
 
 /* forward(ctx, x, residual, pre_bias, weight, bias, options) */
 static PyObject *forward(PyObject *module, PyObject *const *arguments, Py_ssize_t n) {
@@ -176,16 +175,11 @@ static PyObject *forward(PyObject *module, PyObject *const *arguments, Py_ssize_
     int has_residual = inputs[1] != Py_None;
     PyObject *hooks = PyObject_CallOneArg(saved_tensors_hooks, Py_True);
     int has_hooks = is_true(hooks);
-    PreparedCall *call = has_hooks ? NULL : find_forward(inputs, options, Py_True, addresses);
-    if (call != NULL) {
-        Py_INCREF(call);
-        outputs = start(call, addresses);
-    }
+    PreparedCall *call = has_hooks ? NULL : find_forward(inputs, options, 1, addresses);
+    if (call != NULL) outputs = start(call, addresses);
     if (outputs == NULL) {
         Py_XDECREF(call);
-        if (call != NULL && PyErr_Occurred()) return NULL;
-        /* A tensor without storage or an option that cannot be hashed: Python raises an error that explains it. */
-        PyErr_Clear();
+        if ((call != NULL && PyErr_Occurred()) || left_to_python()) return NULL;
         return PyObject_Vectorcall(forward_in_python, arguments, n, NULL);
     }
     /* outputs: execute.ForwardResult, which is y, h, mu, rstd */
@@ -218,38 +212,158 @@ done:
     return answer;
 }
 
-/* ---- backward: _EagerNorm.backward */
+/* ---- norm: norms._norm */
 
-/* Incremented whenever plans may have changed. Backward calls that were found in an earlier generation are not used. */
-static unsigned generation;
-
-/* Whether an incoming gradient is a plain tensor: 1 or 0; -1 with an exception. */
+/* Whether an input or an incoming gradient is a plain tensor: 1 or 0; -1 with an exception. */
 static int is_plain(PyObject *tensor) {
-    if (!Py_IS_TYPE(tensor, (PyTypeObject *)tensor_type)) return 0;
+    if (!Py_IS_TYPE(tensor, (PyTypeObject *)tensor_type) && !Py_IS_TYPE(tensor, (PyTypeObject *)parameter_type))
+        return 0;
     int negative = is_true(PyObject_CallOneArg(is_neg, tensor));
     return negative < 0 ? -1 : !negative;
 }
 
-/* fast_path.can_skip_dispatcher_in_backward */
-static int can_skip_dispatcher_in_backward(PyObject *dy, PyObject *dh) {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(backward_conditions); i++) {
-        int is_active = is_true(PyObject_CallNoArgs(PyTuple_GET_ITEM(backward_conditions, i)));
-        if (is_active) return is_active < 0 ? -1 : 0;
+/* Whether one of these functions returns true, or forward-mode differentiation is active: 1 or 0; -1 with an exception.
+   */
+static int is_intercepted(PyObject *conditions) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(conditions); i++) {
+        int is_active = is_true(PyObject_CallNoArgs(PyTuple_GET_ITEM(conditions, i)));
+        if (is_active) return is_active;
     }
     PyObject *number = PyObject_GetAttr(forward_ad, s_level);
     if (number == NULL) return -1;
     long level = PyLong_AsLong(number);
     Py_DECREF(number);
-    if (level >= 0) return 0;
-    if (PyErr_Occurred()) return -1;
+    return PyErr_Occurred() ? -1 : level >= 0;
+}
+
+/* fast_path.can_skip_dispatcher */
+static int can_skip_dispatcher(PyObject *const *inputs) {
+    int intercepted = is_intercepted(forward_conditions);
+    if (intercepted) return intercepted < 0 ? -1 : 0;
+    for (int i = 0; i < N_INPUTS; i++) {
+        int plain = i && inputs[i] == Py_None ? 1 : is_plain(inputs[i]);
+        if (plain != 1) return plain;
+    }
+    return 1;
+}
+
+/* autograd.needs_gradient */
+static int needs_gradient(PyObject *const *inputs) {
+    int needs = is_true(PyObject_CallNoArgs(is_grad_enabled));
+    if (needs != 1) return needs;
+    for (int i = 0; i < N_INPUTS; i++) {
+        if (inputs[i] != Py_None && (needs = is_true(PyObject_GetAttr(inputs[i], s_requires_grad)))) return needs;
+    }
+    return 0;
+}
+
+/* Forward without a gradient: y, or (y, h) with a residual. NULL without an exception: Python has to do it. */
+static PyObject *forward_only(PyObject *const *inputs, PyObject *options) {
+    uint64_t addresses[MAX_TENSORS];
+    PyObject *outputs = NULL, *answer = NULL;
+    PreparedCall *call = find_forward(inputs, options, 0, addresses);
+    if (call == NULL) left_to_python();
+    else outputs = start(call, addresses);
+    if (outputs != NULL) {
+        PyObject *y = PyTuple_GET_ITEM(outputs, 0);
+        answer = inputs[1] == Py_None ? Py_NewRef(y) : PyTuple_Pack(2, y, PyTuple_GET_ITEM(outputs, 1));
+        Py_DECREF(outputs);
+    }
+    Py_XDECREF(call);
+    return answer;
+}
+
+/* norms._norm, where function modes are off or disabled. NULL without an exception: Python has to do it. */
+static PyObject *norm_without_modes(PyObject *const *inputs, PyObject *options) {
+    if (can_skip_dispatcher(inputs) != 1) return NULL;
+    PyObject *answer = NULL;
+    int is_autocast = is_true(PyObject_CallNoArgs(is_autocast_enabled));
+    if (is_autocast < 0) return NULL;
+    options = is_autocast ? PyObject_CallFunctionObjArgs(autocast_options, inputs[0], options, NULL) : Py_NewRef(options);
+    int needs = options == NULL ? -1 : needs_gradient(inputs);
+    if (needs == 1) {
+        PyObject *arguments = PyTuple_Pack(N_INPUTS + 1, inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], options);
+        answer = arguments == NULL ? NULL : PyObject_Call(record_forward, arguments, NULL);
+        Py_XDECREF(arguments);
+    }
+    else if (needs == 0) answer = forward_only(inputs, options);
+    Py_XDECREF(options);
+    return answer;
+}
+
+/* ``with disable_function_modes(): norm_without_modes(...)``. While a default device is set, every attribute of a tensor
+   would cost a call of Python. */
+static PyObject *norm_on_default_device(PyObject *const *inputs, PyObject *options) {
+    PyObject *context = PyObject_CallNoArgs(disable_function_modes);
+    PyObject *entered = context == NULL ? NULL : PyObject_CallMethodNoArgs(context, s_enter_context);
+    if (entered == NULL) {
+        Py_XDECREF(context);
+        return NULL;
+    }
+    PyObject *answer = norm_without_modes(inputs, options);
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback); /* leaving the context must not see it */
+    PyObject *left = PyObject_CallMethodObjArgs(context, s_exit_context, Py_None, Py_None, Py_None, NULL);
+    if (left == NULL) Py_CLEAR(answer);
+    else PyErr_Restore(type, value, traceback);
+    Py_XDECREF(left);
+    Py_DECREF(entered);
+    Py_DECREF(context);
+    return answer;
+}
+
+/* Whether the rows of a module's input have its width. Without a call of Python, which function modes would see. */
+static int has_width(PyObject *x, PyObject *normalized_shape) {
+    DLTensor t;
+    if (!Py_IS_TYPE(x, (PyTypeObject *)tensor_type) || !PyTuple_Check(normalized_shape)
+        || PyTuple_GET_SIZE(normalized_shape) != 1) return 0;
+    if (describe(x, &t)) {
+        PyErr_Clear();
+        return 0;
+    }
+    return t.ndim > 0 && t.shape[t.ndim - 1] == PyLong_AsLongLong(PyTuple_GET_ITEM(normalized_shape, 0));
+}
+
+/* norm(x, residual, pre_bias, weight, bias, options, normalized_shape=None): y, or (y, h) with a residual.
+   NotImplemented: Python has to do it. */
+static PyObject *norm(PyObject *module, PyObject *const *inputs, Py_ssize_t n) {
+    if (n != N_INPUTS + 1 && n != N_INPUTS + 2)
+        return PyErr_Format(PyExc_TypeError, "norm takes %d or %d arguments", N_INPUTS + 1, N_INPUTS + 2);
+    PyObject *options = inputs[N_INPUTS], *answer = NULL;
+    if (n == N_INPUTS + 1 || has_width(inputs[0], inputs[N_INPUTS + 1])) {
+        int modes = is_true(PyObject_CallNoArgs(has_function_modes));
+        if (modes == 0) answer = norm_without_modes(inputs, options);
+        else if (modes == 1 && is_true(PyObject_CallNoArgs(default_device_is_set)) == 1)
+            answer = norm_on_default_device(inputs, options);
+    }
+    return answer != NULL || PyErr_Occurred() ? answer : Py_NewRef(Py_NotImplemented);
+}
+
+/* ---- backward: _EagerNorm.backward */
+
+/* fast_path.can_skip_dispatcher_in_backward */
+static int can_skip_dispatcher_in_backward(PyObject *dy, PyObject *dh) {
+    int intercepted = is_intercepted(backward_conditions);
+    if (intercepted) return intercepted < 0 ? -1 : 0;
     int plain = is_plain(dy);
     return plain == 1 && dh != Py_None ? is_plain(dh) : plain;
 }
 
+static int is_contiguous(const DLTensor *t) {
+    int64_t expected = 1;
+    for (int i = t->ndim - 1; i >= 0; i--) {
+        if (t->shape[i] != 1 && t->strides[i] != expected) return 0;
+        expected *= t->shape[i];
+    }
+    return 1;
+}
+
 /* Presence and alignment of an incoming gradient, in five bits. -1 where it is not contiguous or has no storage. */
 static int gradient_key(PyObject *tensor, uint64_t *address) {
+    DLTensor t;
     if (tensor == Py_None) return *address = 0;
-    if (address_of(tensor, address) || is_true(PyObject_CallOneArg(is_contiguous, tensor)) != 1) return -1;
+    if (describe(tensor, &t) || (t.strides == NULL && t.ndim) || !is_contiguous(&t)) return -1;
+    *address = address_in(&t);
     return 16 | (int)(*address & 15);
 }
 

@@ -23,17 +23,29 @@ static PyObject *use_driver(PyObject *module, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
+/* use_dlpack(Tensor.__dlpack_c_exchange_api__) */
+static PyObject *use_dlpack(PyObject *module, PyObject *capsule) {
+    const DLPackExchangeAPI *given = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    if (given == NULL) return NULL;
+    if (given->header.version.major != DLPACK_MAJOR_VERSION || given->dltensor_from_py_object_no_sync == NULL)
+        return PyErr_Format(PyExc_RuntimeError, "this version of DLPack is not known");
+    dlpack = given;
+    Py_RETURN_NONE;
+}
+
 static PyObject *forget(PyObject *module, PyObject *unused) {
     generation++;
+    PyDict_Clear(forward_calls);
     Py_RETURN_NONE;
 }
 
 static PyMethodDef methods[] = {
     {"use", (PyCFunction)(void (*)(void))use, METH_VARARGS | METH_KEYWORDS, "Take functions and tables of Python."},
     {"use_driver", use_driver, METH_VARARGS, "Take addresses of cuLaunchKernelEx, cuGetErrorString, cuCtxGetCurrent."},
-    {"use_key_fields", use_key_fields, METH_O, "Take call_key.FIELDS."},
-    {"forget", forget, METH_NOARGS, "Plans may have changed: find every backward call again."},
-    {"forward_key", (PyCFunction)(void (*)(void))forward_key, METH_FASTCALL, "call_key.forward_key, without addresses"},
+    {"use_dlpack", use_dlpack, METH_O, "Take torch's table of DLPack functions."},
+    {"forget", forget, METH_NOARGS, "Plans may have changed: find every call again."},
+    {"forward_key", (PyCFunction)(void (*)(void))forward_key, METH_FASTCALL, "The key of five inputs, for the tests."},
+    {"norm", (PyCFunction)(void (*)(void))norm, METH_FASTCALL, "norms._norm, or NotImplemented"},
     {"forward", (PyCFunction)(void (*)(void))forward, METH_FASTCALL, "_EagerNorm.forward"},
     {"backward", (PyCFunction)(void (*)(void))backward, METH_FASTCALL, "eager._apply"},
     {"unrecorded_backward", (PyCFunction)(void (*)(void))unrecorded_backward, METH_FASTCALL,
@@ -46,6 +58,7 @@ PyMODINIT_FUNC PyInit_rownorm_native(void) {
     for (size_t i = 0; i < sizeof NAMES / sizeof NAMES[0]; i++)
         if (*NAMES[i].object == NULL && (*NAMES[i].object = PyUnicode_InternFromString(NAMES[i].name)) == NULL)
             return NULL;
+    if (forward_calls == NULL && (forward_calls = PyDict_New()) == NULL) return NULL;
     if (PyType_Ready(&PreparedCallType) || PyType_Ready(&SavedForBackwardType)) return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
