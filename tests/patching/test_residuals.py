@@ -305,6 +305,7 @@ def test_quantized_parameters():
     block = blocks.made(blocks.OneLineEach)
     block.first.weight = nn.Parameter(torch.ones(32, 32, dtype=torch.int8), requires_grad=False)
     report = rownorm.patch(block, fuse_residuals=True)
+    assert len(report.swapped) == 2
     assert {one.reason for one in report.unfused} == {"a parameter of its block is quantized"}
 
 

@@ -104,6 +104,9 @@ def command(
     interrupted; on a GPU, --deterministic is needed for that.
 
     Several GPUs: torchrun --nproc-per-node 8 -m rownorm_command train llama --parallel fsdp
+
+    --parallel tensor splits the heads and the sequences of llama, in every stage. The number of processes must divide
+    its key and value heads: 2 in tiny and small, 4 in medium.
     """
     import torch
 
