@@ -23,7 +23,9 @@ def peft():
 
 @pytest.fixture
 def accelerate():
-    return pytest.importorskip("accelerate", reason="needs accelerate: pip install accelerate==1.15.0")
+    return pytest.importorskip(
+        "accelerate", reason="needs accelerate: pip install accelerate==1.15.0"
+    )
 
 
 def logits(model):

@@ -217,11 +217,15 @@ def test_a_norm_with_a_hook_is_called_by_itself(kind, x):
 def test_a_probe_leaves_no_trace(x):
     """Hooks are not called, and neither gradients nor random numbers nor buffers change."""
     block, seen = blocks.made(blocks.Renamed), []
+    block.dropout = nn.BatchNorm1d(12)  # changes with every call, so that a probe fails; of 12 rows
     for module in block.modules():
         module.register_forward_hook(lambda *_: seen.append(1))
     state = torch.get_rng_state()
-    rownorm.patch(block, fuse_residuals=True)
+    report = rownorm.patch(block, fuse_residuals=True)
+    assert report.unfused[-1].reason.startswith("fused, its block computes something else")
     assert not seen
+    assert block.dropout.num_batches_tracked == 0
+    assert block.dropout.running_mean.eq(0).all()
     assert torch.equal(torch.get_rng_state(), state)
     assert all(p.grad is None for p in block.parameters())
 
@@ -252,6 +256,15 @@ def test_compiled(compiled_first, x):
     torch.testing.assert_close(compiled(x), y, rtol=1e-4, atol=1e-4)
     names = [str(node.target) for node in graphs[-1].graph.nodes if "rownorm" in str(node.target)]
     assert [name.split(".")[1] for name in names] == ["add_rms_norm", "add_layer_norm"]
+
+
+def test_compiled_children(x):
+    """``module.compile()`` of a child: a copy of it in a probe must not run the original."""
+    block = blocks.made(blocks.OneLineEach)
+    y = block(x)
+    block.first.compile(backend="eager")
+    assert len(rownorm.patch(block, fuse_residuals=True).fused) == 1
+    torch.testing.assert_close(block(x), y, rtol=1e-4, atol=1e-4)
 
 
 def test_tensors_that_do_not_fit(x):

@@ -44,11 +44,12 @@ def check_block(
 
     width: of the rows; dtype: of the model. Neither the block nor the state of random numbers changes.
     """
-    devices = {parameter.device.type for parameter in block.parameters()}
+    device = next(block.parameters()).device
+    kind = "cpu" if device.type == "meta" else device.type
     with (
-        torch.random.fork_rng(),
+        torch.random.fork_rng(devices=[device] if kind == "cuda" else []),
         torch.inference_mode(False),
-        torch.autocast("cuda" if "cuda" in devices else "cpu", enabled=False),
+        torch.autocast(kind, enabled=False),
     ):
         try:
             _check_block(block, rewrite, width, dtype)
@@ -90,7 +91,7 @@ def _check_block(
 
 
 def _copy(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
-    """A copy of a block with its own parameters, in ``dtype`` if it is given, and without hooks."""
+    """A copy of a block with its own tensors, in ``dtype`` if it is given, and without hooks."""
     known: dict[int, Tensor] = {}
 
     def tensor(value: Tensor | None) -> Any:
@@ -99,18 +100,14 @@ def _copy(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
         if type(value) not in (Tensor, nn.Parameter) or nn.parameter.is_lazy(value):
             raise LeftAlone("a tensor of its block is sharded, quantized or without a shape")
         if id(value) not in known:
-            data = value.detach()
+            is_parameter, data = isinstance(value, nn.Parameter), value.detach()
+            if is_parameter and data.dtype not in DTYPES:
+                raise LeftAlone("a parameter of its block is quantized")
             if data.is_meta:
                 data = torch.randn(data.shape, device="cpu").mul_(0.1).to(data.dtype)
-            if data.is_floating_point():
-                if data.dtype not in DTYPES:
-                    raise LeftAlone("a parameter of its block is quantized")
-                data = data.to(dtype or data.dtype, copy=True)
-            elif isinstance(value, nn.Parameter):
-                raise LeftAlone("a parameter of its block is quantized")
-            known[id(value)] = (
-                nn.Parameter(data, value.requires_grad) if isinstance(value, nn.Parameter) else data
-            )
+            casts = data.is_floating_point() and dtype is not None
+            data = data.to(dtype if casts else data.dtype, copy=True)
+            known[id(value)] = nn.Parameter(data, value.requires_grad) if is_parameter else data
         return known[id(value)]
 
     def copied(one: nn.Module) -> nn.Module:
@@ -119,6 +116,7 @@ def _copy(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
         for name, value in made.__dict__.items():
             if name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called")):
                 made.__dict__[name] = type(value)()
+        made.__dict__.pop("_compiled_call_impl", None)  # of module.compile(): it calls the original
         made.__dict__["_parameters"] = {n: tensor(value) for n, value in one._parameters.items()}
         made.__dict__["_buffers"] = {n: tensor(value) for n, value in one._buffers.items()}
         made.__dict__["_modules"] = {
