@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import rownorm
-from rownorm.patching import surgery
+from rownorm.patching import fusion, surgery
 from rownorm.patching.blocks import check_block
 from rownorm.patching.candidates import LeftAlone
 from rownorm.patching.swap import Patched, PatchedBlock
@@ -133,7 +133,8 @@ def test_under_autocast(x):
 @IGNORE_ONEDNN
 def test_out_dtype(x):
     block = blocks.made(blocks.OneLineEach)
-    rownorm.patch(block, fuse_residuals=True, out_dtype=torch.bfloat16)
+    report = rownorm.patch(block, fuse_residuals=True, out_dtype=torch.bfloat16)
+    assert len(report.fused) == 1
     seen = []
     block.second.register_forward_pre_hook(lambda _, args: seen.append(args[0].dtype))
     with torch.autocast("cpu", torch.bfloat16):
@@ -331,7 +332,7 @@ def test_an_interrupt_leaves_the_model_as_it_was(when, monkeypatch, x):
         raise KeyboardInterrupt
 
     if when == "probe":
-        monkeypatch.setattr(surgery, "check_block", interrupted)
+        monkeypatch.setattr(fusion, "check_block", interrupted)
     else:
         swap = surgery.swap
         monkeypatch.setattr(

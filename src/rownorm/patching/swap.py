@@ -7,7 +7,7 @@ another type and compiles again.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -155,6 +155,19 @@ def patched_class(
     metaclass: Any = type(original)
     made: type[Patched] = metaclass(original.__name__, (base, original), attributes)
     return _classes.setdefault((base, original, norms), made)
+
+
+class Swap(NamedTuple):
+    """A swap that was decided on."""
+
+    module: nn.Module
+    base: type[Patched]
+    state: dict[str, Any]  # attributes of the swapped module
+    words: str
+    probe_state: dict[
+        str, Any
+    ]  # the same without the ``out_dtype`` that the caller of patch asked for
+    norms: tuple[str, ...] = ()  # of a block
 
 
 def swap(
