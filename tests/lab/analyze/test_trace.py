@@ -8,6 +8,7 @@ from rownorm.lab.analyze.trace import Launch, Unresolved, trace
 from rownorm.lab.analyze.traffic import counted
 
 LOAD = r'asm sideeffect "mov.u16 $0, $2;\0A\09@$3 ld.global.b16 { $0 }, [ $1 + 8 ];", "=c,l,c,b"'
+STORE = 'asm sideeffect "@$2 st.global.b32 [ $1 + 0 ], { $0 };", "r,l,b"'
 BUFFER = "ptr addrspace(8) @llvm.amdgcn.make.buffer.rsrc.p8.p1"
 TID = "%t = tail call i32 @llvm.nvvm.read.ptx.sreg.tid.x(), !dbg !1"
 PROGRAM = "%p = tail call i32 @llvm.nvvm.read.ptx.sreg.ctaid.x(), !dbg !1"
@@ -105,6 +106,22 @@ def test_a_buffer_masks_by_offset():
   %v = tail call i32 @llvm.amdgcn.raw.ptr.buffer.load.i32(ptr addrspace(8) %r, i32 %masked, i32 0, i32 0)
   ret void"""
     assert traced(body, [256, 0]) == [("load", 4, [256, 260, 268])]
+
+
+def test_masks_that_the_compiler_made_a_vector_of():
+    body = f"""
+  {TID}
+  %next = add i32 %t, 1
+  %v0 = insertelement <2 x i32> poison, i32 %t, i64 0
+  %v1 = insertelement <2 x i32> %v0, i32 %next, i64 1
+  %n0 = insertelement <2 x i32> poison, i32 %1, i64 0
+  %n1 = shufflevector <2 x i32> %n0, <2 x i32> poison, <2 x i32> zeroinitializer
+  %more = add <2 x i32> %v1, splat (i32 1)
+  %ok = icmp slt <2 x i32> %more, %n1
+  %second = extractelement <2 x i1> %ok, i64 1
+  tail call void {STORE}(i32 0, ptr addrspace(1) %0, i1 %second)
+  ret void"""
+    assert traced(body, [64, 4]) == [("store", 4, [64, 64])]  # t + 2 < 4 holds in two threads
 
 
 def test_an_unknown_address_is_an_error():
