@@ -178,7 +178,8 @@ def _sample(kernel: Kernel, sector: int, row_bytes: int, n_rows: int) -> tuple[A
         weights = weight * kernel.sections
     else:
         full = min(n_groups - 1, n_rows // kernel.rows_each)
-        groups, weights = _cycles(n_groups, full, _period(sector, row_bytes * kernel.rows_each))
+        period = _period(sector, row_bytes * kernel.rows_each, *_partial_rows(kernel, n_groups))
+        groups, weights = _cycles(n_groups, full, period)
     ids = [group * share + rank for group in groups for rank in range(share)]
     return np.array(ids, np.int64), np.repeat(weights, share)
 
@@ -200,7 +201,7 @@ def _looping_groups(
     last = (n_tiles - 1) % n_groups
     longer = range(last)  # they have as many turns as the last tile's group
     shorter = range(last + 1, n_groups)
-    period = _period(sector, row_bytes * block_rows)
+    period = _period(sector, row_bytes * block_rows, *_partial_rows(kernel, n_groups))
     groups, weights = [last], [1.0]
     for same in (longer, shorter):
         chosen = same[:period]
@@ -209,6 +210,11 @@ def _looping_groups(
     return groups, weights
 
 
-def _period(sector: int, step: int) -> int:
-    """After how many steps of that many bytes an address has the same place in its sector."""
-    return sector // math.gcd(sector, step)
+def _partial_rows(kernel: Kernel, n_groups: int) -> list[int]:
+    """Bytes of a group's row of each matrix of partial sums."""
+    return [size // n_groups for name, size in kernel.tensors.items() if name.endswith("_partial")]
+
+
+def _period(sector: int, *steps: int) -> int:
+    """After how many steps of these bytes all addresses have the same place in their sectors."""
+    return max(sector // math.gcd(sector, step) for step in steps)
