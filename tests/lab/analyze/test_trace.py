@@ -1,9 +1,11 @@
 """Tracing addresses through LLVM IR, on small programs written for the purpose."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from rownorm.lab.analyze import llir, operations
+from rownorm.lab.analyze import llir, operations, traffic
 from rownorm.lab.analyze.trace import Launch, Unresolved, trace
 from rownorm.lab.analyze.traffic import counted
 
@@ -124,6 +126,21 @@ def test_masks_that_the_compiler_made_a_vector_of():
     assert traced(body, [64, 4]) == [("store", 4, [64, 64])]  # t + 2 < 4 holds in two threads
 
 
+def test_sizes_of_types():
+    kinds = {"i8": 8, "bfloat": 16, "<8 x i16>": 128, "[2 x i8]": 16, "ptr addrspace(1)": 64}
+    assert {kind: llir.bits_of(kind) for kind in kinds} == kinds
+    assert llir.bits_of("%struct") == 0
+
+
+def test_an_element_of_unknown_size_has_no_known_address():
+    body = """
+  %a = getelementptr %struct, ptr addrspace(1) %0, i32 %1
+  store float 1.0, ptr addrspace(1) %a, align 4
+  ret void"""
+    with pytest.raises(Unresolved, match="no known address"):
+        traced(body, [0, 1])
+
+
 def test_an_unknown_address_is_an_error():
     body = """
   %i = load i64, ptr addrspace(1) %0, align 8
@@ -186,3 +203,13 @@ def test_masked_threads_do_not_count():
     active = (LANES < 8).reshape(1, 1, 32)
     assert counted((LANES * 16).reshape(1, 1, 32), active, 16, 32)[:, 0].tolist() == [1, 4, 128]
     assert counted((LANES * 16).reshape(1, 1, 32), active & False, 16, 32)[:, 0].tolist() == [0] * 3
+
+
+def test_a_trace_that_misses_rows_is_an_error():
+    flow = traffic.Flow("x", "load", 16, 16, 1, 16, 512.0, 1024)
+    kernel = SimpleNamespace(name="k", tensors={"x": 1024})
+    with pytest.raises(Unresolved, match=r"0\.5 passes over x"):
+        traffic._check([flow], kernel)
+    traffic._check([flow, flow._replace(kind="copy")], kernel)
+    with pytest.raises(Unresolved, match="0 passes over y"):
+        traffic._check([flow, flow], SimpleNamespace(name="k", tensors={"x": 1024, "y": 1024}))

@@ -238,7 +238,7 @@ def _decode(one: Instruction) -> Run | None:
         before_bits, after_bits = bits_of(kind), bits_of(after)
         return lambda t: t.assign(result, convert(name, t.value(a), before_bits, after_bits))
     if one.opcode == "getelementptr" and len(operands) == 3:
-        size = bits_of(operands[0]) // 8 or (1 if operands[0] == "i8" else 0)
+        size = bits_of(operands[0]) // 8 or None  # a type that is not known has no known size
         base, index = _typed(operands[1])[1], _typed(operands[2])[1]
         return lambda t: t.assign(
             result, binary("add", t.value(base), binary("mul", t.value(index), size, 64), 64)

@@ -20,7 +20,7 @@ from . import llir
 from .accesses import Access, Kind
 from .compile import ROWS, Kernel
 from .operations import Value
-from .trace import Launch, trace
+from .trace import Launch, Unresolved, trace
 
 SECTOR = {"sm_80": 32, "sm_90": 32, "sm_100": 32, "gfx90a": 64, "gfx942": 128}
 MOST_THREADS = 1 << 16  # traced at once
@@ -79,7 +79,9 @@ def traffic_of(kernel: Kernel, arch: str, row_bytes: int, n_rows: int) -> Traffi
         }
     if any(kind == "copy" for _, kind, _ in counts):
         in_flight *= max(1, kernel.pipeline_depth - 1)
-    return Traffic(_flows(counts, kernel), sector, in_flight)
+    flows = _flows(counts, kernel)
+    _check(flows, kernel)
+    return Traffic(flows, sector, in_flight)
 
 
 Counts = dict[
@@ -98,6 +100,17 @@ def _flows(counts: Counts, kernel: Kernel) -> list[Flow]:
         whole = kernel.tensors[tensor]
         flows.append(Flow(tensor, kind, max(widths), min(widths), requests, sectors, size, whole))
     return flows
+
+
+def _check(flows: list[Flow], kernel: Kernel) -> None:
+    """A kernel accesses every element of its rows. If the trace says otherwise, the trace is wrong."""
+    for tensor in (name for name in kernel.tensors if name in ROWS):
+        passes = sum(flow.passes for flow in flows if flow.tensor == tensor)
+        if passes < 0.99:
+            raise Unresolved(
+                f"{kernel.name}: the trace has {passes:.3g} passes over {tensor}, which cannot be. Its LLVM IR has a "
+                "form that this version of rownorm does not read"
+            )
 
 
 def _counted(
