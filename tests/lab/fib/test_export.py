@@ -232,8 +232,8 @@ def test_upstream_s_command_line_reads_the_folder(tmp_path, monkeypatch):
     upstream(monkeypatch, "report", "merge", *locals_, "--output", tmp_path / "merged")
     # Its loader refuses what it wrote, because workloads lie among the traces. So the files are counted.
     merged = {file.name: file.read_text() for file in (tmp_path / "merged").rglob("*.json*")}
-    assert "rmsnorm_d4096.json" in merged
-    assert len(merged["rmsnorm_d4096.jsonl"].splitlines()) == 6
+    assert "rmsnorm_d64.json" in merged
+    assert len(merged["rmsnorm_d64.jsonl"].splitlines()) == 6
 
 
 def test_an_export_overwrites_nothing(tmp_path):
