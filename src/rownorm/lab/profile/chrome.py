@@ -1,0 +1,90 @@
+"""Chrome traces of torch.profiler: recorded with rownorm and with torch. They open in ui.perfetto.dev."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..results.profiles import ToolResult
+from .process import failure, run_work
+from .request import Request
+
+FILES = {
+    "rownorm": "triton_profile.json",
+    "torch": "pytorch_profile.json",
+    "script": "script_profile.json",
+}
+MICROSECOND = 1e-6
+
+Event = dict[str, Any]
+
+
+class DeviceTimes(NamedTuple):
+    """Seconds. busy: at least one kernel runs; span: from the start of the first to the end of the last."""
+
+    busy: float
+    span: float
+
+
+class Launches(NamedTuple):
+    """Calls of the driver or the runtime that launch a kernel, and the seconds that all of them take the host."""
+
+    count: int
+    seconds: float
+
+
+def collect(request: Request, folder: Path) -> ToolResult:
+    """Record the traces in a process of its own."""
+    ran = run_work("chrome", folder)
+    files = [FILES[one] for one in request.subjects if (folder / FILES[one]).exists()]
+    if ran.status:
+        return ToolResult("chrome", "failed", failure(ran), files)
+    return ToolResult("chrome", "ok", files=files)
+
+
+def parse(file: Path) -> list[Event]:
+    """The events of a trace that have a duration. ValueError, with the reason, if it is no trace or is cut off."""
+    text = file.read_text(errors="replace")
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{file.name} is cut off, or no JSON: {error.msg} at character {error.pos} of {len(text)}"
+        ) from None
+    events = document.get("traceEvents") if isinstance(document, dict) else document
+    if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
+        raise ValueError(f"{file.name} is no Chrome trace: it has no list called traceEvents")
+    timed = [event for event in events if event.get("ph") == "X"]
+    if not timed:
+        raise ValueError(f"{file.name} has no event with a duration: nothing was recorded")
+    incomplete = next((one for one in timed if not {"name", "ts", "dur", "tid"} <= one.keys()), None)
+    if incomplete is not None:
+        raise ValueError(f"{file.name} has an event without name, ts, dur or tid: {incomplete}")
+    return timed
+
+
+def device_times(timed: Sequence[Event]) -> DeviceTimes | None:
+    """How long the GPU was busy; None without kernels."""
+    kernels = sorted(
+        (event["ts"], event["ts"] + event["dur"]) for event in timed if event.get("cat") == "kernel"
+    )
+    if not kernels:
+        return None
+    busy, reached = 0.0, kernels[0][0]
+    for start, end in kernels:
+        busy += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return DeviceTimes(busy * MICROSECOND, (reached - kernels[0][0]) * MICROSECOND)
+
+
+def launches(timed: Sequence[Event]) -> Launches:
+    """The calls that launch kernels, of CUDA and HIP."""
+    found = [
+        event["dur"]
+        for event in timed
+        if str(event.get("cat")).endswith(("_runtime", "_driver"))
+        and ("LaunchKernel" in event["name"] or "LaunchCooperativeKernel" in event["name"])
+    ]
+    return Launches(len(found), sum(found) * MICROSECOND)
