@@ -29,9 +29,7 @@ def bottleneck_of(
     if request.case is None:
         return _of_step(request, figures, kernels, norms)
     subject = "rownorm"
-    time, host = (
-        _value(figures, name.format(request.unit), subject) for name in (TIME, OVERHEAD)
-    )
+    time, host = (_value(figures, name.format(request.unit), subject) for name in (TIME, OVERHEAD))
     share = _value(figures, PEAK_SHARE, subject)
     if time is None:
         return NOTHING, ["Read the reasons of the tools above."]
@@ -51,15 +49,23 @@ def bottleneck_of(
     if share >= NEAR_PEAK:
         return (
             f"memory bandwidth: {texts.percent(share)} of the peak",
-            ["Move fewer bytes: fuse the residual add or the activation (add_*, activation=), or use a 16-bit dtype."],
+            [
+                "Move fewer bytes: fuse the residual add or the activation (add_*, activation=), or use a 16-bit dtype."
+            ],
         )
-    warps = [one.value for one in figures if one.name == OCCUPANCY and one.subject.startswith(subject)]
+    warps = [
+        one.value for one in figures if one.name == OCCUPANCY and one.subject.startswith(subject)
+    ]
     few = f", with {texts.percent(min(warps))} of the warps active" if warps else ""
-    advice = [f"rownorm analyze {_arguments(request)} --target this --measure shows what limits it."]
+    advice = [
+        f"rownorm analyze {_arguments(request)} --target this --measure shows what limits it."
+    ]
     if warps and min(warps) < FEW_WARPS:
-        advice.append("Few warps are active: registers or shared memory limit them; rownorm tune tries others.")
+        advice.append(
+            "Few warps are active: registers or shared memory limit them; rownorm tune tries others."
+        )
     return (
-        f"latency: {texts.percent(share)} of the peak bandwidth{few}; too few bytes are in flight, or the work is small",
+        f"latency: {texts.percent(share)} of the peak{few}; too few bytes are in flight, or there is little work",
         advice,
     )
 
@@ -78,12 +84,16 @@ def _of_step(
     idle = _value(figures, IDLE, subject)
     share = _value(figures, NORM_SHARE, subject) or 0.0
     if idle is not None and idle > MOSTLY_IDLE:
-        advice += ["Launch fewer kernels: fused norms, a fused optimizer, torch.compile, CUDA graphs, larger batches."]
+        advice += [
+            "Launch fewer kernels: fused norms, a fused optimizer, torch.compile, CUDA graphs, larger batches."
+        ]
         return f"the host: the GPU is idle for {texts.percent(idle)} of the time", advice
     largest = kernels[subject][0]
     total = sum(one.seconds for one in kernels[subject])
     of_all = texts.percent(largest.seconds / total)
-    advice += [f"Norms are {texts.percent(share)} of kernel time: no change to them can gain more than that."]
+    advice += [
+        f"Norms are {texts.percent(share)} of kernel time: no change to them can gain more than that."
+    ]
     if largest.is_norm:
         return f"norms: {largest.name} alone takes {of_all} of kernel time", advice
     return f"other kernels than norms: {largest.name} takes {of_all} of kernel time", advice
@@ -94,13 +104,20 @@ def _on_cpu(
 ) -> tuple[str, list[str]]:
     advice = _saving(norms)
     if request.case:
-        advice += [f"rownorm analyze {_arguments(request)} predicts the kernels of a GPU without one."]
-    advice += ["Run the same command on a machine with a GPU for launch overhead, bandwidth and occupancy."]
+        advice += [
+            f"rownorm analyze {_arguments(request)} predicts the kernels of a GPU without one."
+        ]
+    advice += [
+        "Run the same command on a machine with a GPU for launch overhead, bandwidth and occupancy."
+    ]
     subject = request.subjects[0]
     share = share_of_norms(kernels.get(subject, []))
     if request.case or share is None:
         return "unknown: there is no GPU here, and the CPU path says nothing about kernels", advice
-    return f"of the CPU, not of a GPU: norms are {texts.percent(share)} of the time in operators", advice
+    return (
+        f"of the CPU, not of a GPU: norms are {texts.percent(share)} of the time in operators",
+        advice,
+    )
 
 
 def _saving(norms: Sequence[ScriptNorm]) -> list[str]:
@@ -110,7 +127,9 @@ def _saving(norms: Sequence[ScriptNorm]) -> list[str]:
         return []
     before, after = (sum(values) for values in zip(*known, strict=True))
     if after >= before:
-        return [f"rownorm would save nothing: {texts.duration(before)} of norms in a step, {texts.duration(after)} with it."]
+        return [
+            f"rownorm would save nothing: {texts.duration(before)} of norms in a step, {texts.duration(after)} with it."
+        ]
     return [
         f"rownorm.patch(model) would save about {texts.duration(before - after)} of a step: "
         f"{texts.duration(before)} of norms would take {texts.duration(after)}."

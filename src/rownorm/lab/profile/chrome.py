@@ -29,9 +29,9 @@ class DeviceTimes(NamedTuple):
 
 
 class Launches(NamedTuple):
-    """Calls of the driver or the runtime that launch a kernel, and the seconds that all of them take the host."""
+    """number: calls of the driver or the runtime that launch a kernel. seconds: of the host, for all of them."""
 
-    count: int
+    number: int
     seconds: float
 
 
@@ -51,17 +51,19 @@ def parse(file: Path) -> list[Event]:
         document = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(
-            f"{file.name} is cut off, or no JSON: {error.msg} at character {error.pos} of {len(text)}"
+            f"it is cut off, or no JSON: {error.msg} at character {error.pos} of {len(text)}"
         ) from None
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
-        raise ValueError(f"{file.name} is no Chrome trace: it has no list called traceEvents")
+        raise ValueError("it is no Chrome trace: it has no list called traceEvents")
     timed = [event for event in events if event.get("ph") == "X"]
     if not timed:
-        raise ValueError(f"{file.name} has no event with a duration: nothing was recorded")
-    incomplete = next((one for one in timed if not {"name", "ts", "dur", "tid"} <= one.keys()), None)
+        raise ValueError("it has no event with a duration: nothing was recorded")
+    incomplete = next(
+        (one for one in timed if not {"name", "ts", "dur", "tid"} <= one.keys()), None
+    )
     if incomplete is not None:
-        raise ValueError(f"{file.name} has an event without name, ts, dur or tid: {incomplete}")
+        raise ValueError(f"it has an event without name, ts, dur or tid: {incomplete}")
     return timed
 
 

@@ -72,8 +72,12 @@ USAGE = "name one of OPERATION (for example rms_norm), --model or --script"
     help=f"{', '.join(TOOLS)}. Default: chrome, proton and the one of the GPU's vendor.",
 )
 @click.option("--out", type=FOLDER, help="Default: results/DATE-TIME.")
-@click.option("--read", "again", type=EXISTING_FOLDER, help="Run nothing; summarize this folder again.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON instead of tables.")
+@click.option(
+    "--read", "again", type=EXISTING_FOLDER, help="Run nothing; summarize this folder again."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the summary as JSON instead of tables."
+)
 @click.pass_context
 def command(context: click.Context, /, arguments: Sequence[str], **given: Any) -> None:
     """Why is it as fast as it is? Profile a norm, a model or a script with every tool that is here.
@@ -130,7 +134,9 @@ def _request(arguments: Sequence[str], given: dict[str, Any]) -> Request:
     if model and arguments:
         raise click.UsageError(USAGE)
     if model:
-        return Request(model=ModelStep(model, given["size"] or _usual_size(), given["stage"] or "fused"))
+        return Request(
+            model=ModelStep(model, given["size"] or _usual_size(), given["stage"] or "fused")
+        )
     if len(arguments) != 1:
         raise click.UsageError(USAGE)
     operation: Any = arguments[0]
@@ -163,7 +169,8 @@ def _refuse_others(given: dict[str, Any], arguments: Sequence[str]) -> None:
 def _profiled(request: Request, folder: Path, named: Sequence[str]) -> tuple[Profile, bool]:
     """(the profile, whether it was interrupted). What was recorded until then is summarized."""
     from ..device.environment import environment
-    from .request import write_request
+    from ..results.profiles import ToolResult
+    from .request import Collected, write_collected, write_request
     from .summary import summarize
 
     here = environment()
@@ -174,10 +181,10 @@ def _profiled(request: Request, folder: Path, named: Sequence[str]) -> tuple[Pro
         try:
             results.append(collected(tool, request, folder))
         except KeyboardInterrupt:
-            from ..results.profiles import ToolResult
-
             results.append(ToolResult(tool, "failed", "interrupted"))
             interrupted = True
+        write_collected(folder, Collected(here, results))
+        if interrupted:
             break
     return summarize(request, folder, results, here, _say), interrupted
 
@@ -204,18 +211,15 @@ def _say(step: str) -> None:
 
 
 def _read_again(folder: Path) -> Profile:
-    """The summary of a folder from its files. Tools and environment are those of the old summary."""
-    from ..results.profiles import FILE, read_profile
-    from .request import read_request
+    """The summary of a folder from its files."""
+    from .request import read_collected, read_request
     from .summary import summarize
 
     try:
-        request, old = read_request(folder), read_profile(folder)
+        request, before = read_request(folder), read_collected(folder)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    if old is None:
-        raise click.UsageError(f"{folder / FILE} does not exist: nothing was profiled there")
-    return summarize(request, folder, old.tools, old.environment, _say)
+    return summarize(request, folder, before.tools, before.environment, _say)
 
 
 def _write(profile: Profile, folder: Path) -> None:
@@ -228,17 +232,17 @@ def _write(profile: Profile, folder: Path) -> None:
 
 def _show(profile: Profile) -> None:
     from ..cli.tables import wrapped
-    from ..results.profile_tables import figure_table, kernel_tables, norm_table, tool_table
+    from ..results.profile_tables import figure_table, kernel_tables, norm_table
 
     click.echo(f"{profile.title} on {profile.environment.describe()}")
-    tables = [tool_table(profile), figure_table(profile), norm_table(profile)]
-    for table in (*tables, *kernel_tables(profile, KERNELS)):
+    for tool in profile.tools:
+        said = tool.why or ", ".join(tool.files)
+        click.echo("\n".join(wrapped(f"  {tool.tool:10} {tool.status:8} {said}", 22)))
+    tables = [figure_table(profile), norm_table(profile), *kernel_tables(profile, KERNELS)]
+    for table in tables:
         if table.lines:
             _echo(table)
     click.echo("")
-    for tool in profile.tools:
-        if tool.why:
-            click.echo("\n".join(wrapped(f"{tool.tool} {tool.status}: {tool.why}")))
     click.echo("\n".join(wrapped(f"Primary bottleneck: {profile.bottleneck}")))
     for line in profile.advice:
         click.echo("\n".join(wrapped(f"Next: {line}")))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import mean
 
 from ..cases.case import Case
-from ..results.profiles import Figure, Unit
+from ..results.profiles import Figure, ScriptNorm, Unit
 from ..results.records import Environment
 from ..results.studies import Kernel
 from . import chrome, ncu, rocprof
@@ -21,7 +21,11 @@ TIME, NORM_SHARE = "kernel time of a {}", "kernel time share of norms"
 
 
 def of_trace(
-    request: Request, subject: str, timed: Sequence[Event], kernels: Sequence[Kernel], here: Environment
+    request: Request,
+    subject: str,
+    timed: Sequence[Event],
+    kernels: Sequence[Kernel],
+    here: Environment,
 ) -> Iterator[Figure]:
     """From a Chrome trace. kernels: of one call or step."""
     source = chrome.FILES[subject]
@@ -31,13 +35,13 @@ def of_trace(
     seconds = sum(one.seconds for one in kernels)
     yield _figure(TIME.format(request.unit), subject, seconds, "s", f"{source}: sum of kernels")
     launched = chrome.launches(timed)
-    if launched.count:
+    if launched.number:
         name = f"kernels that are launched in a {request.unit}"
         count = sum(one.calls for one in kernels)
         yield _figure(name, subject, count, "number", f"{source}: kernels and copies")
         name = "host time of one launch"
         calls = f"{source}: calls of the driver or the runtime that launch"
-        yield _figure(name, subject, launched.seconds / launched.count, "s", calls)
+        yield _figure(name, subject, launched.seconds / launched.number, "s", calls)
     idle = 1 - device.busy / device.span if device.span else 0.0
     spans = f"{source}: gaps between kernels, with the profiler's own overhead"
     yield _figure(IDLE, subject, idle, "share", spans)
@@ -51,7 +55,9 @@ def _bandwidth(rate: float, subject: str, here: Environment, source: str) -> Ite
         yield _figure(PEAK_SHARE, subject, rate / peak, "share", f"peak: {here.peak_source}")
 
 
-def of_host(request: Request, subject: str, times: dict[str, float], on_gpu: bool) -> Iterator[Figure]:
+def of_host(
+    request: Request, subject: str, times: dict[str, float], on_gpu: bool
+) -> Iterator[Figure]:
     """From the clock, without a profiler."""
     clock = "host clock, without a profiler"
     if "host" in times and on_gpu:
@@ -127,7 +133,9 @@ def of_rocprof(
             source = "FETCH_SIZE and WRITE_SIZE over the time"
             yield _figure("memory traffic", subject, rate, "B/s", source)
             if peak := here.peak_bytes_per_second:
-                yield _figure(PEAK_SHARE, subject, rate / peak, "share", f"peak: {here.peak_source}")
+                yield _figure(
+                    PEAK_SHARE, subject, rate / peak, "share", f"peak: {here.peak_source}"
+                )
         occupancy = rocprof.mean(counted, one.kernel, rocprof.OCCUPANCY)
         if occupancy is not None:
             yield _figure(OCCUPANCY, subject, occupancy / 100, "share", rocprof.OCCUPANCY)
@@ -147,6 +155,28 @@ def predicted(case: Case) -> Iterator[Figure]:
             yield _figure("theoretical occupancy", subject, kernel.occupancy, "share", source)
             name = "sectors per request"
             yield _figure(name, subject, kernel.sectors_per_request, "number", source)
+
+
+def speed_up(request: Request, figures: Sequence[Figure]) -> Iterator[Figure]:
+    """rownorm beside torch: in kernel time, and in the time of the clock."""
+    for name in (TIME.format(request.unit), f"time of a {request.unit}"):
+        ours, others = (
+            next((one.value for one in figures if (one.name, one.subject) == (name, subject)), None)
+            for subject in ("rownorm", "torch")
+        )
+        if ours and others:
+            source = f"{name}, of torch over that of rownorm"
+            yield _figure("speed beside torch", "rownorm", others / ours, "number", source)
+
+
+def of_saving(norms: Sequence[ScriptNorm], kernels: Sequence[Kernel]) -> Iterator[Figure]:
+    """The share of the kernel time of a step that rownorm would save, over the norms that were estimated."""
+    known = [(one.seconds, one.rownorm_seconds) for one in norms if one.rownorm_seconds is not None]
+    total = sum(one.seconds for one in kernels)
+    if known and total:
+        saved = sum(before - after for before, after in known) / total
+        source = "the trace, and the times with rownorm in the table of norms"
+        yield _figure("share that rownorm would save", "script", saved, "share", source)
 
 
 def _figure(name: str, subject: str, value: float, unit: Unit, source: str) -> Figure:

@@ -36,7 +36,9 @@ def norm_ranges() -> Iterator[None]:
     for name, function in originals.items():
         setattr(F, name, _ranged(function, name, names))
     handles = [
-        register_module_forward_pre_hook(lambda module, inputs: modules.enter(module, inputs, names)),
+        register_module_forward_pre_hook(
+            lambda module, inputs: modules.enter(module, inputs, names)
+        ),
         register_module_forward_hook(modules.leave),
     ]
     try:
@@ -65,7 +67,9 @@ class _Names:
         )
 
 
-def _ranged(function: Callable[..., Tensor], operation: str, names: _Names) -> Callable[..., Tensor]:
+def _ranged(
+    function: Callable[..., Tensor], operation: str, names: _Names
+) -> Callable[..., Tensor]:
     @functools.wraps(function)
     def call(input: Tensor, *arguments: Any, **options: Any) -> Tensor:
         if torch.compiler.is_compiling() or not isinstance(input, Tensor) or not input.dim():

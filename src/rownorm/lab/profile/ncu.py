@@ -21,7 +21,9 @@ FILE = "ncu.csv"
 PLACES = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute")
 OURS = "^(forward|backward|column)_"  # the names of rownorm's kernels
 NORMS = f"{OURS}|[Ll]ayer_?[Nn]orm|[Rr][Mm][Ss]_?[Nn]orm|RowwiseMoments|GammaBeta"
-MOST_LAUNCHES = 40  # of a model or a script: every launch runs several times, once for each group of counters
+MOST_LAUNCHES = (
+    40  # of a model or a script: every launch runs several times, once for each group of counters
+)
 
 TIME = "gpu__time_duration.sum"
 READ, WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
@@ -51,7 +53,6 @@ class KernelRecord(NamedTuple):
     metrics: dict[str, float]
     units: dict[str, str]
 
-
     @property
     def seconds(self) -> float | None:
         """The time of the launch; None if it was not collected, or in a unit that is not known."""
@@ -69,7 +70,9 @@ def collect(request: Request, folder: Path) -> ToolResult:
     import torch
 
     if torch.version.hip or not torch.cuda.is_available():
-        return ToolResult("ncu", "missing", "torch sees no NVIDIA GPU: run this on a machine with one")
+        return ToolResult(
+            "ncu", "missing", "torch sees no NVIDIA GPU: run this on a machine with one"
+        )
     program = find_program()
     if program is None:
         why = "ncu is not in PATH nor in /usr/local/cuda/bin: install Nsight Compute"

@@ -71,7 +71,9 @@ def found_norms(timed: Sequence[Event], steps: int) -> Found:
         )
         for kind, total in seconds.items()
     ]
-    shown = [Kernel(name, n / steps, s / steps, is_norm) for (name, is_norm), (n, s) in kernels.items()]
+    shown = [
+        Kernel(name, n / steps, s / steps, is_norm) for (name, is_norm), (n, s) in kernels.items()
+    ]
     return Found(
         sorted(shown, key=lambda one: -one.seconds), sorted(norms, key=lambda one: -one.seconds)
     )

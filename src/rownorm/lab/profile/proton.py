@@ -29,7 +29,9 @@ def collect(request: Request, folder: Path) -> ToolResult:
     import torch
 
     if not torch.cuda.is_available():
-        why = "torch sees no GPU, and Proton records kernels of GPUs: run this on a machine with one"
+        why = (
+            "torch sees no GPU, and Proton records kernels of GPUs: run this on a machine with one"
+        )
         return ToolResult("proton", "missing", why)
     ran = run_work("proton", folder)
     files = [FILES[one] for one in request.subjects if (folder / FILES[one]).exists()]
@@ -45,10 +47,10 @@ def parse(file: Path) -> list[ProtonKernel]:
         document = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(
-            f"{file.name} is cut off, or no JSON: {error.msg} at character {error.pos} of {len(text)}"
+            f"it is cut off, or no JSON: {error.msg} at character {error.pos} of {len(text)}"
         ) from None
     if not (isinstance(document, list) and document and _is_node(document[0])):
-        raise ValueError(f"{file.name} is no hatchet file of Proton: it does not begin with a tree")
+        raise ValueError("it is no hatchet file of Proton: it does not begin with a tree")
     totals: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
     _add(document[0], totals)
     kernels = [ProtonKernel(name, round(n), s) for name, (n, s) in totals.items()]

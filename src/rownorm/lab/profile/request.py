@@ -1,15 +1,24 @@
-"""What is profiled: a norm by itself, a training step of a model, or a script. ``request.json`` in the folder."""
+"""What is profiled: a norm by itself, a training step of a model, or a script. ``request.json`` in the folder.
+
+``tools.json`` beside it has how the tools fared, and where. It is written after each tool, so that an interrupted run
+can be summarized.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from ..cases.case import Case
 from ..results.files import write_whole
+from ..results.profiles import ToolResult
+from ..results.records import Environment
 
 FILE = "request.json"
+TOOLS = "tools.json"
+Kind = TypeVar("Kind")
 STEPS = 3  # of a script that are profiled
 
 
@@ -57,6 +66,23 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
         return "call" if self.case else "step"
 
 
+class Collected(msgspec.Struct, frozen=True):
+    """The tools that have run so far, and the machine that they ran on."""
+
+    environment: Environment
+    tools: list[ToolResult] = []
+
+
+def write_collected(folder: Path, collected: Collected) -> None:
+    """Write ``tools.json``, whole or not at all."""
+    write_whole(folder / TOOLS, msgspec.json.format(msgspec.json.encode(collected), indent=1))
+
+
+def read_collected(folder: Path) -> Collected:
+    """The tools of a folder; ValueError with the reason if they cannot be read."""
+    return _read(folder, TOOLS, Collected)
+
+
 def write_request(folder: Path, request: Request) -> None:
     """Write ``request.json``, whole or not at all."""
     write_whole(folder / FILE, msgspec.json.format(msgspec.json.encode(request), indent=1))
@@ -64,11 +90,15 @@ def write_request(folder: Path, request: Request) -> None:
 
 def read_request(folder: Path) -> Request:
     """The request of a folder; ValueError with the reason if it cannot be read."""
+    return _read(folder, FILE, Request)
+
+
+def _read(folder: Path, name: str, kind: type[Kind]) -> Kind:
     try:
-        return msgspec.json.decode((folder / FILE).read_bytes(), type=Request)
+        return msgspec.json.decode((folder / name).read_bytes(), type=kind)
     except OSError as error:
         raise ValueError(
-            f"{folder} is not a folder that profile has written: {FILE}: {error.strerror}"
+            f"{folder} is not a folder that profile has written: {name}: {error.strerror}"
         ) from None
     except msgspec.DecodeError as error:
-        raise ValueError(f"{folder / FILE} is damaged: {error}") from None
+        raise ValueError(f"{folder / name} is damaged: {error}") from None

@@ -42,11 +42,11 @@ class KernelStats(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """One launch. counters: those that were collected, by name."""
+    """One launch. seconds: None where a file has no times. counters: by name."""
 
     kernel: str
-    seconds: float | None = None
-    counters: dict[str, float] = {}
+    seconds: float | None
+    counters: dict[str, float]
 
 
 def collect(request: Request, folder: Path) -> ToolResult:
@@ -54,7 +54,9 @@ def collect(request: Request, folder: Path) -> ToolResult:
     import torch
 
     if not (torch.version.hip and torch.cuda.is_available()):
-        why = "torch sees no AMD GPU: rocprofv3 runs on a machine with one, and with a torch for ROCm"
+        why = (
+            "torch sees no AMD GPU: rocprofv3 runs on a machine with one, and with a torch for ROCm"
+        )
         return ToolResult(PROGRAM, "missing", why)
     program = shutil.which(PROGRAM) or shutil.which(PROGRAM, path="/opt/rocm/bin")
     if program is None:
@@ -71,7 +73,9 @@ def collect(request: Request, folder: Path) -> ToolResult:
     if not failed:
         return ToolResult(PROGRAM, "ok", files=files)
     why = "; ".join(f"{name}: {failure(ran)}" for name, ran in failed)
-    if any(word in ran.log.read_text(errors="replace").lower() for word in DENIED for _, ran in failed):
+    if any(
+        word in ran.log.read_text(errors="replace").lower() for word in DENIED for _, ran in failed
+    ):
         remedy = "add the user to the groups render and video, or run as root"
         return ToolResult(PROGRAM, "denied", f"{why}. The driver refused: {remedy}", files)
     return ToolResult(PROGRAM, "failed", why, files)
@@ -88,7 +92,7 @@ def parse_stats(text: str) -> list[KernelStats]:
 def parse_trace(text: str) -> list[Launch]:
     """``*_kernel_trace.csv``: the launches in the order of the file."""
     return [
-        Launch(name, (int(end) - int(start)) * NANOSECOND)
+        Launch(name, (int(end) - int(start)) * NANOSECOND, {})
         for name, start, end in _rows(text, "Kernel_Name", "Start_Timestamp", "End_Timestamp")
     ]
 
@@ -98,14 +102,24 @@ def parse_counters(text: str) -> list[Launch]:
     launches: dict[str, Launch] = {}
     wanted = ("Dispatch_Id", "Kernel_Name", "Counter_Name", "Counter_Value")
     for dispatch, name, counter, value in _rows(text, *wanted):
-        counters = launches.setdefault(dispatch, Launch(name, counters={})).counters
+        counters = launches.setdefault(dispatch, Launch(name, None, {})).counters
         counters[counter] = counters.get(counter, 0.0) + float(value)
     return list(launches.values())
 
 
+def stats_of(launches: Sequence[Launch]) -> list[KernelStats]:
+    """The launches of a trace by kernel, for a run without ``--stats``."""
+    by_kernel: dict[str, list[float]] = {}
+    for one in launches:
+        if one.seconds is not None:
+            by_kernel.setdefault(one.kernel, []).append(one.seconds)
+    return [KernelStats(name, len(times), sum(times)) for name, times in by_kernel.items()]
+
+
 def _rows(text: str, *wanted: str) -> list[list[str]]:
     """The wanted columns of every line."""
-    header, *rows = csv.reader(text.splitlines()) if text.strip() else [[]]
+    lines = [line for line in text.splitlines() if line.strip()]  # files may end in an empty line
+    header, *rows = csv.reader(lines) if lines else [[]]
     names = [_plain(name) for name in header]
     absent = [name for name in wanted if _plain(name) not in names]
     if absent:
@@ -125,5 +139,9 @@ def _plain(name: str) -> str:
 
 def mean(launches: Sequence[Launch], kernel: str, counter: str) -> float | None:
     """The mean of a counter over the launches of a kernel; None if it was not collected."""
-    values = [one.counters[counter] for one in launches if one.kernel == kernel and counter in one.counters]
+    values = [
+        one.counters[counter]
+        for one in launches
+        if one.kernel == kernel and counter in one.counters
+    ]
     return sum(values) / len(values) if values else None

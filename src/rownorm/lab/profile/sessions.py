@@ -53,10 +53,7 @@ class Chrome:
         synchronize()
         self.profiler.stop()
         with whole_file(self.file) as temporary:
-            # The exporter compresses files whose name ends in .gz, and refuses other endings than .json.
-            plain = temporary.with_suffix(".json")
-            self.profiler.export_chrome_trace(str(plain))
-            plain.replace(temporary)
+            self.profiler.export_chrome_trace(str(temporary))
 
 
 class Proton:

@@ -1,4 +1,4 @@
-"""From the files of a folder to a ``Profile``: every file is read on its own, and one that cannot be is a failed tool."""
+"""From the files of a folder to a ``Profile``. A file that cannot be read makes its tool a failed one, and no more."""
 
 from __future__ import annotations
 
@@ -39,11 +39,13 @@ def summarize(
     reading.ncu()
     reading.rocprof()
     reading.predictions(on_step)
+    reading.figures += figures.speed_up(request, reading.figures)
     norms = reading.norms
     if norms:
         from .saving import with_rownorm
 
         norms = with_rownorm(norms, on_step)
+        reading.figures += figures.of_saving(norms, reading.kernels["script"])
     on_gpu = here.kind != "cpu"
     bottleneck, next_steps = advice.bottleneck_of(
         request, reading.figures, reading.kernels, norms, on_gpu
@@ -125,24 +127,31 @@ class _Reading:
 
     def ncu(self) -> None:
         """Counters of NVIDIA."""
-        records = self._read("ncu", ncu.FILE, lambda file: ncu.parse(file.read_text(errors="replace")))
+        records = self._read(
+            "ncu", ncu.FILE, lambda file: ncu.parse(file.read_text(errors="replace"))
+        )
         if records:
             others = "script" if self.request.script else "torch"
             subject_of = {
-                one.kernel: "rownorm" if re.match(ncu.OURS, one.kernel) else others for one in records
+                one.kernel: "rownorm" if re.match(ncu.OURS, one.kernel) else others
+                for one in records
             }
             self.figures += figures.of_ncu(records, subject_of)
 
     def rocprof(self) -> None:
         """Times and counters of AMD, of rownorm's kernels."""
         stats: list[rocprof.KernelStats] = []
+        launches: list[rocprof.Launch] = []
         counted: list[rocprof.Launch] = []
         for file in sorted((self.folder / rocprof.SUBFOLDER).rglob("*.csv")):
             name = str(file.relative_to(self.folder))
             if file.name.endswith("_kernel_stats.csv"):
                 stats += self._read(rocprof.PROGRAM, name, _text(rocprof.parse_stats)) or []
+            elif file.name.endswith("_kernel_trace.csv"):
+                launches += self._read(rocprof.PROGRAM, name, _text(rocprof.parse_trace)) or []
             elif file.name.endswith("_counter_collection.csv"):
                 counted += self._read(rocprof.PROGRAM, name, _text(rocprof.parse_counters)) or []
+        stats = stats or rocprof.stats_of(launches)
         ours = [one for one in stats if re.match(ncu.OURS, one.kernel)]
         self.figures += figures.of_rocprof(ours, counted, self.here)
 
@@ -158,7 +167,7 @@ class _Reading:
             on_step(f"cannot predict: {error}")
 
     def _read(self, tool: str, name: str, parse: Callable[[Path], Found]) -> Found | None:
-        """What ``parse`` makes of a file; None without the file. A file that cannot be used is a failure of its tool."""
+        """What ``parse`` makes of a file; None without it. A file that cannot be used is a failure of its tool."""
         file = self.folder / name
         if not file.exists():
             return None

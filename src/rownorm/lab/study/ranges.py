@@ -61,9 +61,7 @@ class _Ranged(Baseline):
         return outputs
 
 
-def record_backward(
-    outputs: Iterable[Tensor], inputs: Iterable[Tensor], name: str = NORM
-) -> None:
+def record_backward(outputs: Iterable[Tensor], inputs: Iterable[Tensor], name: str = NORM) -> None:
     """Record a range around each autograd node between outputs and inputs."""
     seen: set[Any] = {tensor.grad_fn for tensor in inputs} | {None}
     nodes: list[Any] = [tensor.grad_fn for tensor in outputs]
