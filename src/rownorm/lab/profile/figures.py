@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import mean
 
 from ..cases.case import Case
+from ..cases.data import output_names
 from ..results.profiles import Figure, ScriptNorm, Unit
 from ..results.records import Environment
 from ..results.studies import Kernel
@@ -13,6 +14,7 @@ from . import chrome, ncu, rocprof
 from .chrome import Event
 from .proton import ProtonKernel
 from .request import Request
+from .work import DIFFERENCE
 
 BANDWIDTH, PEAK_SHARE = "achieved bandwidth", "share of peak bandwidth"
 OCCUPANCY, SECTORS = "achieved occupancy", "sectors per load request"
@@ -66,6 +68,12 @@ def of_host(
     whole = times.get("whole", None if on_gpu else times.get("host"))
     if whole is not None:
         yield _figure(f"time of a {request.unit}", subject, whole, "s", clock)
+    if DIFFERENCE in times and request.case:
+        name, source = (
+            "largest difference from torch",
+            f"{output_names(request.case)[0]} of one call",
+        )
+        yield _figure(name, subject, times[DIFFERENCE], "number", source)
 
 
 def of_proton(

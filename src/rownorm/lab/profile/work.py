@@ -10,7 +10,7 @@ import statistics
 import sys
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,12 +18,16 @@ from ..cases.case import Case
 from ..results.files import write_whole
 from .request import ModelStep, Request, read_request
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 CALLS = 10  # of a norm, in a trace
 STEPS = 2  # of a model, in a trace
 HOST = "host.json"
+DIFFERENCE = "difference"  # of rownorm's y, or dx, from torch's: the largest
 ROUNDS = 5  # of host times
 
-Times = dict[str, dict[str, float]]  # subject: name: seconds of one call or step
+Times = dict[str, dict[str, float]]  # subject: name: seconds of one call or step, or a difference
 
 
 def repeats(request: Request, tool: str) -> int:
@@ -43,21 +47,30 @@ def main() -> None:
 
         sys.exit(run_script(request.script, tool, folder))
     times: Times = {}
+    outputs: list[Tensor] = []
     for subject in request.subjects:
         if request.case:
-            times[subject] = run_case(request.case, subject, tool, folder)
+            times[subject] = run_case(request.case, subject, tool, folder, outputs)
         elif request.model:
             times[subject] = run_model(request.model, subject, tool, folder)
         if tool == "chrome":
+            if len(outputs) == 2:
+                ours, others = (one.double() for one in outputs)
+                times["rownorm"][DIFFERENCE] = float((ours - others).abs().max())
             write_whole(folder / HOST, msgspec.json.encode(times))
 
 
-def run_case(case: Case, subject: str, tool: str, folder: Path) -> dict[str, float]:
-    """Call a norm. Inputs exceed the cache of the device, as in the lab's timing; so no call finds its own in it."""
+def run_case(
+    case: Case, subject: str, tool: str, folder: Path, results: list[Tensor]
+) -> dict[str, float]:
+    """Call a norm. Inputs exceed the cache of the device, as in the lab's timing; so no call finds its own in it.
+
+    results: gets the first output of one call, y or dx, for the Chrome trace.
+    """
     from ..cases import data
     from ..measure import timing
     from ..measure.machine import machine_of
-    from ..providers import all_providers
+    from ..providers import all_providers, as_tuple
     from .sessions import session_of, synchronize
 
     machine, provider = machine_of(None, []), all_providers()[subject]
@@ -71,6 +84,7 @@ def run_case(case: Case, subject: str, tool: str, folder: Path) -> dict[str, flo
                 outputs.append(calls[number % len(calls)]())
         if tool != "chrome":
             return {}
+        results.append(as_tuple(calls[0]())[0].detach())
         peak = machine.environment.peak_bytes_per_second or (2e12 if machine.on_gpu else 4e9)
         n_calls = timing.host_calls(case.compulsory_bytes / peak)
         turns = (timing.host_seconds(calls[0], n_calls) for _ in range(ROUNDS))
