@@ -2,8 +2,8 @@
 
     python examples/run_triton_profiling.py --cols 4096 --rows 8192 --out results/profile
 
-The options are those of ``rownorm profile``; ``--help`` lists them. triton_profile.json and pytorch_profile.json open in
-ui.perfetto.dev.
+The options are those of ``rownorm profile``; ``--help`` lists them. The traces, triton_profile.json and
+pytorch_profile.json, open in ui.perfetto.dev.
 """
 
 from __future__ import annotations

@@ -32,15 +32,19 @@ def test_a_recorded_trace(recorded):
 
 
 def test_a_trace_is_written_though_the_work_fails(tmp_path):
-    with pytest.raises(RuntimeError, match="planted"), Chrome(tmp_path / "trace.json"):
-        torch.ones(3).sum()
-        raise RuntimeError("planted")
+    def work():
+        with Chrome(tmp_path / "trace.json"):
+            torch.ones(3).sum()
+            raise RuntimeError("planted")
+
+    with pytest.raises(RuntimeError, match="planted"):
+        work()
     assert "aten::sum" in {one["name"] for one in chrome.parse(tmp_path / "trace.json")}
 
 
 def test_a_trace_that_is_cut_off(recorded):
     recorded.write_text(recorded.read_text()[:-300])
-    with pytest.raises(ValueError, match="cut off, or no JSON.*at character"):
+    with pytest.raises(ValueError, match=r"cut off, or no JSON.*at character"):
         chrome.parse(recorded)
 
 

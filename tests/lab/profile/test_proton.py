@@ -1,4 +1,4 @@
-"""Proton's hatchet files. The samples are synthetic: written by hand to the layout of Triton 3.6, with made-up times."""
+"""Proton's hatchet files. The samples are synthetic: written by hand to the layout of Triton 3.6, made-up times."""
 
 import json
 
