@@ -123,13 +123,13 @@ def test_flashinfer_bench(tmp_path, monkeypatch, capsys):
     assert "torch sees no GPU" in capsys.readouterr().err
 
 
-def test_run_triton_profiling(tmp_path):
-    arguments = ("--rows", 16, "--cols", 64, "--tools", "chrome", "--out", tmp_path / "made")
-    ran = run("run_triton_profiling", *arguments)
+def test_run_triton_profiling():
+    """It is ``rownorm profile rms_norm``, which has tests of its own."""
+    ran = run("run_triton_profiling", "--help")
     assert ran.returncode == 0, ran.stderr
-    assert "Primary bottleneck" in ran.stdout
-    traces = {file.name for file in (tmp_path / "made").glob("*_profile.json")}
-    assert traces == {"triton_profile.json", "pytorch_profile.json"}
+    assert "rownorm profile rms_norm --cols 4096" in ran.stdout
+    ran = run("run_triton_profiling", "--model", "llama")
+    assert (ran.returncode, "name one of OPERATION" in ran.stderr) == (2, True)
 
 
 def test_run_rocprof_triton(tmp_path):

@@ -30,7 +30,7 @@ RUNS = {  # output name: options. Counters that do not fit together need runs of
     "traffic": ("--pmc", *TRAFFIC),
     "occupancy": ("--pmc", OCCUPANCY),
 }
-DENIED = ("permission denied", "hsa_status_error_out_of_resources", "unable to open /dev/kfd")
+DENIED = ("permission denied", "unable to open /dev/kfd")
 
 
 class KernelStats(NamedTuple):
