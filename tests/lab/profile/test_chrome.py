@@ -93,3 +93,19 @@ def test_launches_of_cuda_and_hip():
         event("cpu_op", "LaunchKernel", 40, 9),
     ]
     assert chrome.launches(timed) == (3, pytest.approx(9e-6))
+
+
+def test_what_is_before_a_restart_is_left_out():
+    """A kernel counts by its launch: the first runs after the mark, and was launched before it."""
+    timed = [
+        event("cuda_runtime", "cudaLaunchKernel", 0, 1, correlation=1),
+        event("cpu_op", "aten::mm", 0, 1),
+        event("user_annotation", chrome.RESTART, 5, 1),
+        event("kernel", "early", 9, 1, "stream 7", correlation=1),
+        event("cuda_runtime", "cudaLaunchKernel", 10, 1, correlation=2),
+        event("cpu_op", "aten::add", 10, 1),
+        event("kernel", "late", 20, 1, "stream 7", correlation=2),
+    ]
+    names = [one["name"] for one in chrome.after_restart(timed)]
+    assert names == ["cudaLaunchKernel", "aten::add", "late"]
+    assert chrome.after_restart(timed[:2]) == timed[:2]

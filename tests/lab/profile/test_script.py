@@ -6,6 +6,7 @@ import pytest
 
 from rownorm.lab.device.environment import environment
 from rownorm.lab.profile import chrome
+from rownorm.lab.profile.norms import found_norms
 from rownorm.lab.profile.request import Request, Script
 from rownorm.lab.profile.script import read_outcome, run_script
 from rownorm.lab.profile.summary import summarize
@@ -40,7 +41,7 @@ def run(command_line, monkeypatch, tmp_path):
 
 
 def forwards(folder):
-    timed = chrome.parse(folder / "script_profile.json")
+    timed = chrome.after_restart(chrome.parse(folder / "script_profile.json"))
     return sum(one["name"] == "aten::layer_norm" for one in timed)
 
 
@@ -69,6 +70,20 @@ def test_a_crash_keeps_what_was_recorded(run, tmp_path, capsys):
 def test_a_crash_in_the_first_step(run, tmp_path):
     assert run("import torch; torch.layer_norm(torch.ones(2, 8), (8,)); 1 / 0") == 1
     assert forwards(tmp_path) == 1
+
+
+def test_a_crash_inside_a_norm(run, tmp_path):
+    text = """
+import torch
+class TinyNorm(torch.nn.Module):
+    def forward(self, x):
+        torch.layer_norm(x, (8,))
+        raise RuntimeError("planted")
+TinyNorm()(torch.ones(2, 8))
+"""
+    assert run(text) == 1
+    [norm] = found_norms(chrome.parse(tmp_path / "script_profile.json"), 1).norms
+    assert (norm.what, norm.direction) == ("TinyNorm", "forward")
 
 
 @pytest.mark.parametrize(("code", "status"), [("0", 0), ("3", 3), ("'words'", 1), ("None", 0)])

@@ -17,6 +17,8 @@ FILES = {
     "script": "script_profile.json",
 }
 MICROSECOND = 1e-6
+RESTART = "rownorm profile: what is before this is left out"
+DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 
 Event = dict[str, Any]
 
@@ -65,6 +67,26 @@ def parse(file: Path) -> list[Event]:
     if incomplete is not None:
         raise ValueError(f"it has an event without name, ts, dur or tid: {incomplete}")
     return timed
+
+
+def after_restart(timed: Sequence[Event]) -> list[Event]:
+    """The events after the last mark that a session made: those of the host, and the kernels that they launched."""
+    marks = [event["ts"] for event in timed if event["name"] == RESTART]
+    if not marks:
+        return list(timed)
+    host = [one for one in timed if one.get("cat") not in DEVICE]
+    before = {_correlation(one) for one in host if one["ts"] < marks[-1]} - {None}
+    return [
+        one
+        for one in timed
+        if one["ts"] >= marks[-1]
+        and not (one.get("cat") in DEVICE and _correlation(one) in before)
+        and one["name"] != RESTART
+    ]
+
+
+def _correlation(event: Event) -> Any:
+    return event.get("args", {}).get("correlation")
 
 
 def device_times(timed: Sequence[Event]) -> DeviceTimes | None:

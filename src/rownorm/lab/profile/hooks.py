@@ -46,6 +46,7 @@ def norm_ranges() -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+        modules.close()
         for name, function in originals.items():
             setattr(F, name, function)
 
@@ -111,6 +112,12 @@ class _Modules:
             span.__exit__(None, None, None)
             if isinstance(output, Tensor):
                 record_backward((output,), (inputs[0],), backward)
+
+    def close(self) -> None:
+        """End the ranges of modules whose forward failed: a profiler must not stop inside a range."""
+        for span, _ in self.open.values():
+            span.__exit__(None, None, None)
+        self.open.clear()
 
 
 def _operation(module: nn.Module) -> str | None:

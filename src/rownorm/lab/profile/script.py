@@ -1,6 +1,6 @@
 """A user's script under a profiler.
 
-Recording starts with the script. After the first step of an optimizer it starts anew, so that compilation and other
+Recording starts with the script. After the first step of an optimizer it is restarted, so that compilation and other
 first calls are not in the result; after ``Script.steps`` more the script is ended. A script without an optimizer is
 recorded from its start to its end.
 """
@@ -40,21 +40,17 @@ class Recorder:
     """Records the steps of a script."""
 
     def __init__(self, tool: str, folder: Path, limit: int) -> None:
-        self.tool, self.folder, self.limit = tool, folder, limit
+        self.limit = limit
         self.steps = 0
-        self.is_warm = limit == 0  # everything is wanted: nothing is started anew
-        self.session: Session = self._started()
-
-    def _started(self) -> Session:
-        session = session_of(self.tool, self.folder, "script")
-        session.__enter__()
-        return session
+        self.is_warm = limit == 0  # everything is wanted: nothing is forgotten
+        self.session: Session = session_of(tool, folder, "script")
+        self.session.__enter__()
 
     def after_step(self, *_: Any) -> None:
         """The hook of optimizers."""
         if not self.is_warm:
-            self.stop()
-            self.is_warm, self.session = True, self._started()
+            self.session.restart()
+            self.is_warm = True
             return
         self.steps += 1
         if self.steps == self.limit:
@@ -62,7 +58,7 @@ class Recorder:
 
     def stop(self) -> None:
         """Write what was recorded."""
-        self.session.__exit__(None, None, None)
+        self.session.__exit__()
 
 
 def run_script(script: Script, tool: str, folder: Path) -> int:
@@ -70,22 +66,22 @@ def run_script(script: Script, tool: str, folder: Path) -> int:
     sys.argv = [script.path, *script.arguments]
     sys.path.insert(0, str(Path(script.path).resolve().parent))
     status, error = 0, ""
-    with norm_ranges() if tool == "chrome" else nullcontext():
-        recorder = Recorder(tool, folder, script.steps)
-        hook = register_optimizer_step_post_hook(recorder.after_step)
-        try:
+    recorder = Recorder(tool, folder, script.steps)
+    hook = register_optimizer_step_post_hook(recorder.after_step)
+    try:
+        with norm_ranges() if tool == "chrome" else nullcontext():
             runpy.run_path(script.path, run_name="__main__")
-        except Enough:
-            pass
-        except SystemExit as end:
-            status = end.code if isinstance(end.code, int) else int(end.code is not None)
-            error = f"exit status {status}" if status else ""
-        except BaseException as crash:
-            traceback.print_exc()
-            status, error = 1, f"{type(crash).__name__}: {crash}"
-        finally:
-            hook.remove()
-            recorder.stop()
+    except Enough:
+        pass
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        error = f"exit status {status}" if status else ""
+    except BaseException as crash:
+        traceback.print_exc()
+        status, error = 1, f"{type(crash).__name__}: {crash}"
+    finally:
+        hook.remove()
+        recorder.stop()
     if tool == "chrome":
         write_whole(folder / FILE, msgspec.json.encode(Outcome(recorder.steps, error)))
     return status

@@ -1,19 +1,30 @@
-"""Recording inside the process of the work. A session is a context manager around what is recorded."""
+"""Recording inside the process of the work. A session is a context manager around what is recorded.
+
+``restart`` forgets what was recorded so far. It is called while operators run, and torch.profiler may crash if it is
+stopped then; so its trace gets a mark instead, and what is before the mark is left out when it is read.
+"""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Protocol
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from ..results.files import whole_file
 from . import chrome, proton
 
-Session = AbstractContextManager[Any]
+
+class Session(Protocol):
+    """What all sessions have."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def restart(self) -> None:
+        """Forget what was recorded so far."""
 
 
 def session_of(tool: str, folder: Path, subject: str) -> Session:
@@ -44,16 +55,17 @@ class Chrome:
     def __enter__(self) -> None:
         self.profiler.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         synchronize()
         self.profiler.stop()
         with whole_file(self.file) as temporary:
             self.profiler.export_chrome_trace(str(temporary))
+
+    def restart(self) -> None:
+        """Mark the place in the trace."""
+        synchronize()
+        with record_function(chrome.RESTART):
+            pass
 
 
 class Proton:
@@ -73,6 +85,11 @@ class Proton:
         synchronize()
         triton.profiler.finalize()
 
+    def restart(self) -> None:
+        """Begin a new file in place of the old one."""
+        self.__exit__()
+        self.__enter__()
+
 
 class Marks:
     """Tells a program around the process when to record: ``ncu --profile-from-start off``."""
@@ -86,3 +103,6 @@ class Marks:
         synchronize()
         if torch.cuda.is_available():
             torch.cuda.profiler.stop()
+
+    def restart(self) -> None:
+        """Counters do not depend on how often a kernel ran before."""

@@ -79,8 +79,9 @@ class _Reading:
         on_gpu = self.here.kind != "cpu"
         times = self._host_times()
         for subject in self.request.subjects:
-            timed = self._read("chrome", chrome.FILES[subject], chrome.parse)
-            if timed is not None:
+            found = self._read("chrome", chrome.FILES[subject], chrome.parse)
+            if found is not None:
+                timed = chrome.after_restart(found)
                 kernels = self._kernels(subject, timed)
                 self.kernels[subject] = kernels
                 self.figures += figures.of_trace(self.request, subject, timed, kernels, self.here)
