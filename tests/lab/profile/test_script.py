@@ -94,6 +94,15 @@ def test_a_script_that_exits(run, tmp_path, code, status):
     assert bool(read_outcome(tmp_path).error) == bool(status)
 
 
+def test_no_norm_in_a_script(run, tmp_path):
+    run("import torch; torch.ones(3).sum()")
+    request = Request(script=Script(str(tmp_path / "script.py")))
+    profile = summarize(request, tmp_path, [ToolResult("chrome", "ok")], environment())
+    assert profile.norms == []
+    assert profile.figure("kernel time share of norms", "script") is None
+    assert "No norm was found" in profile.advice[0]
+
+
 def test_a_process_that_was_killed(tmp_path):
     assert "ended before" in read_outcome(tmp_path).error
 

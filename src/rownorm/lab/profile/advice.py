@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .. import texts
-from ..results.profiles import Figure, ScriptNorm, share_of_norms
+from ..results.profiles import Figure, ScriptNorm
 from ..results.studies import Kernel
 from .figures import IDLE, NORM_SHARE, OCCUPANCY, OVERHEAD, PEAK_SHARE, TIME
 from .request import Request
@@ -13,6 +13,10 @@ from .request import Request
 NEAR_PEAK = 0.75  # of the specified peak: an elementwise kernel reaches 0.85 to 0.9
 MOSTLY_IDLE = 0.3
 FEW_WARPS = 0.25
+NO_NORM = (
+    "No norm was found. Code that torch.compile has compiled hides norms on a CPU, and on a GPU if they are written "
+    "op by op: profile the eager model."
+)
 NOTHING = "unknown: there is neither a trace nor a counter to read it from"
 
 
@@ -25,7 +29,7 @@ def bottleneck_of(
 ) -> tuple[str, list[str]]:
     """(the bottleneck in a sentence, what to try)."""
     if not on_gpu:
-        return _on_cpu(request, kernels, norms)
+        return _on_cpu(request, figures, norms)
     if request.case is None:
         return _of_step(request, figures, kernels, norms)
     subject = "rownorm"
@@ -80,9 +84,9 @@ def _of_step(
     subject = request.subjects[0]
     if not kernels.get(subject):
         return NOTHING, ["Read the reasons of the tools above."]
-    advice = _saving(norms)
+    advice = _saving(norms) if norms or not request.script else [NO_NORM]
     idle = _value(figures, IDLE, subject)
-    share = _value(figures, NORM_SHARE, subject) or 0.0
+    share = _value(figures, NORM_SHARE, subject)
     if idle is not None and idle > MOSTLY_IDLE:
         advice += [
             "Launch fewer kernels: fused norms, a fused optimizer, torch.compile, CUDA graphs, larger batches."
@@ -91,18 +95,19 @@ def _of_step(
     largest = kernels[subject][0]
     total = sum(one.seconds for one in kernels[subject])
     of_all = texts.percent(largest.seconds / total)
-    advice += [
-        f"Norms are {texts.percent(share)} of kernel time: no change to them can gain more than that."
-    ]
+    if share is not None:
+        most = "no change to them can gain more than that"
+        advice.append(f"Norms are {texts.percent(share)} of kernel time: {most}.")
     if largest.is_norm:
         return f"norms: {largest.name} alone takes {of_all} of kernel time", advice
     return f"other kernels than norms: {largest.name} takes {of_all} of kernel time", advice
 
 
 def _on_cpu(
-    request: Request, kernels: dict[str, list[Kernel]], norms: Sequence[ScriptNorm]
+    request: Request, figures: Sequence[Figure], norms: Sequence[ScriptNorm]
 ) -> tuple[str, list[str]]:
-    advice = _saving(norms)
+    share = _value(figures, NORM_SHARE, request.subjects[0])
+    advice = _saving(norms) if norms or not request.script else [NO_NORM]
     if request.case:
         advice += [
             f"rownorm analyze {_arguments(request)} predicts the kernels of a GPU without one."
@@ -110,8 +115,6 @@ def _on_cpu(
     advice += [
         "Run the same command on a machine with a GPU for launch overhead, bandwidth and occupancy."
     ]
-    subject = request.subjects[0]
-    share = share_of_norms(kernels.get(subject, []))
     if request.case or share is None:
         return "unknown: there is no GPU here, and the CPU path says nothing about kernels", advice
     return (

@@ -87,7 +87,7 @@ class _Reading:
                 self.figures += figures.of_trace(self.request, subject, timed, kernels, self.here)
             self.figures += figures.of_host(self.request, subject, times.get(subject, {}), on_gpu)
             share = share_of_norms(self.kernels.get(subject, []))
-            if share is not None and not self.request.case:
+            if share is not None and not self.request.case and (share or not self.request.script):
                 source = chrome.FILES[subject]
                 source += ": kernels" if on_gpu else ": operators, without those that they call"
                 self.figures.append(
