@@ -123,6 +123,32 @@ def test_flashinfer_bench(tmp_path, monkeypatch, capsys):
     assert "torch sees no GPU" in capsys.readouterr().err
 
 
+def test_run_triton_profiling():
+    """It is ``rownorm profile rms_norm``, which has tests of its own."""
+    ran = run("run_triton_profiling", "--help")
+    assert ran.returncode == 0, ran.stderr
+    assert "rownorm profile rms_norm --cols 4096" in ran.stdout
+    ran = run("run_triton_profiling", "--model", "llama")
+    assert (ran.returncode, "name one of OPERATION" in ran.stderr) == (2, True)
+
+
+def test_run_rocprof_triton(tmp_path):
+    """Without an AMD GPU the summary says so; a second run overwrites nothing."""
+    command = ["sh", str(EXAMPLES / "run_rocprof_triton.sh"), "--rows", "16", "--cols", "64"]
+    environment = {**os.environ, "PYTHON": sys.executable, "TRITON_INTERPRET": "0"}
+    settings = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    ran = subprocess.run(command, check=False, **settings)
+    assert ran.returncode == int(torch.version.hip is None or not torch.cuda.is_available()), (
+        ran.stderr
+    )
+    summary = tmp_path / "rocprof_results" / "triton_analysis_summary.md"
+    text = summary.read_text()
+    assert "| rocprofv3 |" in text
+    assert "Primary bottleneck" in text
+    assert subprocess.run(command, check=False, **settings).returncode == 2
+    assert summary.read_text() == text
+
+
 def test_tiny_models_refuse_no_steps(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["tiny_llama_v3", "--steps", "0"])
     with pytest.raises(SystemExit):

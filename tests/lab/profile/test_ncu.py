@@ -1,8 +1,21 @@
 """The CSV of ncu. The samples are synthetic: written by hand to the layouts of ncu 2025.3, with made-up figures."""
 
-import pytest
+import re
 
-from rownorm.lab.profile.ncu import parse
+import pytest
+import torch
+
+from rownorm.lab.cases.case import Case
+from rownorm.lab.profile.ncu import (
+    REQUESTS,
+    SECTORS,
+    TIME,
+    KernelRecord,
+    collect,
+    options,
+    parse,
+)
+from rownorm.lab.profile.request import Request
 
 PLACE = (
     '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream",'
@@ -55,3 +68,74 @@ def test_a_foreign_file():
 def test_denied_counters_say_what_to_do():
     with pytest.raises(PermissionError, match="NVreg_RestrictProfilingToAdminUsers=0"):
         parse("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n")
+
+
+def test_time_and_sectors_of_a_launch():
+    sectors, requests = SECTORS.format("ld"), REQUESTS.format("ld")
+    record = KernelRecord(0, "a", {TIME: 5.0, sectors: 160.0, requests: 10.0}, {TIME: "us"})
+    assert record.seconds == pytest.approx(5e-6)
+    assert record.sectors_per_request("ld") == 16
+    assert record.sectors_per_request("st") is None
+    assert KernelRecord(0, "a", {TIME: 5.0}, {TIME: "fortnight"}).seconds is None
+    assert KernelRecord(0, "a", {requests: 0.0, sectors: 0.0}, {}).sectors_per_request("ld") is None
+
+
+@pytest.fixture
+def run_ncu(tmp_path, monkeypatch):
+    """Collect with a stand-in for ncu, a shell script: what it prints and its exit status are the test's."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.version, "hip", None)
+
+    def run(body):
+        program = tmp_path / "ncu"
+        program.write_text(
+            f'#!/bin/sh\nwhile [ "$1" != --log-file ]; do shift; done; log=$2\n{body}\n'
+        )
+        program.chmod(0o755)
+        monkeypatch.setattr("rownorm.lab.profile.ncu.find_program", lambda: str(program))
+        folder = tmp_path / "out"
+        folder.mkdir()
+        case = Case(operation="rms_norm", rows=2, cols=8)
+        return collect(Request(case), folder)
+
+    return run
+
+
+def test_ncu_is_denied(run_ncu):
+    found = run_ncu("echo '==ERROR== ERR_NVGPUCTRPERM - no permission' > $log; exit 1")
+    assert found.status == "denied"
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in found.why
+
+
+def test_ncu_fails(run_ncu):
+    found = run_ncu("echo 'RuntimeError: planted'; exit 3")
+    assert (found.status, found.why) == ("failed", "RuntimeError: planted; see ncu.log")
+
+
+def test_ncu_meets_no_kernel(run_ncu):
+    found = run_ncu("echo '==WARNING== No kernels were profiled.' > $log")
+    assert found.status == "failed"
+    assert "no kernel" in found.why
+
+
+def test_ncu_works(run_ncu):
+    found = run_ncu('printf %s \'"ID","Process ID"\' > $log')
+    assert (found.status, found.files) == ("ok", ["ncu.csv"])
+
+
+def test_ncu_is_missing(monkeypatch, tmp_path):
+    case = Request(Case(operation="rms_norm", rows=2, cols=8))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr("rownorm.lab.profile.ncu.find_program", lambda: None)
+    found = collect(case, tmp_path)
+    assert (found.status, "install Nsight Compute" in found.why) == ("missing", True)
+
+
+def test_only_norms_of_a_model_are_profiled(tmp_path):
+    whole, norms = options(tmp_path / "a.csv", False), options(tmp_path / "a.csv", True)
+    assert "--kernel-name" not in whole
+    pattern = norms[norms.index("--kernel-name") + 1].removeprefix("regex:")
+    for name in ("forward_resident", "vectorized_layer_norm_kernel", "GammaBetaBackwardCUDAKernel"):
+        assert re.search(pattern, name)
+    assert not re.search(pattern, "vectorized_elementwise_kernel")

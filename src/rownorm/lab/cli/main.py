@@ -19,6 +19,7 @@ COMMANDS = {  # name: one line for ``rownorm --help``; in the order in which the
     "check": "Accuracy of every provider against fp64.",
     "bench": "Measure speed; write records.",
     "analyze": "What compiled kernels do, without a GPU: registers, occupancy, sectors, predicted time.",
+    "profile": "Chrome traces, Proton, ncu or rocprofv3 of a norm, a model or a script; one summary.",
     "source": "A kernel's source beside its machine code.",
     "report": "Records to an HTML page, plots and an analysis.",
     "compare": "Two sets of records: faster, same or slower.",

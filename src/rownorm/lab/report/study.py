@@ -29,7 +29,18 @@ from .looks import LOOKS
 from .plots import CONFIG
 
 KERNELS = 12  # lines of a table of kernels on the page
-NUMBERS = ("calls", "time", "share", "forward", "backward", "step", "spread")
+NUMBERS = (
+    "calls",
+    "time",
+    "share",
+    "value",
+    "with rownorm",
+    "saves",
+    "forward",
+    "backward",
+    "step",
+    "spread",
+)
 COLORS = {"baseline": LOOKS[CEILING][0], "fused": LOOKS[EAGER][0], "rownorm": LOOKS[OURS][0]}
 PARTS = ("forward", "backward", "update")
 
@@ -62,9 +73,11 @@ def _one(study: Study) -> str:
             f'<div class="panel">{vl_convert.vegalite_to_svg(_chart(study, points))}</div>'
         )
     if (compared := comparison_table(study)).lines:
-        parts.append(_html(compared))
-    parts += [_html(table) for table in step_tables(study)]
-    kernels = [_html(kernel_table(study, one, KERNELS)) for one in study.records if one.kernels]
+        parts.append(table_html(compared))
+    parts += [table_html(table) for table in step_tables(study)]
+    kernels = [
+        table_html(kernel_table(study, one, KERNELS)) for one in study.records if one.kernels
+    ]
     parts.append(f"<details><summary>Kernels of a step</summary>{''.join(kernels)}</details>")
     return "".join(parts)
 
@@ -131,7 +144,8 @@ def _chart(study: Study, points: list[dict[str, Any]]) -> dict[str, Any]:
     return spec | {"title": title, "padding": 16, "config": CONFIG}
 
 
-def _html(table: Table) -> str:
+def table_html(table: Table) -> str:
+    """A table with its title."""
     heads = "".join(f"<th>{escape(name)}</th>" for name in table.header)
     numbers = [name in NUMBERS or name.endswith("/s") for name in table.header]
     lines = "".join("<tr>" + "".join(map(_cell, line, numbers)) + "</tr>" for line in table.lines)

@@ -51,17 +51,17 @@ class _Ranged(Baseline):
     def norm(self, x: Tensor, norm: Norm) -> Tensor:
         with record_function(NORM):
             y = self.compute.norm(x, norm)
-        _record_backward((y,), (x,))
+        record_backward((y,), (x,))
         return y
 
     def add_norm(self, h: Tensor, update: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
         with record_function(NORM):
             outputs = self.compute.add_norm(h, update, norm)
-        _record_backward(outputs, (h, update))
+        record_backward(outputs, (h, update))
         return outputs
 
 
-def _record_backward(outputs: Iterable[Tensor], inputs: Iterable[Tensor]) -> None:
+def record_backward(outputs: Iterable[Tensor], inputs: Iterable[Tensor], name: str = NORM) -> None:
     """Record a range around each autograd node between outputs and inputs."""
     seen: set[Any] = {tensor.grad_fn for tensor in inputs} | {None}
     nodes: list[Any] = [tensor.grad_fn for tensor in outputs]
@@ -71,11 +71,11 @@ def _record_backward(outputs: Iterable[Tensor], inputs: Iterable[Tensor]) -> Non
             continue
         seen.add(node)
         nodes += [following for following, _ in node.next_functions]
-        _record_node(node)
+        _record_node(node, name)
 
 
-def _record_node(node: Any) -> None:
-    span = record_function(NORM)
+def _record_node(node: Any, name: str) -> None:
+    span = record_function(name)
 
     def enter(gradients: Any) -> None:
         span.__enter__()

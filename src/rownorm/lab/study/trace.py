@@ -42,7 +42,7 @@ class Profile(NamedTuple):
     attribution: Attribution
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
     """One kernel or operator. thread, time: where and when the host started it."""
 
     name: str
@@ -73,9 +73,9 @@ def read_trace(
     timed = [event for event in events if event.get("ph") == "X"]
     operators = [event for event in timed if event.get("cat") == "cpu_op"]
     spans = _named_operators(operators) if compiled else _norm_spans(timed, operators)
-    inside = _Spans(spans)
+    inside = Spans(spans)
     totals: dict[tuple[str, bool], list[float]] = defaultdict(lambda: [0, 0.0])
-    calls = _device_calls(timed, operators) or _operator_calls(operators)
+    calls = calls_of(timed)
     for call in calls:
         named = compiled and NAMES.search(call.name) is not None
         total = totals[call.name, named or inside.has(call.thread, call.time)]
@@ -105,7 +105,13 @@ def _attribution(
     return "names" if len(passes) == 2 else "unknown"
 
 
-def _device_calls(timed: Sequence[Event], operators: Sequence[Event]) -> list[_Call]:
+def calls_of(timed: Sequence[Event]) -> list[Call]:
+    """Everything that ran on a GPU; without a GPU, every operator. timed: events with a duration."""
+    operators = [event for event in timed if event.get("cat") == "cpu_op"]
+    return _device_calls(timed, operators) or _operator_calls(operators)
+
+
+def _device_calls(timed: Sequence[Event], operators: Sequence[Event]) -> list[Call]:
     """Everything that ran on a GPU, with the place of its launch; empty without a GPU.
 
     The place is that of the call of the driver or the runtime; where the trace has none, that of the operator. The
@@ -123,7 +129,7 @@ def _device_calls(timed: Sequence[Event], operators: Sequence[Event]) -> list[_C
             launch = launches.get(_argument(event, "correlation"))
             launch = launch or by_operator.get(_argument(event, "External id"))
             thread, time = (None, 0.0) if launch is None else (launch["tid"], launch["ts"])
-            calls.append(_Call(event["name"], event["dur"] * MICROSECOND, thread, time))
+            calls.append(Call(event["name"], event["dur"] * MICROSECOND, thread, time))
     return calls
 
 
@@ -132,12 +138,12 @@ def _argument(event: Event, name: str) -> Any:
     return event.get("args", {}).get(name, ("none", id(event)))
 
 
-def _operator_calls(operators: Sequence[Event]) -> list[_Call]:
+def _operator_calls(operators: Sequence[Event]) -> list[Call]:
     """Every operator with its own time: without that of the operators inside it."""
     calls = []
     for event, inner in _nested(operators):
         own = max(0.0, event["dur"] - inner) * MICROSECOND
-        calls.append(_Call(event["name"], own, event["tid"], event["ts"]))
+        calls.append(Call(event["name"], own, event["tid"], event["ts"]))
     return calls
 
 
@@ -185,7 +191,7 @@ class _Starts:
         return after > 0 and times[after - 1] >= event["ts"]
 
 
-class _Spans:
+class Spans:
     """Times by thread, as the union of events."""
 
     def __init__(self, events: Iterable[Event]) -> None:

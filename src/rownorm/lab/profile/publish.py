@@ -1,0 +1,41 @@
+"""A profile as a Markdown page: ``summary.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..cli.tables import escaped, markdown, markdown_page
+from ..results.files import write_whole
+from ..results.profile_tables import figure_table, kernel_tables, norm_table, tool_table
+from ..results.profiles import Profile
+from ..results.study_tables import Table
+
+FILE = "summary.md"
+KERNELS = 12  # lines of a table of kernels
+
+
+def publish(profile: Profile, folder: Path) -> Path:
+    """Write the page, replacing an old one."""
+    return write_whole(folder / FILE, page(profile))
+
+
+def page(profile: Profile) -> str:
+    """The page as text."""
+    paragraphs = [
+        f"{profile.environment.describe()}, {profile.date}.",
+        f"**Primary bottleneck:** {escaped(profile.bottleneck)}.",
+        "\n".join(["What to try next:", "", *(f"- {escaped(line)}" for line in profile.advice)]),
+    ]
+    tables = [figure_table(profile), norm_table(profile), *kernel_tables(profile, KERNELS)]
+    paragraphs += _written([tool_table(profile), *tables])
+    return markdown_page(f"Profile of {escaped(profile.title)}", "rownorm profile", *paragraphs)
+
+
+def _written(tables: Sequence[Table]) -> list[str]:
+    return [
+        part
+        for table in tables
+        if table.lines
+        for part in (f"## {escaped(table.title)}", markdown(table.header, table.lines))
+    ]
