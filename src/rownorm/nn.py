@@ -6,6 +6,7 @@ step, where their code is not in the cache, than they seem to in a loop: experim
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -14,10 +15,16 @@ from torch import Tensor
 from .functional import default_rms_eps, layer_norm, rms_norm
 from .ops import eager
 from .ops.fast_path import is_traced
+from .program import Program
 
 # torch.fx.symbolic_trace records each as one call: their code depends on sizes, which a trace does not have.
 torch.fx.wrap("layer_norm")
 torch.fx.wrap("rms_norm")
+
+
+@functools.lru_cache
+def _program(center: bool, eps: float, out_dtype: torch.dtype | None) -> Program:
+    return Program(center, eps, out_dtype=out_dtype)
 
 
 class _OutDtype(torch.nn.Module):
@@ -44,8 +51,8 @@ class LayerNorm(_OutDtype, torch.nn.LayerNorm):
     def forward(self, input: Tensor) -> Tensor:
         shape, weight, bias, eps = self.normalized_shape, self.weight, self.bias, self.eps
         if not is_traced():
-            options = (True, eps, 0.0, None, "once", self.out_dtype)
-            y: Tensor = eager.norm_in_c(input, None, None, weight, bias, options, shape)
+            program = _program(True, eps, self.out_dtype)
+            y: Tensor = eager.norm_in_c(input, None, None, weight, bias, program, shape)
             if y is not NotImplemented:
                 return y
         return layer_norm(input, shape, weight, bias, eps, out_dtype=self.out_dtype)
@@ -61,8 +68,8 @@ class RMSNorm(_OutDtype, torch.nn.RMSNorm):
         shape, weight, eps = self.normalized_shape, self.weight, self.eps
         if type(x) is Tensor and not is_traced():
             exact_eps = default_rms_eps(x.dtype) if eps is None else eps
-            options = (False, exact_eps, 0.0, None, "once", self.out_dtype)
-            y: Tensor = eager.norm_in_c(x, None, None, weight, None, options, shape)
+            program = _program(False, exact_eps, self.out_dtype)
+            y: Tensor = eager.norm_in_c(x, None, None, weight, None, program, shape)
             if y is not NotImplemented:
                 return y
         return rms_norm(x, shape, weight, eps, out_dtype=self.out_dtype)

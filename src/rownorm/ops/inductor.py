@@ -28,7 +28,15 @@ decompositions: dict[Any, Callable[..., Any]] = {}
 
 def is_composed(rows: Tensor, program: Program) -> bool:
     """Whether these rows are computed by PyTorch's operators. Inductor may leave out a rounding in between."""
-    return program.rounding == "once" and rows.shape[-1] <= MAX_COLS
+    # The options that ``forward`` has. A program with any other one stays an operator.
+    known = Program(
+        program.center,
+        program.eps,
+        weight_shift=program.weight_shift,
+        activation=program.activation,
+        out_dtype=program.out_dtype,
+    )
+    return program == known and rows.shape[-1] <= MAX_COLS
 
 
 def forward(

@@ -305,21 +305,20 @@ static PyObject *forward_only(PyObject *const *inputs, PyObject *options) {
     return answer;
 }
 
-/* Whether autocast is enabled and can change the options of a call on these rows: autocast.autocast_program. */
-static int autocast_may_change(PyObject *x, PyObject *options) {
+/* Whether autocast is enabled and can change the options of a call on these rows: those of 16 bits, as
+   autocast.autocast_program says. */
+static int autocast_may_change(PyObject *x) {
     DLTensor t;
     int is_enabled = is_true(PyObject_CallNoArgs(is_autocast_enabled));
     if (is_enabled != 1) return is_enabled;
-    if (describe(x, &t)) return -1;
-    Py_ssize_t n = PyTuple_Check(options) ? PyTuple_GET_SIZE(options) : 0;
-    return t.dtype.bits == 16 && (n == 0 || PyTuple_GET_ITEM(options, n - 1) == Py_None); /* the last is out_dtype */
+    return describe(x, &t) ? -1 : t.dtype.bits == 16;
 }
 
 /* norms._norm, where function modes are off or disabled. NULL without an exception: Python has to do it. */
 static PyObject *norm_without_modes(PyObject *const *inputs, PyObject *options) {
     if (can_skip_dispatcher(inputs) != 1) return NULL;
     PyObject *answer = NULL;
-    int is_changed = autocast_may_change(inputs[0], options);
+    int is_changed = autocast_may_change(inputs[0]);
     if (is_changed < 0) return NULL;
     options = is_changed ? PyObject_CallFunctionObjArgs(autocast_options, inputs[0], options, NULL) : Py_NewRef(options);
     int needs = options == NULL ? -1 : needs_gradient(inputs);
