@@ -26,10 +26,14 @@ ROW = {
     },
     "reason": "fastest of 40 settings",
 }
-HEAD = dict.fromkeys(table.TEXTS, "") | {"arch": "sm_90", "device": "My H200"} | {
-    "triton": "3.7.1",
-    "date": "2026-01-31",
-}
+HEAD = (
+    dict.fromkeys(table.TEXTS, "")
+    | {"arch": "sm_90", "device": "My H200"}
+    | {
+        "triton": "3.7.1",
+        "date": "2026-01-31",
+    }
+)
 
 
 @pytest.fixture
@@ -146,7 +150,10 @@ def test_explain_shows_the_precedence(own):
     assert "plans     rules" in str(rownorm.explain(rownorm.rms_norm, x, weight, device="sm_80"))
     file = own(with_rows(ROW))
     mine = str(rownorm.explain(rownorm.rms_norm, x, weight, device="sm_90"))
-    assert f"plans     {file} (tuned on My H200 with Triton 3.7.1, 2026-01-31), then rownorm's table" in mine
+    assert (
+        f"plans     {file} (tuned on My H200 with Triton 3.7.1, 2026-01-31), then rownorm's table"
+        in mine
+    )
     assert f"(table for My H200 in {file})" in mine
     assert "fastest of 40 settings" in mine
 

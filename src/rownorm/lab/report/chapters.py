@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from . import compiled, study
+from . import compiled, study, tuning
 from .chapter import Chapter
 
 # (folders) -> their chapter; None if they have nothing of this kind. ValueError if it cannot be read.
-KINDS: tuple[Callable[[Sequence[Path]], Chapter | None], ...] = (study.chapter, compiled.chapter)
+KINDS: tuple[Callable[[Sequence[Path]], Chapter | None], ...] = (
+    study.chapter,
+    compiled.chapter,
+    tuning.study_chapter,
+    tuning.chapter,
+)
 
 
 def chapters_of(paths: Sequence[Path]) -> list[Chapter]:

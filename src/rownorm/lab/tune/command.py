@@ -30,6 +30,13 @@ WIDTHS = (
 OPTIONS = ("pre_bias", "activation", *ACTIVATIONS)
 ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942")
 BLOCKS = "64,128,256,512,1024,2048,4096"
+_CASES = ("widths", "operations", "dtypes")
+USES = {  # options that each of these uses beside itself
+    "study": (*_CASES, "out", "blocks", "target"),
+    "only_list": (*_CASES, "directions", "residual_dtype", "option", "target"),
+    "resume": ("workers", "limit_s"),
+    "verify": ("out", "workers", "limit_s"),
+}
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -137,7 +144,7 @@ def command(
     rownorm uses it with ROWNORM_TABLES=FOLDER, or from ~/.config/rownorm/tables. Ctrl-C keeps what was measured.
     docs/tuning.md explains it.
     """
-    _refuse_pairs(context, "study", "verify", "only_list", "resume")
+    _refuse_others(context)
     if study:
         from .block_study import run_study
 
@@ -169,12 +176,20 @@ def command(
     context.exit(_run(request, folder, resume is not None, workers, limit_s))
 
 
-def _refuse_pairs(context: click.Context, *names: str) -> None:
-    """Refuse two of these options together."""
-    given = [name for name in names if context.params[name]]
-    if len(given) > 1:
-        flags = [f"--{'list' if name == 'only_list' else name}" for name in given]
-        raise click.UsageError(f"{' and '.join(flags)} exclude each other")
+def _refuse_others(context: click.Context) -> None:
+    """Refuse options that what is asked for does not use."""
+    mode = next((name for name in USES if context.params.get(name)), "")
+    flags = {one.name or "": one.opts[0] for one in context.command.params}
+    others = [
+        flags[name]
+        for name in context.params
+        if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
+        and name != mode
+        and ((name not in USES[mode]) if mode else name in ("blocks", "target"))
+    ]
+    if others:
+        where = f"{flags[mode]} does not use" if mode else "only --list and --study use"
+        raise click.UsageError(f"{where} {', '.join(others)}", context)
 
 
 def _resumed(folder: Path, here: Environment) -> TuneRequest:

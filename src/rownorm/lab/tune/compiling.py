@@ -45,8 +45,7 @@ class Ahead:
         """What their compiled code says, in order; waits until they are compiled."""
         if study not in self._begun:
             return _compile_share(study, several, self.target, self.on_gpu)
-        found = [one for share in self._begun.pop(study) for one in share.result()]
-        return found
+        return [one for share in self._begun.pop(study) for one in share.result()]
 
     def __enter__(self) -> Self:
         return self

@@ -40,6 +40,7 @@ def run_list(request: TuneRequest, target_name: str | None) -> int:
         measured = causes.pop("measured", 0)
         others = ", ".join(f"{n} {cause}" for cause, n in causes.most_common())
         click.echo(
-            f"  {count(measured, 'candidate')} to measure" + (f"; left out: {others}" if others else "")
+            f"  {count(measured, 'candidate')} to measure"
+            + (f"; left out: {others}" if others else "")
         )
     return 0

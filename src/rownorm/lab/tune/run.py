@@ -61,7 +61,9 @@ def changed(before: Environment, here: Environment) -> list[str]:
 class _Run:
     """A run in a folder: rows found, failures, and what is printed."""
 
-    def __init__(self, folder: Path, request: TuneRequest, search: Search, display: Display) -> None:
+    def __init__(
+        self, folder: Path, request: TuneRequest, search: Search, display: Display
+    ) -> None:
         self.folder, self.request, self.search, self.display = folder, request, search, display
         self.rows: list[TableRow] = []
         self.verified: list[Verified] = []
@@ -110,7 +112,7 @@ def run_tune(
 ) -> int:
     """Search what is requested and not yet in the folder, and write the table. Return the exit status.
 
-    130: Ctrl-C ended it. 1: a row has no settings, the GPU was lost, or a verified row is too slow. 3: limit_s ended it.
+    130: Ctrl-C ended it. 3: limit_s did. 1: a row has no settings, the GPU was lost, or a verified row is too slow.
     """
     studies = studies_of(request)
     base = read_base(Path(request.update), request.environment) if request.update else []
@@ -119,13 +121,17 @@ def run_tune(
     began, status = time.monotonic(), 0
     with Journal(folder) as journal, ahead:
         if journal.damaged:
-            click.echo(f"{count(journal.damaged, 'damaged line')} of trials.jsonl will be tried again")
+            click.echo(
+                f"{count(journal.damaged, 'damaged line')} of trials.jsonl will be tried again"
+            )
         search = Search(device, journal, ahead, timer_of)
         todo = {study: search.left(study) for study in studies}
         total = sum(map(len, todo.values()))
         click.echo(f"{count(total, 'candidate')} for {count(len(studies), 'row')} of the table")
         if ahead.target is None:
-            click.echo(f"The limits of {device.arch} are not known: nothing is left out unmeasured.")
+            click.echo(
+                f"The limits of {device.arch} are not known: nothing is left out unmeasured."
+            )
         for study, several in todo.items():
             ahead.begin(study, several)
         with Display(total) as display:
@@ -140,7 +146,9 @@ def run_tune(
             except KeyboardInterrupt:
                 status = INTERRUPTED
             except DeviceLost as lost:
-                run.failures.append(f"the GPU cannot be used any more after {lost.settings}: {lost}")
+                run.failures.append(
+                    f"the GPU cannot be used any more after {lost.settings}: {lost}"
+                )
         status = status or (FAILED if run.failures else 0)
         table = "" if status or request.verify else _write_table(folder, request, base, run.rows)
         run.save(table)
@@ -170,7 +178,9 @@ def _write_table(
 def _print_end(folder: Path, journal: Journal, run: _Run, table: str, seconds: float) -> None:
     trials = journal.trials
     others = left_out(trials)
-    click.echo(f"\n{count(n_timed(trials), 'candidate')} timed, {sum(others.values())} left out", nl=False)
+    click.echo(
+        f"\n{count(n_timed(trials), 'candidate')} timed, {sum(others.values())} left out", nl=False
+    )
     click.echo(f"; {duration(seconds)}")
     for cause, n in others.items():
         example = next(one for one in trials if one.is_left_out and one.in_words == cause)

@@ -1,9 +1,10 @@
 """What a tuning folder holds, for resuming it and for ``rownorm report``.
 
-    request.json   what is tuned, and the environment
-    trials.jsonl   every trial (``journal``)
-    tuning.json    the rows that were found so far, how many candidates were left out and why, the verified rows
-    <arch>.json    the table, once all rows are found
+request.json   what is tuned, and the environment
+trials.jsonl   every trial (``journal``)
+tuning.json    the rows that were found so far, how many candidates were left out and why, the verified rows
+<arch>.json    the table, once all rows are found
+study.json     what --study found
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ..analyze.records import Analysis
 from ..results.files import write_whole
 from ..results.records import Environment
 
 SCHEMA = 1
-REQUEST, SUMMARY = "request.json", "tuning.json"
+REQUEST, SUMMARY, STUDY = "request.json", "tuning.json", "study.json"
 Saved = TypeVar("Saved", bound=msgspec.Struct)
 
 
@@ -56,6 +58,36 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     verified: list[Verified] = []
     studies_left: int = 0
     table: str = ""  # the name of the file
+    schema: int = SCHEMA
+
+
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """RMSNorm and ReLU, fused or in two steps. Bytes are those between the GPU and its memory."""
+
+    name: str
+    kernels: int
+    predicted_bytes: float
+    predicted_seconds: float
+    measured_bytes: float | None = None
+    measured_seconds: float | None = None
+
+
+class Fusion(msgspec.Struct, frozen=True, kw_only=True):
+    """Both ways side by side. note: why something was not measured."""
+
+    title: str
+    device: str
+    fused: Way
+    two_steps: Way
+    note: str = ""
+
+
+class BlockStudy(msgspec.Struct, frozen=True, kw_only=True):
+    """The plain looped kernel with several block sizes beside rownorm's plan, and the fusion study, for each case."""
+
+    date: str
+    blocks: list[list[Analysis]]
+    fusions: list[Fusion]
     schema: int = SCHEMA
 
 

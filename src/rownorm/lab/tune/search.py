@@ -223,8 +223,10 @@ class Search:
 
 
 def in_words(settings: Settings) -> str:
-    """Settings as a plan prints them, without where they come from."""
-    return str(Plan(**settings, source="")).removesuffix(" ()")
+    """Settings as a plan prints them, with the programs on a multiprocessor, without where they come from."""
+    words = str(Plan(**settings, source="")).removesuffix(" ()")
+    programs = settings.get("programs_per_sm", 1)
+    return words if programs == 1 else f"{words}, {programs} programs per SM"
 
 
 def width_between(n_cols: int) -> int:

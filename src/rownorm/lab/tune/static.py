@@ -2,7 +2,7 @@
 
 A candidate is left out if one of its kernels
 
-    spills              keeps values in memory that should be in registers
+    spills              keeps more than MOST_SPILLS bytes of a thread in memory that should be in registers
     does not fit        takes more registers or shared memory than a multiprocessor has
     crowds              is to run with more programs on a multiprocessor than fit: the last ones would start late
     waits               forward: the rows that all programs on a multiprocessor load at once are less than half of
@@ -23,6 +23,7 @@ from .candidates import Settings, forced
 from .study import Study
 
 Cause = Literal["", "spills", "does not fit", "crowds", "waits", "does not compile"]
+MOST_SPILLS = 16  # with so few, fp32 LayerNorm of 12288 columns with a pre_bias is still fastest
 HIDDEN = 0.5  # of the latency that rows in flight must hide
 
 
@@ -55,7 +56,7 @@ def compiled(study: Study, settings: Settings, target: Target) -> Compiled:
 def _judged(
     compilation: Compilation, main: Kernel, fits: Occupancy, spills: int
 ) -> tuple[Cause, str]:
-    if spills:
+    if spills > MOST_SPILLS:
         return "spills", f"spills {spills} bytes per thread"
     if not fits.programs:
         return "does not fit", f"a program does not fit on a multiprocessor: {fits.limited_by}"

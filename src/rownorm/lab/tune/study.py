@@ -70,7 +70,7 @@ class Study(NamedTuple):
         return 16 // max(dtype.itemsize for dtype in (self.dtype, self.residual) if dtype)
 
 
-Call = Callable[[], Sequence[Tensor]]  # the outputs, in the order of ``data.output_names``
+Call = Callable[[], Sequence[Tensor]]  # gives the outputs, in the order of ``data.output_names``
 
 
 def calls_of(case: Case, sets: Sequence[data.Tensors]) -> list[Call]:
@@ -93,6 +93,8 @@ def _forward(case: Case, program: Program, t: data.Tensors) -> Call:
 
 def _backward(case: Case, program: Program, t: data.Tensors) -> Call:
     _, h, mu, rstd = execute.forward(*t[:5], program, True)
+    assert t.dy is not None
+    assert rstd is not None
     saved = BackwardInputs(
         t.dy, t.dh, t.x.detach() if h is None else h, t.pre_bias, t.weight, t.bias, mu, rstd
     )

@@ -18,12 +18,12 @@ from ..cases import data
 from ..measure.accuracy import judge_all
 from ..measure.bench import in_one_line
 from ..measure.machine import Machine
-from ..measure.timing import GraphRounds, in_turns
+from ..measure.timing import Calls, GraphRounds, in_turns
 from ..providers import all_providers
 from ..results.records import CEILING
 from .candidates import Settings, forced
 from .journal import Status
-from .study import Call, Study, calls_of
+from .study import Study, calls_of
 
 CHECKED_ELEMENTS = 1 << 24  # of x in a check: several rows for every program
 MOST_CHECKED_ROWS = 16384
@@ -104,7 +104,7 @@ class StudyTimer:
                 seconds[index].append(self._round(graphs[index]))
         return list(map(statistics.median, seconds))
 
-    def _seconds(self, calls: Sequence[Call], repeats: int, rounds: int) -> float:
+    def _seconds(self, calls: Calls, repeats: int, rounds: int) -> float:
         """The median of the rounds. A round uses all inputs ``repeats`` times."""
         with torch.cuda.stream(torch.cuda.Stream()):
             graph = GraphRounds(calls, repeats, self.flush)

@@ -5,9 +5,10 @@
     3. the rule of the first regime that applies, adapted in the same way;
     4. the regime finishes the plan: chunks, stages, and how many programs share the rows.
 
-``files`` says which tables there are: the user's own come before the shipped ones. One file for each regime decides all of its settings: ``tile`` (tile and resident), ``cluster``, ``grid``, ``looped``
-(looped and split). ``capacity`` has the limits that they share, ``compiler`` what depends on Triton's version. Why a
-call gets its settings: print ``rownorm.explain(rownorm.rms_norm, x, weight)``. It names the entry or the rule.
+``files`` says which tables there are: a user's own come before the shipped ones. One file for each regime decides all
+of its settings: ``tile`` (tile and resident), ``cluster``, ``grid``, ``looped`` (looped and split). ``capacity`` has
+the limits that they share, ``compiler`` what depends on Triton's version. Why a call gets its settings: print
+``rownorm.explain(rownorm.rms_norm, x, weight)``. It names the entry or the rule.
 
 The number of rows changes no kernel, except between looped and split: ``n_programs`` and ``part_cols`` are arguments.
 """

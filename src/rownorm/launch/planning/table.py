@@ -1,7 +1,7 @@
 """Tuned tables: the settings that were fastest, with the figures measured, one file for each architecture.
 
-A table is a file ``<arch>.json``: the architecture, device, versions and date of the measurement, and entries. ``files``
-says where it is looked for. An entry has
+A table is a file ``<arch>.json``: the architecture, device, versions and date of the measurement, and entries.
+``files`` says where it is looked for. An entry has
 
     direction, center, itemsize, residual, option, max_cols
                       the problems it is for, up to a width. residual: bytes of a residual's element, 0 without one.
