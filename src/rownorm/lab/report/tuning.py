@@ -29,7 +29,7 @@ from .chapter import Chapter
 from .looks import LOOKS
 from .plots import CONFIG
 
-PREDICTED = "#a8a29e"
+PREDICTED, MEASURED = "#a8a29e", "#d97706"
 
 
 def chapter(folders: Sequence[Path]) -> Chapter | None:
@@ -183,16 +183,19 @@ def _panel(
     field: str,
     title: str,
 ) -> alt.LayerChart:
+    sources = list(dict.fromkeys(point["source"] for point in points))
     line = (
         alt.Chart(alt.Data(values=points))
         .mark_line(point=True)
         .encode(
-            x=alt.X("block:O", title="block size, columns", sort=blocks),
+            x=alt.X(
+                "block:O", title="block size, columns", sort=blocks, axis=alt.Axis(labelAngle=0)
+            ),
             y=alt.Y(f"{field}:Q", title=title),
             color=alt.Color(
                 "source:N",
                 title=None,
-                scale=alt.Scale(domain=["predicted", "measured"], range=[PREDICTED, "#d97706"]),
+                scale=alt.Scale(domain=sources, range=[PREDICTED, MEASURED]),
                 legend=alt.Legend(orient="bottom"),
             ),
         )

@@ -6,8 +6,11 @@ import multiprocessing
 import signal
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from types import TracebackType
 from typing import Self
+
+import click
 
 from ..analyze.compile import target_of
 from .candidates import Settings, forced
@@ -45,7 +48,16 @@ class Ahead:
         """What their compiled code says, in order; waits until they are compiled."""
         if study not in self._begun:
             return _compile_share(study, several, self.target, self.on_gpu)
-        return [one for share in self._begun.pop(study) for one in share.result()]
+        try:
+            return [one for share in self._begun.pop(study) for one in share.result()]
+        except (
+            BrokenProcessPool
+        ):  # the compiler ended a process; the check will find out with which settings
+            click.echo(
+                f"{study.key}: a compiling process crashed; nothing is left out unmeasured",
+                err=True,
+            )
+            return [None] * len(several)
 
     def __enter__(self) -> Self:
         return self

@@ -77,8 +77,11 @@ def calls_of(case: Case, sets: Sequence[data.Tensors]) -> list[Call]:
     """One call for each set of tensors, without autograd: a plan that is forced is that of this call only."""
     program = Program(case.centers, case.eps, activation=case.activation)
     make = _forward if case.direction == "forward" else _backward
-    with torch.no_grad():
-        return [make(case, program, tensors) for tensors in sets]
+    plain = [
+        data.Tensors(*(None if t is None else t.detach() for t in tensors))  # type: ignore[arg-type]
+        for tensors in sets
+    ]
+    return [make(case, program, tensors) for tensors in plain]
 
 
 def _forward(case: Case, program: Program, t: data.Tensors) -> Call:
@@ -96,7 +99,7 @@ def _backward(case: Case, program: Program, t: data.Tensors) -> Call:
     assert t.dy is not None
     assert rstd is not None
     saved = BackwardInputs(
-        t.dy, t.dh, t.x.detach() if h is None else h, t.pre_bias, t.weight, t.bias, mu, rstd
+        t.dy, t.dh, t.x if h is None else h, t.pre_bias, t.weight, t.bias, mu, rstd
     )
     # If x and the residual have the same dtype, one tensor is the gradient of both.
     own_gradient = case.adds and case.torch_residual_dtype != case.torch_dtype

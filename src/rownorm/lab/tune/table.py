@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ...launch import planning
 from ...launch.planning.table import parse
 from ..results.files import write_whole
 from ..results.records import Environment
@@ -17,6 +18,7 @@ from .candidates import Settings
 from .study import Study
 
 TableRow = dict[str, Any]  # one row: what it applies to, settings, figures
+TABLES = Path(planning.__file__).parent / "tables"
 DTYPES = {0: None, 2: torch.bfloat16, 4: torch.float32}  # that rows of an itemsize are tuned with
 
 
@@ -65,8 +67,8 @@ def study_of(row: TableRow) -> Study:
 
 def shipped_table(arch: str) -> Path | None:
     """The table of the package for an architecture (``sm_90``), or None."""
-    package = Path(__file__).parents[2] / "launch"
-    return next(package.glob(f"**/tables/{arch}.json"), None)
+    file = TABLES / f"{arch}.json"
+    return file if file.is_file() else None
 
 
 def kind_of(row: TableRow) -> tuple[Any, ...]:

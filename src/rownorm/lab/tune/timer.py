@@ -29,6 +29,7 @@ CHECKED_ELEMENTS = 1 << 24  # of x in a check: several rows for every program
 MOST_CHECKED_ROWS = 16384
 FEW_ROWS = 8  # settings that are equally fast with many rows are compared with this many
 FEW_COPIES = 64
+TURNS = 5
 
 
 class DeviceLost(RuntimeError):
@@ -63,6 +64,7 @@ class StudyTimer:
 
     def __init__(self, study: Study, machine: Machine) -> None:
         assert machine.flush is not None  # there is a GPU
+        machine.free()
         self.study, self.machine, self.flush = study, machine, machine.flush
         self.case = study.case(study.n_rows)
         # Rounds as in ``rownorm bench``: settings that are fast once may be slow in back-to-back calls.
@@ -94,14 +96,10 @@ class StudyTimer:
         return self._seconds(calls, self.size.repeats, rounds)
 
     def seconds_in_turns(self, several: Sequence[Settings], rounds: int) -> list[float]:
-        with torch.cuda.stream(torch.cuda.Stream()):
-            graphs = []
-            for settings in several:
-                with forced(settings):
-                    graphs.append(GraphRounds(self.calls, self.size.repeats, self.flush))
-            seconds: list[list[float]] = [[] for _ in several]
-            for _, index in in_turns(range(len(several)), rounds):
-                seconds[index].append(self._round(graphs[index]))
+        # A graph must not outlive ``forced``: leaving it frees buffers of prepared calls. So every turn captures anew.
+        seconds: list[list[float]] = [[] for _ in several]
+        for _, index in in_turns(range(len(several)), TURNS):
+            seconds[index].append(self.seconds(several[index], max(1, rounds // TURNS)))
         return list(map(statistics.median, seconds))
 
     def _seconds(self, calls: Calls, repeats: int, rounds: int) -> float:

@@ -73,6 +73,12 @@ def shipped_source(arch: str) -> Source | None:
     return parse(json.loads(file.read_text()), f"{arch}.json", arch) if file.is_file() else None
 
 
+def shipped_archs() -> list[str]:
+    """The architectures that the package has a table for."""
+    names = [file.name for file in (resources.files(__package__) / "tables").iterdir()]
+    return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
+
+
 def precedence(arch: str) -> str:
     """The places that a plan for this architecture can come from, the first one first, in words."""
     table = table_of(arch)
