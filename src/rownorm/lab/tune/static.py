@@ -13,6 +13,7 @@ These are the occupancy and the latency of ``rownorm analyze``.
 
 from __future__ import annotations
 
+import functools
 from typing import Literal, NamedTuple
 
 from ...launch.resources import Target
@@ -85,6 +86,7 @@ def _loaded_at_once(compilation: Compilation) -> int:
     return plan.block_rows * cols * element
 
 
+@functools.cache
 def _needed_in_flight(target: Target) -> float:
     """Bytes that must be in flight on a multiprocessor for the peak bandwidth; 0 if the peak is unknown."""
     limits = limits_of(target)
