@@ -71,7 +71,7 @@ def forward(
     h = prologue(x, residual, pre_bias)
     deviation, mu, rstd = _moments(h, program)
     x_hat = _round_x_hat(deviation * rstd, program, x.dtype)
-    z = _affine(x_hat, weight, bias, program)
+    z = affine(x_hat, weight, bias, program)
     stored_h = None if residual is None else h.to(residual.dtype)
     if stored_h is not None and rounding_changes_statistics(stored_h.dtype, h.dtype, program):
         mu, rstd = stored_h_moments(stored_h, mu, rstd, program)
@@ -147,7 +147,7 @@ def backward(
         deviation = deviation - mu.unsqueeze(-1)
     x_hat = deviation * rstd
     rounded_x_hat = _round_x_hat(x_hat, program, x_dtype)
-    z = _affine(rounded_x_hat, weight, bias, program)
+    z = affine(rounded_x_hat, weight, bias, program)
     dz = dy.to(compute) * _activation_gradient(z, program.activation)
     factor = scale(weight, program, compute)
     g = dz if factor is None else dz * factor
@@ -195,7 +195,8 @@ def _round_x_hat(x_hat: Tensor, program: Program, dtype: torch.dtype) -> Tensor:
     return x_hat.to(dtype).to(x_hat.dtype) if program.rounding == "llama" else x_hat
 
 
-def _affine(x_hat: Tensor, weight: Tensor | None, bias: Tensor | None, program: Program) -> Tensor:
+def affine(x_hat: Tensor, weight: Tensor | None, bias: Tensor | None, program: Program) -> Tensor:
+    """``x_hat * (weight + weight_shift) + bias``."""
     factor = scale(weight, program, x_hat.dtype)
     z = x_hat if factor is None else x_hat * factor
     return z if bias is None else z + bias.to(z.dtype)

@@ -25,6 +25,8 @@ pytestmark = [
     pytest.mark.usefixtures("without_interpreter"),
     pytest.mark.filterwarnings("ignore"),  # of transformers
 ]
+# The norms with a residual add before them in the block: one in each of two layers.
+FUSED = dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3", "vit"), 2)
 
 
 def distances(results, expected):
@@ -52,6 +54,11 @@ def test_fp32_differs_as_another_order_of_summation_does(name):
     rounding = torch.finfo(torch.float32).eps
     assert patched["logits"] <= 2 * other["logits"] + 4 * rounding
     assert max(patched.values()) <= 2 * max(other.values()) + 8 * rounding
+    rownorm.unpatch(model)
+    assert len(rownorm.patch(model, fuse_residuals=True).fused) == FUSED.get(name, 0)
+    fused = distances(logits_and_gradients(model, arguments), original)
+    assert fused["logits"] <= 2 * other["logits"] + 4 * rounding
+    assert max(fused.values()) <= 2 * max(other.values()) + 8 * rounding
 
 
 @pytest.mark.parametrize("name", models())
@@ -71,6 +78,12 @@ def test_bf16_is_as_near_to_fp32_as_the_original(name):
     before, after = distances(original, truth), distances(patched, truth)
     assert max(after.values()) <= 1.25 * max(before.values()) + rounding
     assert sum(after.values()) <= 1.1 * sum(before.values())
+    rownorm.unpatch(model)
+    assert len(rownorm.patch(model, fuse_residuals=True).fused) == FUSED.get(name, 0)
+    fused = distances(logits_and_gradients(model, arguments), truth)
+    assert fused["logits"] <= 1.25 * before["logits"] + rounding
+    assert max(fused.values()) <= 1.25 * max(before.values()) + rounding
+    assert sum(fused.values()) <= 1.25 * sum(before.values())
 
 
 @pytest.mark.parametrize("name", models("bert", "vit"))
@@ -81,6 +94,8 @@ def test_greedy_generation_gives_the_same_tokens(name):
     expected = model.generate(tokens, **settings)
     rownorm.patch(model)
     assert torch.equal(model.generate(tokens, **settings), expected)
+    if rownorm.patch(model, fuse_residuals=True).fused:
+        assert torch.equal(model.generate(tokens, **settings), expected)
 
 
 def test_the_report_in_the_readme():

@@ -1,4 +1,7 @@
-"""``torch.compile``: one graph, the same bits as eager in both directions, no recompilation for new row counts."""
+"""``torch.compile``: one graph, the same bits as eager in both directions, no recompilation for new row counts.
+
+Under Inductor, rows of moderate width are composed of PyTorch's operators: the same up to rounding.
+"""
 
 import contextlib
 
@@ -6,9 +9,14 @@ import pytest
 import torch
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
+from torch._inductor.utils import run_and_get_code
 from torch.utils.checkpoint import checkpoint
 
 import rownorm
+from rownorm import reference
+from rownorm.ops import inductor
+from rownorm.program import Program
+from rownorm.reference import BackwardInputs
 from support.operators import COLS, ROWS, every_case, full_cases, gradients, same_bits
 
 
@@ -139,6 +147,51 @@ def test_inductor(device):
     torch.testing.assert_close(training_step(compiled, first), training_step(model, first))
     with recompiling_is_an_error():
         torch.testing.assert_close(training_step(compiled, second), training_step(model, second))
+
+
+@full_cases
+@pytest.mark.parametrize("n_cols", [COLS, inductor.MAX_COLS + 1], ids=["composed", "operator"])
+def test_inductor_gets_operators_for_wide_rows_only(case, n_cols, device):
+    tensors = case.tensors(device, cols=n_cols, requires_grad=True)
+    compiled = torch.compile(case.positional, fullgraph=True, backend="inductor")
+    outputs, forward = run_and_get_code(lambda: compiled(*tensors.values()))
+    found, backward = run_and_get_code(lambda: gradients(outputs, tensors))
+    codes = [*forward, *backward]
+    assert codes
+    assert all(("torch.ops.rownorm" in code) == (n_cols > inductor.MAX_COLS) for code in codes)
+    expected = case(**tensors)
+    torch.testing.assert_close(outputs, expected)
+    torch.testing.assert_close(found, gradients(expected, tensors), rtol=1e-4, atol=1e-4)
+
+
+def test_inductor_keeps_two_roundings(device):
+    """Inductor may leave out a rounding in between, so ``rounding="llama"`` stays an operator."""
+    x = torch.randn(ROWS, COLS, device=device, dtype=torch.bfloat16)
+    weight = torch.rand(COLS, device=device, dtype=torch.bfloat16)
+
+    def call(x):
+        return rownorm.rms_norm(x, weight, rounding="llama")
+
+    y, codes = run_and_get_code(lambda: torch.compile(call, fullgraph=True)(x))
+    assert all("torch.ops.rownorm" in code for code in codes)
+    same_bits(y, call(x))
+
+
+@pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
+def test_composed_gradients_are_those_at_the_stored_h(center):
+    """Rows of a 16-bit residual stream that vary less than their rounding."""
+    program = Program(center, 1e-5)
+    x = torch.full((2, 40), 20.0, dtype=torch.bfloat16)
+    residual = torch.randn(2, 40).mul(0.05).bfloat16()
+    outputs = inductor.forward(x, residual, None, None, None, program)
+    dy = torch.randn(2, 40).bfloat16()
+    inputs = BackwardInputs(dy, None, outputs.h, None, None, None, outputs.mu, outputs.rstd)
+    wanted = (True, False, False, False, False)
+    dx = inductor.backward(inputs, program.for_backward(x.dtype), True, wanted).x
+    h = outputs.h.double().requires_grad_()
+    y = reference.forward(h, None, None, None, None, program).y
+    (exact,) = torch.autograd.grad(y, h, dy.double())
+    torch.testing.assert_close(dx.double(), exact, rtol=2**-7, atol=2**-7 * exact.abs().max())
 
 
 def test_inductor_on_strided_rows(device):

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.utils._device import DeviceContext
 
 from ..program import Program
 from ..reference import BackwardInputs
@@ -34,7 +35,6 @@ from .fast_path import (
     FORWARD_CONDITIONS,
     can_skip_dispatcher,
     can_skip_dispatcher_in_backward,
-    default_device_is_set,
     disable_function_modes,
     has_function_modes,
     is_autocast_enabled,
@@ -71,11 +71,13 @@ class _EagerNorm(SingleLevelFunction):
         return y if residual is None else (y, h)
 
     @staticmethod
-    def backward(ctx, dy, dh=None):  # type: ignore[no-untyped-def,override]
+    def backward(ctx, dy, dh=None, saved=None):  # type: ignore[no-untyped-def,override]
+        """saved: ``ctx.saved_tensors``, if they were read already. Some hooks can be asked for them only once."""
         forward_call, saved_addresses, statistics, _, x_dtype, _ = ctx.forward_state
         if dy is None:
             return (*gradients_without_dy(dh, x_dtype, ctx.needs_input_grad[:5]), None)
-        inputs = (dy, dh, *ctx.saved_tensors, *statistics)
+        saved = ctx.saved_tensors if saved is None else saved
+        inputs = (dy, dh, *saved, *statistics)
         if not can_skip_dispatcher_in_backward(dy, dh):
             return _gradients_by(library.backward, ctx, inputs)
         if forward_call is None and statistics:
@@ -178,10 +180,10 @@ def _install_native(launch: Any) -> None:
     if module is None or not {"to_save", "materialize_grads"} <= set(dir(_EagerNorm)):
         return
 
-    def find_backward(ctx: Any, dy: Tensor, dh: Tensor | None) -> Any:
+    def find_backward(ctx: Any, dy: Tensor, dh: Tensor | None, saved: tuple[Any, ...]) -> Any:
         """A prepared call of the extension that returns what ``backward`` returns; None where there is none."""
         _, _, statistics, *_ = ctx.forward_state
-        call, is_shared = _find_backward(ctx, (dy, dh, *ctx.saved_tensors, *statistics))
+        call, is_shared = _find_backward(ctx, (dy, dh, *saved, *statistics))
         if not native.is_native(call):
             return None
         needs = ctx.needs_input_grad
@@ -207,7 +209,9 @@ def _install_native(launch: Any) -> None:
         forward_conditions=FORWARD_CONDITIONS,
         backward_conditions=BACKWARD_CONDITIONS,
         has_function_modes=has_function_modes,
-        default_device_is_set=default_device_is_set,
+        function_stack_size=torch._C._len_torch_function_stack,
+        function_stack_at=torch._C._get_function_stack_at,
+        device_mode_type=DeviceContext,
         disable_function_modes=disable_function_modes,
         forward_ad=forward_ad,
         saved_tensors_hooks=saved_tensors_hooks,

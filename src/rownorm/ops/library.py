@@ -6,7 +6,8 @@
     norm_backward                        its gradients
 
 Every operator calls ``execute`` on real tensors. The other registrations allow it to be traced, compiled, exported,
-differentiated, vmapped, autocast and sharded. Forward-mode differentiation goes through plain PyTorch (``reference``).
+differentiated, vmapped, autocast and sharded. Forward-mode differentiation goes through plain PyTorch (``reference``),
+and so does a compiled graph for rows of moderate width (``inductor``).
 An operator has to return tensors: ``norm_forward`` and ``norm_backward`` return an empty tensor for None.
 """
 
@@ -24,7 +25,7 @@ from torch.library import Library
 from .. import reference
 from ..program import DEFAULT_EPS, Program
 from ..reference import BackwardInputs, Gradients, compute_dtype
-from . import execute
+from . import execute, inductor
 from .autocast import IS_CAST, autocast_program
 from .autograd import (
     differentiable_backward,
@@ -127,7 +128,14 @@ def _register_norm_forward() -> None:
         )
         return _none_as_empty(outputs, x)
 
+    def composed(x: Tensor, *args: Any) -> Any:
+        program = Program(*args[4:])
+        if not inductor.is_composed(x, program):
+            return NotImplemented
+        return _none_as_empty(inductor.forward(x, *args[:4], program), x)  # type: ignore[call-arg]
+
     _register("norm_forward", real, fake, autograd)
+    inductor.decompositions[operator] = composed
 
 
 def _register_norm_backward() -> None:
@@ -171,7 +179,14 @@ def _register_norm_backward() -> None:
         gradients = differentiable_backward(backward_below_autograd, *unpack(args))
         return _none_as_empty(gradients, args[0])
 
+    def composed(*args: Any) -> Any:
+        inputs, program, has_residual, wanted = unpack(args)
+        if not inductor.is_composed(inputs.h, program):
+            return NotImplemented
+        return _none_as_empty(inductor.backward(inputs, program, has_residual, wanted), args[0])
+
     _register("norm_backward", real, fake, autograd)
+    inductor.decompositions[operator] = composed
 
 
 # layer_norm, rms_norm, add_layer_norm, add_rms_norm
@@ -232,7 +247,14 @@ def _register_norm(name: str) -> None:
         with torch._C._ExcludeDispatchKeyGuard(key):
             return redispatch(x, *tensors, autocast_program(x.dtype, program))  # type: ignore[call-arg]
 
+    def composed(*args: Any) -> Any:
+        if not inductor.is_composed(args[0], args[-1]):
+            return NotImplemented
+        outputs = inductor.forward(*args)
+        return (outputs.y, outputs.h) if has_residual else outputs.y
+
     _register(name, adapt(real), adapt(fake), adapt(autograd))
+    inductor.decompositions[operator] = adapt(composed)
     if IS_CAST[norm == "layer_norm"]:
         library.impl(name, adapt(autocast), "AutocastCUDA")
 
@@ -245,6 +267,7 @@ def _register(
 
     def fake_with_rules(*args: Any, **kwargs: Any) -> Any:
         _load_sharding_rules()
+        inductor.register_while_compiling()
         return fake(*args, **kwargs)
 
     torch.library.register_fake(f"rownorm::{name}", fake_with_rules, lib=library)

@@ -44,16 +44,22 @@ class Candidate(NamedTuple):
 
     def stand_in(self, tensors: dict[str, Tensor], training: bool) -> nn.Module:
         """A shallow copy of the module with other vectors and without hooks: its class's forward is called."""
-        module = object.__new__(type(self.module))
-        module.__dict__.update(
-            (name, copy.copy(value) if isinstance(value, _CONTAINERS) else value)
-            for name, value in self.module.__dict__.items()
-        )
+        module = shallow_copy(self.module)
         for group in (module._parameters, module._buffers):
             for name, value in group.items():
                 group[name] = tensors.get(name, value)  # type: ignore[assignment]
         module.training = training
         return module
+
+
+def shallow_copy(module: nn.Module) -> nn.Module:
+    """A module of the same class with the same attributes, and containers of its own."""
+    made: nn.Module = object.__new__(type(module))
+    made.__dict__.update(
+        (name, copy.copy(value) if isinstance(value, _CONTAINERS) else value)
+        for name, value in module.__dict__.items()
+    )
+    return made
 
 
 def is_norm_by_name(module: nn.Module) -> bool:

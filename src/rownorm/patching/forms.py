@@ -9,6 +9,8 @@ import torch
 # The dtypes of x and of the weight; the second is None where there are no parameters.
 DtypePair = tuple[torch.dtype, torch.dtype | None]
 
+HALVES = (torch.bfloat16, torch.float16)
+
 SHORT_NAMES = {
     torch.float64: "fp64",
     torch.float32: "fp32",
@@ -86,9 +88,5 @@ class Form(NamedTuple):
 
     def _rounding(self) -> str:
         """``llama`` if 16-bit rows are rounded before the weight; empty for the default."""
-        halves = (
-            options
-            for pair, options in self.keywords.items()
-            if pair[0] in (torch.bfloat16, torch.float16)
-        )
+        halves = (options for pair, options in self.keywords.items() if pair[0] in HALVES)
         return "llama" if any(options["rounding"] == "llama" for options in halves) else ""

@@ -26,12 +26,26 @@ class Left:
 
 
 @dataclass(frozen=True)
+class Fused:
+    """A swapped norm that is computed together with the residual add before it."""
+
+    name: str
+    class_name: str
+    form: str
+
+
+@dataclass(frozen=True)
 class Report:
-    """What was swapped, and what was left and why. Print it for a table."""
+    """What was swapped, and what was left and why. Print it for a table.
+
+    fused, unfused: of the norms that rownorm computes, if fusing residual adds was asked for.
+    """
 
     model: str  # the model's class
     swapped: tuple[Swapped, ...]
     left: tuple[Left, ...]
+    fused: tuple[Fused, ...] = ()
+    unfused: tuple[Left, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -41,6 +55,8 @@ class Report:
             "n_left": len(self.left),
             "swapped": [asdict(one) for one in self.swapped],
             "left": [asdict(one) for one in self.left],
+            "fused": [asdict(one) for one in self.fused],
+            "unfused": [asdict(one) for one in self.unfused],
         }
 
     def __str__(self) -> str:
@@ -49,9 +65,13 @@ class Report:
         counts = [f"{_norms(len(self.swapped))} swapped"]
         if self.left:
             counts.append(f"{len(self.left)} left alone")
+        if self.fused or self.unfused:
+            counts.append(f"{len(self.fused)} fused with the residual add before")
         lines = [f"{self.model}: {', '.join(counts)}"]
         lines += _table("swapped", [(one.name, one.class_name, one.form) for one in self.swapped])
         lines += _table("left", [(one.name, one.class_name, one.reason) for one in self.left])
+        lines += _table("fused", [(one.name, one.class_name, one.form) for one in self.fused])
+        lines += _table("unfused", [(one.name, one.class_name, one.reason) for one in self.unfused])
         return "\n".join(lines)
 
 
@@ -67,7 +87,7 @@ def _table(title: str, modules: list[tuple[str, str, str]]) -> list[str]:
         counts[key] = counts.get(key, 0) + 1
     if not counts:
         return []
-    rows = [(title, "class", "where", "form" if title == "swapped" else "reason")]
+    rows = [(title, "class", "where", "form" if title in ("swapped", "fused") else "reason")]
     rows += [
         (str(count), class_name, where, text) for (where, class_name, text), count in counts.items()
     ]

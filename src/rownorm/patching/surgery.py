@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,23 +11,28 @@ from .. import nn as rownorm_nn
 from ..ops.checks import DTYPES
 from .candidates import LeftAlone, candidate_of, check_instance, torch_forward
 from .forms import SHORT_NAMES
+from .fusion import Blocks
 from .probe import Prober
-from .report import Left, Report, Swapped
-from .swap import TORCH_NORMS, Patched, PatchedForm, is_swapped, patched_class, restore, swap
+from .report import Fused, Left, Report, Swapped
+from .swap import (
+    TORCH_NORMS,
+    Patched,
+    PatchedBlock,
+    PatchedForm,
+    Swap,
+    has_other_forward,
+    is_swapped,
+    patched_class,
+    restore,
+    swap,
+)
 
 OUT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-class _Swap(NamedTuple):
-    """A swap that was decided on."""
-
-    module: nn.Module
-    base: type[Patched]
-    state: dict[str, Any]
-    words: str
-
-
-def patch(model: nn.Module, *, out_dtype: torch.dtype | None = None) -> Report:
+def patch(
+    model: nn.Module, *, out_dtype: torch.dtype | None = None, fuse_residuals: bool = False
+) -> Report:
     """Let rownorm compute the norms of a model, in place; returns a report, which can be printed.
 
     ``nn.LayerNorm`` and ``nn.RMSNorm`` are swapped by type. Any other module is probed: it is swapped if exactly one
@@ -38,6 +43,12 @@ def patch(model: nn.Module, *, out_dtype: torch.dtype | None = None) -> Report:
     out_dtype: the dtype of the results of all swapped norms. ``torch.bfloat16`` is for models with fp32 parameters that
     run under ``torch.autocast``: the linear layers that follow need no cast. By default each norm returns the dtype
     that it returned before.
+
+    fuse_residuals: also compute ``h = residual + x`` and the norm of h in one call, in blocks where both are found in
+    the source of ``forward``, right after each other, and a probe of the block proves that nothing else changes. In
+    fp32 the results are those of another order of summation. In 16 bits h keeps its bits, and the norm reads the sum
+    before it is rounded to 16 bits, so results differ by that rounding; proved means that they and the gradients are
+    as near to fp32 as those of the block. A norm with hooks is called by itself.
     """
     _check_model("patch", model)
     if out_dtype is not None and out_dtype not in OUT_DTYPES:
@@ -45,8 +56,9 @@ def patch(model: nn.Module, *, out_dtype: torch.dtype | None = None) -> Report:
         raise TypeError(
             f"rownorm.patch: out_dtype must be one of {names}, or None; got {out_dtype!r}"
         )
-    prober = Prober(_dtype_of(model))
-    swaps: list[_Swap] = []
+    dtype = _dtype_of(model)
+    prober = Prober(dtype)
+    swaps: list[Swap] = []
     swapped: list[Swapped] = []
     left: list[Left] = []
     for name, module in model.named_modules():
@@ -59,9 +71,28 @@ def patch(model: nn.Module, *, out_dtype: torch.dtype | None = None) -> Report:
         if decided is not None:
             swaps.append(decided)
             swapped.append(Swapped(name, class_name, decided.words))
-    for one in swaps:
-        swap(one.module, one.base, one.state)
-    return Report(type(model).__name__, tuple(swapped), tuple(left))
+    fused: list[Fused] = []
+    unfused: list[Left] = []
+    if fuse_residuals:
+        blocks = Blocks(model, swaps, dtype)
+        swaps += blocks.swaps
+        fused, unfused = blocks.fused, blocks.unfused
+    _apply(swaps)
+    return Report(type(model).__name__, tuple(swapped), tuple(left), tuple(fused), tuple(unfused))
+
+
+def _apply(swaps: list[Swap]) -> None:
+    """Make all swaps, or none if one is interrupted."""
+    done: list[nn.Module] = []
+    try:
+        for one in swaps:
+            done.append(one.module)
+            swap(one.module, one.base, one.state, one.norms)
+    except BaseException:
+        for module in done:
+            if isinstance(module, Patched):
+                restore(module)
+        raise
 
 
 def unpatch(model: nn.Module) -> int:
@@ -71,14 +102,15 @@ def unpatch(model: nn.Module) -> int:
         (name, module) for name, module in model.named_modules() if isinstance(module, Patched)
     ]
     for name, module in patched:
-        if not is_swapped(module) or "forward" in module.__dict__:
+        if not is_swapped(module) or has_other_forward(module):
             raise RuntimeError(
                 f"rownorm.unpatch: {name} got another class or another forward after it was patched, by fully_shard "
                 "or accelerate's hooks for example. Undo that first; nothing was changed."
             )
+    n_norms = sum(not isinstance(module, PatchedBlock) for _, module in patched)
     for _, module in patched:
         restore(module)
-    return len(patched)
+    return n_norms
 
 
 def _check_model(function: str, model: object) -> None:
@@ -95,7 +127,7 @@ def _dtype_of(model: nn.Module) -> torch.dtype:
     return next((dtype for dtype in dtypes if dtype in DTYPES), torch.float32)
 
 
-def _decide(module: nn.Module, prober: Prober, out_dtype: torch.dtype | None) -> _Swap | None:
+def _decide(module: nn.Module, prober: Prober, out_dtype: torch.dtype | None) -> Swap | None:
     """The swap of a module, or None for a module that is no norm. Raises LeftAlone with a reason."""
     if isinstance(module, Patched):
         raise LeftAlone("it is patched already; rownorm.unpatch restores it")
@@ -103,9 +135,9 @@ def _decide(module: nn.Module, prober: Prober, out_dtype: torch.dtype | None) ->
         raise LeftAlone("it is rownorm's already")
     if norm := torch_forward(module):
         check_instance(module)
-        decided = _Swap(
-            module, TORCH_NORMS[norm], {"out_dtype": out_dtype}, _words(module, out_dtype)
-        )
+        state: dict[str, Any] = {"out_dtype": out_dtype}
+        words = _words(module, out_dtype)
+        decided = Swap(module, TORCH_NORMS[norm], state, words, {"out_dtype": None})
     else:
         candidate = candidate_of(module)
         if candidate is None:
@@ -113,8 +145,9 @@ def _decide(module: nn.Module, prober: Prober, out_dtype: torch.dtype | None) ->
         form = prober.form_of(candidate)
         if form is None:
             return None
-        form = form.with_out_dtype(out_dtype)
-        decided = _Swap(module, PatchedForm, {"rownorm_form": form}, form.words())
+        asked = form.with_out_dtype(out_dtype)
+        state = {"rownorm_form": asked}
+        decided = Swap(module, PatchedForm, state, asked.words(), {"rownorm_form": form})
     try:  # a class with __slots__, or one that refuses subclasses
         trial = object.__new__(type(module))
         trial.__class__ = patched_class(decided.base, type(module))

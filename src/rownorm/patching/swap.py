@@ -7,14 +7,17 @@ another type and compiles again.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as hooks
 
 from .. import nn as rownorm_nn
-from ..ops import layer_norm, rms_norm
+from ..functional import default_rms_eps
+from ..ops import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from .forms import Form
+from .rewrite import rewritten
 
 
 class Patched(nn.Module):
@@ -22,6 +25,14 @@ class Patched(nn.Module):
 
     rownorm_base: type[Patched]  # one of the classes below
     rownorm_original: type[nn.Module]  # the class that the module had
+    rownorm_norms: tuple[str, ...]  # of a block: the attributes that are called with an add
+
+    def rownorm_add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor] | None:
+        """(the norm of h, h) of ``h = x + residual`` in one call, or None if that was not proved for these dtypes.
+
+        h has the dtype of residual.
+        """
+        return None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle and copy through ``_new``, because a class made at run time cannot be found by its name."""
@@ -29,7 +40,7 @@ class Patched(nn.Module):
         function, arguments, *rest = reduced
         if arguments != (type(self),) or not is_swapped(self):
             return (function, arguments, *rest)
-        return (_new, (self.rownorm_base, self.rownorm_original), *rest)
+        return (_new, (self.rownorm_base, self.rownorm_original, self.rownorm_norms), *rest)
 
 
 class PatchedForm(Patched):
@@ -53,13 +64,64 @@ class PatchedForm(Patched):
         y = super().forward(*args, **kwargs)
         return y if form.out_dtype is None or y.dtype == torch.float64 else y.to(form.out_dtype)
 
+    def rownorm_add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor] | None:
+        form = self.rownorm_form
+        structure = form.structure
+        weight = None if structure.weight is None else getattr(self, structure.weight)
+        bias = None if structure.bias is None else getattr(self, structure.bias)
+        vector = bias if weight is None else weight
+        options = form.keywords.get((residual.dtype, None if vector is None else vector.dtype))
+        if options is None or (form.width is not None and x.shape[-1] != form.width):
+            return None
+        if x.dtype != residual.dtype and options["rounding"] != "once":
+            return None  # it would round to the dtype of x
+        add_norm = add_layer_norm if structure.center else add_rms_norm
+        return add_norm(x, residual, weight, bias, **options)
+
 
 class PatchedLayerNorm(Patched, rownorm_nn.LayerNorm):
     """A swapped ``nn.LayerNorm``, or a subclass with the same forward."""
 
+    def rownorm_add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor] | None:
+        if self.normalized_shape != x.shape[-1:]:
+            return None
+        return add_layer_norm(
+            x,
+            residual,
+            self.weight,
+            self.bias,
+            eps=self.eps,
+            out_dtype=_out_dtype(self, x, residual),
+        )
+
 
 class PatchedRMSNorm(Patched, rownorm_nn.RMSNorm):
     """A swapped ``nn.RMSNorm``, or a subclass with the same forward."""
+
+    def rownorm_add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor] | None:
+        if self.normalized_shape != x.shape[-1:]:
+            return None
+        eps = default_rms_eps(residual.dtype) if self.eps is None else self.eps
+        out_dtype = _out_dtype(self, x, residual)
+        return add_rms_norm(x, residual, self.weight, eps=eps, out_dtype=out_dtype)
+
+
+class PatchedBlock(Patched):
+    """A block whose forward computes norms together with the residual adds before them."""
+
+    @staticmethod
+    def rownorm_add_norm(norm: nn.Module, left: Any, right: Any) -> tuple[Any, Any]:
+        """(norm(h), h) of ``h = left + right``, in one call where that is proved and nothing watches the norm."""
+        if isinstance(norm, Patched) and _may_fuse(norm, left, right):
+            dtype = torch.promote_types(left.dtype, right.dtype)  # of h
+            if dtype == left.dtype:
+                fused = norm.rownorm_add(right, left)
+            else:
+                fused = norm.rownorm_add(left, right) if dtype == right.dtype else None
+            if fused is not None:
+                return fused
+        h = left + right
+        return norm(h), h
 
 
 TORCH_NORMS: dict[type[nn.Module], type[Patched]] = {
@@ -68,34 +130,57 @@ TORCH_NORMS: dict[type[nn.Module], type[Patched]] = {
 }
 
 
-_classes: dict[tuple[type[Patched], type[nn.Module]], type[Patched]] = {}
+_classes: dict[tuple[type[Patched], type[nn.Module], tuple[str, ...]], type[Patched]] = {}
 
 
-def patched_class(base: type[Patched], original: type[nn.Module]) -> type[Patched]:
-    """The class of swapped modules whose class was ``original``. It has the name of ``original``."""
-    if found := _classes.get((base, original)):
+def patched_class(
+    base: type[Patched], original: type[nn.Module], norms: tuple[str, ...] = ()
+) -> type[Patched]:
+    """The class of swapped modules whose class was ``original``. It has the name of ``original``.
+
+    norms: of a ``PatchedBlock``, whose forward is rewritten to call these attributes with the add before them.
+    """
+    if found := _classes.get((base, original, norms)):
         return found
-    attributes = {
+    attributes: dict[str, Any] = {
         "__module__": original.__module__,  # torch.fx keeps modules of torch.nn whole
         "__qualname__": original.__qualname__,
         "__doc__": original.__doc__,
         "rownorm_base": base,
         "rownorm_original": original,
+        "rownorm_norms": norms,
     }
+    if norms:
+        attributes["forward"] = rewritten(original, frozenset(norms)).forward
     metaclass: Any = type(original)
     made: type[Patched] = metaclass(original.__name__, (base, original), attributes)
-    return _classes.setdefault((base, original), made)
+    return _classes.setdefault((base, original, norms), made)
 
 
-def swap(module: nn.Module, base: type[Patched], state: dict[str, Any]) -> None:
+class Swap(NamedTuple):
+    """A swap that was decided on."""
+
+    module: nn.Module
+    base: type[Patched]
+    state: dict[str, Any]  # attributes of the swapped module
+    words: str
+    probe_state: dict[
+        str, Any
+    ]  # the same without the ``out_dtype`` that the caller of patch asked for
+    norms: tuple[str, ...] = ()  # of a block
+
+
+def swap(
+    module: nn.Module, base: type[Patched], state: dict[str, Any], norms: tuple[str, ...] = ()
+) -> None:
     """Change the class of a module; ``state`` becomes attributes of it."""
-    module.__class__ = patched_class(base, type(module))
+    module.__class__ = patched_class(base, type(module), norms)
     module.__dict__.update(state)
 
 
 def restore(module: Patched) -> None:
-    """Undo ``swap``."""
-    for name in ("rownorm_form", "out_dtype"):
+    """Undo ``swap``. A forward on the instance must be its own (``has_other_forward``) and goes with the class."""
+    for name in ("rownorm_form", "out_dtype", "forward"):
         module.__dict__.pop(name, None)
     module.__class__ = module.rownorm_original  # type: ignore[assignment]
 
@@ -103,11 +188,47 @@ def restore(module: Patched) -> None:
 def is_swapped(module: nn.Module) -> bool:
     """Whether the class is exactly the one that ``swap`` assigns, not a subclass of it that was made later."""
     return isinstance(module, Patched) and type(module) is patched_class(
-        module.rownorm_base, module.rownorm_original
+        module.rownorm_base, module.rownorm_original, module.rownorm_norms
     )
 
 
-def _new(base: type[Patched], original: type[nn.Module]) -> nn.Module:
+def has_other_forward(module: nn.Module) -> bool:
+    """Whether a forward on the instance replaces that of its class. accelerate leaves the class's own there."""
+    forward = module.__dict__.get("forward")
+    is_own = (
+        getattr(forward, "__self__", None) is module
+        and getattr(forward, "__func__", None) is type(module).forward
+    )
+    return forward is not None and not is_own
+
+
+def _new(base: type[Patched], original: type[nn.Module], norms: tuple[str, ...] = ()) -> nn.Module:
     """An empty swapped module, for unpickling."""
-    module: nn.Module = object.__new__(patched_class(base, original))
+    module: nn.Module = object.__new__(patched_class(base, original, norms))
     return module
+
+
+def _out_dtype(norm: Any, x: Tensor, residual: Tensor) -> torch.dtype | None:
+    """The dtype of the result of torch's norm of ``x + residual``, if it is not that of x."""
+    if norm.out_dtype is not None or x.dtype == residual.dtype:
+        return norm.out_dtype
+    return residual.dtype
+
+
+def _may_fuse(norm: Patched, left: Any, right: Any) -> bool:
+    """Whether an add and a norm may become one call: tensors of one shape, and a norm without hooks.
+
+    A hook, and a wrapper that replaced the norm's forward, expect a call of the norm alone.
+    """
+    return (
+        isinstance(left, Tensor)
+        and isinstance(right, Tensor)
+        and left.shape == right.shape
+        and left.dim() > 0
+        and type(norm).forward is norm.rownorm_base.forward
+        and "forward" not in norm.__dict__
+        and not (norm._forward_hooks or norm._forward_pre_hooks)
+        and not (norm._backward_hooks or norm._backward_pre_hooks)
+        and not (hooks._global_forward_hooks or hooks._global_forward_pre_hooks)
+        and not (hooks._global_backward_hooks or hooks._global_backward_pre_hooks)
+    )

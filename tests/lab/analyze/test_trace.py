@@ -1,13 +1,16 @@
 """Tracing addresses through LLVM IR, on small programs written for the purpose."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from rownorm.lab.analyze import llir, operations
+from rownorm.lab.analyze import llir, operations, traffic
 from rownorm.lab.analyze.trace import Launch, Unresolved, trace
 from rownorm.lab.analyze.traffic import counted
 
 LOAD = r'asm sideeffect "mov.u16 $0, $2;\0A\09@$3 ld.global.b16 { $0 }, [ $1 + 8 ];", "=c,l,c,b"'
+STORE = 'asm sideeffect "@$2 st.global.b32 [ $1 + 0 ], { $0 };", "r,l,b"'
 BUFFER = "ptr addrspace(8) @llvm.amdgcn.make.buffer.rsrc.p8.p1"
 TID = "%t = tail call i32 @llvm.nvvm.read.ptx.sreg.tid.x(), !dbg !1"
 PROGRAM = "%p = tail call i32 @llvm.nvvm.read.ptx.sreg.ctaid.x(), !dbg !1"
@@ -107,6 +110,37 @@ def test_a_buffer_masks_by_offset():
     assert traced(body, [256, 0]) == [("load", 4, [256, 260, 268])]
 
 
+def test_masks_that_the_compiler_made_a_vector_of():
+    body = f"""
+  {TID}
+  %next = add i32 %t, 1
+  %v0 = insertelement <2 x i32> poison, i32 %t, i64 0
+  %v1 = insertelement <2 x i32> %v0, i32 %next, i64 1
+  %n0 = insertelement <2 x i32> poison, i32 %1, i64 0
+  %n1 = shufflevector <2 x i32> %n0, <2 x i32> poison, <2 x i32> zeroinitializer
+  %more = add <2 x i32> %v1, splat (i32 1)
+  %ok = icmp slt <2 x i32> %more, %n1
+  %second = extractelement <2 x i1> %ok, i64 1
+  tail call void {STORE}(i32 0, ptr addrspace(1) %0, i1 %second)
+  ret void"""
+    assert traced(body, [64, 4]) == [("store", 4, [64, 64])]  # t + 2 < 4 holds in two threads
+
+
+def test_sizes_of_types():
+    kinds = {"i8": 8, "bfloat": 16, "<8 x i16>": 128, "[2 x i8]": 16, "ptr addrspace(1)": 64}
+    assert {kind: llir.bits_of(kind) for kind in kinds} == kinds
+    assert llir.bits_of("%struct") == 0
+
+
+def test_an_element_of_unknown_size_has_no_known_address():
+    body = """
+  %a = getelementptr %struct, ptr addrspace(1) %0, i32 %1
+  store float 1.0, ptr addrspace(1) %a, align 4
+  ret void"""
+    with pytest.raises(Unresolved, match="no known address"):
+        traced(body, [0, 1])
+
+
 def test_an_unknown_address_is_an_error():
     body = """
   %i = load i64, ptr addrspace(1) %0, align 8
@@ -169,3 +203,13 @@ def test_masked_threads_do_not_count():
     active = (LANES < 8).reshape(1, 1, 32)
     assert counted((LANES * 16).reshape(1, 1, 32), active, 16, 32)[:, 0].tolist() == [1, 4, 128]
     assert counted((LANES * 16).reshape(1, 1, 32), active & False, 16, 32)[:, 0].tolist() == [0] * 3
+
+
+def test_a_trace_that_misses_rows_is_an_error():
+    flow = traffic.Flow("x", "load", 16, 16, 1, 16, 512.0, 1024)
+    kernel = SimpleNamespace(name="k", tensors={"x": 1024})
+    with pytest.raises(Unresolved, match=r"0\.5 passes over x"):
+        traffic._check([flow], kernel)
+    traffic._check([flow, flow._replace(kind="copy")], kernel)
+    with pytest.raises(Unresolved, match="0 passes over y"):
+        traffic._check([flow, flow], SimpleNamespace(name="k", tensors={"x": 1024, "y": 1024}))

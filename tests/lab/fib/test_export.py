@@ -225,6 +225,15 @@ def test_upstream_s_command_line_reads_the_folder(tmp_path, monkeypatch):
     for local in (folder, tmp_path / "empty"):
         with pytest.raises(AttributeError, match="no attribute 'workload'"):
             upstream(monkeypatch, "report", "merge", "--local", local, "--output", tmp_path / "out")
+    # With that name mended, it merges the folder with an empty one.
+    workload = property(lambda trace_set: trace_set.workloads)
+    monkeypatch.setattr(TraceSet, "workload", workload, raising=False)
+    locals_ = ("--local", folder, "--local", tmp_path / "empty")
+    upstream(monkeypatch, "report", "merge", *locals_, "--output", tmp_path / "merged")
+    # Its loader refuses what it wrote, because workloads lie among the traces. So the files are counted.
+    merged = {file.name: file.read_text() for file in (tmp_path / "merged").rglob("*.json*")}
+    assert "rmsnorm_d64.json" in merged
+    assert len(merged["rmsnorm_d64.jsonl"].splitlines()) == 6
 
 
 def test_an_export_overwrites_nothing(tmp_path):

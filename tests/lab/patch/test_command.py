@@ -10,8 +10,11 @@ from support.lab_commands import invoke
 pytestmark = pytest.mark.usefixtures("without_interpreter")
 MODELS = """
 from torch import nn
+from support.residual_blocks import OneLineEach
 MODEL = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
 def make(): return nn.Sequential(nn.RMSNorm(4, eps=1e-6), nn.BatchNorm1d(4))
+def block(): return OneLineEach()
+def no_norms(): return nn.Linear(4, 4)
 def sized(n): return nn.LayerNorm(n)
 def nothing(): return None
 NUMBER = 3
@@ -40,6 +43,22 @@ def test_a_model_as_json():
     assert json.loads(ran.output)["swapped"] == [
         {"name": "1", "class_name": "LayerNorm", "form": "layer_norm, eps=1e-05, out_dtype=bf16"}
     ]
+
+
+def test_residual_adds():
+    ran = invoke("patch", "some_models:block", "--fuse-residuals")
+    assert ran.exit_code == 0, ran.output
+    first, *_ = ran.output.splitlines()
+    assert first == "OneLineEach: 2 norms swapped, 1 fused with the residual add before"
+    assert "add_layer_norm in OneLineEach.forward" in ran.output
+    assert "no residual add right before it in OneLineEach.forward" in ran.output
+    ran = invoke("patch", "some_models:block", "--fuse-residuals", "--json")
+    assert [one["name"] for one in json.loads(ran.output)["fused"]] == ["second_norm"]
+
+
+def test_a_model_without_norms():
+    ran = invoke("patch", "some_models:no_norms", "--fuse-residuals")
+    assert (ran.exit_code, ran.output) == (0, "Linear: no norms were found\n")
 
 
 @pytest.mark.parametrize(

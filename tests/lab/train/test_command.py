@@ -173,7 +173,7 @@ def test_what_a_checkpoint_does_not_fit(arguments, expected, small_batches):
 
 def test_processes_without_parallel(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "add --parallel ddp or --parallel fsdp" in refused("train", "llama")
+    assert "add one of --parallel ddp" in refused("train", "llama")
 
 
 def test_a_batch_that_cannot_be_shared(monkeypatch):

@@ -34,8 +34,11 @@ def losses_in(folder):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="one process would run on the GPU")
-@pytest.mark.parametrize("parallel", ("ddp", "fsdp"))
-@pytest.mark.parametrize("task", ("llama", "openfold"))
+@pytest.mark.parametrize(
+    ("task", "parallel"),
+    [(task, parallel) for task in ("llama", "openfold") for parallel in ("ddp", "fsdp")]
+    + [("llama", "tensor")],
+)
 def test_two_processes_train_as_one(task, parallel):
     assert invoke("train", task, "--steps", 4, "--out", "one").exit_code == 0
     printed = torchrun(task, "--steps", 2, "--parallel", parallel, "--out", "two")

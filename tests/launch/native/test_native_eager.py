@@ -1,9 +1,12 @@
 """The autograd function in C, with kernels that Triton's interpreter runs: it gives what the operators give."""
 
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import rownorm
 from rownorm.launch import native
@@ -153,14 +156,54 @@ def test_hooks_on_saved_tensors(eager_in_c):
     inputs, dy = tensors(), torch.randn(4, 24, dtype=torch.float64)
     expected = gradients_in_c(inputs, dy)
     eager_in_c.in_python.clear()
-    packed = []
+    packed, unpacked = [], []
     with torch.autograd.graph.saved_tensors_hooks(
-        lambda t: packed.append(t) or t.clone(), lambda t: t.clone()
+        lambda t: packed.append(t) or t.clone(), lambda t: unpacked.append(t) or t.clone()
     ):
         y = norm(True, inputs)
-    assert packed
+    assert len(packed) == 6  # h, pre_bias, weight, bias, mu, rstd
     assert_same(gradients(y, inputs, dy), expected)
-    assert eager_in_c.in_python == ["forward", "backward"]
+    assert len(unpacked) == 6
+    assert eager_in_c.in_python == []
+
+
+@pytest.mark.parametrize("center", [False, True])
+def test_hooks_that_return_other_tensors(center, eager_in_c):
+    """Other strides, or a subclass: Python computes the gradients, from what the hooks returned the first time."""
+    inputs, dy = tensors(), torch.randn(4, 24, dtype=torch.float64)
+    expected = gradients(norm(center, inputs), inputs, dy)
+    subclass = type("Mine", (torch.Tensor,), {})
+    for change in (lambda t: t.t().contiguous().t(), lambda t: t.as_subclass(subclass)):
+        unpacked = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t: t, lambda t, change=change, unpacked=unpacked: unpacked.append(t) or change(t)
+        ):
+            y = norm(center, inputs)
+        eager_in_c.in_python.clear()
+        torch.testing.assert_close(gradients(y, inputs, dy), expected)
+        assert eager_in_c.in_python == ["backward"]
+        assert len(unpacked) == (6 if center else 5)
+
+
+def test_hooks_own_the_statistics(eager_in_c):
+    """A hook that moves what is saved, to the host for example, frees the tensor that it was given."""
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: kept.append(weakref.ref(t)) or t.clone(), lambda t: t
+    ):
+        y = norm(True, tensors())
+    gc.collect()
+    assert [ref() for ref in kept[-2:]] == [None, None]  # the leaves stay in the graph
+    y.sum().backward()
+
+
+@pytest.mark.parametrize("center", [False, True])
+def test_activation_checkpointing(center, eager_in_c):
+    inputs, dy = tensors(), torch.randn(4, 24, dtype=torch.float64)
+    expected = gradients(norm(center, inputs), inputs, dy)
+    for _ in range(2):
+        y = checkpoint(lambda *inputs: norm(center, inputs), *inputs, use_reentrant=False)
+        assert_same(gradients(y, inputs, dy), expected)
 
 
 def test_compiled_autograd(eager_in_c):

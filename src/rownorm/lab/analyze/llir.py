@@ -111,8 +111,8 @@ def split_operands(text: str) -> list[str]:
 
 
 def bits_of(kind: str) -> int:
-    """Bits of a type: "i32" is 32, "<8 x i16>" is 128, "ptr addrspace(1)" is 64; 0 for others."""
-    if match := re.fullmatch(r"<(\d+) x (.+)>", kind):
+    """Bits of a type: "i32" is 32, "<8 x i16>" and "[16 x i8]" are 128, "ptr addrspace(1)" is 64; 0 for others."""
+    if match := re.fullmatch(r"[<\[](\d+) x (.+)[>\]]", kind):
         return int(match[1]) * bits_of(match[2])
     if match := re.fullmatch(r"i(\d+)", kind):
         return int(match[1])

@@ -17,6 +17,7 @@ import numpy as np
 from .accesses import Access, access_of
 from .llir import Function, Instruction, bits_of, split_operands
 from .operations import BINARY, Value, binary, compare, convert, select
+from .vectors import vector_operation
 
 _FLAGS = re.compile(
     r"^(?:(?:nuw|nsw|nusw|exact|disjoint|nneg|samesign|inbounds|inrange|fast|reassoc|contract)\s+)+"
@@ -99,15 +100,11 @@ class _Threads:
             pairs = re.findall(r"\[ (.+?), (%[\w.$-]+) \]", one.text)
             sources = {self.index[block]: self.value(value) for value, block in pairs}
             used = set(np.unique(self.came_from[mask]).tolist())
-            values = [sources[block] for block in used]
-            if any(value is None for value in values):
-                merged: Value = None
-            elif len(values) == 1:
-                merged = values[0]
-            else:
-                merged = np.zeros(len(self.at), np.int64)
-                for block in used:
-                    merged = np.where(self.came_from == block, sources[block], merged)
+            merged = None
+            for i, block in enumerate(used):
+                merged = (
+                    merge(self.came_from == block, sources[block], merged) if i else sources[block]
+                )
             found.append((one.result, merged))
         for result, merged in found:
             self.assign(result, merged)
@@ -124,10 +121,8 @@ class _Threads:
 
     def assign(self, result: str, value: Value) -> None:
         """Set a register for the active threads."""
-        if self.active is not None and value is not None:
-            before = self.values.get(result)
-            if before is not None and before is not value:
-                value = np.where(self.active, value, before)
+        if self.active is not None and result in self.values:
+            value = merge(self.active, value, self.values[result])
         self.values[result] = value
 
     def mask(self, condition: Value) -> Value:
@@ -194,6 +189,15 @@ class _Threads:
         self.at[slice(None) if self.active is None else self.active] = len(self.blocks)
 
 
+def merge(mask: np.ndarray[Any, Any], value: Value, other: Value) -> Value:
+    """``value`` where the mask holds, else ``other``. Unknown where either is."""
+    if isinstance(value, tuple) and isinstance(other, tuple):
+        return tuple(merge(mask, a, b) for a, b in zip(value, other, strict=True))
+    if value is None or other is None or isinstance(value, tuple) or isinstance(other, tuple):
+        return None
+    return np.where(mask, value, other)
+
+
 Run = Callable[[_Threads], None]
 _SPECIAL = {
     "llvm.nvvm.read.ptx.sreg.tid.x": "tid",
@@ -211,6 +215,8 @@ def _decode(one: Instruction) -> Run | None:
     if access := access_of(one):
         return lambda threads: threads.access(access)
     result, text = one.result, _FLAGS.sub("", one.text)
+    if compute := vector_operation(one, text):
+        return lambda t: t.assign(result, compute(t.value))
     operands = split_operands(text)
     if one.opcode in BINARY and not text.startswith("<"):
         (kind, a), b, name = _typed(operands[0]), operands[1], one.opcode
@@ -232,7 +238,7 @@ def _decode(one: Instruction) -> Run | None:
         before_bits, after_bits = bits_of(kind), bits_of(after)
         return lambda t: t.assign(result, convert(name, t.value(a), before_bits, after_bits))
     if one.opcode == "getelementptr" and len(operands) == 3:
-        size = bits_of(operands[0]) // 8 or (1 if operands[0] == "i8" else 0)
+        size = bits_of(operands[0]) // 8 or None  # a type that is not known has no known size
         base, index = _typed(operands[1])[1], _typed(operands[2])[1]
         return lambda t: t.assign(
             result, binary("add", t.value(base), binary("mul", t.value(index), size, 64), 64)

@@ -20,7 +20,7 @@ from . import llir
 from .accesses import Access, Kind
 from .compile import ROWS, Kernel
 from .operations import Value
-from .trace import Launch, trace
+from .trace import Launch, Unresolved, trace
 
 SECTOR = {"sm_80": 32, "sm_90": 32, "sm_100": 32, "gfx90a": 64, "gfx942": 128}
 MOST_THREADS = 1 << 16  # traced at once
@@ -79,7 +79,9 @@ def traffic_of(kernel: Kernel, arch: str, row_bytes: int, n_rows: int) -> Traffi
         }
     if any(kind == "copy" for _, kind, _ in counts):
         in_flight *= max(1, kernel.pipeline_depth - 1)
-    return Traffic(_flows(counts, kernel), sector, in_flight)
+    flows = _flows(counts, kernel)
+    _check(flows, kernel)
+    return Traffic(flows, sector, in_flight)
 
 
 Counts = dict[
@@ -98,6 +100,17 @@ def _flows(counts: Counts, kernel: Kernel) -> list[Flow]:
         whole = kernel.tensors[tensor]
         flows.append(Flow(tensor, kind, max(widths), min(widths), requests, sectors, size, whole))
     return flows
+
+
+def _check(flows: list[Flow], kernel: Kernel) -> None:
+    """A kernel accesses every element of its rows. If the trace says otherwise, the trace is wrong."""
+    for tensor in (name for name in kernel.tensors if name in ROWS):
+        passes = sum(flow.passes for flow in flows if flow.tensor == tensor)
+        if passes < 0.99:
+            raise Unresolved(
+                f"{kernel.name}: the trace has {passes:.3g} passes over {tensor}, which cannot be. Its LLVM IR has a "
+                "form that this version of rownorm does not read"
+            )
 
 
 def _counted(
@@ -178,7 +191,8 @@ def _sample(kernel: Kernel, sector: int, row_bytes: int, n_rows: int) -> tuple[A
         weights = weight * kernel.sections
     else:
         full = min(n_groups - 1, n_rows // kernel.rows_each)
-        groups, weights = _cycles(n_groups, full, _period(sector, row_bytes * kernel.rows_each))
+        period = _period(sector, row_bytes * kernel.rows_each, *_partial_rows(kernel, n_groups))
+        groups, weights = _cycles(n_groups, full, period)
     ids = [group * share + rank for group in groups for rank in range(share)]
     return np.array(ids, np.int64), np.repeat(weights, share)
 
@@ -200,7 +214,7 @@ def _looping_groups(
     last = (n_tiles - 1) % n_groups
     longer = range(last)  # they have as many turns as the last tile's group
     shorter = range(last + 1, n_groups)
-    period = _period(sector, row_bytes * block_rows)
+    period = _period(sector, row_bytes * block_rows, *_partial_rows(kernel, n_groups))
     groups, weights = [last], [1.0]
     for same in (longer, shorter):
         chosen = same[:period]
@@ -209,6 +223,11 @@ def _looping_groups(
     return groups, weights
 
 
-def _period(sector: int, step: int) -> int:
-    """After how many steps of that many bytes an address has the same place in its sector."""
-    return sector // math.gcd(sector, step)
+def _partial_rows(kernel: Kernel, n_groups: int) -> list[int]:
+    """Bytes of a group's row of each matrix of partial sums."""
+    return [size // n_groups for name, size in kernel.tensors.items() if name.endswith("_partial")]
+
+
+def _period(sector: int, *steps: int) -> int:
+    """After how many steps of these bytes all addresses have the same place in their sectors."""
+    return max(sector // math.gcd(sector, step) for step in steps)

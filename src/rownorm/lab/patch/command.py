@@ -21,6 +21,7 @@ OUT_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
         "rownorm patch my_package.models:make_model",
         "rownorm patch torchvision.models:vit_b_16 --json",
         "rownorm patch my_package.models:make_model --out-dtype bf16",
+        "rownorm patch my_package.models:make_model --fuse-residuals",
     ),
 )
 @click.argument("factory", metavar="MODULE:FACTORY")
@@ -30,7 +31,12 @@ OUT_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
     type=click.Choice(list(OUT_DTYPES)),
     help="The dtype of all results, as rownorm.patch takes it.",
 )
-def command(factory: str, as_json: bool, out_dtype: str | None) -> None:
+@click.option(
+    "--fuse-residuals",
+    is_flag=True,
+    help="Also compute residual adds together with the norms after them, where a probe of the block proves it.",
+)
+def command(factory: str, as_json: bool, out_dtype: str | None, fuse_residuals: bool) -> None:
     """Show what rownorm.patch does to a model: which norms it swaps, which it leaves, and why.
 
     FACTORY is a function or class of MODULE that returns the model without arguments, or the model itself. MODULE is
@@ -43,7 +49,7 @@ def command(factory: str, as_json: bool, out_dtype: str | None) -> None:
     from ...patching import patch
 
     dtype = None if out_dtype is None else getattr(torch, OUT_DTYPES[out_dtype])
-    report = patch(load(factory), out_dtype=dtype)
+    report = patch(load(factory), out_dtype=dtype, fuse_residuals=fuse_residuals)
     click.echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
 
 

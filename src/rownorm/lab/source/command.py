@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942", "this")
 ISAS = ("sass", "ptx", "amdgcn")
+PIPE_WIDTH = 150  # of a line, where the output is no terminal
 COLORS = {
     "load": "blue",
     "store": "yellow",
@@ -137,25 +139,27 @@ def _read(
 
 def _print(analysis: Analysis, isa: str, code: Sequence[Listing], every: bool) -> None:
     from rich.console import Console
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
-    from ..cli.tables import wrapped
     from .answers import answers
     from .beside import summarized
 
     console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = PIPE_WIDTH
     title = f"{analysis.kernels[0].kernel}, {analysis.case.title}, {analysis.target}, {isa}"
     console.print(Text(title, style="bold"))
     for question, answer in answers(analysis):
-        console.print(Text("\n".join(wrapped(f"  {question} {answer}", 4))))
+        console.print(Padding(Text(f"{question} {answer}"), (0, 0, 0, 2)))
     for listing in code:
         where = f"{listing.file}: {listing.function}" if listing.function else listing.file
         console.print(Text(f"\n{where}", style="bold"))
         table = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
-        table.add_column(justify="right", style="dim", no_wrap=True)
-        table.add_column(no_wrap=True, overflow="ellipsis", ratio=3)
-        table.add_column(ratio=2)
+        table.add_column(justify="right", style="dim", no_wrap=True, min_width=3)
+        table.add_column(no_wrap=True, overflow="ellipsis")
+        table.add_column(no_wrap=not every, overflow="ellipsis", min_width=34)
         for pair in listing.lines:
             shown = pair.instructions if every else summarized(pair.instructions)
             instructions = Text()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..cli.tables import markdown, markdown_page
+from ..cli.tables import markdown, markdown_page, shortened
 from ..results.files import write_whole
 from ..results.studies import StageRecord, Study
 from ..results.study_tables import (
@@ -18,6 +18,7 @@ from ..results.study_tables import (
 from ..texts import count
 
 KERNELS = 8  # lines of a table of kernels
+NAME_WIDTH = 100  # of a kernel's name: those of templates are several lines long
 
 
 def publish(study: Study, folder: Path) -> Path:
@@ -44,7 +45,10 @@ def page(study: Study) -> str:
 
 
 def _kernels(study: Study, record: StageRecord) -> Table:
-    return kernel_table(study, record, KERNELS)
+    table = kernel_table(study, record, KERNELS)
+    return table._replace(
+        lines=[[shortened(cell, NAME_WIDTH) for cell in line] for line in table.lines]
+    )
 
 
 def _section(table: Table) -> str:

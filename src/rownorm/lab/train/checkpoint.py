@@ -39,7 +39,9 @@ class Checkpoint:
 def save(trainer: Trainer, folder: Path) -> Path:
     """Write the state of a run to ``folder/checkpoint.pt``. All processes must call it; the first one writes."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    model, optimizer = get_state_dict(trainer.model, trainer.optimizer, options=options)
+    model, optimizer = trainer.world.saved_state(
+        *get_state_dict(trainer.model, trainer.optimizer, options=options)
+    )
     path = folder / FILE
     if trainer.world.rank == 0:
         content = {
@@ -76,11 +78,12 @@ def load(folder: Path) -> Checkpoint:
 
 def restore(trainer: Trainer, checkpoint: Checkpoint) -> None:
     """Continue from a checkpoint: parameters, optimizer, step and losses."""
+    model, optimizer = trainer.world.own_state(checkpoint.model, checkpoint.optimizer)
     set_state_dict(
         trainer.model,
         trainer.optimizer,
-        model_state_dict=checkpoint.model,
-        optim_state_dict=checkpoint.optimizer,
+        model_state_dict=model,
+        optim_state_dict=optimizer,
         options=StateDictOptions(full_state_dict=True),
     )
     trainer.step_number, trainer.losses = checkpoint.step_number, checkpoint.losses

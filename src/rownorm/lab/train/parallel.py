@@ -1,7 +1,7 @@
-"""One process or several: DDP and FSDP2, started by torchrun.
+"""One process or several: DDP, FSDP2, or tensor and sequence parallelism, started by torchrun.
 
-Several processes train on the batch of one process, each on its part, so their losses are those of one process up to
-the order of sums.
+Several processes train on the batch of one process, so their losses are those of one process up to the order of sums.
+With DDP and FSDP2 each has a part of the samples; with tensor parallelism each has a part of every sequence.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-Parallel = Literal["ddp", "fsdp"]
-PARALLELS: tuple[Parallel, ...] = ("ddp", "fsdp")
+Parallel = Literal["ddp", "fsdp", "tensor"]
+PARALLELS: tuple[Parallel, ...] = ("ddp", "fsdp", "tensor")
+State = dict[str, Any]  # by the names of parameters
 
 
 class World:
@@ -33,17 +34,25 @@ class World:
         """The mean of a loss over all processes."""
         return loss
 
+    def saved_state(self, model: State, optimizer: State) -> tuple[State, State]:
+        """The state of model and optimizer by the names that they have in a single process."""
+        return model, optimizer
+
+    def own_state(self, model: State, optimizer: State) -> tuple[State, State]:
+        """The reverse of ``saved_state``."""
+        return model, optimizer
+
     def close(self) -> None:
         """Leave the group of processes."""
 
 
 class Processes(World):
-    """The processes that torchrun has started; this one is ``rank``."""
+    """The processes that torchrun has started; this one is ``rank``. Each trains on some of the samples."""
 
     def __init__(self, parallel: Parallel, device: str) -> None:
         import torch.distributed as dist
 
-        self.parallel = parallel
+        self.parallel, self.device = parallel, device
         if device == "cuda":
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         dist.init_process_group("nccl" if device == "cuda" else "gloo")
@@ -80,19 +89,50 @@ class Processes(World):
         dist.destroy_process_group()
 
 
-def world_of(parallel: Parallel | None, device: str, n_samples: int) -> World:
-    """The processes of this run; ValueError if they were not started, or cannot share n_samples samples."""
+class TensorProcesses(Processes):
+    """Processes that share every sequence and every layer; all of them have the whole loss."""
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        from .tensor_parallel import SeparateStates, parallelize
+
+        self._states = SeparateStates(model)
+        parallelize(model, init_device_mesh(self.device, (self.size,)))  # type: ignore[arg-type]
+        return model
+
+    def part_of(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return batch
+
+    def mean(self, loss: Tensor) -> Tensor:
+        return loss
+
+    def saved_state(self, model: State, optimizer: State) -> tuple[State, State]:
+        return self._states.joined(model, optimizer)
+
+    def own_state(self, model: State, optimizer: State) -> tuple[State, State]:
+        return self._states.separated(model, optimizer)
+
+
+def world_of(
+    parallel: Parallel | None, device: str, task: str, config: Any, n_samples: int
+) -> World:
+    """The processes of this run; ValueError if there are none, or if they cannot share the model or the samples."""
     n_processes = int(os.environ.get("WORLD_SIZE", "0"))
     if parallel is None:
         if n_processes > 1:
-            raise ValueError(
-                "several processes were started; add --parallel ddp or --parallel fsdp"
-            )
+            choices = ", ".join(f"--parallel {name}" for name in PARALLELS)
+            raise ValueError(f"several processes were started; add one of {choices}")
         return World()
     if not n_processes:
         raise ValueError(
             f"--parallel {parallel} needs processes: torchrun --nproc-per-node 2 -m rownorm_command train ..."
         )
+    if parallel == "tensor":
+        from .tensor_parallel import check
+
+        check(task, config, n_processes)
+        return TensorProcesses(parallel, device)
     if n_samples % n_processes:
         raise ValueError(
             f"{n_samples} samples cannot be shared by {n_processes} processes; "

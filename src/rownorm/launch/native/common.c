@@ -45,7 +45,8 @@ static PyObject *is_neg, *tensor_type, *parameter_type;
 static PyObject *find_forward_in_python, *forward_in_python, *backward_in_python, *find_backward, *record_forward;
 static PyObject *is_grad_enabled, *is_autocast_enabled, *autocast_options, *is_profiler_enabled, *record_backward;
 static PyObject *forward_conditions, *backward_conditions, *forward_ad, *saved_tensors_hooks;
-static PyObject *has_function_modes, *default_device_is_set, *disable_function_modes;
+static PyObject *has_function_modes, *function_stack_size, *function_stack_at, *device_mode_type;
+static PyObject *disable_function_modes;
 
 static const struct { const char *name; PyObject **object; } SETTINGS[] = {
     {"runtime", &runtime}, {"current_stream", &current_stream}, {"current_device", &current_device},
@@ -57,7 +58,8 @@ static const struct { const char *name; PyObject **object; } SETTINGS[] = {
     {"autocast_options", &autocast_options}, {"is_profiler_enabled", &is_profiler_enabled},
     {"forward_conditions", &forward_conditions}, {"backward_conditions", &backward_conditions},
     {"forward_ad", &forward_ad}, {"saved_tensors_hooks", &saved_tensors_hooks},
-    {"has_function_modes", &has_function_modes}, {"default_device_is_set", &default_device_is_set},
+    {"has_function_modes", &has_function_modes}, {"function_stack_size", &function_stack_size},
+    {"function_stack_at", &function_stack_at}, {"device_mode_type", &device_mode_type},
     {"disable_function_modes", &disable_function_modes},
 };
 

@@ -2,7 +2,11 @@
 
    What it gains, with launch.c: experiment HST-03 in docs/experiments/host.md. */
 
-enum { N_INPUTS = 5 }; /* x, residual, pre_bias, weight, bias: call_key.INPUTS */
+enum {
+    N_INPUTS = 5,      /* x, residual, pre_bias, weight, bias: call_key.INPUTS */
+    N_SAVED = 4,       /* h, pre_bias, weight, bias: what autograd saves, and then mu and rstd */
+    N_SAVED_BY_HOOKS = 6,
+};
 
 /* ---- SavedForBackward: ctx.forward_state of ops/eager.py, with the same fields.
 
@@ -11,9 +15,11 @@ enum { N_INPUTS = 5 }; /* x, residual, pre_bias, weight, bias: call_key.INPUTS *
 typedef struct {
     PyObject_HEAD
     PreparedCall *call; /* of forward */
-    PyObject *mu, *rstd, *options, *x_dtype, *residual_dtype;
-    uint64_t addresses[4];  /* of h, pre_bias, weight, bias: the tensors that autograd saves */
-    uint64_t statistics[2]; /* addresses of mu and rstd, which only this object refers to */
+    PyObject *mu, *rstd; /* NULL where hooks on saved tensors had to get them */
+    PyObject *options, *x_dtype, *residual_dtype;
+    PyObject *saved_key;          /* of all that hooks got; NULL without hooks */
+    uint64_t addresses[N_SAVED];  /* without hooks: of the tensors that autograd saves */
+    uint64_t statistics[2];       /* without hooks: addresses of mu and rstd, which only this object refers to */
 } SavedForBackward;
 
 static void saved_dealloc(SavedForBackward *state) {
@@ -23,22 +29,34 @@ static void saved_dealloc(SavedForBackward *state) {
     Py_XDECREF(state->options);
     Py_XDECREF(state->x_dtype);
     Py_XDECREF(state->residual_dtype);
+    Py_XDECREF(state->saved_key);
     PyObject_Free(state);
 }
 
-/* Python unpacks it like the tuple that the forward of ops/eager.py saves. */
-static PyObject *saved_iter(SavedForBackward *state) {
-    PyObject *addresses = PyList_New(4);
-    for (int i = 0; addresses != NULL && i < 4; i++) {
+/* A list of the addresses, None for 0; None with hooks. */
+static PyObject *saved_addresses(SavedForBackward *state) {
+    if (state->saved_key != NULL) return Py_NewRef(Py_None);
+    PyObject *addresses = PyList_New(N_SAVED);
+    for (int i = 0; addresses != NULL && i < N_SAVED; i++) {
         uint64_t address = state->addresses[i];
         PyObject *number = address ? PyLong_FromUnsignedLongLong(address) : Py_NewRef(Py_None);
         if (number == NULL) Py_CLEAR(addresses);
         else PyList_SET_ITEM(addresses, i, number);
     }
-    PyObject *fields = addresses == NULL ? NULL : Py_BuildValue(
-        "(ON(OO)OOO)", state->call, addresses, state->mu, state->rstd, state->options, state->x_dtype,
-        state->residual_dtype);
-    PyObject *iterator = fields == NULL ? NULL : PyObject_GetIter(fields);
+    return addresses;
+}
+
+/* Python unpacks it like the tuple that the forward of ops/eager.py saves. */
+static PyObject *saved_iter(SavedForBackward *state) {
+    PyObject *addresses = saved_addresses(state);
+    PyObject *statistics = state->mu == NULL ? PyTuple_New(0) : PyTuple_Pack(2, state->mu, state->rstd);
+    PyObject *fields = NULL, *iterator = NULL;
+    if (addresses != NULL && statistics != NULL)
+        fields = PyTuple_Pack(6, state->call, addresses, statistics, state->options, state->x_dtype,
+                              state->residual_dtype);
+    if (fields != NULL) iterator = PyObject_GetIter(fields);
+    Py_XDECREF(addresses);
+    Py_XDECREF(statistics);
     Py_XDECREF(fields);
     return iterator;
 }
@@ -58,7 +76,7 @@ static PyTypeObject SavedForBackwardType = {
 
 typedef struct {
     Py_ssize_t size;
-    char bytes[N_INPUTS * (5 * sizeof(int32_t) + 2 * MAX_DIMENSIONS * sizeof(int64_t))];
+    char bytes[N_SAVED_BY_HOOKS * (5 * sizeof(int32_t) + 2 * MAX_DIMENSIONS * sizeof(int64_t)) + 1];
 } Key;
 
 static void put(Key *key, const void *bytes, size_t size) {
@@ -66,8 +84,8 @@ static void put(Key *key, const void *bytes, size_t size) {
     key->size += (Py_ssize_t)size;
 }
 
-/* Append what a call depends on, of one input. Returns 1 where Python has to look at the tensor; -1 with an exception. */
-static int put_input(Key *key, PyObject *tensor, uint64_t *address) {
+/* Append what a call depends on, of one tensor. Returns 1 where Python has to look at the tensor; -1 with an exception. */
+static int put_tensor(Key *key, PyObject *tensor, uint64_t *address) {
     DLTensor t;
     int32_t head[5] = {-1};
     *address = 0;
@@ -89,12 +107,14 @@ static int put_input(Key *key, PyObject *tensor, uint64_t *address) {
     return 0;
 }
 
-/* The key of a call as ``bytes``, and the addresses of its inputs. NULL without an exception: Python has to do it. */
-static PyObject *make_key(PyObject *const *inputs, int want_statistics, uint64_t *addresses) {
-    Key key = {0};
-    for (int i = 0; i < N_INPUTS; i++)
-        if (put_input(&key, inputs[i], &addresses[i])) return NULL;
-    key.bytes[key.size++] = (char)want_statistics;
+/* The key of a call on these tensors as ``bytes``, and their addresses. flag: whatever else the call depends on. NULL
+   without an exception: Python has to do it. */
+static PyObject *make_key(PyObject *const *tensors, int n_tensors, int flag, uint64_t *addresses) {
+    Key key;
+    key.size = 0;
+    for (int i = 0; i < n_tensors; i++)
+        if (put_tensor(&key, tensors[i], &addresses[i])) return NULL;
+    key.bytes[key.size++] = (char)flag;
     return PyBytes_FromStringAndSize(key.bytes, key.size);
 }
 
@@ -102,7 +122,7 @@ static PyObject *make_key(PyObject *const *inputs, int want_statistics, uint64_t
 static PyObject *forward_key(PyObject *module, PyObject *const *arguments, Py_ssize_t n) {
     uint64_t addresses[N_INPUTS];
     if (n != N_INPUTS + 1) return PyErr_Format(PyExc_TypeError, "forward_key takes %d arguments", N_INPUTS + 1);
-    PyObject *key = make_key(arguments, arguments[N_INPUTS] == Py_True, addresses);
+    PyObject *key = make_key(arguments, N_INPUTS, arguments[N_INPUTS] == Py_True, addresses);
     return key != NULL || PyErr_Occurred() ? key : Py_NewRef(Py_None);
 }
 
@@ -145,7 +165,7 @@ static PyObject *ask_python(PyObject *const *inputs, PyObject *options, int want
    has to do the call, and raises an error that explains what is wrong with it. */
 static PreparedCall *find_forward(PyObject *const *inputs, PyObject *options, int want_statistics,
                                   uint64_t *addresses) {
-    PyObject *key = make_key(inputs, want_statistics, addresses);
+    PyObject *key = make_key(inputs, N_INPUTS, want_statistics, addresses);
     if (key == NULL) return NULL;
     PyObject *calls = calls_with(options), *call = calls == NULL ? NULL : PyDict_GetItemWithError(calls, key);
     Py_XINCREF(call);
@@ -173,9 +193,8 @@ static PyObject *forward(PyObject *module, PyObject *const *arguments, Py_ssize_
     if (n != N_INPUTS + 2) return PyObject_Vectorcall(forward_in_python, arguments, n, NULL);
     PyObject *ctx = arguments[0], *const *inputs = arguments + 1, *options = arguments[1 + N_INPUTS];
     int has_residual = inputs[1] != Py_None;
-    PyObject *hooks = PyObject_CallOneArg(saved_tensors_hooks, Py_True);
-    int has_hooks = is_true(hooks);
-    PreparedCall *call = has_hooks ? NULL : find_forward(inputs, options, 1, addresses);
+    int has_hooks = is_true(PyObject_CallOneArg(saved_tensors_hooks, Py_True));
+    PreparedCall *call = has_hooks < 0 ? NULL : find_forward(inputs, options, 1, addresses);
     if (call != NULL) outputs = start(call, addresses);
     if (outputs == NULL) {
         Py_XDECREF(call);
@@ -189,18 +208,31 @@ static PyObject *forward(PyObject *module, PyObject *const *arguments, Py_ssize_
         Py_DECREF(call);
         goto done;
     }
+    PyObject *mu = PyTuple_GET_ITEM(outputs, 2), *rstd = PyTuple_GET_ITEM(outputs, 3);
+    PyObject *all[] = {has_residual ? h : inputs[0], inputs[2], inputs[3], inputs[4], mu, rstd};
     state->call = call;
-    state->mu = Py_NewRef(PyTuple_GET_ITEM(outputs, 2));
-    state->rstd = Py_NewRef(PyTuple_GET_ITEM(outputs, 3));
+    state->mu = state->rstd = state->saved_key = NULL;
     state->options = Py_NewRef(options);
     state->x_dtype = PyObject_GetAttr(inputs[0], s_dtype);
     state->residual_dtype = has_residual ? PyObject_GetAttr(inputs[1], s_dtype) : Py_NewRef(Py_None);
     if (state->x_dtype == NULL || state->residual_dtype == NULL) goto done;
-    for (int i = 1; i < 4; i++) state->addresses[i] = addresses[1 + i];
-    state->addresses[0] = addresses[0];
-    if (has_residual && address_of(h, &state->addresses[0])) goto done;
-    if (address_of(state->mu, &state->statistics[0]) || address_of(state->rstd, &state->statistics[1])) goto done;
-    saved = PyTuple_Pack(4, has_residual ? h : inputs[0], inputs[2], inputs[3], inputs[4]);
+    if (has_hooks) {
+        /* Hooks may keep the tensors elsewhere, so they get the statistics too, and may return other tensors. */
+        uint64_t unused[N_SAVED_BY_HOOKS];
+        state->saved_key = make_key(all, N_SAVED_BY_HOOKS, 0, unused);
+        if (state->saved_key == NULL) state->saved_key = PyErr_Occurred() ? NULL : PyBytes_FromString("");
+        if (state->saved_key == NULL) goto done;
+        saved = PyTuple_Pack(N_SAVED_BY_HOOKS, all[0], all[1], all[2], all[3], all[4], all[5]);
+    }
+    else {
+        state->mu = Py_NewRef(mu);
+        state->rstd = Py_NewRef(rstd);
+        for (int i = 1; i < N_SAVED; i++) state->addresses[i] = addresses[1 + i];
+        state->addresses[0] = addresses[0];
+        if (has_residual && address_of(h, &state->addresses[0])) goto done;
+        if (address_of(mu, &state->statistics[0]) || address_of(rstd, &state->statistics[1])) goto done;
+        saved = PyTuple_Pack(N_SAVED, all[0], all[1], all[2], all[3]);
+    }
     /* The attributes that ctx.save_for_backward and ctx.set_materialize_grads set. */
     if (saved == NULL || PyObject_SetAttr(ctx, s_to_save, saved) || PyObject_SetAttr(ctx, s_materialize, Py_False)
         || PyObject_SetAttr(ctx, s_state, (PyObject *)state)) goto done;
@@ -273,13 +305,23 @@ static PyObject *forward_only(PyObject *const *inputs, PyObject *options) {
     return answer;
 }
 
+/* Whether autocast is enabled and can change the options of a call on these rows: autocast.autocast_program. */
+static int autocast_may_change(PyObject *x, PyObject *options) {
+    DLTensor t;
+    int is_enabled = is_true(PyObject_CallNoArgs(is_autocast_enabled));
+    if (is_enabled != 1) return is_enabled;
+    if (describe(x, &t)) return -1;
+    Py_ssize_t n = PyTuple_Check(options) ? PyTuple_GET_SIZE(options) : 0;
+    return t.dtype.bits == 16 && (n == 0 || PyTuple_GET_ITEM(options, n - 1) == Py_None); /* the last is out_dtype */
+}
+
 /* norms._norm, where function modes are off or disabled. NULL without an exception: Python has to do it. */
 static PyObject *norm_without_modes(PyObject *const *inputs, PyObject *options) {
     if (can_skip_dispatcher(inputs) != 1) return NULL;
     PyObject *answer = NULL;
-    int is_autocast = is_true(PyObject_CallNoArgs(is_autocast_enabled));
-    if (is_autocast < 0) return NULL;
-    options = is_autocast ? PyObject_CallFunctionObjArgs(autocast_options, inputs[0], options, NULL) : Py_NewRef(options);
+    int is_changed = autocast_may_change(inputs[0], options);
+    if (is_changed < 0) return NULL;
+    options = is_changed ? PyObject_CallFunctionObjArgs(autocast_options, inputs[0], options, NULL) : Py_NewRef(options);
     int needs = options == NULL ? -1 : needs_gradient(inputs);
     if (needs == 1) {
         PyObject *arguments = PyTuple_Pack(N_INPUTS + 1, inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], options);
@@ -312,6 +354,23 @@ static PyObject *norm_on_default_device(PyObject *const *inputs, PyObject *optio
     return answer;
 }
 
+/* fast_path.default_device_is_set, where there are function modes. */
+static int is_default_device_set(void) {
+    PyObject *number = PyObject_CallNoArgs(function_stack_size);
+    long n = number == NULL ? -1 : PyLong_AsLong(number);
+    Py_XDECREF(number);
+    for (long i = 0; i < n; i++) {
+        PyObject *index = PyLong_FromLong(i);
+        PyObject *mode = index == NULL ? NULL : PyObject_CallOneArg(function_stack_at, index);
+        Py_XDECREF(index);
+        if (mode == NULL) return -1;
+        int is_device = Py_IS_TYPE(mode, (PyTypeObject *)device_mode_type);
+        Py_DECREF(mode);
+        if (!is_device) return 0;
+    }
+    return n < 0 ? -1 : 1;
+}
+
 /* Whether the rows of a module's input have its width. Without a call of Python, which function modes would see. */
 static int has_width(PyObject *x, PyObject *normalized_shape) {
     DLTensor t;
@@ -333,7 +392,7 @@ static PyObject *norm(PyObject *module, PyObject *const *inputs, Py_ssize_t n) {
     if (n == N_INPUTS + 1 || has_width(inputs[0], inputs[N_INPUTS + 1])) {
         int modes = is_true(PyObject_CallNoArgs(has_function_modes));
         if (modes == 0) answer = norm_without_modes(inputs, options);
-        else if (modes == 1 && is_true(PyObject_CallNoArgs(default_device_is_set)) == 1)
+        else if (modes == 1 && is_default_device_set() == 1)
             answer = norm_on_default_device(inputs, options);
     }
     return answer != NULL || PyErr_Occurred() ? answer : Py_NewRef(Py_NotImplemented);
@@ -369,13 +428,13 @@ static int gradient_key(PyObject *tensor, uint64_t *address) {
 
 /* The backward call of a forward call. None where backward has to run in Python; NULL with an exception. */
 static PyObject *find_backward_call(PreparedCall *forward_call, unsigned key, PyObject *ctx, PyObject *dy,
-                                    PyObject *dh) {
+                                    PyObject *dh, PyObject *saved) {
     BackwardCall *known = forward_call->backward_calls;
     for (int i = 0; i < MAX_BACKWARD_CALLS; i++)
         if (known[i].call != NULL && known[i].key == key && known[i].generation == generation)
             return Py_NewRef(known[i].call);
     unsigned now = generation;
-    PyObject *found = PyObject_CallFunctionObjArgs(find_backward, ctx, dy, dh, NULL);
+    PyObject *found = PyObject_CallFunctionObjArgs(find_backward, ctx, dy, dh, saved, NULL);
     if (found == NULL) return NULL;
     BackwardCall oldest = known[MAX_BACKWARD_CALLS - 1];
     memmove(known + 1, known, (MAX_BACKWARD_CALLS - 1) * sizeof(BackwardCall));
@@ -384,28 +443,49 @@ static PyObject *find_backward_call(PreparedCall *forward_call, unsigned key, Py
     return found;
 }
 
-/* _EagerNorm.backward(ctx, dy, dh=None) for the usual call. NULL without an exception: Python has to do it. */
-static PyObject *usual_backward(PyObject *ctx, PyObject *dy, PyObject *dh) {
+/* The addresses of h, pre_bias, weight, bias, mu and rstd: 1, or 0 where they are not the tensors that forward saved and
+   Python has to look at them. */
+static int read_saved(SavedForBackward *state, PyObject *saved, uint64_t *addresses) {
+    int n = state->saved_key == NULL ? N_SAVED : N_SAVED_BY_HOOKS;
+    if (!PyTuple_CheckExact(saved) || PyTuple_GET_SIZE(saved) != n) return 0;
+    int is_same = 1;
+    if (state->saved_key == NULL) {
+        for (int i = 0; i < N_SAVED && is_same; i++)
+            is_same = !address_of(PyTuple_GET_ITEM(saved, i), &addresses[i]) && addresses[i] == state->addresses[i];
+        memcpy(&addresses[N_SAVED], state->statistics, sizeof state->statistics);
+    }
+    else {
+        for (int i = 0; i < n && is_same; i++) {
+            PyObject *tensor = PyTuple_GET_ITEM(saved, i);
+            is_same = tensor == Py_None || is_plain(tensor) == 1;
+        }
+        PyObject *key = is_same ? make_key(&PyTuple_GET_ITEM(saved, 0), n, 0, addresses) : NULL;
+        is_same = key != NULL && PyObject_RichCompareBool(key, state->saved_key, Py_EQ) == 1;
+        Py_XDECREF(key);
+    }
+    PyErr_Clear();
+    return is_same;
+}
+
+/* _EagerNorm.backward(ctx, dy, dh=None) for the usual call. NULL without an exception: Python has to do it.
+
+   saved: receives ctx.saved_tensors, a new reference, or stays NULL. They can be asked for once: hooks of activation
+   checkpointing refuse a second time. */
+static PyObject *usual_backward(PyObject *ctx, PyObject *dy, PyObject *dh, PyObject **saved) {
     /* In the order of reference.BackwardInputs: dy, dh, h, pre_bias, weight, bias, mu, rstd. */
     uint64_t addresses[MAX_TENSORS];
-    PyObject *needs = NULL, *saved = NULL, *call = NULL, *answer = NULL;
+    PyObject *needs = NULL, *call = NULL, *answer = NULL;
     PyObject *forward_state = PyObject_GetAttr(ctx, s_state);
     if (forward_state == NULL || !Py_IS_TYPE(forward_state, &SavedForBackwardType) || dy == Py_None) goto done;
     SavedForBackward *state = (SavedForBackward *)forward_state;
-    saved = PyObject_GetAttr(ctx, s_saved); /* raises where the graph was freed, or a tensor was modified in place */
-    if (saved == NULL || can_skip_dispatcher_in_backward(dy, dh) != 1) goto done;
+    *saved = PyObject_GetAttr(ctx, s_saved); /* raises where the graph was freed, or a tensor was modified in place */
+    if (*saved == NULL || can_skip_dispatcher_in_backward(dy, dh) != 1) goto done;
     int dy_key = gradient_key(dy, &addresses[0]), dh_key = dy_key < 0 ? -1 : gradient_key(dh, &addresses[1]);
     if (dh_key < 0) {
         PyErr_Clear(); /* batched gradients (is_grads_batched) have no storage */
         goto done;
     }
-    if (!PyTuple_CheckExact(saved) || PyTuple_GET_SIZE(saved) != 4) goto done;
-    for (int i = 0; i < 4; i++)
-        if (address_of(PyTuple_GET_ITEM(saved, i), &addresses[2 + i]) || addresses[2 + i] != state->addresses[i]) {
-            PyErr_Clear();
-            goto done;
-        }
-    memcpy(&addresses[6], state->statistics, sizeof state->statistics);
+    if (!read_saved(state, *saved, addresses + 2)) goto done;
     needs = PyObject_GetAttr(ctx, s_needs);
     if (needs == NULL || !PyTuple_CheckExact(needs) || PyTuple_GET_SIZE(needs) != N_INPUTS + 1) goto done;
     /* The key, 15 bits:
@@ -414,12 +494,11 @@ static PyObject *usual_backward(PyObject *ctx, PyObject *dy, PyObject *dh) {
          dy: 1    its address & 15 has dh   its address & 15  x   residual  pre_bias  weight  bias: needs a gradient */
     unsigned key = (unsigned)(dy_key << 5 | dh_key);
     for (int i = 0; i < N_INPUTS; i++) key = key << 1 | (PyTuple_GET_ITEM(needs, i) == Py_True);
-    call = find_backward_call(state->call, key, ctx, dy, dh);
+    call = find_backward_call(state->call, key, ctx, dy, dh, *saved);
     if (call != NULL && Py_IS_TYPE(call, &PreparedCallType)) answer = start((PreparedCall *)call, addresses);
 done:
     Py_XDECREF(call);
     Py_XDECREF(forward_state);
-    Py_XDECREF(saved);
     Py_XDECREF(needs);
     return answer;
 }
@@ -427,9 +506,13 @@ done:
 /* unrecorded_backward(ctx, dy, dh): without an entry in a profiler's trace */
 static PyObject *unrecorded_backward(PyObject *module, PyObject *const *arguments, Py_ssize_t n) {
     if (n != 3) return PyErr_Format(PyExc_TypeError, "unrecorded_backward takes 3 arguments");
-    PyObject *answer = usual_backward(arguments[0], arguments[1], arguments[2]);
-    if (answer != NULL || PyErr_Occurred()) return answer;
-    return PyObject_Vectorcall(backward_in_python, arguments, n, NULL);
+    PyObject *saved = NULL, *answer = usual_backward(arguments[0], arguments[1], arguments[2], &saved);
+    if (answer == NULL && !PyErr_Occurred()) {
+        PyObject *const all[] = {arguments[0], arguments[1], arguments[2], saved == NULL ? Py_None : saved};
+        answer = PyObject_Vectorcall(backward_in_python, all, 4, NULL);
+    }
+    Py_XDECREF(saved);
+    return answer;
 }
 
 /* backward(ctx, dy, dh=None) */

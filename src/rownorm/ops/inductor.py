@@ -1,0 +1,99 @@
+"""What Inductor, the default backend of torch.compile, does with the operators.
+
+Up to ``MAX_COLS`` columns it gets PyTorch's own operators instead of ours. It fuses them with their neighbours in the
+graph, and its kernels cost the host less than an operator that a compiled graph calls: experiment HST-06 in
+docs/experiments/host.md. Wider rows keep rownorm's kernels, whose advantage is larger than that cost. ``torch.export``
+and other backends always see the operators.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import reference
+from ..program import Program
+from ..reference import BackwardInputs, ForwardOutputs, Gradients
+
+MAX_COLS = 4096
+log = logging.getLogger(__name__)
+# By operator: a function with its signature. It returns NotImplemented where the operator is to stay.
+decompositions: dict[Any, Callable[..., Any]] = {}
+
+
+def is_composed(rows: Tensor, program: Program) -> bool:
+    """Whether these rows are computed by PyTorch's operators. Inductor may leave out a rounding in between."""
+    return program.rounding == "once" and rows.shape[-1] <= MAX_COLS
+
+
+def forward(
+    x: Tensor,
+    residual: Tensor | None,
+    pre_bias: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    program: Program,
+) -> ForwardOutputs:
+    """As ``reference.forward``, without its corrections of rounding errors: as accurate as PyTorch's norms."""
+    h = reference.prologue(x, residual, pre_bias)
+    mu, rstd = _moments(h, program)
+    z = reference.affine((h if mu is None else h - mu) * rstd, weight, bias, program)
+    return ForwardOutputs(
+        y=reference.activate(z, program.activation).to(program.result_dtype(x.dtype)),
+        h=None if residual is None else h.to(residual.dtype),
+        mu=None if mu is None else mu.squeeze(-1),
+        rstd=rstd.squeeze(-1),
+    )
+
+
+def backward(
+    inputs: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
+) -> Gradients:
+    """As ``reference.backward``. The gradient is the one at the stored h, so its statistics are computed again."""
+    compute = reference.backward_dtype(inputs.h, inputs.dy, program)
+    if has_residual and reference.rounding_changes_statistics(inputs.h.dtype, compute, program):
+        mu, rstd = _moments(inputs.h.to(compute), program)
+        assert mu is not None
+        inputs = inputs._replace(mu=mu.squeeze(-1), rstd=rstd.squeeze(-1))
+    return reference.backward(inputs, program, has_residual, wanted)
+
+
+def _moments(h: Tensor, program: Program) -> tuple[Tensor | None, Tensor]:
+    """(mu, rstd), (..., 1)."""
+    if program.center:
+        variance, mu = torch.var_mean(h, -1, correction=0, keepdim=True)
+    else:
+        variance, mu = h.square().mean(-1, keepdim=True), None
+    return mu, torch.rsqrt(variance + program.eps)
+
+
+def register_while_compiling() -> None:
+    """Hand ``decompositions`` to Inductor, the first time that an operator is traced for torch.compile.
+
+    The fake implementations call it: they are traced before Inductor selects its decompositions.
+    """
+    context = getattr(torch._guards, "TracingContext", None)
+    if context is not None and context.try_get() is not None:
+        _register()
+
+
+@functools.cache
+def _register() -> None:
+    # Imported here because Inductor is large. Where a version of PyTorch lacks one of its names, the operators stay.
+    from torch._inductor import decomposition, lowering
+
+    try:
+        table, make_fallback = decomposition.decompositions, lowering.make_fallback
+        for operator in decompositions:
+            # For the rows that stay: Inductor refuses an operator that has a decomposition and no way to be called.
+            make_fallback(operator, override_decomp=True)
+        decomposition.fast_random_decomps.cache_clear()  # a copy of the table
+    except (AttributeError, TypeError) as error:
+        log.debug("Inductor calls the operators: %s", error)
+    else:
+        table.update(decompositions)
