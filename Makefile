@@ -75,8 +75,8 @@ same-code: $(STAMP)
 	git -C "$$folder/base" checkout --quiet --detach "$$base" && \
 	for tree in base new; do \
 	  source=$$folder/base/src; test $$tree = base || source=$(CURDIR)/src; \
-	  PYTHONPATH=$$source $(INTERPRETER) tools/same_plans.py write "$$folder/$$tree-plans.json" $(if $(QUICK),--quick) && \
-	  PYTHONPATH=$$source $(INTERPRETER) tools/same_code.py dump --out "$$folder/$$tree-code.jsonl" $(if $(QUICK),--every 10) \
+	  ROWNORM_TABLES= PYTHONPATH=$$source $(INTERPRETER) tools/same_plans.py write "$$folder/$$tree-plans.json" $(if $(QUICK),--quick) && \
+	  ROWNORM_TABLES= PYTHONPATH=$$source $(INTERPRETER) tools/same_code.py dump --out "$$folder/$$tree-code.jsonl" $(if $(QUICK),--every 10) \
 	  || exit 1; \
 	done && \
 	{ $(INTERPRETER) tools/same_plans.py compare "$$folder/base-plans.json" "$$folder/new-plans.json"; plans=$$?; \

@@ -14,6 +14,9 @@ import torch
 if not torch.cuda.is_available():
     # Triton reads it when it is imported, so it is set before rownorm is imported.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+os.environ["ROWNORM_TABLES"] = (
+    ""  # plans are those of the shipped tables, whatever the user has tuned
+)
 # PyTorch requires it before the first matrix product, because tests use deterministic algorithms.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 torch.set_num_threads(1)  # tensors are small, and pytest-xdist uses the other cores

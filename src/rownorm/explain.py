@@ -20,13 +20,17 @@ FUNCTIONS = (ops.layer_norm, ops.rms_norm, ops.add_layer_norm, ops.add_rms_norm)
 
 
 class Explanation(NamedTuple):
-    """The problems of a call, forward and backward, and their plans. Printing it shows the plans and their reasons."""
+    """The problems of a call, forward and backward, and their plans. Printing it shows the plans and their reasons.
+
+    tables: where plans for this device are looked for, the first place first.
+    """
 
     name: str
     forward_problem: Problem
     forward: Plan
     backward_problem: Problem
     backward: Plan
+    tables: str
 
     def __str__(self) -> str:
         problem = self.forward_problem
@@ -37,7 +41,8 @@ class Explanation(NamedTuple):
             f"  forward   {self.forward}\n"
             f"            reason: {self.forward.reason}\n"
             f"  backward  {self.backward}\n"
-            f"            reason: {self.backward.reason}"
+            f"            reason: {self.backward.reason}\n"
+            f"  plans     {self.tables}"
         )
 
 
@@ -52,6 +57,7 @@ def explain(
     """
     # The launch layer imports Triton, which importing rownorm must not.
     from .launch import backward, forward, plan
+    from .launch.planning.files import precedence
     from .launch.resources import TARGETS
 
     if function not in FUNCTIONS:
@@ -88,4 +94,5 @@ def explain(
         target = TARGETS[device].device
         problems = [dataclasses.replace(problem, device=target) for problem in problems]
     first, second = problems
-    return Explanation(function.__name__, first, plan(first), second, plan(second))
+    tables = precedence(first.device.arch)
+    return Explanation(function.__name__, first, plan(first), second, plan(second), tables)

@@ -56,8 +56,13 @@ def compiled_for(asked: Problem) -> set[tuple]:
 def table_with(*rows: dict) -> table.Table:
     """A table for the H200 with these rows, each for bf16 RMSNorm forward unless it says otherwise."""
     plain = {"direction": "forward", "center": False, "itemsize": 2, "residual": 0, "option": ""}
-    head = {"device": "NVIDIA H200", "torch": "2.11.0", "triton": "3.6.0", "date": "", "method": ""}
-    return table.parse({**head, "plans": [{**plain, "gb_per_s": 1, **row} for row in rows]}, "test")
+    head = dict.fromkeys(table.TEXTS, "") | {
+        "arch": "sm_90",
+        "device": "NVIDIA H200",
+        "triton": "3.6.0",
+    }
+    plans = [{**plain, "gb_per_s": 1, **row} for row in rows]
+    return table.Table(table.parse({**head, "plans": plans}, "test", "sm_90"))
 
 
 def assert_sound(asked: Problem, plan: Plan) -> None:

@@ -1,8 +1,11 @@
 """``rownorm info``."""
 
+import json
+
 import pytest
 import torch
 
+from rownorm.lab.info.command import plan_lines
 from support.lab_commands import invoke
 
 pytestmark = pytest.mark.usefixtures("command_line")
@@ -66,3 +69,35 @@ def test_lines_fit_a_terminal(add_provider, monkeypatch):
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "long," * 40)
     add_provider("mine", None, needs=("a", "b"), package="long-name " * 20)
     assert max(map(len, invoke("info").output.splitlines())) <= 100
+
+
+def test_info_shows_where_plans_come_from(monkeypatch, tmp_path):
+    shown = " ".join(invoke("info").output.split())
+    assert "1 your own table (ROWNORM_TABLES names another folder): none, because" in shown
+    assert "2 for sm_90, rownorm's table (tuned on NVIDIA H200 with Triton 3.6.0" in shown
+    monkeypatch.setenv("ROWNORM_TABLES", str(tmp_path))
+    assert f"{tmp_path}/<arch>.json" in "".join(invoke("info").output.split())
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "sm_90.json: none"),
+        ("{", "ignored: "),
+        ('{"plans": []}', "must have the keys arch"),
+    ],
+)
+def test_the_state_of_the_users_table_is_shown(monkeypatch, tmp_path, content, words):
+    monkeypatch.setenv("ROWNORM_TABLES", str(tmp_path))
+    if content is not None:
+        (tmp_path / "sm_90.json").write_text(content)
+    assert words in plan_lines("sm_90")[0]
+
+
+def test_a_users_table_in_use_is_described(monkeypatch, tmp_path):
+    head = dict.fromkeys(("device", "torch", "method"), "") | {"arch": "sm_90", "plans": []}
+    head |= {"triton": "3.7.1", "date": "2026-01-31"}
+    monkeypatch.setenv("ROWNORM_TABLES", str(tmp_path))
+    (tmp_path / "sm_90.json").write_text(json.dumps(head))
+    assert "0 entries, tuned with Triton 3.7.1, 2026-01-31" in plan_lines("sm_90")[0]
+    assert "rownorm has no table for sm_80" in plan_lines("sm_80")[1]

@@ -6,32 +6,14 @@ import pytest
 import torch
 from triton import next_power_of_2
 
-from rownorm.lab.tune import candidates as candidates_module
-from rownorm.lab.tune.candidates import candidates
+from rownorm.lab.tune.candidates import candidates, forced
 from rownorm.lab.tune.study import Study
-from rownorm.lab.tune.table import read_rows, shipped_table
-from rownorm.launch import Plan, Problem, force, plan
-from rownorm.launch.resources import TARGETS
+from rownorm.lab.tune.table import read_rows, shipped_table, study_of
+from rownorm.launch import Plan, Problem, plan
+from rownorm.launch.planning import compiler
+from support.tuning import H200
 
-H200 = TARGETS["sm_90"].device
-DTYPES = {0: None, 2: torch.bfloat16, 4: torch.float32}
 ROWS = read_rows(shipped_table("sm_90"))
-
-
-@pytest.fixture(autouse=True)
-def on_an_h200(monkeypatch):
-    monkeypatch.setattr(candidates_module, "device_of", lambda _: H200)
-
-
-def study_of(row):
-    return Study(
-        row["direction"],
-        row["center"],
-        DTYPES[row["itemsize"]],
-        row["max_cols"],
-        DTYPES[row["residual"]],
-        row["option"],
-    )
 
 
 def completed(settings, study):
@@ -48,7 +30,7 @@ def test_the_tuner_tries_every_row_of_the_table():
     """So the row can be found again, on the next GPU or with the next compiler."""
     for row in ROWS:
         study = study_of(row)
-        tried = [completed(settings, study) for settings in candidates(study)]
+        tried = [completed(settings, study) for settings in candidates(study, H200)]
         assert completed(row["settings"], study) in tried, row
 
 
@@ -57,11 +39,35 @@ def test_the_tuner_tries_every_row_of_the_table():
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_the_planner_accepts_every_candidate(direction, residual, n_cols):
     study = Study(direction, True, torch.bfloat16, n_cols, residual)
-    tried = list(candidates(study))
+    tried = list(candidates(study, H200))
     assert len({str(sorted(settings.items())) for settings in tried}) == len(tried) > 0
     sums = 2 if direction == "backward" else 0
     problem = Problem(direction, study.n_rows, n_cols, study.dtype, residual, True, sums, H200)
     for settings in tried:
-        with force(**settings):
+        with forced(settings):
             found = plan(problem)
         assert (found.regime, found.num_warps) == (settings["regime"], settings["num_warps"])
+
+
+def test_forced_settings_are_the_plan_that_a_table_with_them_gives(monkeypatch):
+    """So what is timed is what a call gets. A setting that a row leaves out has its default in both."""
+    monkeypatch.setattr(compiler, "VERSION", (3, 6))  # the table's own
+    for row in ROWS[::5]:
+        study = study_of(row)
+        sums = (
+            0
+            if row["direction"] == "forward"
+            else 1 + row["center"] + (row["option"] == "pre_bias")
+        )
+        asked = Problem(
+            row["direction"], study.n_rows, study.n_cols, study.dtype, study.residual,
+            row["center"], sums, H200, study.activation,
+            row["option"] == "pre_bias" and row["direction"] == "forward",
+        )  # fmt: skip
+        given = plan(asked)
+        if given.source != "table for NVIDIA H200" or row["settings"]["regime"] != given.regime:
+            continue  # the second row of a width
+        with forced(row["settings"]):
+            assert dataclasses.replace(plan(asked), source="") == dataclasses.replace(
+                given, source=""
+            )

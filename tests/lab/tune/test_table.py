@@ -3,7 +3,19 @@
 import collections
 import json
 
-from rownorm.lab.tune.table import kind_of, read_rows, shipped_table, updated, write_table
+import msgspec
+import pytest
+
+from rownorm.lab.tune.table import (
+    kind_of,
+    read_base,
+    read_rows,
+    shipped_table,
+    updated,
+    write_table,
+)
+from rownorm.launch.planning.table import parse
+from support.tuning import HERE
 
 ROWS = read_rows(shipped_table("sm_90"))
 
@@ -27,9 +39,11 @@ def test_only_a_looped_row_has_a_second_row_of_its_kind():
 
 def test_a_written_table_is_read_back(tmp_path):
     file = tmp_path / "sm_90.json"
-    write_table(file, "NVIDIA H200", "2.11.0", "3.6.0", ROWS)
+    write_table(file, HERE, ROWS)
     table = json.loads(file.read_text())
     assert (table["device"], table["torch"], table["triton"]) == ("NVIDIA H200", "2.11.0", "3.6.0")
+    assert parse(table, "sm_90.json", "sm_90").rows
+    assert read_base(file, HERE) == ROWS
     assert read_rows(file) == ROWS
 
 
@@ -50,3 +64,29 @@ def test_an_update_replaces_both_rows_of_a_kind():
     rows = updated(ROWS, [resident])
     assert len(rows) == len(ROWS) - 1
     assert rows[at] == resident
+
+
+def test_a_table_that_the_planner_would_refuse_is_not_written(tmp_path):
+    file = tmp_path / "sm_90.json"
+    with pytest.raises(ValueError, match="entry 0"):
+        write_table(file, HERE, [ROWS[0] | {"gb_per_s": 0}])
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"arch": "gfx942"}, "is for sm_90, not for gfx942"),
+        ({"triton": "3.9.0"}, "one table has one"),
+    ],
+)
+def test_a_table_of_another_gpu_or_compiler_is_not_updated(tmp_path, changes, message):
+    write_table(tmp_path / "base.json", HERE, ROWS)
+    with pytest.raises(ValueError, match=message):
+        read_base(tmp_path / "base.json", msgspec.structs.replace(HERE, **changes))
+
+
+def test_a_damaged_table_is_not_updated(tmp_path):
+    (tmp_path / "base.json").write_text("{")
+    with pytest.raises(ValueError, match="is not a table"):
+        read_base(tmp_path / "base.json", HERE)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rownorm import launch
-from rownorm.launch.planning import table
+from rownorm.launch.planning import files, table
 from support.planning import planner, problem, table_with
 
 SETTINGS = {"regime": "resident", "block_rows": 1, "block_cols": 8192, "num_warps": 1}
@@ -22,11 +22,11 @@ ROW = {
     "settings": SETTINGS,
     "gb_per_s": 4000,
 }
-HEAD = {"device": "some GPU", "torch": "2.11.0", "triton": "3.6.0", "date": "", "method": ""}
+HEAD = dict.fromkeys(table.TEXTS, "") | {"arch": "sm_00", "device": "some GPU", "triton": "3.6.0"}
 
 
 def parse(*rows):
-    return table.parse({**HEAD, "plans": list(rows)}, "sm_00.json")
+    return table.parse({**HEAD, "plans": list(rows)}, "sm_00.json", "sm_00")
 
 
 def with_settings(**settings):
@@ -77,8 +77,8 @@ def test_a_bad_row_is_refused_by_name(row, message):
 
 
 def test_a_table_has_all_of_its_head():
-    with pytest.raises(ValueError, match=r"sm_00\.json: must have the keys device, torch, triton"):
-        table.parse({"device": "some GPU", "plans": []}, "sm_00.json")
+    with pytest.raises(ValueError, match=r"sm_00\.json: must have the keys arch, device, torch"):
+        table.parse({"device": "some GPU", "plans": []}, "sm_00.json", "sm_00")
 
 
 def test_rows_are_in_order_and_not_repeated():
@@ -201,7 +201,7 @@ def test_the_reason_of_a_row_has_its_figures():
 
 
 def test_an_architecture_without_a_file_has_no_table():
-    assert table.table_of("sm_00") is None
+    assert files.table_of("sm_00") is None
 
 
 def test_rows_survive_a_round_trip_through_json():

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from rownorm import launch
-from rownorm.launch.planning import compiler, table
+from rownorm.launch.planning import compiler, files, table
 from rownorm.program import ACTIVATIONS
 from support.planning import H200, assert_sound, calls, planner, problem
 
-TABLE = table.table_of("sm_90")
+TABLE = files.table_of("sm_90")
+(SOURCE,) = TABLE.sources
 ROOT = Path(__file__).parents[3]
 EXPERIMENTS = ROOT / "docs" / "experiments"
 SPECIAL = [row for row in TABLE.rows if row.residual or row.option]
@@ -49,7 +50,7 @@ def narrower_than(row):
 
 @pytest.fixture
 def of_its_compiler(monkeypatch):
-    monkeypatch.setattr(compiler, "VERSION", TABLE.version)
+    monkeypatch.setattr(compiler, "VERSION", SOURCE.version)
 
 
 @pytest.mark.usefixtures("of_its_compiler")
@@ -80,7 +81,7 @@ def test_a_special_row_is_there_only_if_it_changes_a_plan(monkeypatch):
         asked += [dataclasses.replace(one, activation="gelu") for one in asked if one.activation]
         planned = [launch.plan(one) for one in asked]
         rows = [each for each in TABLE.rows if each.kind[:3] == row.kind[:3] and each is not row]
-        rest = table.Table(TABLE.device, "3.6.0", rows)
+        rest = table.Table(SOURCE._replace(rows=tuple(rows)))
         with monkeypatch.context() as patch:
             patch.setattr(planner, "table_of", lambda arch, rest=rest: rest)
             without = [launch.plan(one) for one in asked]
@@ -138,7 +139,7 @@ def test_regimes_by_shape(n_rows, n_cols, forward, backward):
 def test_a_third_sum_takes_no_larger_cluster(n_cols, regime):
     plain = launch.plan(problem("backward", 4096, n_cols, torch.bfloat16))
     plan = launch.plan(problem("backward", 4096, n_cols, torch.bfloat16, n_column_sums=3))
-    if TABLE.version != compiler.VERSION:  # another compiler has no rows for it
+    if SOURCE.version != compiler.VERSION:  # another compiler has no rows for it
         assert (plain.regime, plan.regime) == ("cluster", regime)
     both = problem("backward", 4096, n_cols, torch.bfloat16, n_column_sums=3, activation="silu")
     assert launch.plan(both).regime == "grid"

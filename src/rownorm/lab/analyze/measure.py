@@ -27,7 +27,7 @@ def measured(analyses: Sequence[Analysis]) -> list[Analysis]:
     machine = machine_of(None, [])
     names = [CEILING, *(one.label for one in analyses)]
     with machine.stream():
-        times = _times(case, machine, [_call_of(name) for name in names])
+        times = times_in_turns(case, machine, [_call_of(name) for name in names])
     machine.free()
     seconds = dict(zip(names, times, strict=True))
     ceiling = case.compulsory_bytes / seconds[CEILING]
@@ -48,7 +48,7 @@ def measured(analyses: Sequence[Analysis]) -> list[Analysis]:
 Prepare = Callable[[Case, data.Tensors], Callable[[], Any]]
 
 
-def _times(case: Case, machine: Machine, prepared: Sequence[Prepare]) -> list[float]:
+def times_in_turns(case: Case, machine: Machine, prepared: Sequence[Prepare]) -> list[float]:
     """The median time of each call over rounds in which all take turns."""
     size = machine.round_size(case)
     sets = data.rotation(case, size.sets, machine.device)

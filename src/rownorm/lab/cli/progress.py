@@ -63,18 +63,29 @@ class Display:
     def step(self, step: Step) -> None:
         """Show that a provider is checked, prepared or timed."""
         what = f"{step.doing} {step.provider}".rstrip()
-        self.bar.update(self.task, description=f"{what}: {step.case.title}", refresh=True)
+        self.show(f"{what}: {step.case.title}")
+
+    def show(self, text: str) -> None:
+        """Show what is being done, in a terminal."""
+        self.bar.update(self.task, description=text, refresh=True)
 
     def case_done(self, records: list[Record]) -> None:
         """Show the times of a case; records: all of that case."""
-        self.done += 1
-        self.bar.update(self.task, completed=self.done, refresh=True)
+        self.advance()
         times = ", ".join(
             f"{one.provider} {duration(summarize(one.seconds).median)}"
             for one in records
             if one.status == "ok" and one.seconds
         )
-        text = f"{records[0].case.title}: {times or 'nothing could be measured'}"
+        self.say(f"{records[0].case.title}: {times or 'nothing could be measured'}")
+
+    def advance(self) -> None:
+        """One more is done."""
+        self.done += 1
+        self.bar.update(self.task, completed=self.done, refresh=True)
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar; elsewhere it begins with how many are done and the time left."""
         if self.console.is_terminal:
             self.console.print(text, markup=False, overflow="ellipsis", no_wrap=True)
         else:

@@ -44,7 +44,7 @@ def environment(versions: dict[str, str] | None = None, index: int = 0) -> Envir
         rownorm=rownorm.__version__,
         driver="" if device.kind == "cpu" else driver_version(index),
         versions=versions or {},
-        settings=_settings(device.kind),
+        settings=_settings(device.kind, device.arch),
     )
 
 
@@ -56,7 +56,7 @@ def version_of(package: str) -> str:
         return ""
 
 
-def _settings(kind: str) -> dict[str, str]:
+def _settings(kind: str, arch: str) -> dict[str, str]:
     import torch
 
     own = sorted(name for name in os.environ if name.startswith(PREFIX))
@@ -67,7 +67,16 @@ def _settings(kind: str) -> dict[str, str]:
         hip, cuda = torch.version.hip, torch.version.cuda
         settings["runtime"] = f"HIP {hip}" if hip else f"CUDA {cuda}"
         settings["fp_fusion"] = _contraction()
+        settings |= _own_table(arch)
     return settings
+
+
+def _own_table(arch: str) -> dict[str, str]:
+    """The user's own table of plans, where there is one."""
+    from ...launch.planning.files import own_file
+
+    file = own_file(arch)
+    return {"own_table": str(file)} if file and file.exists() else {}
 
 
 @cache

@@ -47,6 +47,9 @@ def command(try_all: bool) -> None:
     for name, value in shown.items():
         if value:
             click.echo(f"  {name:{width}} {shortened(value, WIDTH - width - 3)}")
+    click.echo("\nPlans, the first that has one")
+    for line in plan_lines(here.arch if here.kind != "cpu" else ""):
+        click.echo("\n".join(wrapped(line, 7)))
     click.echo("\nProviders")
     for provider in all_providers().values():
         click.echo("\n".join(provider_lines(provider, try_all)))
@@ -54,6 +57,40 @@ def command(try_all: bool) -> None:
 
     click.echo("\nFor rownorm fib")
     click.echo("\n".join(wrapped(f"  {'flashinfer-bench':16} {package.state()}", 19)))
+
+
+def plan_lines(arch: str) -> list[str]:
+    """Where plans come from, in order of precedence. arch: of the GPU; empty: all that rownorm has a table for."""
+    try:
+        from ...launch.planning import files
+    except ImportError as error:  # without Triton there are no kernels to plan for
+        return [f"  none: {error}"]
+    file = files.own_file(arch or "<arch>")
+    mine = f"none, because {files.VARIABLE} is empty" if file is None else str(file)
+    if file is not None and arch:
+        mine += f": {_own_state(arch)}"
+    sources = {
+        one: files.shipped_source(one) for one in ([arch] if arch else files.shipped_archs())
+    }
+    shipped = [f"for {one}, {source}" for one, source in sources.items() if source]
+    return [
+        f"  1    your own table ({files.VARIABLE} names another folder): {mine}",
+        f"  2    {', '.join(shipped) or f'rownorm has no table for {arch}'}",
+        "  3    rules",
+    ]
+
+
+def _own_state(arch: str) -> str:
+    """The state of the user's table: none, in use, or ignored."""
+    from ...launch.planning import files
+
+    try:
+        source = files.own_source(arch)
+    except ValueError as error:
+        return f"ignored: {error}"
+    if source is None:
+        return "none"
+    return f"{len(source.rows)} entries, tuned with Triton {source.triton}, {source.date}"
 
 
 def provider_lines(provider: Provider, try_it: bool) -> list[str]:

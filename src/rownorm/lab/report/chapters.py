@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from . import compiled, profiled, study
+from . import compiled, profiled, study, tuning
 from .chapter import Chapter
 
 # (folders) -> their chapter; None if they have nothing of this kind. ValueError if it cannot be read.
@@ -13,6 +13,8 @@ KINDS: tuple[Callable[[Sequence[Path]], Chapter | None], ...] = (
     study.chapter,
     profiled.chapter,
     compiled.chapter,
+    tuning.study_chapter,
+    tuning.chapter,
 )
 
 

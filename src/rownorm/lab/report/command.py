@@ -26,8 +26,8 @@ from ..results.records import FILE, Reading
 def command(records: Sequence[Path], out: Path | None, plots: bool, force: bool) -> None:
     """Write report.html, plots/*.png and analysis.md from records.
 
-    RECORDS are files, or folders that bench, study, analyze or profile has written. The page is one file and needs no
-    network. Without a GPU it also shows the GPU results that the package ships.
+    RECORDS are files, or folders that bench, study, analyze, profile or tune has written. The page is one file and
+    needs no network. Without a GPU it also shows the GPU results that the package ships.
     """
     if out is None:
         if len(records) > 1:

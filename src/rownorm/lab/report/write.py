@@ -22,7 +22,7 @@ from .plots import write_plots
 
 PAGE = "report.html"
 _PLOT = re.compile(
-    r"(.+-)?(bandwidth|latency|speedup|host-cost|accuracy|roofline|study)(-.+)?\.png"
+    r"(.+-)?(bandwidth|latency|speedup|host-cost|accuracy|roofline|study|blocks)(-.+)?\.png"
 )
 
 

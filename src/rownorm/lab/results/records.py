@@ -121,7 +121,8 @@ class Writer:
         if append and _ends_inside_a_line(self.path):
             self._append(b"\n")
 
-    def write(self, record: Record) -> None:
+    def write(self, record: msgspec.Struct) -> None:
+        """Append a record, or a struct of another file of lines."""
         self._append(msgspec.json.encode(record) + b"\n")
 
     def _append(self, line: bytes) -> None:

@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import MISSING, fields
 from typing import Any
 
 from triton import next_power_of_2
 
-from ...launch import device_of
+from ...launch import Device, Plan, force
+from ...launch.planning.table import SETTINGS
 from ...launch.planning.tile import MOST_CHUNKS
 from .study import Study
 
 Settings = dict[str, Any]  # fields of Plan
+DEFAULTS = {
+    field.name: field.default
+    for field in fields(Plan)
+    if field.name in SETTINGS and field.default is not MISSING
+}
 
 
-def candidates(study: Study) -> Iterator[Settings]:
-    """All settings to try, regime by regime."""
+def forced(settings: Settings) -> AbstractContextManager[None]:
+    """Within this context, plans have these settings and for the others the defaults, as a plan of a table has."""
+    return force(**DEFAULTS | settings)
+
+
+def candidates(study: Study, device: Device) -> Iterator[Settings]:
+    """All settings to try on a device, regime by regime."""
     forward = study.direction == "forward"
     if study.n_cols <= (32768 if forward else 8192):
         for block_cols, chunks in _tilings(study):
             yield from _tiles(study, block_cols, chunks)
     is_shared = study.n_cols > 8192 if forward else study.n_cols >= 4096
-    if is_shared and device_of(0).clusters:
+    if is_shared and device.clusters:
         yield from _clusters(study)
     if study.n_cols >= 16384 and not forward:
-        yield from _grids(study)
+        yield from _grids(study, device.n_sms)
     yield from _loops(study)
 
 
@@ -124,9 +137,8 @@ def _clusters(study: Study) -> Iterator[Settings]:
                     yield from _pipelines(one, share, study)
 
 
-def _grids(study: Study) -> Iterator[Settings]:
+def _grids(study: Study, n_sms: int) -> Iterator[Settings]:
     """Rows shared by programs on all SMs: 16 KiB of each tensor per SM, three or four stages in flight."""
-    n_sms = device_of(0).n_sms
     for num_warps, programs_per_sm in ((2, 4), (4, 2), (8, 1), (8, 2), (4, 4), (8, 3)):
         shares = max(programs_per_sm, 4) if study.residual else programs_per_sm
         block_cols = next_power_of_2(

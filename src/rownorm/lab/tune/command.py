@@ -4,18 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ..cases.case import ACTIVATIONS, DTYPES
-from ..cli.options import case_options, examples, name_option, split_names
+from ..cli.options import (
+    EXISTING_FOLDER,
+    FOLDER,
+    case_options,
+    examples,
+    name_option,
+    refuse_taken,
+    split_names,
+)
+
+if TYPE_CHECKING:
+    from ..results.records import Environment
+    from .saved import TuneRequest
 
 WIDTHS = (
     *(128, 256, 512, 1024, 1536, 2048, 3072, 4096, 5120, 6144, 8192, 12288),
     *(16384, 32768, 65536, 131072, 262144),
 )
 OPTIONS = ("pre_bias", "activation", *ACTIVATIONS)
-FILE = click.Path(dir_okay=False, path_type=Path)
+ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942")
+BLOCKS = "64,128,256,512,1024,2048,4096"
+_CASES = ("widths", "operations", "dtypes")
+USES = {  # options that each of these uses beside itself
+    "study": (*_CASES, "out", "blocks", "target"),
+    "only_list": (*_CASES, "directions", "residual_dtype", "option", "target"),
+    "resume": ("workers", "limit_s"),
+    "verify": ("out", "workers", "limit_s"),
+}
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def _widths(
@@ -28,22 +50,26 @@ def _widths(
         raise click.BadParameter(f"a width is a number of columns: {error}") from None
     if widths and widths[0] < 1:
         raise click.BadParameter(f"a width is at least 1; got {widths[0]}")
-    return tuple(widths) or WIDTHS
+    return tuple(widths)
 
 
 @click.command(
     "tune",
     epilog=examples(
-        "rownorm tune --out sm_90.json",
-        "rownorm tune --out new.json --update sm_90.json --dtype bf16 --residual-dtype fp32",
-        "rownorm tune --out new.json --update sm_90.json --dtype bf16 --option activation --width 4096,8192",
+        "rownorm tune --width 4096 --op rms_norm --dtype bf16 --out results/tuned",
+        "rownorm tune --resume results/tuned",
+        "rownorm tune --width 4096 --op rms_norm --pass forward --dtype bf16 --list",
+        "rownorm tune --dtype bf16 --option activation --width 4096,8192 --update sm_90.json",
+        "rownorm tune --study --width 4096 --out results/blocks && rownorm report results/blocks",
+        "rownorm tune --verify 24 --limit-s 280 --out results/verified",
     ),
 )
-@click.option("--out", type=FILE, help="The file to write; must not exist. Default: <arch>.json.")
+@click.option("--out", type=FOLDER, help="A new folder; default: results/DATE-TIME.")
 @click.option(
-    "--update",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A table whose other rows are copied.",
+    "--resume", type=EXISTING_FOLDER, metavar="FOLDER", help="Continue a search that was ended."
+)
+@click.option(
+    "--update", type=FILE, help="A table of this GPU whose other rows are copied into the new one."
 )
 @click.option(
     "--width",
@@ -64,13 +90,38 @@ def _widths(
 @name_option("--option", what="option", known=OPTIONS, help="Add an option to the norm")
 @click.option(
     "--workers",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=0),
     default=14,
     show_default=True,
-    help="Processes that compile.",
+    help="Processes that compile; 0: compile in this one.",
 )
+@click.option(
+    "--limit-s", type=click.FloatRange(min=0), help="Begin no row after so many seconds; status 3."
+)
+@click.option("--list", "only_list", is_flag=True, help="Compile the candidates and show them.")
+@click.option(
+    "--study",
+    is_flag=True,
+    help="Time against block size, and RMSNorm + ReLU fused and in two steps. No GPU: predicted.",
+)
+@click.option(
+    "--blocks", metavar="N,N,...", default=BLOCKS, show_default=True, help="With --study."
+)
+@name_option(
+    "--target", what="target", known=ARCHS, help="--list and --study without a GPU: default sm_90"
+)
+@click.option(
+    "--verify",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Search N rows of the shipped table again and compare. Status 1 if one is over 1% slower.",
+)
+@click.pass_context
 def command(
+    context: click.Context,
+    /,
     out: Path | None,
+    resume: Path | None,
     update: Path | None,
     widths: Sequence[int],
     operations: Sequence[str],
@@ -79,52 +130,135 @@ def command(
     residual_dtype: str | None,
     option: str | None,
     workers: int,
+    limit_s: float | None,
+    only_list: bool,
+    study: bool,
+    blocks: str,
+    target: str | None,
+    verify: int | None,
 ) -> None:
     """Find the fastest launch settings on this GPU and write the table that plans come from.
 
-    Every candidate is compiled first, in parallel. Then each is timed as rownorm bench does it: device time from a CUDA
-    graph over inputs larger than L2. The fastest settings for each width become a row of the table.
+    Candidates are compiled in parallel. Those that spill or do not suit a multiprocessor are left out, the results of
+    the others are checked against fp64, and each is timed as rownorm bench does it. The table is FOLDER/<arch>.json;
+    rownorm uses it with ROWNORM_TABLES=FOLDER, or from ~/.config/rownorm/tables. Ctrl-C keeps what was measured.
+    docs/tuning.md explains it.
     """
-    import torch
-    import triton
+    _refuse_others(context)
+    if study:
+        from .block_study import run_study
 
-    from ...launch import device_of
-    from ..cases.case import torch_dtype
-    from ..measure.machine import machine_of
-    from .search import best_rows, compile_all
-    from .study import Study
-    from .table import line_of, read_rows, updated, write_table
+        context.exit(run_study(widths, operations, dtypes, blocks, target, out))
+    from ..device.environment import environment
+    from .saved import TuneRequest
+
+    request = TuneRequest(
+        environment=environment(),
+        operations=list(operations or ("rms_norm", "layer_norm")),
+        directions=list(directions or ("forward", "backward")),
+        dtypes=list(dtypes or ("bf16", "fp32")),
+        widths=list(widths or WIDTHS),
+        residual_dtype=residual_dtype,
+        option=option or "",
+        update=str(update.resolve()) if update else "",
+    )
+    if {"bf16", "fp16"} <= set(request.dtypes):
+        raise click.UsageError("bf16 and fp16 share the rows of a table: tune one of them")
+    if only_list:
+        from .listing import run_list
+
+        context.exit(run_list(request, target))
+    folder = resume or out
+    if resume is not None:
+        request = _resumed(resume, request.environment)
+    elif verify is not None:
+        request = _verifying(verify, request.environment)
+    context.exit(_run(request, folder, resume is not None, workers, limit_s))
+
+
+def _refuse_others(context: click.Context) -> None:
+    """Refuse options that what is asked for does not use."""
+    mode = next((name for name in USES if context.params.get(name)), "")
+    flags = {one.name or "": one.opts[0] for one in context.command.params}
+    others = [
+        flags[name]
+        for name in context.params
+        if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
+        and name != mode
+        and ((name not in USES[mode]) if mode else name in ("blocks", "target"))
+    ]
+    if others:
+        where = f"{flags[mode]} does not use" if mode else "only --list and --study use"
+        raise click.UsageError(f"{where} {', '.join(others)}", context)
+
+
+def _resumed(folder: Path, here: Environment) -> TuneRequest:
+    from .run import changed
+    from .saved import REQUEST, TuneRequest, read
+
+    try:
+        request = read(folder, REQUEST, TuneRequest)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if request is None:
+        raise click.UsageError(f"{folder} is not a folder that tune has written: no {REQUEST}")
+    if differences := changed(request.environment, here):
+        raise click.UsageError(
+            f"{folder} was measured differently: {'; '.join(differences)}. Start a new folder."
+        )
+    return request
+
+
+def _verifying(n: int, here: Environment) -> TuneRequest:
+    from .saved import TuneRequest
+    from .table import read_rows, shipped_table
+    from .verify import drawn
+
+    table = shipped_table(here.arch)
+    if table is None:
+        raise click.UsageError(
+            f"--verify: rownorm ships no table for {here.arch or 'a CPU'}, the device of this machine"
+        )
+    return TuneRequest(environment=here, verify=drawn(read_rows(table), n))
+
+
+def _run(
+    request: TuneRequest, folder: Path | None, resumed: bool, workers: int, limit_s: float | None
+) -> int:
+    import torch
 
     if not torch.cuda.is_available():
-        raise click.UsageError("there is no GPU here to tune for")
-    device = device_of(0)
-    out = out or Path(f"{device.arch}.json")
-    if out.exists():
-        raise click.UsageError(f"{out} exists; move it away or name another file with --out")
-    residual = torch_dtype(residual_dtype) if residual_dtype else None  # type: ignore[arg-type]
-    studies = [
-        Study(
-            direction,  # type: ignore[arg-type]
-            operation == "layer_norm",
-            torch_dtype(dtype),  # type: ignore[arg-type]
-            n_cols,
-            residual,
-            option or "",
+        raise click.UsageError(
+            "there is no GPU here to tune for. Without one, --list shows the candidates and --study predicts times"
         )
-        for dtype in dtypes or ("bf16", "fp32")
-        for direction in directions or ("forward", "backward")
-        for operation in sorted(operations or ("rms_norm", "layer_norm"), reverse=True)
-        for n_cols in widths
-    ]
-    compile_all(studies, workers)
-    rows = []
+    from ...launch import device_of
+    from ..analyze.compile import target_of
+    from ..measure.machine import machine_of
+    from ..results.runs import new_name
+    from .compiling import Ahead
+    from .run import run_tune
+    from .table import read_base
+    from .timer import StudyTimer
+
+    try:
+        if request.update:
+            read_base(Path(request.update), request.environment)
+    except ValueError as error:
+        raise click.UsageError(f"--update: {error}") from None
+    folder = folder or new_name()
+    if not resumed:
+        refuse_taken(folder, f", or continue it: --resume {folder}")
     machine = machine_of("cuda", ())
-    for study in studies:
-        for row in best_rows(study, machine):
-            rows.append(row)
-            click.echo(line_of(row))
-        torch.cuda.empty_cache()
-    if update:
-        rows = updated(read_rows(update), rows)
-    write_table(out, device.name, str(torch.__version__), triton.__version__, rows)
-    click.echo(f"wrote {out}")
+    try:
+        target_of("this")
+        known: str | None = "this"
+    except ValueError:  # a new architecture, whose limits are not known
+        known = None
+    return run_tune(
+        folder,
+        request,
+        device_of(0),
+        Ahead(workers, known, on_gpu=True),
+        lambda study: StudyTimer(study, machine),
+        limit_s,
+    )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from ...ops import execute
 from ...program import ACTIVATIONS, Program
 from ...reference import BackwardInputs
+from ..cases import data
 from ..cases.case import DTYPES, Case, Direction, Operation, torch_dtype
 
 ELEMENTS = 1 << 28  # of one tensor
@@ -34,6 +37,12 @@ class Study(NamedTuple):
     def activation(self) -> str | None:
         name = ACTIVATION if self.option == "activation" else self.option
         return name if name in ACTIVATIONS else None
+
+    @property
+    def key(self) -> str:
+        """Its name: ``rms_norm forward bf16, 4096 columns``."""
+        option = " for any activation" if self.option == "activation" else ""
+        return f"{self.case(1).kind}, {self.n_cols} columns{option}"
 
     def case(self, n_rows: int) -> Case:
         """The case of the lab with this many rows."""
@@ -61,46 +70,44 @@ class Study(NamedTuple):
         return 16 // max(dtype.itemsize for dtype in (self.dtype, self.residual) if dtype)
 
 
-def prepared(study: Study, n_rows: int, copies: int) -> tuple[Any, Any, list[Any], int]:
-    """(call, ceiling, sets of inputs, bytes that one call must move). call and ceiling take one set of inputs."""
-    program = Program(study.center, 1e-5, activation=study.activation)
-    shape = (n_rows, study.n_cols)
-    options: dict[str, Any] = {"device": "cuda", "dtype": study.dtype}
-    weight = torch.randn(study.n_cols, **options)
-    bias = torch.randn(study.n_cols, **options) if study.center else None
-    pre_bias = torch.randn(study.n_cols, **options) if study.option == "pre_bias" else None
-    adds = study.residual is not None
-    rows = [torch.randn(shape, **options) for _ in range(copies)]
-    residuals = [torch.randn_like(x, dtype=study.residual) if adds else None for x in rows]
-    moved = study.case(n_rows).compulsory_bytes
-    if study.direction == "forward":
-
-        def forward(one: Any) -> Any:
-            x, residual = one
-            return execute.forward(x, residual, pre_bias, weight, bias, program, False)
-
-        pairs = list(zip(rows, residuals, strict=True))
-        return forward, _ceiling(study, moved), pairs, moved
-    sets = []
-    for x, residual in zip(rows, residuals, strict=True):
-        _, h, mu, rstd = execute.forward(x, residual, pre_bias, weight, bias, program, True)
-        sets.append((x if h is None else h, torch.randn_like(x), residual, mu, rstd))
-    two_gradients = adds and study.residual != study.dtype
-    wanted = (True, two_gradients, pre_bias is not None, True, study.center)
-
-    def backward(one: Any) -> Any:
-        h, dy, dh, mu, rstd = one
-        inputs = BackwardInputs(dy, dh, h, pre_bias, weight, bias, mu, rstd)
-        return execute.backward(inputs, program, adds, wanted)
-
-    return backward, _ceiling(study, moved), sets, moved
+Call = Callable[[], Sequence[Tensor]]  # gives the outputs, in the order of ``data.output_names``
 
 
-def _ceiling(study: Study, moved: int) -> Any:
-    """PyTorch's elementwise kernel that moves as many bytes."""
-    if study.residual is None and study.direction == "forward":
-        return lambda one: torch.neg(one[0])
-    if study.residual is None:
-        return lambda one: torch.add(one[0], one[1])
-    a, b = torch.zeros(2, moved // (3 * study.dtype.itemsize), dtype=study.dtype, device="cuda")
-    return lambda _: torch.add(a, b)
+def calls_of(case: Case, sets: Sequence[data.Tensors]) -> list[Call]:
+    """One call for each set of tensors, without autograd: a plan that is forced is that of this call only."""
+    program = Program(case.centers, case.eps, activation=case.activation)
+    make = _forward if case.direction == "forward" else _backward
+    plain = [
+        data.Tensors(*(None if t is None else t.detach() for t in tensors))  # type: ignore[arg-type]
+        for tensors in sets
+    ]
+    return [make(case, program, tensors) for tensors in plain]
+
+
+def _forward(case: Case, program: Program, t: data.Tensors) -> Call:
+    inputs = t[:5]
+
+    def call() -> Sequence[Tensor]:
+        y, h, _, _ = execute.forward(*inputs, program, False)
+        return (y,) if h is None else (y, h)
+
+    return call
+
+
+def _backward(case: Case, program: Program, t: data.Tensors) -> Call:
+    _, h, mu, rstd = execute.forward(*t[:5], program, True)
+    assert t.dy is not None
+    assert rstd is not None
+    saved = BackwardInputs(
+        t.dy, t.dh, t.x if h is None else h, t.pre_bias, t.weight, t.bias, mu, rstd
+    )
+    # If x and the residual have the same dtype, one tensor is the gradient of both.
+    own_gradient = case.adds and case.torch_residual_dtype != case.torch_dtype
+    wanted = (True, own_gradient, t.pre_bias is not None, True, t.bias is not None)
+
+    def call() -> Sequence[Tensor]:
+        dx, dresidual, *parameters = execute.backward(saved, program, case.adds, wanted)
+        rows: list[Any] = [dx, dx if dresidual is None else dresidual] if case.adds else [dx]
+        return [*rows, *(gradient for gradient in parameters if gradient is not None)]
+
+    return call

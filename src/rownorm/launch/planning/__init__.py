@@ -5,9 +5,10 @@
     3. the rule of the first regime that applies, adapted in the same way;
     4. the regime finishes the plan: chunks, stages, and how many programs share the rows.
 
-One file for each regime decides all of its settings: ``tile`` (tile and resident), ``cluster``, ``grid``, ``looped``
-(looped and split). ``capacity`` has the limits that they share, ``compiler`` what depends on Triton's version. Why a
-call gets its settings: print ``rownorm.explain(rownorm.rms_norm, x, weight)``. It names the entry or the rule.
+``files`` says which tables there are: a user's own come before the shipped ones. One file for each regime decides all
+of its settings: ``tile`` (tile and resident), ``cluster``, ``grid``, ``looped`` (looped and split). ``capacity`` has
+the limits that they share, ``compiler`` what depends on Triton's version. Why a call gets its settings: print
+``rownorm.explain(rownorm.rms_norm, x, weight)``. It names the entry or the rule.
 
 The number of rows changes no kernel, except between looped and split: ``n_programs`` and ``part_cols`` are arguments.
 """
@@ -23,9 +24,9 @@ from typing import Any
 from ..problem import Problem
 from . import cluster, grid, looped, tile
 from .capacity import loads_dy_with_h, next_power_of_2, sums_rows
+from .files import table_of
 from .looped import MOST_PARTS
 from .settings import REGIMES, Plan, Regime
-from .table import table_of
 
 __all__ = [
     "MOST_PARTS",

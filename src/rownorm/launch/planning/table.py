@@ -1,6 +1,7 @@
 """Tuned tables: the settings that were fastest, with the figures measured, one file for each architecture.
 
-A table is ``tables/<arch>.json``: the device, versions and date of the measurement, and entries. An entry has
+A table is a file ``<arch>.json``: the architecture, device, versions and date of the measurement, and entries.
+``files`` says where it is looked for. An entry has
 
     direction, center, itemsize, residual, option, max_cols
                       the problems it is for, up to a width. residual: bytes of a residual's element, 0 without one.
@@ -9,6 +10,8 @@ A table is ``tables/<arch>.json``: the device, versions and date of the measurem
     gb_per_s, ceiling_gb_per_s, measured_cols
                       the speed, and that of an elementwise kernel over the same bytes, at measured_cols columns
                       (max_cols if not given)
+    runner_up         the next best: its settings and gb_per_s
+    reason            how the settings were chosen; ``rownorm.explain`` prints it
     experiment        entry of docs/experiments that justifies an entry with a residual or an option
 
 A problem takes the entry with the smallest ``max_cols`` that is at least its width. Two entries may have the same
@@ -22,12 +25,11 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import functools
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...program import ACTIVATIONS
 from ..problem import OPTIONS, Problem
@@ -35,7 +37,8 @@ from . import compiler
 from .capacity import next_power_of_2
 from .settings import REGIMES, Plan
 
-HEAD = ("device", "torch", "triton", "date", "method", "plans")
+TEXTS = ("arch", "device", "torch", "triton", "date", "method")
+HEAD = (*TEXTS, "plans")
 CHOICES: dict[str, tuple[Any, ...]] = {
     "direction": ("forward", "backward"),
     "center": (False, True),
@@ -48,6 +51,8 @@ COUNTS = (*POWERS_OF_2, "programs_per_sm", "num_stages")
 SWITCHES = ("prefetch_parameters", "fast_rstd")
 SETTINGS = ("regime", *COUNTS, "pipeline_depth", "maxnreg", *SWITCHES)
 NEEDED = ("regime", "block_rows", "block_cols", "num_warps")
+MOST_WARPS = 32
+MOST_ELEMENTS = 1 << 20  # of a tile: Triton's limit
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,8 @@ class Row:
     gb_per_s: int
     ceiling_gb_per_s: int | None = None
     measured_cols: int | None = None
+    runner_up: Mapping[str, Any] | None = dataclasses.field(default=None, hash=False)
+    reason: str = ""
     experiment: str = ""
 
     @property
@@ -89,22 +96,56 @@ class Row:
         return ", ".join((*words, f"up to {self.max_cols} columns"))
 
 
-class Table:
-    """The entries of one architecture, indexed by kind and option."""
+class Source(NamedTuple):
+    """The content of one file. file: its path if it is a user's own, else empty."""
 
-    def __init__(self, device: str, triton: str, rows: Iterable[Row]) -> None:
-        self.device = device
-        self.version = tuple(int(part) for part in triton.split(".")[:2])
-        self.rows = tuple(rows)
+    device: str
+    triton: str
+    rows: tuple[Row, ...]
+    date: str = ""
+    file: str = ""
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Triton's major and minor version."""
+        return tuple(int(part) for part in self.triton.split(".")[:2])
+
+    @property
+    def name(self) -> str:
+        """The source that a plan names."""
+        return f"table for {self.device}" + (f" in {self.file}" if self.file else "")
+
+    def __str__(self) -> str:
+        whose = self.file or "rownorm's table"
+        return f"{whose} (tuned on {self.device} with Triton {self.triton}, {self.date})"
+
+
+class Table:
+    """The entries of one architecture, indexed by kind and option.
+
+    An entry of an earlier source replaces those of later sources for the same problems and width.
+    """
+
+    def __init__(self, *sources: Source) -> None:
+        self.sources = sources
+        entries: list[tuple[Row, Source]] = []
+        for source in sources:
+            taken = {row.order for row, _ in entries}
+            entries += [(row, source) for row in source.rows if row.order not in taken]
+        entries.sort(key=lambda entry: entry[0].order)
+        self.rows = tuple(row for row, _ in entries)
         of_kind: dict[tuple[Any, ...], list[Row]] = {}
         for row in self.rows:
             of_kind.setdefault(row.kind, []).append(row)
-        self._index: dict[tuple[Any, ...], list[tuple[Row, Plan]]] = {}
-        for row in self.rows:
-            reason = f"tuned for {_reason(row, of_kind[row.kind])} with Triton {triton}"
+        self._index: dict[tuple[Any, ...], list[_Entry]] = {}
+        for row, source in entries:
+            reason = f"tuned for {_reason(row, of_kind[row.kind])} with Triton {source.triton}"
+            reason += f"; {row.reason}" if row.reason else ""
             reason += f"; experiment {row.experiment}" if row.experiment else ""
-            plan = Plan(**row.settings, source=f"table for {device}", reason=reason)
-            self._index.setdefault((row.kind, row.option), []).append((row, plan))
+            plan = Plan(**row.settings, source=source.name, reason=reason)
+            self._index.setdefault((row.kind, row.option), []).append(
+                _Entry(row, plan, source.version)
+            )
 
     def find(self, problem: Problem, residual: int, option: str) -> Plan | None:
         """The plan of the entry for this problem, for a residual of so many bytes and one option or none; else None.
@@ -123,33 +164,42 @@ class Table:
         nearest = min(filter(None, ranked), key=lambda each: each[0], default=None)
         if nearest is None:
             return None
-        _, row, plan = nearest
+        _, (row, plan, version) = nearest
         if option and not row.option:
             return None
-        if not compiler.trusts(row.direction, row.option, self.version):
+        if not compiler.trusts(row.direction, row.option, version):
             return None
         if plan.regime in ("tile", "resident"):
             block_cols = min(plan.block_cols, next_power_of_2(problem.n_cols))
             if block_cols < plan.block_cols:
                 plan = dataclasses.replace(plan, block_cols=block_cols)
-        return compiler.adjusted(plan, problem, self.version)
+        return compiler.adjusted(plan, problem, version)
 
     def _nearest(
         self, kind: tuple[Any, ...], option: str, n_cols: int, rank: int
-    ) -> tuple[tuple[Any, ...], Row, Plan] | None:
+    ) -> tuple[tuple[Any, ...], _Entry] | None:
         """The entry with this option and the next larger width, after its sort key; None if all are narrower.
 
         The nearest width comes first. At one width, a looped plan whose chunks the row does not fill comes last; then
         the lower rank comes first.
         """
-        rows = self._index.get((kind, option), [])
-        first = bisect.bisect_left(rows, n_cols, key=lambda pair: pair[0].max_cols)
+        entries = self._index.get((kind, option), [])
+        first = bisect.bisect_left(entries, n_cols, key=lambda entry: entry.row.max_cols)
         found = None
-        for row, plan in rows[first : first + 2]:
-            key = (row.max_cols, row.is_looped and n_cols % plan.block_cols != 0, rank)
+        for entry in entries[first : first + 2]:
+            is_unfilled = entry.row.is_looped and n_cols % entry.plan.block_cols != 0
+            key = (entry.row.max_cols, is_unfilled, rank)
             if found is None or key < found[0]:
-                found = (key, row, plan)
+                found = (key, entry)
         return found
+
+
+class _Entry(NamedTuple):
+    """An entry, its plan, and the version of Triton that it was tuned with."""
+
+    row: Row
+    plan: Plan
+    version: tuple[int, ...]
 
 
 def _reason(row: Row, rows: Iterable[Row]) -> str:
@@ -169,17 +219,23 @@ def _reason(row: Row, rows: Iterable[Row]) -> str:
     return f"{', '.join((*beside, widths))}: {speed}, at {at} columns"
 
 
-@functools.cache
-def table_of(arch: str) -> Table | None:
-    """The tuned table of an architecture, read and checked once; None if there is none."""
-    file = resources.files(__package__) / "tables" / f"{arch}.json"
-    return parse(json.loads(file.read_text()), f"{arch}.json") if file.is_file() else None
+def parse(table: Any, name: str, arch: str, file: str = "") -> Source:
+    """The content of a file from its JSON object. ValueError names the file, the entry and what is wrong with it.
 
-
-def parse(table: Mapping[str, Any], name: str) -> Table:
-    """A table from its JSON object. ValueError names the file, the entry and what is wrong with it."""
-    if set(table) != set(HEAD):
-        raise ValueError(f"{name}: must have the keys {', '.join(HEAD)}; got {', '.join(table)}")
+    name: of the file, for the message. arch: the architecture that it must be for. file: see ``Source``.
+    """
+    if not isinstance(table, dict) or set(table) != set(HEAD):
+        got = ", ".join(map(str, table)) if isinstance(table, dict) else type(table).__name__
+        raise ValueError(f"{name}: must have the keys {', '.join(HEAD)}; got {got}")
+    for text in TEXTS:
+        if not isinstance(table[text], str):
+            raise ValueError(f"{name}: {text} must be a text; got {table[text]!r}")
+    if table["arch"] != arch:
+        raise ValueError(f"{name}: is for {table['arch']}, not for {arch}")
+    if not re.match(r"\d+\.\d+", table["triton"]):
+        raise ValueError(f"{name}: triton must be a version such as 3.6.0; got {table['triton']!r}")
+    if not isinstance(table["plans"], list):
+        raise ValueError(f"{name}: plans must be a list of entries")
     rows: list[Row] = []
     for number, fields in enumerate(table["plans"]):
         try:
@@ -189,10 +245,11 @@ def parse(table: Mapping[str, Any], name: str) -> Table:
         except ValueError as error:
             raise ValueError(f"{name}: entry {number}, {json.dumps(fields)}: {error}") from None
         rows.append(row)
-    return Table(table["device"], table["triton"], rows)
+    return Source(table["device"], table["triton"], tuple(rows), table["date"], file)
 
 
-def _row(fields: Mapping[str, Any]) -> Row:
+def _row(fields: Any) -> Row:
+    _check_object("an entry", fields)
     known = {field.name: field for field in dataclasses.fields(Row)}
     needed = [name for name, field in known.items() if field.default is dataclasses.MISSING]
     _check_names(fields, known, needed)
@@ -202,10 +259,24 @@ def _row(fields: Mapping[str, Any]) -> Row:
     for name in ("max_cols", "gb_per_s", "ceiling_gb_per_s", "measured_cols"):
         if name in fields:
             _check_int(name, fields[name], 1)
-    settings = fields["settings"]
+    for name in ("reason", "experiment"):
+        if not isinstance(fields.get(name, ""), str):
+            raise ValueError(f"{name} must be a text; got {fields[name]!r}")
+    _check_settings(fields["settings"], fields["direction"])
+    if "runner_up" in fields:
+        _check_object("runner_up", fields["runner_up"])
+        _check_names(fields["runner_up"], ("settings", "gb_per_s"), ("settings", "gb_per_s"))
+        _check_int("gb_per_s", fields["runner_up"]["gb_per_s"], 1)
+        _check_settings(fields["runner_up"]["settings"], fields["direction"])
+    return Row(**fields)
+
+
+def _check_settings(settings: Any, direction: str) -> None:
+    _check_object("settings", settings)
     _check_names(settings, SETTINGS, NEEDED)
-    if settings["regime"] not in REGIMES:
-        raise ValueError(f"regime must be one of {REGIMES}; got {settings['regime']!r}")
+    regime = settings["regime"]
+    if regime not in REGIMES:
+        raise ValueError(f"regime must be one of {REGIMES}; got {regime!r}")
     for name, value in settings.items():
         if name in SWITCHES and not isinstance(value, bool):
             raise ValueError(f"{name} must be true or false; got {value!r}")
@@ -213,15 +284,21 @@ def _row(fields: Mapping[str, Any]) -> Row:
             _check_int(name, value, 1 if name in COUNTS else 0)
         if name in POWERS_OF_2 and value & (value - 1):
             raise ValueError(f"{name} must be a power of two; got {value}")
-    if (
-        settings.get("maxnreg")
-        and fields["direction"] == "backward"
-        and settings["regime"] != "grid"
-    ):
+    if settings["num_warps"] > MOST_WARPS:
+        raise ValueError(f"num_warps must be at most {MOST_WARPS}; got {settings['num_warps']}")
+    if settings["block_rows"] * settings["block_cols"] > MOST_ELEMENTS:
+        raise ValueError(f"block_rows * block_cols must be at most {MOST_ELEMENTS}")
+    if regime == "grid" and direction == "forward":
+        raise ValueError("grid is a regime of backward")
+    if settings.get("maxnreg") and direction == "backward" and regime != "grid":
         raise ValueError(
             f"maxnreg must be 0 in backward except in a grid; got {settings['maxnreg']}"
         )
-    return Row(**fields)
+
+
+def _check_object(name: str, value: Any) -> None:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} must be an object with names and values; got {value!r}")
 
 
 def _check_names(fields: Iterable[str], known: Iterable[str], needed: Iterable[str]) -> None:

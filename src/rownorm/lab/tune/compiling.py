@@ -1,0 +1,106 @@
+"""Compiling candidates in several processes, ahead of their measurement."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from types import TracebackType
+from typing import Self
+
+import click
+
+from ..analyze.compile import target_of
+from .candidates import Settings, forced
+from .static import Compiled, compiled
+from .study import Study, calls_of
+
+SHARE = 8  # candidates that a process compiles before it reports
+ROWS = 64  # of the call that compiles; nothing compiled depends on their number
+
+
+class Ahead:
+    """A pool of processes. ``begin`` studies in the order in which they will be asked for.
+
+    target: the name of the architecture whose limits are known, or None: then nothing is left out. on_gpu: also call
+    every candidate that is not left out once, so that the measurement finds it in Triton's cache.
+    """
+
+    def __init__(self, workers: int, target: str | None, on_gpu: bool) -> None:
+        self.target, self.on_gpu = target, on_gpu
+        self._pool = None
+        if workers:
+            spawn = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_ignore_ctrl_c)
+        self._begun: dict[Study, list[Future[list[Compiled | None]]]] = {}
+
+    def begin(self, study: Study, several: Sequence[Settings]) -> None:
+        """Start to compile the candidates of a study."""
+        if self._pool is not None:
+            self._begun[study] = [
+                self._pool.submit(_compile_share, study, share, self.target, self.on_gpu)
+                for share in _shares(several)
+            ]
+
+    def __call__(self, study: Study, several: Sequence[Settings]) -> Iterable[Compiled | None]:
+        """What their compiled code says, in order; waits until they are compiled."""
+        if study not in self._begun:
+            return _compile_share(study, several, self.target, self.on_gpu)
+        try:
+            return [one for share in self._begun.pop(study) for one in share.result()]
+        except (
+            BrokenProcessPool
+        ):  # the compiler ended a process; the check will find out with which settings
+            click.echo(
+                f"{study.key}: a compiling process crashed; nothing is left out unmeasured",
+                err=True,
+            )
+            return [None] * len(several)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=error is None, cancel_futures=True)
+
+
+def _shares(several: Sequence[Settings]) -> list[Sequence[Settings]]:
+    return [several[start : start + SHARE] for start in range(0, len(several), SHARE)]
+
+
+def _ignore_ctrl_c() -> None:
+    """Ctrl-C ends the process that measures, which ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _compile_share(
+    study: Study, several: Sequence[Settings], target: str | None, on_gpu: bool
+) -> list[Compiled | None]:
+    found: list[Compiled | None] = []
+    for settings in several:
+        one = None if target is None else compiled(study, settings, target_of(target))
+        found.append(one)
+        if on_gpu and (one is None or not one.cause):
+            _call_once(study, settings)
+    return found
+
+
+def _call_once(study: Study, settings: Settings) -> None:
+    """Compile as a call does. A failure is left to the check, which reports it."""
+    from ..cases import data
+
+    case = study.case(ROWS)
+    try:
+        [call] = calls_of(case, data.rotation(case, 1, "cuda"))
+        with forced(settings):
+            call()
+    except Exception:
+        return

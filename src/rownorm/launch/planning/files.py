@@ -1,0 +1,85 @@
+"""Where tuned tables come from. For a problem, the first of these that has an entry gives the plan:
+
+    1. the user's own table: ``<arch>.json`` in the folder that ``ROWNORM_TABLES`` names; without that variable in
+       ``$XDG_CONFIG_HOME/rownorm/tables``, which usually is ``~/.config/rownorm/tables``
+    2. the table that rownorm ships for the architecture
+    3. the rules in ``planning/``
+
+An entry of a user's table replaces the shipped one for the same problems and the same ``max_cols``; the other shipped
+entries stay. A user's table that cannot be read, or that is for another architecture, is ignored as a whole, with a
+warning. With ``ROWNORM_TABLES`` set to nothing, no user's table is read. A process reads a table once.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import warnings
+from importlib import resources
+from pathlib import Path
+
+from .table import Source, Table, parse
+
+VARIABLE = "ROWNORM_TABLES"
+
+
+@functools.cache
+def table_of(arch: str) -> Table | None:
+    """The entries of an architecture, read and checked once; None if it has none."""
+    try:
+        own = own_source(arch)
+    except ValueError as error:
+        warnings.warn(
+            f"rownorm ignores a table: {error}. Repair it, or remove it, or set {VARIABLE}= to use none.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        own = None
+    sources = [source for source in (own, shipped_source(arch)) if source]
+    return Table(*sources) if sources else None
+
+
+def own_file(arch: str) -> Path | None:
+    """Where the user's table is looked for; None if no folder is."""
+    folder = os.environ.get(VARIABLE)
+    if folder is None:
+        home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+        folder = os.path.join(home, "rownorm", "tables")
+    return Path(folder) / f"{arch}.json" if folder else None
+
+
+def own_source(arch: str) -> Source | None:
+    """The user's table; None if there is none. ValueError if it cannot be used."""
+    file = own_file(arch)
+    if file is None:
+        return None
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file}: cannot be read: {error}") from None
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{file}: is not JSON: {error}") from None
+    return parse(content, str(file), arch, str(file))
+
+
+def shipped_source(arch: str) -> Source | None:
+    """The table of the package; None if there is none."""
+    file = resources.files(__package__) / "tables" / f"{arch}.json"
+    return parse(json.loads(file.read_text()), f"{arch}.json", arch) if file.is_file() else None
+
+
+def shipped_archs() -> list[str]:
+    """The architectures that the package has a table for."""
+    names = [file.name for file in (resources.files(__package__) / "tables").iterdir()]
+    return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
+
+
+def precedence(arch: str) -> str:
+    """The places that a plan for this architecture can come from, the first one first, in words."""
+    table = table_of(arch)
+    return ", then ".join([*map(str, table.sources if table else ()), "rules"])
