@@ -44,6 +44,7 @@ def page(analysis: Analysis, isa: str, code: Sequence[Listing]) -> str:
             f'<dl class="facts">{facts}</dl>',
             bar="",
             charts="",
+            chapters="",
             tables="\n".join(map(_listing, code)),
             footer=f"Written by <code>rownorm source {escape(kernel.kernel)}</code>.",
             data="{}",
