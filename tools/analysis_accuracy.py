@@ -24,8 +24,8 @@ import msgspec
 from rownorm.lab.analyze.records import Analysis, KernelAnalysis, Measured
 from rownorm.lab.cases.case import Case
 from rownorm.lab.cli.tables import markdown
-from rownorm.lab.profile.ncu import KernelRecord, parse
 from rownorm.lab.results.files import write_whole
+from rownorm.lab.results.ncu_csv import KernelRecord, parse
 from rownorm.lab.texts import duration, percent
 
 ELEMENTS = (

@@ -7,6 +7,7 @@ import pytest
 from rownorm.lab.profile import ncu
 from rownorm.lab.profile.request import read_collected, read_request
 from rownorm.lab.profile.summary import summarize
+from rownorm.lab.results import ncu_csv
 
 CAPTURED = sorted(file.parent for file in Path(__file__).parent.glob("captured/*/request.json"))
 pytestmark = pytest.mark.skipif(
@@ -28,7 +29,7 @@ def profile(folder):
 
 def counters(file):
     """The launches of rownorm's forward kernel in a CSV of ncu."""
-    records = ncu.parse(file.read_text())
+    records = ncu_csv.parse(file.read_text())
     return [one for one in records if one.kernel.startswith("forward_")]
 
 
@@ -65,7 +66,9 @@ def test_the_forward_kernel_reads_x_once(folder):
 
 
 def test_the_long_layout_has_the_same_launches(folder):
-    wide, long = (ncu.parse((folder / name).read_text()) for name in ("ncu.csv", "ncu-long.csv"))
+    wide, long = (
+        ncu_csv.parse((folder / name).read_text()) for name in ("ncu.csv", "ncu-long.csv")
+    )
     assert [one.kernel for one in long] == [one.kernel for one in wide]
     for metric in ("launch__registers_per_thread", ncu.READ):
         expected = [one.metrics[metric] for one in wide]

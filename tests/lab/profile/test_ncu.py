@@ -6,16 +6,9 @@ import pytest
 import torch
 
 from rownorm.lab.cases.case import Case
-from rownorm.lab.profile.ncu import (
-    REQUESTS,
-    SECTORS,
-    TIME,
-    KernelRecord,
-    collect,
-    options,
-    parse,
-)
+from rownorm.lab.profile.ncu import collect, options
 from rownorm.lab.profile.request import Request
+from rownorm.lab.results.ncu_csv import REQUESTS, SECTORS, TIME, KernelRecord, parse
 
 PLACE = (
     '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream",'

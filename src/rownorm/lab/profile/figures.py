@@ -7,6 +7,7 @@ from statistics import mean
 
 from ..cases.case import Case
 from ..cases.data import output_names
+from ..results import ncu_csv
 from ..results.profiles import Figure, ScriptNorm, Unit
 from ..results.records import Environment
 from ..results.studies import Kernel
@@ -85,12 +86,12 @@ def of_proton(
     yield _figure(name, subject, seconds, "s", f"proton-{subject}.hatchet: time (ns)")
 
 
-def of_ncu(records: Sequence[ncu.KernelRecord], subject_of: dict[str, str]) -> Iterator[Figure]:
+def of_ncu(records: Sequence[ncu_csv.KernelRecord], subject_of: dict[str, str]) -> Iterator[Figure]:
     """The counters of each kernel; means over its launches. subject_of: by kernel."""
     for kernel in dict.fromkeys(one.kernel for one in records):
         some = [one for one in records if one.kernel == kernel]
         subject = f"{subject_of[kernel]}: {kernel}"
-        yield from _counted("time", subject, "s", [one.seconds for one in some], ncu.TIME)
+        yield from _counted("time", subject, "s", [one.seconds for one in some], ncu_csv.TIME)
         yield from _counted(
             "memory traffic", subject, "B/s", list(map(_rate, some)), "dram__bytes over the time"
         )
@@ -103,7 +104,7 @@ def of_ncu(records: Sequence[ncu.KernelRecord], subject_of: dict[str, str]) -> I
             yield from _counted(name, subject, "share", shares, metric)
         for name, kind in ((SECTORS, "ld"), ("sectors per store request", "st")):
             ratios = [one.sectors_per_request(kind) for one in some]
-            counters = f"{ncu.SECTORS.format(kind)} over requests"
+            counters = f"{ncu_csv.SECTORS.format(kind)} over requests"
             yield from _counted(name, subject, "number", ratios, counters)
         registers = [one.metrics.get(ncu.REGISTERS) for one in some]
         yield from _counted("registers of a thread", subject, "number", registers, ncu.REGISTERS)
@@ -121,7 +122,7 @@ def _hundredth(percent: float | None) -> float | None:
     return None if percent is None else percent / 100
 
 
-def _rate(one: ncu.KernelRecord) -> float | None:
+def _rate(one: ncu_csv.KernelRecord) -> float | None:
     moved = [one.metrics.get(name) for name in (ncu.READ, ncu.WRITTEN)]
     if one.seconds is None or not one.seconds or None in moved:
         return None

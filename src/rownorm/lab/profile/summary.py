@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
+from ..results import ncu_csv
 from ..results.profiles import Figure, Profile, ScriptNorm, ToolResult, share_of_norms
 from ..results.records import Environment
 from ..results.studies import Kernel
@@ -129,7 +130,7 @@ class _Reading:
     def ncu(self) -> None:
         """Counters of NVIDIA."""
         records = self._read(
-            "ncu", ncu.FILE, lambda file: ncu.parse(file.read_text(errors="replace"))
+            "ncu", ncu.FILE, lambda file: ncu_csv.parse(file.read_text(errors="replace"))
         )
         if records:
             others = "script" if self.request.script else "torch"

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from ..cases.case import Case
-from ..profile.ncu import parse
+from ..results.ncu_csv import parse
 
 METRICS = ("dram__bytes_read.sum", "dram__bytes_write.sum")
 LIMIT_S = 120
