@@ -26,6 +26,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     points: int
     about: str
+    after: str = ""  # a part that must pass first, because this one uses it
 
 
 class Exercise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -41,11 +41,11 @@ class Compiled(NamedTuple):
     memory_bytes: float  # to and from memory, of all kernels
 
 
-def compile_call(call: Callable[[Tensors], Any], case: Case, target: str = TARGET) -> Compiled:
+def compile_call(call: Callable[[Case, Tensors], Any], case: Case, target: str = TARGET) -> Compiled:
     """Record, compile and analyze what ``call`` launches for a case."""
     tensors = _untouched(case)
     with observed(launch=False) as seen:
-        call(tensors)
+        call(case, tensors)
     if not seen.launches:
         raise Failure(f"{case.title}: the function returned without a kernel", "no-kernel")
     roles = {_place(one): name for name, one in tensors._asdict().items() if one is not None}
@@ -85,7 +85,7 @@ def _kernel(launch: Launch, roles: Mapping[int, str], case: Case, target: Target
     for position, parameter in enumerate(kernel.params):
         name = parameter.name
         value = launch.arguments.get(name)
-        if parameter.is_constexpr or value is None or (value == 1 and isinstance(value, int)):
+        if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1):
             signature[name] = "constexpr"  # Triton specializes None and 1, too
             constants[position,] = value
         elif isinstance(value, Tensor):

@@ -61,12 +61,15 @@ def grade(
 ) -> Iterator[Step]:
     """Run the steps of one mode. After a failure the other steps of its part are skipped."""
     stopped = set(skip)
+    after = {part.name: part.after for part in exercises()[learner.number].part}
     for task in tasks_of(learner.number):
         waits = task.modes == ("gpu",) and mode == "interpret" and not gpu
         if mode not in task.modes and not waits:
             continue
-        if task.part in stopped:
-            yield Step(part=task.part, name=task.name, status="skipped")
+        if task.part in stopped or after[task.part] in stopped:
+            first = after[task.part] if after[task.part] in stopped else ""
+            why = f"mend {first} first" if first else ""
+            yield Step(part=task.part, name=task.name, status="skipped", message=why)
             continue
         if waits:
             yield Step(part=task.part, name=task.name, status="pending", message=GPU_REASON)

@@ -65,6 +65,7 @@ HABITS = {
     "no-answer": "There is no answer yet.",
     "transactions": "Memory moves 32-byte sectors, and a warp's request touches as many as its 32 threads' bytes cover; "
     "counting elements, or blocks of 32 elements, is not how the hardware counts.",
+    "other-operation": "A comparison is fair if both sides compute the same. LayerNorm does more than RMSNorm.",
     "not-your-figures": "The answer must follow from your own measurements.",
     "intensity": "Count the bytes of x and of y: both move. fp16 has 2 bytes an element.",
     "wrong-choice": "Read the kernel again with this question in mind.",

@@ -13,11 +13,11 @@ from ..cases.data import Tensors, output_names, rotation
 from ..measure.accuracy import exact_values, judge, one_rounding
 from .grades import Failure
 from .learner import Learner
-from .observe import GUARD, Seen, observed
+from .observe import GUARD, Seen, observed, unwritten
 
-Call = Callable[[Tensors], Tensor | Sequence[Tensor]]
+Call = Callable[[Case, Tensors], Tensor | Sequence[Tensor]]
 # By habit: what a function computes that has this habit, in fp64.
-Alternatives = Mapping[str, Callable[[Case, Tensors], Tensor]]
+Alternatives = Mapping[str, Callable[[Case, Tensors], Tensor | list[Tensor]]]
 
 
 class Trial(NamedTuple):
@@ -64,7 +64,7 @@ def try_one(
     tensors = tensors_of(trial, learner)
     before = tensors.copy()
     with observed() as seen:
-        returned = call(tensors)
+        returned = call(case, tensors)
     outputs = (returned,) if isinstance(returned, Tensor) else returned
     if outputs is None:
         raise Failure(f"{trial}: the function returned None; it must return {_names(case)}")
@@ -148,10 +148,12 @@ def _failure(
     if worst.missing:
         text += f"; {worst.missing} were never written"
         return Failure(text, "not-written" if trial.habit in ("", "not-written") else trial.habit)
-    first = outputs[0].detach().double()
+    got = shaped[worst.name].detach().double()
     for habit, compute in alternatives.items():
-        if _explains(compute(case, t), first, worst.truth):
-            return Failure(text, habit)
+        found = compute(case, t)
+        for one in found if isinstance(found, list) else [found]:
+            if _explains(one, got, worst.truth):
+                return Failure(text, habit)
     return Failure(text, trial.habit)
 
 
@@ -162,7 +164,7 @@ class _Worst(NamedTuple):
     expected: float
     wrong: int
     elements: int
-    missing: int
+    missing: int  # elements that were never written
     truth: Tensor
 
 
@@ -187,7 +189,7 @@ def _worst(case: Case, t: Tensors, outputs: Mapping[str, Tensor]) -> _Worst | No
                 place = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), truth.shape))
                 return _Worst(
                     name, place, got.flatten()[flat].item(), truth.flatten()[flat].item(),
-                    int(bad.sum()), truth.numel(), int(got.isnan().sum()), truth,
+                    int(bad.sum()), truth.numel(), unwritten(output), truth,
                 )  # fmt: skip
     return None
 

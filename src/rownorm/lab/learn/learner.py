@@ -99,7 +99,7 @@ def honest(name: str, tree: ast.Module) -> None:
                     raise Failure(f"{name}, line {line}: imports {one}", "torch-norm")
         if isinstance(node, ast.Call):
             called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if called in _NORMS and not _is_super(node.func) and not _own(tree, called):
+            if called in _NORMS and _of_torch(tree, node.func):
                 raise Failure(f"{name}, line {line}: calls {ast.unparse(node.func)}", "torch-norm")
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             if "solutions/" in node.value or "exercises/" in node.value:
@@ -112,13 +112,13 @@ def honest(name: str, tree: ast.Module) -> None:
                         raise Failure(f"{name}, line {line}: assigns {owner}.{target.attr}", "patches-timer")
 
 
-def _is_super(function: ast.expr) -> bool:
-    return isinstance(function, ast.Attribute) and ast.unparse(function.value) == "super()"
-
-
-def _own(tree: ast.Module, called: str) -> bool:
-    """Whether the file defines a function or class of that name itself."""
+def _of_torch(tree: ast.Module, function: ast.expr) -> bool:
+    """Whether a call is of torch: torch.rms_norm, F.layer_norm, nn.RMSNorm, or a name imported from torch."""
+    if isinstance(function, ast.Attribute):
+        return ast.unparse(function.value) != "super()"
     return any(
-        isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == called
+        isinstance(node, ast.ImportFrom)
+        and (node.module or "").split(".")[0] == "torch"
+        and any((alias.asname or alias.name) == getattr(function, "id", "") for alias in node.names)
         for node in ast.walk(tree)
     )

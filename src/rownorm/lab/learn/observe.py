@@ -16,6 +16,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime import interpreter, jit
 
+# A NaN that no computation gives, as an integer: memory that was never written has it.
+POISON = {
+    torch.float16: (torch.int16, 0x7E5A),
+    torch.bfloat16: (torch.int16, 0x7FDA),
+    torch.float32: (torch.int32, 0x7FC5A5A5),
+    torch.float64: (torch.int64, 0x7FF85A5A5A5A5A5A),
+}
 GUARD = 1024  # elements before and after an allocation
 ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 # What a function around a kernel may ask of PyTorch: memory, views, copies. All arithmetic is the kernel's.
@@ -25,6 +32,12 @@ HARMLESS = ALLOCATIONS | {
     *("transpose", "permute", "t", "unsqueeze", "squeeze", "clone", "copy_", "_to_copy", "flatten"),
     *("lift_fresh", "_reshape_alias", "resize_", "set_", "is_pinned", "_local_scalar_dense", "split"),
 }
+
+
+def unwritten(memory: Tensor) -> int:
+    """How many elements were never written."""
+    integers, poison = POISON[memory.dtype]
+    return int((memory.detach().contiguous().view(integers) == poison).sum())
 
 
 class Launch(NamedTuple):
@@ -46,7 +59,7 @@ class Seen(NamedTuple):
     def overrun(self) -> bool:
         """Whether something was stored before or after an allocated tensor."""
         return any(
-            not bool(memory[edge].isnan().all())
+            unwritten(memory[edge]) < memory[edge].numel()
             for memory, size in self.allocations
             for edge in (slice(0, GUARD), slice(GUARD + size, None))
         )
@@ -65,7 +78,7 @@ class _Watch(TorchDispatchMode):
         name = func._schema.name.removeprefix("aten::")
         if self.launching:
             return result
-        if name in ALLOCATIONS and isinstance(result, Tensor) and result.is_floating_point():
+        if name in ALLOCATIONS and isinstance(result, Tensor) and result.dtype in POISON:
             return self._guarded(result)
         if name not in HARMLESS:
             self.seen.operators.append(name)
@@ -73,9 +86,9 @@ class _Watch(TorchDispatchMode):
 
     def _guarded(self, model: Tensor) -> Tensor:
         size = model.untyped_storage().nbytes() // model.element_size()
-        memory = torch.full(
-            (size + 2 * GUARD,), torch.nan, dtype=model.dtype, device=model.device
-        )
+        integers, poison = POISON[model.dtype]
+        memory = torch.full((size + 2 * GUARD,), poison, dtype=integers, device=model.device)
+        memory = memory.view(model.dtype)
         self.seen.allocations.append((memory, size))
         return memory.as_strided(model.shape, model.stride(), GUARD)
 
