@@ -36,6 +36,9 @@ HABITS = {
     "spread of 1, fp32 has no digit of the variance left. Subtract the mean first, then square.",
     "welford-weights": "Two blocks of different sizes were merged as if they were equal. The merged mean is "
     "mean + delta * n_b / (n_a + n_b), and m2 grows by delta^2 * n_a * n_b / (n_a + n_b).",
+    "no-spread": "Without a spread there is nothing to lose: the exact variance is 0. Give the row values that differ.",
+    "small-mean": "The mean is not large enough against the spread. fp32 has 24 bits: ask when the digits of the "
+    "variance fall below the last digit of mean(x^2).",
     "passes": "Count the loops that load x: each is a pass over the row.",
     # ---- modules and gradients ----
     "no-autograd": "Autograd sees no operation between the input and the kernel's output, so no gradient reaches the "

@@ -31,12 +31,14 @@ class Trial(NamedTuple):
     data: str = "normal"
     layout: str = "plain"
     habit: str = ""
-    scale: float = 1.0  # x is multiplied by it
+    scale: float = 1.0  # x is multiplied by it,
+    shift: float = 0.0  # and this is added
 
     def __str__(self) -> str:
         words = [f"{self.data} values"] if self.data != "normal" else []
         words += ["rows of a wider tensor"] if self.layout == "strided" else []
         words += [f"values about {self.scale:g}"] if self.scale != 1 else []
+        words += [f"a mean of {self.shift:g}"] if self.shift else []
         return self.case.title + (f" ({', '.join(words)})" if words else "")
 
 
@@ -86,10 +88,10 @@ def tensors_of(trial: Trial, learner: Learner) -> Tensors:
     """The case's tensors, each with NaN behind its end."""
     made = rotation(trial.case, 1, learner.device, data=trial.data, seed=learner.seed)[0]
 
-    def guarded(tensor: Tensor | None, scale: float = 1.0) -> Tensor | None:
+    def guarded(tensor: Tensor | None, scale: float = 1.0, shift: float = 0.0) -> Tensor | None:
         if tensor is None:
             return None
-        values = tensor.detach() * scale
+        values = tensor.detach() * scale + shift
         wider = 24 if trial.layout == "strided" and tensor.dim() == 2 else 0
         shape = (*tensor.shape[:-1], tensor.shape[-1] + wider)
         size = torch.Size(shape).numel()
@@ -99,7 +101,7 @@ def tensors_of(trial: Trial, learner: Learner) -> Tensors:
         inside = memory[:size].view(shape)[..., : tensor.shape[-1]]
         return inside.copy_(values).requires_grad_(tensor.requires_grad)
 
-    x = guarded(made.x, trial.scale)
+    x = guarded(made.x, trial.scale, trial.shift)
     rest = [guarded(tensor) for tensor in made[1:]]
     return Tensors(x, *rest)  # type: ignore[arg-type]
 

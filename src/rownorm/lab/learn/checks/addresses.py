@@ -31,3 +31,17 @@ def far_rows(compiled: Compiled, row_bytes: int, tensor: str = "x") -> None:
             f"byte {start:,}",
             "int32",
         )
+
+
+def passes_over_rows(compiled: Compiled, expected: float, what: str) -> None:
+    """How many times the rows are loaded, in the machine code."""
+    found = sum(one.passes for one in compiled.analyses)
+    if abs(found - expected) > 0.05:
+        raise Failure(f"{what} loads each row {found:.2g} times, expected {expected:g}", "passes")
+
+
+def no_spills(compiled: Compiled) -> None:
+    """No registers in memory."""
+    for one in compiled.analyses:
+        if one.spilled_bytes:
+            raise Failure(f"{one.kernel} spills {one.spilled_bytes} bytes for each thread", "spills")
