@@ -51,7 +51,14 @@ def compile_call(call: Callable[[Case, Tensors], Any], case: Case, target: str =
     roles = {_place(one): name for name, one in tensors._asdict().items() if one is not None}
     chosen = TARGETS[target]
     kernels = [_kernel(launch, roles, case, chosen) for launch in seen.launches]
-    analysis = analyze(Compilation(case, chosen, None, kernels))
+    try:
+        analysis = analyze(Compilation(case, chosen, None, kernels))
+    except (Unresolved, ValueError, KeyError, ZeroDivisionError) as error:
+        names = ", ".join(one.name for one in kernels)
+        raise Failure(
+            f"{case.title}: the addresses of {names} cannot be followed ({error}). Load the tensors that the function "
+            "was given, at offsets made of program ids, tl.arange, sizes and strides"
+        ) from error
     return Compiled(kernels, analysis.kernels, analysis.predicted_seconds, analysis.memory_bytes)
 
 

@@ -33,11 +33,13 @@ class Trial(NamedTuple):
     habit: str = ""
     scale: float = 1.0  # x is multiplied by it,
     shift: float = 0.0  # and this is added
+    weight_scale: float = 1.0
 
     def __str__(self) -> str:
         words = [f"{self.data} values"] if self.data != "normal" else []
         words += ["rows of a wider tensor"] if self.layout == "strided" else []
         words += [f"values about {self.scale:g}"] if self.scale != 1 else []
+        words += ["negative weights"] if self.weight_scale < 0 else []
         words += [f"a mean of {self.shift:g}"] if self.shift else []
         return self.case.title + (f" ({', '.join(words)})" if words else "")
 
@@ -48,10 +50,17 @@ def try_all(
     trials: Sequence[Trial],
     alternatives: Alternatives | None = None,
     may_use: Sequence[str] = (),
+    most_launches: int = 0,
 ) -> None:
-    """Run every trial; Failure at the first that is wrong. may_use: operators of PyTorch that are allowed."""
+    """Run every trial; Failure at the first that is wrong.
+
+    may_use: operators of PyTorch that are allowed; most_launches: 0 is any number of kernels.
+    """
     for trial in trials:
-        try_one(learner, call, trial, alternatives or {}, may_use)
+        seen = try_one(learner, call, trial, alternatives or {}, may_use)
+        if 0 < most_launches < len(seen.launches):
+            names = ", ".join(one.kernel.__name__ for one in seen.launches)
+            raise Failure(f"{trial}: {len(seen.launches)} kernels ran: {names}", "not-fused")
 
 
 def try_one(
@@ -103,6 +112,7 @@ def tensors_of(trial: Trial, learner: Learner) -> Tensors:
 
     x = guarded(made.x, trial.scale, trial.shift)
     rest = [guarded(tensor) for tensor in made[1:]]
+    rest[2] = guarded(made.weight, trial.weight_scale)
     return Tensors(x, *rest)  # type: ignore[arg-type]
 
 
