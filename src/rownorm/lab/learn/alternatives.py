@@ -144,6 +144,27 @@ def _dx_through_weight_only(case: Case, t: Tensors) -> Tensor:
     return row.dy * row.weight * (_mean(h.square()) + row.eps).rsqrt()
 
 
+def _dx_without_weight(case: Case, t: Tensors) -> Tensor:
+    """dx with dy in place of dy * weight."""
+    row = _Row(case, t)
+    x_hat = _x_hat(row, False)
+    assert row.dy is not None
+    rstd = (_mean(row.h.square()) + row.eps).rsqrt()
+    return rstd * (row.dy - x_hat * _mean(row.dy * x_hat))
+
+
+def _dweight_of_one_row(case: Case, t: Tensors) -> list[Tensor]:
+    row = _Row(case, t)
+    assert row.dy is not None
+    return list(row.dy * _x_hat(row, case.centers))
+
+
+def _dweight_without_rstd(case: Case, t: Tensors) -> Tensor:
+    row = _Row(case, t)
+    assert row.dy is not None
+    return (row.dy * row.x).sum(0)
+
+
 COMMON: Alternatives = {
     "sum-not-mean": _sum_not_mean,
     "no-weight": _no_weight,
@@ -166,4 +187,9 @@ BIAS_LAYER_NORM: Alternatives = {
     "bias-after": _bias_after,
     "bias-not-in-mean": _bias_not_in_mean,
 }
-RMS_NORM_GRADIENT: Alternatives = {"no-x-gradient": _dx_through_weight_only}
+RMS_NORM_GRADIENT: Alternatives = {
+    "no-x-gradient": _dx_through_weight_only,
+    "no-weight-in-dx": _dx_without_weight,
+    "weight-last-row": _dweight_of_one_row,
+    "no-rstd": _dweight_without_rstd,
+}

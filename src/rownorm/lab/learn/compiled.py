@@ -26,7 +26,7 @@ from ..analyze.trace import Unresolved, trace
 from ..cases.case import Case
 from ..cases.data import Tensors
 from .grades import Failure
-from .observe import Launch, observed
+from .observe import Launch, Seen, observed
 
 TARGET = "sm_90"
 _FAR = 1 << 44  # the distance of the tensors' addresses in a trace
@@ -43,14 +43,8 @@ class Compiled(NamedTuple):
 
 def compile_call(call: Callable[[Case, Tensors], Any], case: Case, target: str = TARGET) -> Compiled:
     """Record, compile and analyze what ``call`` launches for a case."""
-    tensors = _untouched(case)
-    with observed(launch=False) as seen:
-        call(case, tensors)
-    if not seen.launches:
-        raise Failure(f"{case.title}: the function returned without a kernel", "no-kernel")
-    roles = {_place(one): name for name, one in tensors._asdict().items() if one is not None}
     chosen = TARGETS[target]
-    kernels = [_kernel(launch, roles, case, chosen) for launch in seen.launches]
+    kernels, _ = compile_kernels(call, case, target)
     try:
         analysis = analyze(Compilation(case, chosen, None, kernels))
     except (Unresolved, ValueError, KeyError, ZeroDivisionError) as error:
@@ -60,6 +54,19 @@ def compile_call(call: Callable[[Case, Tensors], Any], case: Case, target: str =
             "was given, at offsets made of program ids, tl.arange, sizes and strides"
         ) from error
     return Compiled(kernels, analysis.kernels, analysis.predicted_seconds, analysis.memory_bytes)
+
+
+def compile_kernels(
+    call: Callable[[Case, Tensors], Any], case: Case, target: str = TARGET
+) -> tuple[list[Kernel], Seen]:
+    """The same without the analysis; and what was seen during the call."""
+    tensors = _untouched(case)
+    with observed(launch=False) as seen:
+        call(case, tensors)
+    if not seen.launches:
+        raise Failure(f"{case.title}: the function returned without a kernel", "no-kernel")
+    roles = {_place(one): name for name, one in tensors._asdict().items() if one is not None}
+    return [_kernel(launch, roles, case, TARGETS[target]) for launch in seen.launches], seen
 
 
 def _untouched(case: Case) -> Tensors:

@@ -46,6 +46,10 @@ HABITS = {
     "no-x-gradient": "The gradient of x lacks the term that comes through the root mean square: every element of a row "
     "changes the divisor of all others.",
     "no-mean-gradient": "dx lacks the term through the mean of dy * weight * x_hat.",
+    "no-weight-in-dx": "g is dy * weight: the gradient passes through the weight on its way to x.",
+    "wasteful-partials": "One row of partial sums for each row of x is as large as x itself, in fp32. Let each program go "
+    "through several rows and store one row of sums.",
+    "no-rstd": "dweight is the sum of dy * x_hat, and x_hat = x * rstd.",
     "weight-last-row": "dweight is a sum over all rows. A program that stores its own row's product overwrites the "
     "others.",
     "weight-overflow": "dweight was summed in the dtype of the rows. Sum it in fp32 and round once.",
