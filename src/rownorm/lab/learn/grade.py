@@ -69,6 +69,7 @@ def grade(
         if task.part in stopped or after[task.part] in stopped:
             first = after[task.part] if after[task.part] in stopped else ""
             why = f"mend {first} first" if first else ""
+            stopped.add(task.part)
             yield Step(part=task.part, name=task.name, status="skipped", message=why)
             continue
         if waits:

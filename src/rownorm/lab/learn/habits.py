@@ -13,6 +13,8 @@ HABITS = {
     "further apart. Pass the stride to the kernel, or call .contiguous() (which costs a copy).",
     "int32": "A row offset above 2^31 elements wraps around in int32. Make the row number int64 before the product: "
     "tl.program_id(0).to(tl.int64) * stride.",
+    "own-part": "Each part was divided by the root mean square of the part. All parts of a row need the sum of the whole "
+    "row.",
     "one-block": "One block for the whole row needs more registers the wider the row is. Loop over the row in "
     "blocks of fixed size, or divide it among programs.",
     # ---- formulas ----
@@ -68,6 +70,8 @@ HABITS = {
     "warps.",
     "few-programs": "Few rows on one program each leave most multiprocessors idle. Divide each row among programs.",
     "not-fused": "The intermediate result is stored and loaded again. One kernel must do all of it.",
+    "passes-of-memory": "Rows that fit one program should be read once, by one kernel. Only rows that are divided among "
+    "programs need a second one. Choose by the shape.",
     # ---- answers ----
     "no-answer": "There is no answer yet.",
     "transactions": "Memory moves 32-byte sectors, and a warp's request touches as many as its 32 threads' bytes cover; "
