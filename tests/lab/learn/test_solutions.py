@@ -50,7 +50,9 @@ def test_wrong_solutions_fail_in_their_part(number, name, tmp_path):
             if steps[-1].status == "failed":
                 break
     if not failures(steps):
-        compiled = [task for task in tasks_of(number) if task.part == part and "compile" in task.modes]
+        compiled = [
+            task for task in tasks_of(number) if task.part == part and "compile" in task.modes
+        ]
         assert compiled, "nothing rejects it"
         return
     assert failures(steps) == [(part, habit)], steps[-1].message
@@ -99,7 +101,9 @@ def test_compiled_steps(number, tmp_path):
             continue
         learner = Learner(folder, number, "cpu", 11)
         part, habit = reason(number, name)
-        shown = failures(one_step(learner, task) for task in interpreted(number) if task.part == part)
+        shown = failures(
+            one_step(learner, task) for task in interpreted(number) if task.part == part
+        )
         assert (part, habit) in (shown or failed), (name, steps)
 
 

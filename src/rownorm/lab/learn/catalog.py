@@ -1,11 +1,11 @@
 """The exercises that the package ships: ``rownorm/exercises/NN_name``. Importing it needs neither torch nor Triton.
 
-    exercise.toml       title, minutes, version, and the parts with their points
-    text.md             what to do
-    hints.md            one section for each hint
-    starter/            the learner's files, with parts to write
-    solutions/right/    a solution with full points
-    solutions/wrong/    solutions that must be rejected, each with reason.txt; files that are missing are the right ones
+exercise.toml       title, minutes, version, and the parts with their points
+text.md             what to do
+hints.md            one section for each hint
+starter/            the learner's files, with parts to write
+solutions/right/    a solution with full points
+solutions/wrong/    solutions that must be rejected, each with reason.txt; files that are missing are the right ones
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     points: int
     about: str
-    after: str = ""  # a part that must pass first, because this one uses it
+    after: list[str] = []  # parts that must pass first, because this one uses them
 
 
 class Exercise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -45,7 +45,9 @@ def command(context: click.Context, /) -> None:
         _list(None)
 
 
-@command.command("list", epilog=examples("rownorm learn list", "rownorm learn list --folder ~/norms"))
+@command.command(
+    "list", epilog=examples("rownorm learn list", "rownorm learn list --folder ~/norms")
+)
 @HOME
 def show_list(folder: Path | None) -> None:
     """The exercises, with progress, points and time."""
@@ -71,7 +73,9 @@ def start(name: str, folder: Path | None) -> None:
     one, home = _found(name), home_folder(folder)
     written, kept = start_one(one, home)
     place = folder_of(one, home)
-    click.echo(f"Exercise {one.number}: {one.title}, {one.points} points, about {one.minutes} minutes")
+    click.echo(
+        f"Exercise {one.number}: {one.title}, {one.points} points, about {one.minutes} minutes"
+    )
     click.echo(one.about)
     if kept:
         click.echo(f"kept as they were: {', '.join(kept)}")
@@ -79,7 +83,9 @@ def start(name: str, folder: Path | None) -> None:
         click.echo(f"written to {place}: {', '.join(written)}")
     if one.needs:
         click.echo(f"It needs {one.needs}.")
-    click.echo(f"Read {place / 'text.md'}, edit the other files, then: {_program()} learn check {one.number}")
+    click.echo(
+        f"Read {place / 'text.md'}, edit the other files, then: {_program()} learn check {one.number}"
+    )
 
 
 @command.command(
@@ -152,7 +158,9 @@ def _saved(folder: Path) -> dict[str, int]:
 @command.command(epilog=examples("rownorm learn hint", "rownorm learn hint 2 --all"))
 @NAME
 @HOME
-@click.option("--all", "every", is_flag=True, help="All hints that were given so far, and the next.")
+@click.option(
+    "--all", "every", is_flag=True, help="All hints that were given so far, and the next."
+)
 def hint(name: str | None, folder: Path | None, every: bool) -> None:
     """Show the next hint. They go from a direction to almost the answer."""
     from .progress import home_folder, write
@@ -220,7 +228,9 @@ def submit(name: str | None, folder: Path | None, out: Path) -> None:
     refuse_taken(out)
     files, missing = write_submission(one, home, progress, out)
     points, waiting = sum(progress.best.values()), sum(progress.pending.values())
-    click.echo(f"{count(len(files), 'file')} in {out}: {points} of {one.points} points, {waiting} wait for a GPU")
+    click.echo(
+        f"{count(len(files), 'file')} in {out}: {points} of {one.points} points, {waiting} wait for a GPU"
+    )
     for file in missing:
         click.echo(f"missing: {file}", err=True)
 

@@ -41,7 +41,9 @@ class Compiled(NamedTuple):
     memory_bytes: float  # to and from memory, of all kernels
 
 
-def compile_call(call: Callable[[Case, Tensors], Any], case: Case, target: str = TARGET) -> Compiled:
+def compile_call(
+    call: Callable[[Case, Tensors], Any], case: Case, target: str = TARGET
+) -> Compiled:
     """Record, compile and analyze what ``call`` launches for a case."""
     chosen = TARGETS[target]
     kernels, _ = compile_kernels(call, case, target)
@@ -118,7 +120,9 @@ def _kernel(launch: Launch, roles: Mapping[int, str], case: Case, target: Target
                 attributes[position,] = [["tt.divisibility", 16]]
     warps = int(launch.options.get("num_warps", 4))
     options = {"num_warps": warps}
-    options |= {key: launch.options[key] for key in ("num_stages", "maxnreg") if key in launch.options}
+    options |= {
+        key: launch.options[key] for key in ("num_stages", "maxnreg") if key in launch.options
+    }
     try:
         source = ASTSource(kernel, signature, constants, attributes)
         compiled = triton.compile(source, target=target.triton, options=options)

@@ -66,9 +66,9 @@ def grade(
         waits = task.modes == ("gpu",) and mode == "interpret" and not gpu
         if mode not in task.modes and not waits:
             continue
-        if task.part in stopped or after[task.part] in stopped:
-            first = after[task.part] if after[task.part] in stopped else ""
-            why = f"mend {first} first" if first else ""
+        first = [part for part in after[task.part] if part in stopped]
+        if task.part in stopped or first:
+            why = f"mend {' and '.join(first)} first" if first else ""
             stopped.add(task.part)
             yield Step(part=task.part, name=task.name, status="skipped", message=why)
             continue
@@ -94,7 +94,10 @@ def one_step(learner: Learner, task: Task) -> Step:
     except NotImplementedError as error:
         made.status, made.message = "failed", f"still to write: {error}"
     except SystemExit as error:
-        made.status, made.message = "failed", f"your code ended the process: exit status {error.code}"
+        made.status, made.message = (
+            "failed",
+            f"your code ended the process: exit status {error.code}",
+        )
     except Exception as error:
         made.status, made.message = "failed", explained(error, learner.folder)
     return made
@@ -137,5 +140,7 @@ def main() -> None:
 if __name__ == "__main__":
     import numpy
 
-    numpy.seterr(all="ignore")  # the interpreter computes in numpy; overflow is the learner's to find
+    numpy.seterr(
+        all="ignore"
+    )  # the interpreter computes in numpy; overflow is the learner's to find
     main()

@@ -58,9 +58,7 @@ class Grade(msgspec.Struct, kw_only=True):
     @property
     def pending(self) -> int:
         """Points that wait for a GPU."""
-        return sum(
-            part.points for part in self.exercise.part if self.status(part) == "pending"
-        )
+        return sum(part.points for part in self.exercise.part if self.status(part) == "pending")
 
     @property
     def failed(self) -> bool:

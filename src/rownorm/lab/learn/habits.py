@@ -13,8 +13,8 @@ HABITS = {
     "further apart. Pass the stride to the kernel, or call .contiguous() (which costs a copy).",
     "int32": "A row offset above 2^31 elements wraps around in int32. Make the row number int64 before the product: "
     "tl.program_id(0).to(tl.int64) * stride.",
-    "own-part": "Each part was divided by the root mean square of the part. All parts of a row need the sum of the whole "
-    "row.",
+    "own-part": "Each part was divided by the root mean square of the part. All parts of a row need the sum of the "
+    "whole row.",
     "one-block": "One block for the whole row needs more registers the wider the row is. Loop over the row in "
     "blocks of fixed size, or divide it among programs.",
     # ---- formulas ----
@@ -49,8 +49,8 @@ HABITS = {
     "changes the divisor of all others.",
     "no-mean-gradient": "dx lacks the term through the mean of dy * weight * x_hat.",
     "no-weight-in-dx": "g is dy * weight: the gradient passes through the weight on its way to x.",
-    "wasteful-partials": "One row of partial sums for each row of x is as large as x itself, in fp32. Let each program go "
-    "through several rows and store one row of sums.",
+    "wasteful-partials": "One row of partial sums for each row of x is as large as x itself, in fp32. Let each program "
+    "go through several rows and store one row of sums.",
     "no-rstd": "dweight is the sum of dy * x_hat, and x_hat = x * rstd.",
     "weight-last-row": "dweight is a sum over all rows. A program that stores its own row's product overwrites the "
     "others.",
@@ -70,12 +70,12 @@ HABITS = {
     "warps.",
     "few-programs": "Few rows on one program each leave most multiprocessors idle. Divide each row among programs.",
     "not-fused": "The intermediate result is stored and loaded again. One kernel must do all of it.",
-    "passes-of-memory": "Rows that fit one program should be read once, by one kernel. Only rows that are divided among "
-    "programs need a second one. Choose by the shape.",
+    "passes-of-memory": "Rows that fit one program should be read once, by one kernel. Only rows that are divided "
+    "among programs need a second one. Choose by the shape.",
     # ---- answers ----
     "no-answer": "There is no answer yet.",
-    "transactions": "Memory moves 32-byte sectors, and a warp's request touches as many as its 32 threads' bytes cover; "
-    "counting elements, or blocks of 32 elements, is not how the hardware counts.",
+    "transactions": "Memory moves 32-byte sectors, and a warp's request touches as many as its 32 threads' bytes "
+    "cover; counting elements, or blocks of 32 elements, is not how the hardware counts.",
     "other-operation": "A comparison is fair if both sides compute the same. LayerNorm does more than RMSNorm.",
     "not-your-figures": "The answer must follow from your own measurements.",
     "intensity": "Count the bytes of x and of y: both move. fp16 has 2 bytes an element.",

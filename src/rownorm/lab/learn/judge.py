@@ -104,9 +104,7 @@ def tensors_of(trial: Trial, learner: Learner) -> Tensors:
         wider = 24 if trial.layout == "strided" and tensor.dim() == 2 else 0
         shape = (*tensor.shape[:-1], tensor.shape[-1] + wider)
         size = torch.Size(shape).numel()
-        memory = torch.full(
-            (size + GUARD,), torch.nan, dtype=tensor.dtype, device=tensor.device
-        )
+        memory = torch.full((size + GUARD,), torch.nan, dtype=tensor.dtype, device=tensor.device)
         inside = memory[:size].view(shape)[..., : tensor.shape[-1]]
         return inside.copy_(values).requires_grad_(tensor.requires_grad)
 
@@ -181,7 +179,9 @@ class _Worst(NamedTuple):
 
 
 def _comparable(shaped: Mapping[str, Tensor], why: str) -> bool:
-    return bool(shaped) and not any(word in why for word in ("has shape", "expected a tensor", ", expected"))
+    return bool(shaped) and not any(
+        word in why for word in ("has shape", "expected a tensor", ", expected")
+    )
 
 
 def _worst(case: Case, t: Tensors, outputs: Mapping[str, Tensor]) -> _Worst | None:

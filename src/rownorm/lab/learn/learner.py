@@ -72,7 +72,9 @@ class Learner:
         """A function or class of one file."""
         found = getattr(self.module(name), function, None)
         if not callable(found):
-            raise Failure(f"{name} has no function {function}; the starter has it, with its arguments")
+            raise Failure(
+                f"{name} has no function {function}; the starter has it, with its arguments"
+            )
         return found
 
     def answers(self, name: str = "answers.toml") -> dict[str, Any]:
@@ -81,7 +83,7 @@ class Learner:
             return tomllib.loads(self.text(name))
         except tomllib.TOMLDecodeError as error:
             raise Failure(
-                f"{name} is not TOML: {error}. A choice is written name = \"a\", a number name = 12.5"
+                f'{name} is not TOML: {error}. A choice is written name = "a", a number name = 12.5'
             ) from None
 
 
@@ -98,18 +100,24 @@ def honest(name: str, tree: ast.Module) -> None:
                         continue  # the lab measures; it computes no norm for anyone
                     raise Failure(f"{name}, line {line}: imports {one}", "torch-norm")
         if isinstance(node, ast.Call):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            called = (
+                node.func.attr
+                if isinstance(node.func, ast.Attribute)
+                else getattr(node.func, "id", "")
+            )
             if called in _NORMS and _of_torch(tree, node.func):
                 raise Failure(f"{name}, line {line}: calls {ast.unparse(node.func)}", "torch-norm")
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if "solutions/" in node.value or "exercises/" in node.value:
-                raise Failure(f"{name}, line {line}: names a folder of solutions", "reads-solution")
+        text = node.value if isinstance(node, ast.Constant) else ""
+        if isinstance(text, str) and ("solutions/" in text or "exercises/" in text):
+            raise Failure(f"{name}, line {line}: names a folder of solutions", "reads-solution")
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 if isinstance(target, ast.Attribute):
                     owner = ast.unparse(target.value)
                     if owner in _TIMERS:
-                        raise Failure(f"{name}, line {line}: assigns {owner}.{target.attr}", "patches-timer")
+                        raise Failure(
+                            f"{name}, line {line}: assigns {owner}.{target.attr}", "patches-timer"
+                        )
 
 
 def _of_torch(tree: ast.Module, function: ast.expr) -> bool:

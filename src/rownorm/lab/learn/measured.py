@@ -24,7 +24,9 @@ MINE = "mine"
 
 
 def records_of(
-    call: Callable[[Case, Tensors], Any], cases: Sequence[Case], others: Sequence[str] = (EAGER, CEILING)
+    call: Callable[[Case, Tensors], Any],
+    cases: Sequence[Case],
+    others: Sequence[str] = (EAGER, CEILING),
 ) -> list[Record]:
     """The lab's records of a function and of other providers. Needs a GPU."""
     if not torch.cuda.is_available():

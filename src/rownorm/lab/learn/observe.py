@@ -27,10 +27,38 @@ GUARD = 1024  # elements before and after an allocation
 ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 # What a function around a kernel may ask of PyTorch: memory, views, copies. All arithmetic is the kernel's.
 HARMLESS = ALLOCATIONS | {
-    *("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "full", "full_like", "zero_", "fill_"),
-    *("view", "_unsafe_view", "reshape", "as_strided", "slice", "select", "expand", "alias", "detach"),
+    *(
+        "zeros",
+        "zeros_like",
+        "new_zeros",
+        "ones",
+        "ones_like",
+        "full",
+        "full_like",
+        "zero_",
+        "fill_",
+    ),
+    *(
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "as_strided",
+        "slice",
+        "select",
+        "expand",
+        "alias",
+        "detach",
+    ),
     *("transpose", "permute", "t", "unsqueeze", "squeeze", "clone", "copy_", "_to_copy", "flatten"),
-    *("lift_fresh", "_reshape_alias", "resize_", "set_", "is_pinned", "_local_scalar_dense", "split"),
+    *(
+        "lift_fresh",
+        "_reshape_alias",
+        "resize_",
+        "set_",
+        "is_pinned",
+        "_local_scalar_dense",
+        "split",
+    ),
 }
 
 

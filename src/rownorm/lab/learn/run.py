@@ -18,6 +18,7 @@ from .catalog import Exercise
 from .grade import RUNNING, Mode, Request
 from .grades import Grade, Step
 
+_LATE = "it did not end within"
 MEMORY = 6 << 30  # bytes of data of a process without a GPU
 
 
@@ -34,7 +35,7 @@ def check(
     found: dict[tuple[str, str], Step] = {}
     for mode in modes:
         failed = sorted({step.part for step in found.values() if step.status == "failed"})
-        if all(part.name in failed or part.after in failed for part in exercise.part):
+        if all({part.name, *part.after} & set(failed) for part in exercise.part):
             break  # nothing is left that another process could grade
         for step in _steps(exercise, folder, mode, failed, gpu):
             key = (step.part, step.name)
@@ -52,9 +53,7 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def _steps(
-    exercise: Exercise, folder: Path, mode: Mode, skip: list[str], gpu: bool
-) -> list[Step]:
+def _steps(exercise: Exercise, folder: Path, mode: Mode, skip: list[str], gpu: bool) -> list[Step]:
     """The steps of one mode. A process that dies or takes too long fails the step that it was in."""
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary) / "steps.jsonl"
@@ -77,6 +76,7 @@ def _steps(
         steps.append(step)
     if steps and steps[-1].message == RUNNING:
         steps[-1].status, steps[-1].message = "failed", f"{ended}{printed}"
+        steps[-1].habit = "one-block" if mode == "compile" and _LATE in ended else ""
     elif not steps and ended:
         part = exercise.part[0].name
         steps.append(Step(part=part, name="start", status="failed", message=f"{ended}{printed}"))
@@ -91,7 +91,12 @@ def _process(request: Request, limit_s: float) -> tuple[str, str]:
     environment["TRITON_INTERPRET"] = "1" if request.mode == "interpret" else "0"
     if request.mode != "gpu":
         environment["CUDA_VISIBLE_DEVICES"] = environment["HIP_VISIBLE_DEVICES"] = ""
-    command = [sys.executable, "-m", "rownorm.lab.learn.grade", msgspec.json.encode(request).decode()]
+    command = [
+        sys.executable,
+        "-m",
+        "rownorm.lab.learn.grade",
+        msgspec.json.encode(request).decode(),
+    ]
     process = subprocess.Popen(
         command,
         env=environment,
@@ -108,11 +113,12 @@ def _process(request: Request, limit_s: float) -> tuple[str, str]:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         printed, _ = process.communicate()
-        return (
-            f"it did not end within {limit_s:g} s and was stopped. A loop that never ends is the usual reason: "
-            "range(0, n_cols, BLOCK) ends, while without a change of its condition does not",
-            _tail(printed),
+        why = (
+            "The compiler is slow if a block is far too wide"
+            if request.mode == "compile"
+            else "A loop that never ends is the usual reason"
         )
+        return f"{_LATE} {limit_s:g} s and was stopped. {why}", _tail(printed)
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

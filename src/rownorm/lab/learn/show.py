@@ -24,7 +24,9 @@ def listing(home: Path) -> list[str]:
             done = progress.read(one, home)
         except progress.Damaged as error:
             problems.append(str(error))
-            lines.append((f"{one.number}", one.title, "unreadable", f"?/{one.points}", f"{one.minutes} min"))
+            lines.append(
+                (f"{one.number}", one.title, "unreadable", f"?/{one.points}", f"{one.minutes} min")
+            )
             continue
         points = sum(done.best.values()) if done else 0
         waits = sum(done.pending.values()) if done else 0
@@ -32,11 +34,11 @@ def listing(home: Path) -> list[str]:
         shown = f"{points}/{one.points}" + (f", {waits} wait for a GPU" if waits else "")
         lines.append((f"{one.number}", one.title, _state(one, done), shown, _time(one, done)))
     total = sum(one.points for one in exercises().values())
-    waits = f", {waiting} wait for a GPU" if waiting else ""
+    later = f", {waiting} wait for a GPU" if waiting else ""
     return [
         *columns(("", "exercise", "", "points", "time"), lines),
         "",
-        f"{reached} of {total} points{waits}. Folder: {home}",
+        f"{reached} of {total} points{later}. Folder: {home}",
         *problems,
     ]
 
@@ -72,10 +74,17 @@ def summary(grade: Grade) -> list[str]:
     rows = []
     for part in one.part:
         status = grade.status(part)
-        points = f"{part.points} wait" if status == "pending" else f"{grade.points(part)}/{part.points}"
+        points = (
+            f"{part.points} wait" if status == "pending" else f"{grade.points(part)}/{part.points}"
+        )
         rows.append((part.name, part.about, points))
     waits = f"; {count(grade.pending, 'point')} wait for a GPU" if grade.pending else ""
-    return ["", *columns(("part", "", "points"), rows), "", f"{grade.total} of {one.points} points{waits}"]
+    return [
+        "",
+        *columns(("part", "", "points"), rows),
+        "",
+        f"{grade.total} of {one.points} points{waits}",
+    ]
 
 
 def finished(steps: Iterable[Step]) -> bool:

@@ -1,6 +1,6 @@
 """RMSNorm with one program for each row. Read it; nothing is to be changed here.
 
-    python kernel.py ROWS COLS BLOCK
+python kernel.py ROWS COLS BLOCK
 """
 
 import os

@@ -30,4 +30,6 @@ if __name__ == "__main__":
 
     for block in (64, 128, 256, 512, 1024):
         print(f"block {block}")
-        compare(lambda case, t, block=block: rms_norm(t.x, t.weight, case.eps, block=block), cases())
+        compare(
+            lambda case, t, block=block: rms_norm(t.x, t.weight, case.eps, block=block), cases()
+        )

@@ -19,7 +19,9 @@ def rms_norm_kernel(
 
 def rms_norm(x, weight, eps=1e-6, block=1024):
     """x: (rows, cols), any row stride; weight: (cols,). Returns y, shaped and typed like x."""
-    raise NotImplementedError("rms_norm: allocate y, start the kernel with one program for each row")
+    raise NotImplementedError(
+        "rms_norm: allocate y, start the kernel with one program for each row"
+    )
 
 
 class RMSNorm(torch.nn.Module):

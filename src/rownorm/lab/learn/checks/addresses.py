@@ -5,8 +5,9 @@ from __future__ import annotations
 from ..compiled import Compiled, row_start_in_bytes
 from ..grades import Failure
 
-
-ROWS = 96  # of the case that is compiled; an argument with this value is taken for the number of rows
+ROWS = (
+    96  # of the case that is compiled; an argument with this value is taken for the number of rows
+)
 MANY_ROWS = 1 << 21
 
 
@@ -21,7 +22,7 @@ def far_rows(compiled: Compiled, row_bytes: int, tensor: str = "x") -> None:
     programs = kernel.n_programs // ROWS
     if programs * ROWS != kernel.n_programs:
         raise Failure(
-            f"{kernel.name} has {kernel.n_programs} programs for {ROWS} rows; this step expects one or more for each row"
+            f"{kernel.name} has {kernel.n_programs} programs for {ROWS} rows; expected one or more for each row"
         )
     far = kernel._replace(arguments=arguments, n_programs=MANY_ROWS * programs)
     start = row_start_in_bytes(far, tensor, row * programs)
@@ -44,4 +45,6 @@ def no_spills(compiled: Compiled) -> None:
     """No registers in memory."""
     for one in compiled.analyses:
         if one.spilled_bytes:
-            raise Failure(f"{one.kernel} spills {one.spilled_bytes} bytes for each thread", "spills")
+            raise Failure(
+                f"{one.kernel} spills {one.spilled_bytes} bytes for each thread", "spills"
+            )

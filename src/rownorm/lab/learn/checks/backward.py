@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,7 +51,7 @@ def _call(learner: Learner, only: str = "") -> Call:
     return call
 
 
-def _unwatched() -> object:
+def _unwatched() -> AbstractContextManager[Any]:
     """The grader's own arithmetic is not the learner's."""
     from torch.utils._python_dispatch import _disable_current_modes
 

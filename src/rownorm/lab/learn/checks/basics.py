@@ -48,15 +48,30 @@ def questions(learner: Learner) -> None:
 def own_run(learner: Learner) -> None:
     """Figures of the shape that the learner chose, and of the values that its run gave."""
     given = learner.answers(ANSWERS).get("run", {})
-    names = ("rows", "cols", "block", "programs", "turns", "masked_lanes", "loads_of_an_element", "checksum")
+    names = (
+        "rows",
+        "cols",
+        "block",
+        "programs",
+        "turns",
+        "masked_lanes",
+        "loads_of_an_element",
+        "checksum",
+    )
     for name in names:
         if not isinstance(given.get(name), int | float) or given[name] == 0:
             raise Failure(f"[run] {name} has no number", "no-answer")
     rows, cols, block = (int(given[name]) for name in names[:3])
-    if not (1 <= rows <= 64 and 1 <= cols <= 4096) or block & (block - 1) or not 16 <= block <= 1024:
+    if (
+        not (1 <= rows <= 64 and 1 <= cols <= 4096)
+        or block & (block - 1)
+        or not 16 <= block <= 1024
+    ):
         raise Failure("[run] rows is 1 to 64, cols 1 to 4096, block a power of two from 16 to 1024")
     if cols % block == 0 or cols < block:
-        raise Failure(f"[run] cols = {cols} with block = {block}: choose more columns than a block, not a multiple of it")
+        raise Failure(
+            f"[run] cols = {cols} with block = {block}: choose more columns than a block, not a multiple of it"
+        )
     turns = math.ceil(cols / block)
     expected = {
         "programs": rows,
@@ -68,7 +83,7 @@ def own_run(learner: Learner) -> None:
     for name, value in expected.items():
         if not math.isclose(given[name], value, rel_tol=1e-3):
             raise Failure(
-                f"[run] {name} = {given[name]:g} for {rows} rows, {cols} columns and block {block}, expected {value:.6g}",
+                f"[run] {name} = {given[name]:g} for {rows} rows, {cols} columns, block {block}, expected {value:.6g}",
                 "wrong-figure",
             )
 

@@ -18,9 +18,7 @@ FASTER = 1.2  # than torch's separate operators, at 8192 x 4096
 
 
 def _relu_case(rows: int, cols: int, dtype: Dtype = "fp32", eps: float = 1e-6) -> Case:
-    return Case(
-        operation="rms_norm", activation="relu", rows=rows, cols=cols, dtype=dtype, eps=eps
-    )
+    return Case(operation="rms_norm", activation="relu", rows=rows, cols=cols, dtype=dtype, eps=eps)
 
 
 def _bias_case(rows: int, cols: int, dtype: Dtype = "fp32", eps: float = 1e-5) -> Case:
@@ -90,13 +88,18 @@ def predicted(learner: Learner) -> None:
     for name, passes, why in (
         ("relu_bytes_separate", 4, "the norm reads x and writes y, ReLU reads y and writes it"),
         ("relu_bytes_fused", 2, "x is read once and y written once"),
-        ("bias_bytes_separate", 4, "the addition reads x and writes the sum, the norm reads it and writes y"),
+        (
+            "bias_bytes_separate",
+            4,
+            "the addition reads x and writes the sum, the norm reads it and writes y",
+        ),
         ("bias_bytes_fused", 2, "x is read once and y written once"),
     ):
         got = learner.function(BYTES, name)(rows, cols, item)
         if not passes * whole <= got <= passes * whole + vectors:
             raise Failure(
-                f"{name}({rows}, {cols}, {item}) is {got:,}, expected {passes * whole:,}: {why}", "wrong-figure"
+                f"{name}({rows}, {cols}, {item}) is {got:,}, expected {passes * whole:,}: {why}",
+                "wrong-figure",
             )
 
 

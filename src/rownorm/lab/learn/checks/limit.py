@@ -78,8 +78,8 @@ def wide_loads(learner: Learner) -> None:
 
 def predicted(learner: Learner) -> None:
     """The predicted share of the limit, for both shapes."""
-    from ...analyze.roofline import ceiling_of, limits_of
     from ....launch.resources import TARGETS
+    from ...analyze.roofline import ceiling_of, limits_of
 
     for shape, least in SHARES.items():
         case = _case(*shape)
@@ -103,7 +103,9 @@ def measured(learner: Learner) -> None:
     for shape, least in MEASURED.items():
         share = share_of_ceiling(_call(learner), _case(*shape))
         if share < least:
-            raise Failure(f"{shape[0]}x{shape[1]} bf16 runs at {share:.0%} of the ceiling, expected {least:.0%}")
+            raise Failure(
+                f"{shape[0]}x{shape[1]} bf16 runs at {share:.0%} of the ceiling, expected {least:.0%}"
+            )
 
 
 TASKS = [

@@ -39,7 +39,11 @@ def _try(learner: Learner, *trials: Trial) -> None:
 
 def formula(learner: Learner) -> None:
     """Rows that fill a block, and rows of tiny values."""
-    _try(learner, Trial(_case(4, 1024)), Trial(_case(3, 1024, eps=0.05), data="near_eps", habit="no-eps"))
+    _try(
+        learner,
+        Trial(_case(4, 1024)),
+        Trial(_case(3, 1024, eps=0.05), data="near_eps", habit="no-eps"),
+    )
 
 
 def widths(learner: Learner) -> None:
@@ -79,11 +83,15 @@ def shapes(learner: Learner) -> None:
         raise Failure(f"RMSNorm is a {type(module).__name__}, expected a torch.nn.Module")
     names = [name for name, _ in module.named_parameters()]
     if names != ["weight"]:
-        raise Failure(f"the module has the parameters {names}, expected ['weight']: torch.nn.Parameter registers one")
+        raise Failure(
+            f"the module has the parameters {names}, expected ['weight']: torch.nn.Parameter registers one"
+        )
     x = torch.randn(2, 5, 96, device=learner.device)
     y = module(x)
     if y.shape != x.shape:
-        raise Failure(f"RMSNorm(96) of shape {tuple(x.shape)} gave {tuple(y.shape)}, expected the same shape")
+        raise Failure(
+            f"RMSNorm(96) of shape {tuple(x.shape)} gave {tuple(y.shape)}, expected the same shape"
+        )
 
 
 def trains(learner: Learner) -> None:
@@ -136,7 +144,10 @@ def figures(learner: Learner) -> None:
     expected = got / seconds / 1e9
     got = learner.function(BENCHMARK, "gb_per_s")(rows, cols, 2, seconds)
     if not math.isclose(got, expected, rel_tol=1e-3):
-        raise Failure(f"gb_per_s({rows}, {cols}, 2, {seconds:.3g}) is {got:.4g}, expected {expected:.4g}", "wrong-figure")
+        raise Failure(
+            f"gb_per_s({rows}, {cols}, 2, {seconds:.3g}) is {got:.4g}, expected {expected:.4g}",
+            "wrong-figure",
+        )
     mine = [random.uniform(1e-5, 2e-5) for _ in range(9)]
     other = [2.5 * one for one in mine]
     random.shuffle(other)
@@ -172,7 +183,9 @@ def speed(learner: Learner) -> None:
 
     share = share_of_ceiling(_call(learner), _case(8192, 4096, "fp16"))
     if share < ENOUGH:
-        raise Failure(f"8192x4096 fp16 runs at {share:.0%} of the ceiling, expected {ENOUGH:.0%}", "narrow")
+        raise Failure(
+            f"8192x4096 fp16 runs at {share:.0%} of the ceiling, expected {ENOUGH:.0%}", "narrow"
+        )
 
 
 TASKS = [

@@ -106,7 +106,9 @@ def _made(learner: Learner) -> Any:
     finally:
         os.chdir(before)
     if not isinstance(made, Solution):
-        raise Failure(f"make_solution returned {type(made).__name__}, expected a flashinfer_bench.Solution")
+        raise Failure(
+            f"make_solution returned {type(made).__name__}, expected a flashinfer_bench.Solution"
+        )
     return made
 
 
@@ -116,13 +118,18 @@ def fields(learner: Learner) -> None:
     made = _made(learner)
     definition, _ = _definition()
     if made.definition != definition.name:
-        raise Failure(f"definition is {made.definition!r}, expected {definition.name!r}", "wrong-definition")
+        raise Failure(
+            f"definition is {made.definition!r}, expected {definition.name!r}", "wrong-definition"
+        )
     if not made.description or not made.author:
         raise Failure("the Solution has no description or no author")
     file, _, function = made.spec.entry_point.partition("::")
     sources = {source.path: source.content for source in made.sources}
     if file not in sources or f"def {function}(" not in sources[file]:
-        raise Failure(f"entry_point is {made.spec.entry_point!r}; sources: {', '.join(sources)}", "entry-point")
+        raise Failure(
+            f"entry_point is {made.spec.entry_point!r}; sources: {', '.join(sources)}",
+            "entry-point",
+        )
     if sources.get(KERNEL, "").strip() != learner.text(KERNEL).strip():
         raise Failure(f"{KERNEL} in the Solution is not the file in your folder", "sources-missing")
 
@@ -152,7 +159,9 @@ def builds(learner: Learner) -> None:
 def _why(reason: str) -> str:
     if any(word in reason for word in ("ModuleNotFound", "ImportError", "No module")):
         return "sources-missing"
-    return "destination" if any(word in reason for word in ("argument", "parameters", "None")) else ""
+    return (
+        "destination" if any(word in reason for word in ("argument", "parameters", "None")) else ""
+    )
 
 
 def workloads(learner: Learner) -> None:
@@ -174,7 +183,10 @@ def workloads(learner: Learner) -> None:
     definition, norm = _definition()
     content = found.content
     if definition.name not in content.definitions:
-        raise Failure(f"the dataset has {', '.join(content.definitions)}, expected {definition.name}", "wrong-definition")
+        raise Failure(
+            f"the dataset has {', '.join(content.definitions)}, expected {definition.name}",
+            "wrong-definition",
+        )
     given = [one.workload for one in content.workloads.get(definition.name, [])]
     absent = sorted(set(BATCHES) - {one.axes.get("batch") for one in given})
     if absent:
@@ -195,7 +207,9 @@ def _traces(learner: Learner) -> list[Any]:
 
     path = learner.folder / TRACES
     if not path.exists():
-        raise Pending(f"{TRACES} is not there: run python {BENCHMARK} on a machine with a GPU. These points wait")
+        raise Pending(
+            f"{TRACES} is not there: run python {BENCHMARK} on a machine with a GPU. These points wait"
+        )
     try:
         listed = [Trace.model_validate(one) for one in json.loads(path.read_text())]
     except ValueError as error:
@@ -209,7 +223,9 @@ def traced(learner: Learner) -> None:
     passed = {one.workload.axes["batch"] for one in _traces(learner) if one.is_successful()}
     absent = sorted(set(BATCHES) - passed)
     if absent:
-        raise Failure(f"no PASSED trace of your Solution with batch {', '.join(map(str, absent))}", "batches")
+        raise Failure(
+            f"no PASSED trace of your Solution with batch {', '.join(map(str, absent))}", "batches"
+        )
 
 
 def figures_of(text: str) -> dict[str, str]:
@@ -236,8 +252,8 @@ def intensity(learner: Learner) -> None:
         )
     if found.get("bound_by", "").split()[:1] != ["memory"]:
         raise Failure(
-            f"bound_by is {found.get('bound_by', '')!r}: a GPU does tens of operations in the time of one byte, and you "
-            f"counted {given:g}; write memory or compute",
+            f"bound_by is {found.get('bound_by', '')!r}: a GPU does tens of operations in the time of one byte, and "
+            f"you counted {given:g}; write memory or compute",
             "wrong-choice",
         )
 
@@ -253,7 +269,9 @@ def own_figures(learner: Learner) -> None:
         raise Failure(f"{TRACES} lacks batch 1 or 512", "batches")
     record = next(iter(record_of(definition, None, traces[512])))
     seconds, peak = record.seconds[0], record.environment.peak_bytes_per_second
-    right = {"slowdown_from_1_to_512": seconds / (traces[1].evaluation.performance.latency_ms * 1e-3)}
+    right = {
+        "slowdown_from_1_to_512": seconds / (traces[1].evaluation.performance.latency_ms * 1e-3)
+    }
     if peak:
         right["percent_of_peak_at_512"] = 100 * record.case.compulsory_bytes / seconds / peak
     for name, value in right.items():

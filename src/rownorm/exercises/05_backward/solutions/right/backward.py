@@ -57,9 +57,7 @@ def rms_norm_backward(dy, x, weight, rstd):
     dweight = torch.empty_like(weight)
     partial = torch.empty((n_programs, n_cols), dtype=torch.float32, device=x.device)
     block = triton.next_power_of_2(n_cols)
-    rows_kernel[(n_programs,)](
-        dy, x, weight, rstd, dx, partial, n_rows, n_cols, BLOCK=block
-    )
+    rows_kernel[(n_programs,)](dy, x, weight, rstd, dx, partial, n_rows, n_cols, BLOCK=block)
     columns_kernel[(triton.cdiv(n_cols, COLUMNS),)](
         partial, dweight, n_programs, n_cols, BLOCK=COLUMNS
     )

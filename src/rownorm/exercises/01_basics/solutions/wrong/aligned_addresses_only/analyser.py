@@ -1,5 +1,4 @@
-"""How memory sees the loads of a warp.
-"""
+"""How memory sees the loads of a warp."""
 
 
 def sectors(addresses, width):

@@ -1,5 +1,4 @@
-"""RMSNorm: a kernel, a function and a module.
-"""
+"""RMSNorm: a kernel, a function and a module."""
 
 import torch
 import triton
@@ -34,9 +33,7 @@ def rms_norm(x, weight, eps=1e-6, block=1024):
     """x: (rows, cols), any row stride; weight: (cols,). Returns y, shaped and typed like x."""
     n_rows, n_cols = x.shape
     y = torch.empty((n_rows, n_cols), dtype=x.dtype, device=x.device)
-    rms_norm_kernel[(n_rows,)](
-        x, weight, y, x.stride(0), y.stride(0), n_cols, eps, BLOCK=block
-    )
+    rms_norm_kernel[(n_rows,)](x, weight, y, x.stride(0), y.stride(0), n_cols, eps, BLOCK=block)
     return y
 
 

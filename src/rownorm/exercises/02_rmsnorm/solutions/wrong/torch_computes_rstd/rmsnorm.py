@@ -1,5 +1,4 @@
-"""RMSNorm: a kernel, a function and a module.
-"""
+"""RMSNorm: a kernel, a function and a module."""
 
 import torch
 import triton
@@ -35,9 +34,7 @@ def rms_norm(x, weight, eps=1e-6, block=1024):
     n_rows, n_cols = x.shape
     x = x * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + eps).to(x.dtype)
     y = torch.empty((n_rows, n_cols), dtype=x.dtype, device=x.device)
-    rms_norm_kernel[(n_rows,)](
-        x, weight, y, x.stride(0), y.stride(0), n_cols, eps, BLOCK=block
-    )
+    rms_norm_kernel[(n_rows,)](x, weight, y, x.stride(0), y.stride(0), n_cols, eps, BLOCK=block)
     return y
 
 

@@ -1,5 +1,4 @@
-"""LayerNorm: three ways to a variance that survives a large mean, and a row that shows why.
-"""
+"""LayerNorm: three ways to a variance that survives a large mean, and a row that shows why."""
 
 import torch
 import triton

@@ -1,5 +1,4 @@
-"""Two norms with something before or after them, each in one kernel.
-"""
+"""Two norms with something before or after them, each in one kernel."""
 
 import torch
 import triton

@@ -1,5 +1,4 @@
-"""The gradients of RMSNorm.
-"""
+"""The gradients of RMSNorm."""
 
 import torch
 import triton
@@ -50,10 +49,6 @@ def rms_norm_backward(dy, x, weight, rstd):
     dweight = torch.empty_like(weight)
     partial = torch.zeros((1, n_cols), dtype=torch.float32, device=x.device)
     block = triton.next_power_of_2(n_cols)
-    rows_kernel[(n_programs,)](
-        dy, x, weight, rstd, dx, partial, n_rows, n_cols, BLOCK=block
-    )
-    columns_kernel[(triton.cdiv(n_cols, COLUMNS),)](
-        partial, dweight, 1, n_cols, BLOCK=COLUMNS
-    )
+    rows_kernel[(n_programs,)](dy, x, weight, rstd, dx, partial, n_rows, n_cols, BLOCK=block)
+    columns_kernel[(triton.cdiv(n_cols, COLUMNS),)](partial, dweight, 1, n_cols, BLOCK=COLUMNS)
     return dx, dweight

@@ -1,5 +1,4 @@
-"""RMSNorm for few wide rows and for many short ones.
-"""
+"""RMSNorm for few wide rows and for many short ones."""
 
 import torch
 import triton
@@ -39,8 +38,16 @@ def part_sums_kernel(x_ptr, sums_ptr, n_cols, n_parts, part_cols, BLOCK: tl.cons
 
 @triton.jit
 def part_kernel(
-    x_ptr, weight_ptr, sums_ptr, y_ptr, n_cols, n_parts, part_cols, eps,
-    PARTS: tl.constexpr, BLOCK: tl.constexpr,
+    x_ptr,
+    weight_ptr,
+    sums_ptr,
+    y_ptr,
+    n_cols,
+    n_parts,
+    part_cols,
+    eps,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     """y of one part of a row."""
     program = tl.program_id(0)
