@@ -39,7 +39,7 @@ STAMP := $(VENV)/.stamp
 PARALLEL := -n $(WORKERS)
 endif
 
-.PHONY: help test test-all test-versions same-code demo check format wheel clean
+.PHONY: help test test-all test-versions same-code demo learn check format wheel clean
 
 help:
 	@echo "make test           set up $(or $(VENV),nothing), run the tests (on the GPU where there is one)"
@@ -47,6 +47,7 @@ help:
 	@echo "make test-versions  the tests with every supported pair of torch and triton, each in .venvs/torch-*"
 	@echo "make same-code      compare machine code and plans with those of another revision (BASE=...)"
 	@echo "make demo           check, measure a few small cases, write a report and print its path"
+	@echo "make learn          start the first exercise of the course (docs/course.md)"
 	@echo "make check          formatter, linter, type checker"
 	@echo "make format         apply the fixes of the formatter and the linter"
 	@echo "make wheel          build dist/*.whl"
@@ -86,6 +87,10 @@ demo: $(STAMP)
 	@$(RUN) -m rownorm_command check --quick
 	@$(RUN) -m rownorm_command bench --suite quick --out $(DEMO)
 	@$(RUN) -m rownorm_command report $(DEMO)
+
+learn: $(STAMP)
+	@$(RUN) -m rownorm_command learn start 1
+	@echo "Here: $(INTERPRETER) -m rownorm_command learn check"
 
 check: $(STAMP)
 	$(RUN) -m ruff format --check .

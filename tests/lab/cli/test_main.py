@@ -36,6 +36,14 @@ def test_help_lists_the_commands():
     [
         *("", *COMMANDS, "bars measure", "bars judge", "bars publish"),
         *("fib export", "fib check", "fib run", "fib report", "fib apply"),
+        *(
+            "learn list",
+            "learn start",
+            "learn check",
+            "learn hint",
+            "learn solution",
+            "learn submit",
+        ),
     ],
 )
 def test_help_has_examples_that_parse(name):

@@ -29,6 +29,7 @@ COMMANDS = {  # name: one line for ``rownorm --help``; in the order in which the
     "steps": "Whole training steps, and the host cost of a call, beside torch's norms.",
     "train": "Train a tiny Llama or OpenFold on synthetic data, with torch's norms or rownorm's.",
     "study": "The stages of these models side by side: time, memory and kernels of a training step.",
+    "learn": "Exercises: write norm kernels in Triton, graded by real checks.",
     "tune": "Find the fastest launch settings on this GPU; write a table.",
 }
 

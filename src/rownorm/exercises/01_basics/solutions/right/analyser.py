@@ -1,0 +1,18 @@
+"""How memory sees the loads of a warp.
+
+Answers to the questions of the text:
+
+1. The load width grows from 2 to 16 bytes, and the loads of a row shrink accordingly. Sectors are the same from 128 on,
+   and so is occupancy: both loops are far from its limits. What differs is how many bytes are on their way at once, so
+   small blocks wait for memory.
+2. Half of the threads repeat the other half's loads: a sector that two warps ask for counts twice.
+3. The whole row, if it is not wider than what the cache can keep for all programs that run. Here it is 8 KB a row.
+"""
+
+
+def sectors(addresses, width):
+    """How many 32-byte sectors one request moves."""
+    touched = set()
+    for address in addresses:
+        touched.update(range(address // 32, (address + width - 1) // 32 + 1))
+    return len(touched)

@@ -1,0 +1,69 @@
+"""RMSNorm: a kernel, a function and a module."""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def rms_norm_kernel(
+    x_ptr, weight_ptr, y_ptr, x_row_stride, y_row_stride, n_cols, eps, BLOCK: tl.constexpr
+):
+    """One program computes one row, in blocks of BLOCK columns."""
+    row = tl.program_id(0).to(tl.int64)
+    x_row_ptr = x_ptr + row * x_row_stride
+    y_row_ptr = y_ptr + row * y_row_stride
+
+    squares = tl.zeros((BLOCK,), tl.float32)
+    for first in range(0, n_cols, BLOCK):
+        cols = first + tl.arange(0, BLOCK)
+        x = tl.load(x_row_ptr + cols, mask=cols < n_cols, other=0.0).to(tl.float32)
+        squares += x * x
+    rstd = 1.0 / (tl.sqrt(tl.sum(squares, axis=0) / n_cols) + tl.cast(eps, tl.float32))
+
+    for first in range(0, n_cols, BLOCK):
+        cols = first + tl.arange(0, BLOCK)
+        col_ok = cols < n_cols
+        x = tl.load(x_row_ptr + cols, mask=col_ok, other=0.0).to(tl.float32)
+        weight = tl.load(weight_ptr + cols, mask=col_ok, other=0.0).to(tl.float32)
+        tl.store(y_row_ptr + cols, (x * rstd * weight).to(y_ptr.dtype.element_ty), mask=col_ok)
+
+
+def rms_norm(x, weight, eps=1e-6, block=1024):
+    """x: (rows, cols), any row stride; weight: (cols,). Returns y, shaped and typed like x."""
+    n_rows, n_cols = x.shape
+    y = torch.empty((n_rows, n_cols), dtype=x.dtype, device=x.device)
+    rms_norm_kernel[(n_rows,)](x, weight, y, x.stride(0), y.stride(0), n_cols, eps, BLOCK=block)
+    return y
+
+
+class _RMSNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        ctx.save_for_backward(x, weight)
+        ctx.eps = eps
+        return rms_norm(x, weight, eps)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, weight = (saved.float() for saved in ctx.saved_tensors)
+        dy = dy.float()
+        rstd = torch.rsqrt(x.square().mean(-1, keepdim=True) + ctx.eps)
+        x_hat, g = x * rstd, dy * weight
+        dx = rstd * (g - x_hat * (g * x_hat).mean(-1, keepdim=True))
+        dweight = (dy * x_hat).sum(0)
+        saved_x, saved_weight = ctx.saved_tensors
+        return dx.to(saved_x.dtype), dweight.to(saved_weight.dtype), None
+
+
+class RMSNorm(torch.nn.Module):
+    """Like torch.nn.RMSNorm; x may have any shape whose last dimension is dim."""
+
+    def __init__(self, dim, eps=1e-6):
+        super().__init__()
+        self.eps = eps
+        self.weight = torch.nn.Parameter(torch.ones(dim))
+
+    def forward(self, x):
+        rows = x.reshape(-1, x.shape[-1])
+        return _RMSNorm.apply(rows, self.weight, self.eps).reshape(x.shape)

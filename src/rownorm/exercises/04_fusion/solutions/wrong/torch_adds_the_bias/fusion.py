@@ -1,0 +1,59 @@
+"""Two norms with something before or after them, each in one kernel."""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def rms_norm_relu_kernel(x_ptr, weight_ptr, y_ptr, x_row_stride, n_cols, eps, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK)
+    col_ok = cols < n_cols
+    x = tl.load(x_ptr + row * x_row_stride + cols, mask=col_ok, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + cols, mask=col_ok, other=0.0).to(tl.float32)
+
+    rstd = 1.0 / tl.sqrt(tl.sum(x * x, axis=0) / n_cols + tl.cast(eps, tl.float32))
+    y = tl.maximum(x * rstd * weight, 0.0)
+
+    tl.store(y_ptr + row * n_cols + cols, y.to(y_ptr.dtype.element_ty), mask=col_ok)
+
+
+@triton.jit
+def bias_layer_norm_kernel(
+    x_ptr, pre_bias_ptr, weight_ptr, bias_ptr, y_ptr, x_row_stride, n_cols, eps, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK)
+    col_ok = cols < n_cols
+    h = tl.load(x_ptr + row * x_row_stride + cols, mask=col_ok, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + cols, mask=col_ok, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + cols, mask=col_ok, other=0.0).to(tl.float32)
+
+    mean = tl.sum(h, axis=0) / n_cols
+    deviation = tl.where(col_ok, h - mean, 0.0)
+    variance = tl.sum(deviation * deviation, axis=0) / n_cols
+    rstd = 1.0 / tl.sqrt(variance + tl.cast(eps, tl.float32))
+    y = deviation * rstd * weight + bias
+
+    tl.store(y_ptr + row * n_cols + cols, y.to(y_ptr.dtype.element_ty), mask=col_ok)
+
+
+def rms_norm_relu(x, weight, eps=1e-6):
+    """max(rms_norm(x) * weight, 0); x: (rows, cols), any row stride."""
+    n_rows, n_cols = x.shape
+    y = torch.empty((n_rows, n_cols), dtype=x.dtype, device=x.device)
+    block = triton.next_power_of_2(n_cols)
+    rms_norm_relu_kernel[(n_rows,)](x, weight, y, x.stride(0), n_cols, eps, BLOCK=block)
+    return y
+
+
+def bias_layer_norm(x, pre_bias, weight, bias, eps=1e-5):
+    """layer_norm(x + pre_bias) * weight + bias; pre_bias, weight, bias: (cols,)."""
+    n_rows, n_cols = x.shape
+    y = torch.empty((n_rows, n_cols), dtype=x.dtype, device=x.device)
+    block = triton.next_power_of_2(n_cols)
+    bias_layer_norm_kernel[(n_rows,)](
+        x + pre_bias, pre_bias, weight, bias, y, n_cols, n_cols, eps, BLOCK=block
+    )
+    return y

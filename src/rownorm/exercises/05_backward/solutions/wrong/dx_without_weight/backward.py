@@ -1,0 +1,56 @@
+"""The gradients of RMSNorm."""
+
+import torch
+import triton
+import triton.language as tl
+
+PROGRAMS = 64
+COLUMNS = 128
+
+
+@triton.jit
+def rows_kernel(
+    dy_ptr, x_ptr, weight_ptr, rstd_ptr, dx_ptr, partial_ptr, n_rows, n_cols, BLOCK: tl.constexpr
+):
+    """dx of every PROGRAMS-th row, and the sum of dy * x_hat over them."""
+    cols = tl.arange(0, BLOCK)
+    col_ok = cols < n_cols
+    weight = tl.load(weight_ptr + cols, mask=col_ok, other=0.0).to(tl.float32)
+    sums = tl.zeros((BLOCK,), tl.float32)
+    for row in range(tl.program_id(0), n_rows, tl.num_programs(0)):
+        place = tl.cast(row, tl.int64) * n_cols + cols
+        x = tl.load(x_ptr + place, mask=col_ok, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + place, mask=col_ok, other=0.0).to(tl.float32)
+        rstd = tl.load(rstd_ptr + row)
+        x_hat = x * rstd
+        g = dy * weight
+        dx = rstd * (dy - x_hat * (tl.sum(dy * x_hat, axis=0) / n_cols))
+        tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=col_ok)
+        sums += dy * x_hat
+    tl.store(partial_ptr + tl.program_id(0) * n_cols + cols, sums, mask=col_ok)
+
+
+@triton.jit
+def columns_kernel(partial_ptr, dweight_ptr, n_partials, n_cols, BLOCK: tl.constexpr):
+    """The sum of the partial sums, in order."""
+    cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    col_ok = cols < n_cols
+    total = tl.zeros((BLOCK,), tl.float32)
+    for partial in range(0, n_partials):
+        total += tl.load(partial_ptr + partial * n_cols + cols, mask=col_ok, other=0.0)
+    tl.store(dweight_ptr + cols, total.to(dweight_ptr.dtype.element_ty), mask=col_ok)
+
+
+def rms_norm_backward(dy, x, weight, rstd):
+    """dy, x: (rows, cols), contiguous; weight: (cols,); rstd: (rows,), fp32. Returns (dx, dweight)."""
+    n_rows, n_cols = x.shape
+    n_programs = min(PROGRAMS, n_rows)
+    dx = torch.empty_like(x)
+    dweight = torch.empty_like(weight)
+    partial = torch.empty((n_programs, n_cols), dtype=torch.float32, device=x.device)
+    block = triton.next_power_of_2(n_cols)
+    rows_kernel[(n_programs,)](dy, x, weight, rstd, dx, partial, n_rows, n_cols, BLOCK=block)
+    columns_kernel[(triton.cdiv(n_cols, COLUMNS),)](
+        partial, dweight, n_programs, n_cols, BLOCK=COLUMNS
+    )
+    return dx, dweight

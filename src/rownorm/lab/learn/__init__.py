@@ -1,0 +1,1 @@
+"""``rownorm learn``: exercises that are graded by the lab's own oracle, cases and analysis."""

@@ -1,0 +1,83 @@
+"""The exercises that the package ships: ``rownorm/exercises/NN_name``. Importing it needs neither torch nor Triton.
+
+exercise.toml       title, minutes, version, and the parts with their points
+text.md             what to do
+hints.md            one section for each hint
+starter/            the learner's files, with parts to write
+solutions/right/    a solution with full points
+solutions/wrong/    solutions that must be rejected, each with reason.txt; files that are missing are the right ones
+"""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+FOLDER = Path(__file__).parents[2] / "exercises"
+ABOUT, TEXT, HINTS = "exercise.toml", "text.md", "hints.md"
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of an exercise. Its points are given if all of its steps pass."""
+
+    name: str
+    points: int
+    about: str
+    after: list[str] = []  # parts that must pass first, because this one uses them
+
+
+class Exercise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One exercise. checks: the module of ``learn/checks`` that grades it; processes: the modes that it needs."""
+
+    title: str
+    about: str
+    minutes: int
+    version: int  # of its files; a folder that an older version made can still be graded
+    checks: str
+    part: list[Part]
+    compiles: bool = False  # whether a step needs kernels compiled for a GPU that is not here
+    limit_s: int = 120  # of one grading process
+    needs: str = ""  # beside torch and Triton
+    folder: str = ""
+
+    @property
+    def number(self) -> int:
+        return int(self.folder.partition("_")[0])
+
+    @property
+    def points(self) -> int:
+        return sum(part.points for part in self.part)
+
+    @property
+    def path(self) -> Path:
+        return FOLDER / self.folder
+
+    def starter(self) -> dict[str, bytes]:
+        """The learner's files by name; the text is one of them."""
+        files = sorted((self.path / "starter").iterdir())
+        found = {file.name: file.read_bytes() for file in files if file.is_file()}
+        return {TEXT: (self.path / TEXT).read_bytes()} | found
+
+    def hints(self) -> list[str]:
+        """The sections of hints.md, without their headings' marks."""
+        sections = (self.path / HINTS).read_text(encoding="utf-8").split("\n## ")[1:]
+        return [section.strip() for section in sections]
+
+    def right(self) -> dict[str, bytes]:
+        """The files of the right solution by name."""
+        files = sorted((self.path / "solutions" / "right").iterdir())
+        return {file.name: file.read_bytes() for file in files if file.is_file()}
+
+
+@cache
+def exercises() -> dict[int, Exercise]:
+    """All exercises by number."""
+    found = {}
+    for file in sorted(FOLDER.glob(f"*/{ABOUT}")):
+        fields = tomllib.loads(file.read_text(encoding="utf-8")) | {"folder": file.parent.name}
+        one = msgspec.convert(fields, Exercise)
+        found[one.number] = one
+    return found

@@ -1,0 +1,1 @@
+"""What each exercise checks: one file for each, with a list ``TASKS``."""

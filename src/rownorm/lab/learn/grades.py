@@ -1,0 +1,65 @@
+"""What grading says: steps with a status, and the points of parts. Importing it needs neither torch nor Triton."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from .catalog import Exercise, Part
+
+Status = Literal["passed", "failed", "pending", "skipped"]
+
+
+class Step(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One check. habit: the name of the mistake that usually causes it, a key of ``habits.HABITS``."""
+
+    part: str
+    name: str
+    status: Status
+    message: str = ""
+    habit: str = ""
+
+
+class Failure(Exception):
+    """A step that failed: what was expected and what came; habit: see Step."""
+
+    def __init__(self, message: str, habit: str = "") -> None:
+        super().__init__(message)
+        self.habit = habit
+
+
+class Pending(Exception):
+    """A step that cannot be done here, with the reason; its points wait."""
+
+
+class Grade(msgspec.Struct, kw_only=True):
+    """The result of one check of an exercise."""
+
+    exercise: Exercise
+    steps: list[Step]
+
+    def status(self, part: Part) -> Status:
+        """Failed if a step failed, else pending if one waits, else passed."""
+        found = {step.status for step in self.steps if step.part == part.name}
+        for status in ("failed", "pending", "skipped"):
+            if status in found:
+                return status  # type: ignore[return-value]
+        return "passed" if found else "skipped"
+
+    def points(self, part: Part) -> int:
+        return part.points if self.status(part) == "passed" else 0
+
+    @property
+    def total(self) -> int:
+        """Points that were reached."""
+        return sum(self.points(part) for part in self.exercise.part)
+
+    @property
+    def pending(self) -> int:
+        """Points that wait for a GPU."""
+        return sum(part.points for part in self.exercise.part if self.status(part) == "pending")
+
+    @property
+    def failed(self) -> bool:
+        return any(step.status in ("failed", "skipped") for step in self.steps)

@@ -1,0 +1,92 @@
+"""The mistakes that usually cause a failure, each with a sentence that says how to mend it."""
+
+HABITS = {
+    # ---- addresses and masks ----
+    "mask-load": "A load without mask= reads past the end of the row, into whatever follows it. Give every tl.load "
+    "mask=cols < n_cols and other=0.0.",
+    "mask-store": "A store without mask= writes past the end of the row. Give tl.store mask=cols < n_cols.",
+    "mask-deviation": "Lanes past the end of the row load 0, so x - mean is -mean there, and its square is added to "
+    "the variance. Zero them again after the subtraction: tl.where(cols < n_cols, x - mean, 0.0).",
+    "not-written": "Elements were never stored. Compare the grid with the number of rows, and the loop over columns "
+    "(or the block) with the number of columns.",
+    "stride": "Row r begins at r * x.stride(0), not at r * n_cols: a slice of a wider tensor has rows that are "
+    "further apart. Pass the stride to the kernel, or call .contiguous() (which costs a copy).",
+    "int32": "A row offset above 2^31 elements wraps around in int32. Make the row number int64 before the product: "
+    "tl.program_id(0).to(tl.int64) * stride.",
+    "own-part": "Each part was divided by the root mean square of the part. All parts of a row need the sum of the "
+    "whole row.",
+    "one-block": "One block for the whole row needs more registers the wider the row is. Loop over the row in "
+    "blocks of fixed size, or divide it among programs.",
+    # ---- formulas ----
+    "no-eps": "eps is missing. It keeps a row of tiny values from being divided by almost zero.",
+    "eps-outside": "eps belongs inside the square root: rsqrt(mean + eps), not 1 / (sqrt(mean) + eps).",
+    "sum-not-mean": "The sum of squares was not divided by the number of columns.",
+    "divide-by-block": "The sum was divided by the block size. Divide by n_cols: lanes past the end are no elements.",
+    "no-weight": "The weight was not applied.",
+    "no-bias": "The bias was not added.",
+    "layer-norm": "RMSNorm does not subtract the mean. This is LayerNorm.",
+    "rms-norm": "LayerNorm subtracts the mean, in the variance and in the output. This is RMSNorm.",
+    "unbiased": "The variance of a norm divides by n, not by n - 1. torch.var divides by n - 1 unless told otherwise.",
+    "no-relu": "ReLU is missing: negative values must become 0.",
+    "relu-first": "ReLU was applied before the weight. It comes last: a negative weight turns signs around.",
+    "bias-after": "The first bias was added after the norm. It belongs to the row before its statistics are taken.",
+    "bias-not-in-mean": "The statistics are those of x. They must be taken of x + bias.",
+    # ---- numbers ----
+    "low-precision": "The row was squared or summed in fp16, which ends at 65504. Convert after the load: "
+    "tl.load(...).to(tl.float32).",
+    "cancellation": "mean(x^2) - mean(x)^2 subtracts two large, nearly equal numbers: with a mean of 10000 and a "
+    "spread of 1, fp32 has no digit of the variance left. Subtract the mean first, then square.",
+    "welford-weights": "Two blocks of different sizes were merged as if they were equal. The merged mean is "
+    "mean + delta * n_b / (n_a + n_b), and m2 grows by delta^2 * n_a * n_b / (n_a + n_b).",
+    "no-spread": "Without a spread there is nothing to lose: the exact variance is 0. Give the row values that differ.",
+    "small-mean": "The mean is not large enough against the spread. fp32 has 24 bits: ask when the digits of the "
+    "variance fall below the last digit of mean(x^2).",
+    "passes": "Count the loops that load x: each is a pass over the row.",
+    # ---- modules and gradients ----
+    "no-autograd": "Autograd sees no operation between the input and the kernel's output, so no gradient reaches the "
+    "weight: it would never train. Call the kernel inside a torch.autograd.Function.",
+    "no-x-gradient": "The gradient of x lacks the term that comes through the root mean square: every element of a row "
+    "changes the divisor of all others.",
+    "no-mean-gradient": "dx lacks the term through the mean of dy * weight * x_hat.",
+    "no-weight-in-dx": "g is dy * weight: the gradient passes through the weight on its way to x.",
+    "wasteful-partials": "One row of partial sums for each row of x is as large as x itself, in fp32. Let each program "
+    "go through several rows and store one row of sums.",
+    "no-rstd": "dweight is the sum of dy * x_hat, and x_hat = x * rstd.",
+    "weight-last-row": "dweight is a sum over all rows. A program that stores its own row's product overwrites the "
+    "others.",
+    "weight-overflow": "dweight was summed in the dtype of the rows. Sum it in fp32 and round once.",
+    "atomics": "Floating-point atomics add in the order in which programs finish, which differs between runs. Store "
+    "one partial sum for each program, and add them in a fixed order in a second kernel.",
+    "not-deterministic": "Two calls with the same inputs gave different bits.",
+    # ---- honesty ----
+    "torch-norm": "PyTorch computed it, not your kernel. Do the arithmetic in the kernel.",
+    "no-kernel": "No Triton kernel was launched.",
+    "reads-solution": "The solution is shown by rownorm learn solution, after you have passed or given up.",
+    "patches-timer": "Timers belong to the grader. Leave time, torch.cuda and triton.testing as they are.",
+    # ---- speed ----
+    "narrow": "Each thread loads fewer than 16 bytes at once. A block needs at least 8 16-bit elements for each "
+    "thread: BLOCK >= 8 * 32 * num_warps.",
+    "spills": "The kernel needs more registers than a thread has and spills to memory: use a smaller block or more "
+    "warps.",
+    "few-programs": "Few rows on one program each leave most multiprocessors idle. Divide each row among programs.",
+    "not-fused": "The intermediate result is stored and loaded again. One kernel must do all of it.",
+    "passes-of-memory": "Rows that fit one program should be read once, by one kernel. Only rows that are divided "
+    "among programs need a second one. Choose by the shape.",
+    # ---- answers ----
+    "no-answer": "There is no answer yet.",
+    "transactions": "Memory moves 32-byte sectors, and a warp's request touches as many as its 32 threads' bytes "
+    "cover; counting elements, or blocks of 32 elements, is not how the hardware counts.",
+    "other-operation": "A comparison is fair if both sides compute the same. LayerNorm does more than RMSNorm.",
+    "not-your-figures": "The answer must follow from your own measurements.",
+    "intensity": "Count the bytes of x and of y: both move. fp16 has 2 bytes an element.",
+    "wrong-choice": "Read the kernel again with this question in mind.",
+    "wrong-figure": "Compute it again from the figures that the text names.",
+    # ---- FlashInfer-Bench ----
+    "entry-point": "entry_point is file.py::function: a file among the sources and a function in it.",
+    "sources-missing": "A Solution carries its sources. A file that it imports must be one of them.",
+    "destination": "With destination_passing_style the outputs are the last arguments and are written in place; "
+    "without it the function returns them.",
+    "wrong-definition": "The Solution names another Definition than the exercise's.",
+    "batches": "The benchmark must cover every batch of the exercise.",
+    "eps-random": "eps must be a scalar of the workload. As a random input it is noise.",
+}

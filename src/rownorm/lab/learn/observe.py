@@ -1,0 +1,168 @@
+"""Watch a call of a learner's function: launches, operators of PyTorch, and memory that is not written or overrun.
+
+``torch.empty`` and its relatives return memory that is NaN, with NaN before and after it. So an element that a kernel
+does not store is noticed, and so is a store outside of the tensor.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime import interpreter, jit
+
+# A NaN that no computation gives, as an integer: memory that was never written has it.
+POISON = {
+    torch.float16: (torch.int16, 0x7E5A),
+    torch.bfloat16: (torch.int16, 0x7FDA),
+    torch.float32: (torch.int32, 0x7FC5A5A5),
+    torch.float64: (torch.int64, 0x7FF85A5A5A5A5A5A),
+}
+GUARD = 1024  # elements before and after an allocation
+ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+# What a function around a kernel may ask of PyTorch: memory, views, copies. All arithmetic is the kernel's.
+HARMLESS = ALLOCATIONS | {
+    *(
+        "zeros",
+        "zeros_like",
+        "new_zeros",
+        "ones",
+        "ones_like",
+        "full",
+        "full_like",
+        "zero_",
+        "fill_",
+    ),
+    *(
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "as_strided",
+        "slice",
+        "select",
+        "expand",
+        "alias",
+        "detach",
+    ),
+    *("transpose", "permute", "t", "unsqueeze", "squeeze", "clone", "copy_", "_to_copy", "flatten"),
+    *(
+        "lift_fresh",
+        "_reshape_alias",
+        "resize_",
+        "set_",
+        "is_pinned",
+        "_local_scalar_dense",
+        "split",
+    ),
+}
+
+
+def unwritten(memory: Tensor) -> int:
+    """How many elements were never written."""
+    integers, poison = POISON[memory.dtype]
+    return int((memory.detach().contiguous().view(integers) == poison).sum())
+
+
+class Launch(NamedTuple):
+    """One kernel launch: the kernel, its grid, and its arguments by name; options such as num_warps too."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    arguments: dict[str, Any]
+    options: dict[str, Any]
+
+
+class Seen(NamedTuple):
+    """What happened during a call."""
+
+    launches: list[Launch]
+    operators: list[str]  # of PyTorch, without the harmless ones
+    allocations: list[tuple[Tensor, int]]  # (memory with its guards, elements between them)
+
+    def overrun(self) -> bool:
+        """Whether something was stored before or after an allocated tensor."""
+        return any(
+            unwritten(memory[edge]) < memory[edge].numel()
+            for memory, size in self.allocations
+            for edge in (slice(0, GUARD), slice(GUARD + size, None))
+        )
+
+
+class _Watch(TorchDispatchMode):
+    def __init__(self, seen: Seen) -> None:
+        super().__init__()
+        self.seen = seen
+        self.launching = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func._schema.name.removeprefix("aten::")
+        if self.launching:
+            return result
+        if name in ALLOCATIONS and isinstance(result, Tensor) and result.dtype in POISON:
+            return self._guarded(result)
+        if name not in HARMLESS:
+            self.seen.operators.append(name)
+        return result
+
+    def _guarded(self, model: Tensor) -> Tensor:
+        size = model.untyped_storage().nbytes() // model.element_size()
+        integers, poison = POISON[model.dtype]
+        memory = torch.full((size + 2 * GUARD,), poison, dtype=integers, device=model.device)
+        memory = memory.view(model.dtype)
+        self.seen.allocations.append((memory, size))
+        return memory.as_strided(model.shape, model.stride(), GUARD)
+
+
+@contextmanager
+def observed(launch: bool = True) -> Iterator[Seen]:
+    """Watch everything in the block. Without ``launch``, kernels are recorded and not started."""
+    seen = Seen([], [], [])
+    watch = _Watch(seen)
+    interpret, compiled = interpreter.GridExecutor.__call__, jit.JITFunction.run
+
+    def interpreted_launch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        named = dict(zip(self.arg_names, args, strict=False)) | kwargs
+        _note(seen, self.fn, self.arg_names, self.grid, named)
+        watch.launching = True
+        try:
+            return interpret(self, *args, **kwargs) if launch else None
+        finally:
+            watch.launching = False
+
+    def compiled_launch(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        named = dict(zip(self.arg_names, args, strict=False)) | kwargs
+        _note(seen, self, self.arg_names, grid, named)
+        watch.launching = True
+        try:
+            return compiled(self, *args, grid=grid, warmup=warmup, **kwargs) if launch else None
+        finally:
+            watch.launching = False
+
+    interpreter.GridExecutor.__call__, jit.JITFunction.run = interpreted_launch, compiled_launch
+    try:
+        with watch:
+            yield seen
+    finally:
+        interpreter.GridExecutor.__call__, jit.JITFunction.run = interpret, compiled
+
+
+def _note(seen: Seen, kernel: Any, names: list[str], grid: Any, given: dict[str, Any]) -> None:
+    function = getattr(kernel, "fn", kernel)
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.default is not inspect.Parameter.empty
+    }
+    arguments = {name: value for name, value in (defaults | given).items() if name in names}
+    options = {name: value for name, value in given.items() if name not in names}
+    shape = grid(arguments) if callable(grid) else grid
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    seen.launches.append(Launch(kernel, shape, arguments, options))

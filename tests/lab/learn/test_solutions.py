@@ -1,0 +1,116 @@
+"""The grader gives every right solution full points and rejects every wrong one for its own reason."""
+
+import importlib.util
+
+import pytest
+
+from rownorm.lab.learn.catalog import exercises
+from rownorm.lab.learn.grade import grade, one_step, tasks_of
+from rownorm.lab.learn.habits import HABITS
+from rownorm.lab.learn.learner import Learner
+from support.learning import compiled_grades, put, reason, wrong_solutions
+
+SLOW = {(5, "one_partial_for_each_row")}
+NEEDS_FIB = {6}
+
+
+def skip_without_packages(number):
+    if number in NEEDS_FIB and importlib.util.find_spec("flashinfer_bench") is None:
+        pytest.skip("flashinfer-bench is not installed")
+
+
+def interpreted(number):
+    return [task for task in tasks_of(number) if "interpret" in task.modes]
+
+
+def failures(steps):
+    return [(step.part, step.habit) for step in steps if step.status == "failed"]
+
+
+@pytest.mark.parametrize("number", exercises())
+def test_right_solutions_have_full_points(number, tmp_path):
+    skip_without_packages(number)
+    learner = Learner(put(tmp_path, number), number, "cpu", 11)
+    steps = [step for step in grade(learner, "interpret") if step.message != "running"]
+    assert steps
+    assert not failures(steps), [step.message for step in steps]
+    assert all(step.status in ("passed", "pending") for step in steps)
+
+
+@pytest.mark.parametrize(("number", "name"), wrong_solutions())
+def test_wrong_solutions_fail_in_their_part(number, name, tmp_path):
+    """The steps of that part only; those that need a compiler are in the exhaustive test."""
+    skip_without_packages(number)
+    part, habit = reason(number, name)
+    learner = Learner(put(tmp_path, number, name), number, "cpu", 11)
+    steps = []
+    for task in interpreted(number):
+        if task.part == part:
+            steps.append(one_step(learner, task))
+            if steps[-1].status == "failed":
+                break
+    if not failures(steps):
+        compiled = [
+            task for task in tasks_of(number) if task.part == part and "compile" in task.modes
+        ]
+        assert compiled, "nothing rejects it"
+        return
+    assert failures(steps) == [(part, habit)], steps[-1].message
+    assert steps[-1].message
+
+
+@pytest.mark.parametrize("number", exercises())
+def test_starters_are_not_solutions(number, tmp_path):
+    skip_without_packages(number)
+    for name, content in exercises()[number].starter().items():
+        (tmp_path / name).write_bytes(content)
+    learner = Learner(tmp_path, number, "cpu", 11)
+    for part in exercises()[number].part:
+        first = next((one for one in interpreted(number) if one.part == part.name), None)
+        if first is not None and first.modes != ("gpu",):
+            assert one_step(learner, first).status == "failed", part.name
+
+
+def test_exercises_are_complete():
+    for number, one in exercises().items():
+        assert sum(part.points for part in one.part) == 100
+        assert {task.part for task in tasks_of(number)} == {part.name for part in one.part}
+        assert len(one.hints()) >= 3
+        wrong = [name for which, name in wrong_solutions() if which == number]
+        assert len(wrong) >= 3
+        assert set(one.starter()) - {"text.md"} <= set(one.right()) | {"text.md"}
+        for name in wrong:
+            part, habit = reason(number, name)
+            assert habit in HABITS
+            assert part in {each.name for each in one.part}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", [one.number for one in exercises().values() if one.compiles])
+def test_compiled_steps(number, tmp_path):
+    """Right solutions pass; a wrong one that only the compiler shows is rejected for its reason, and no other is."""
+    skip_without_packages(number)
+    names = ["", *(name for which, name in wrong_solutions() if which == number)]
+    folders = {name: put(tmp_path / (name or "right"), number, name) for name in names}
+    grades = compiled_grades([(number, str(folder)) for folder in folders.values()])
+    for name, folder in folders.items():
+        steps = grades[number, str(folder)]
+        failed = [(part, habit) for part, _, status, habit, _ in steps if status == "failed"]
+        if not name:
+            assert not failed, steps
+            continue
+        learner = Learner(folder, number, "cpu", 11)
+        part, habit = reason(number, name)
+        shown = failures(
+            one_step(learner, task) for task in interpreted(number) if task.part == part
+        )
+        assert (part, habit) in (shown or failed), (name, steps)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("number", "name"), wrong_solutions())
+def test_wrong_solutions_fail_nowhere_else(number, name, tmp_path):
+    skip_without_packages(number)
+    learner = Learner(put(tmp_path, number, name), number, "cpu", 13)
+    found = failures(grade(learner, "interpret"))
+    assert found in ([reason(number, name)], [])

@@ -1,0 +1,65 @@
+"""Folders with the solutions of the exercises, and their grades."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from rownorm.lab.learn.catalog import exercises
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from rownorm.lab.learn.grade import grade
+from rownorm.lab.learn.learner import Learner
+for number, folder in json.loads(sys.argv[1]):
+    steps = [one for one in grade(Learner(Path(folder), number, "cpu", 7), "compile") if one.message != "running"]
+    print(json.dumps([[one.part, one.name, one.status, one.habit, one.message] for one in steps]))
+"""
+
+
+def wrong_solutions():
+    """(exercise, name) of every solution that must be rejected."""
+    return [
+        (one.number, folder.name)
+        for one in exercises().values()
+        for folder in sorted((one.path / "solutions" / "wrong").iterdir())
+        if folder.is_dir() and folder.name != "__pycache__"
+    ]
+
+
+def reason(number, name):
+    """(part, habit) for which a solution must be rejected."""
+    path = exercises()[number].path / "solutions" / "wrong" / name / "reason.txt"
+    part, habit = path.read_text().split()
+    return part, habit
+
+
+def put(folder, number, wrong=""):
+    """Write the right solution, or a wrong one, into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    one = exercises()[number]
+    for name, content in one.right().items():
+        (folder / name).write_bytes(content)
+    for file in (one.path / "solutions" / "wrong" / wrong).iterdir() if wrong else ():
+        if file.is_file() and file.name != "reason.txt":
+            (folder / file.name).write_bytes(file.read_bytes())
+    return folder
+
+
+def compiled_grades(folders):
+    """The steps of the mode ``compile``, by (number, folder), in one process without the interpreter."""
+    wanted = json.dumps([(number, str(folder)) for number, folder in folders])
+    source = str(Path(__file__).parents[2] / "src")
+    paths = os.pathsep.join([source, *filter(None, sys.path)])
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT, wanted],
+        env=os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("[[")]
+    return dict(zip(map(tuple, folders), lines, strict=True))
