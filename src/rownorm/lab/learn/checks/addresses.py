@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ...analyze.compile import Kernel
 from ..compiled import Compiled, row_start_in_bytes
 from ..grades import Failure
 
@@ -41,10 +44,8 @@ def passes_over_rows(compiled: Compiled, expected: float, what: str) -> None:
         raise Failure(f"{what} loads each row {found:.2g} times, expected {expected:g}", "passes")
 
 
-def no_spills(compiled: Compiled) -> None:
+def no_spills(kernels: Sequence[Kernel]) -> None:
     """No registers in memory."""
-    for one in compiled.analyses:
-        if one.spilled_bytes:
-            raise Failure(
-                f"{one.kernel} spills {one.spilled_bytes} bytes for each thread", "spills"
-            )
+    for one in kernels:
+        if spilled := one.resources.spills:
+            raise Failure(f"{one.name} spills {spilled} bytes for each thread", "spills")

@@ -62,7 +62,7 @@ def kernel(learner: Learner) -> None:
 def machine_code(learner: Learner) -> None:
     """One pass, 16 bytes for each thread, no spills."""
     found = compile_call(_call(learner), _case(512))
-    no_spills(found)
+    no_spills(found.kernels)
     passes_over_rows(found, 1, "the kernel")
     for one in found.analyses:
         for access in one.tensors:
