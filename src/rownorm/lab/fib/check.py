@@ -86,7 +86,7 @@ def _check_one(
         with torch.no_grad():
             reference = BuilderRegistry.get_instance().build_reference(definition)
             expected = normalize_result(definition, reference(*inputs), device)
-            got = _outputs(definition, runnable, inputs, device)
+            got = _outputs(definition, solution, runnable, inputs, device)
     except Exception as error:
         return Checked(solution, rows, "failed", first_reason(error))
     if form := _wrong_form(got, expected):
@@ -113,9 +113,12 @@ def _has_files(workload: Workload) -> bool:
     return any(one.type == "safetensors" for one in workload.inputs.values())
 
 
-def _outputs(definition: Definition, runnable: Any, inputs: list[Any], device: str) -> list[Tensor]:
+def _outputs(
+    definition: Definition, solution: Solution, runnable: Any, inputs: list[Any], device: str
+) -> list[Tensor]:
     """What the Solution computes; memory that it does not write is NaN."""
-    if not runnable.metadata.destination_passing_style:
+    # Not that of ``runnable``: the registry knows a Solution by its sources, and may return one that it built before.
+    if not solution.spec.destination_passing_style:
         return list(normalize_result(definition, runnable(*inputs), device))
     outputs = [t.fill_(torch.nan) for t in allocate_outputs(definition, inputs, device)]
     runnable(*inputs, *outputs)
