@@ -42,10 +42,28 @@ def put(folder, number, wrong=""):
     one = exercises()[number]
     for name, content in one.right().items():
         (folder / name).write_bytes(content)
-    for file in (one.path / "solutions" / "wrong" / wrong).iterdir() if wrong else ():
-        if file.is_file() and file.name != "reason.txt":
-            (folder / file.name).write_bytes(file.read_bytes())
+    for file in (one.path / "solutions" / "wrong" / wrong).glob("*.diff") if wrong else ():
+        target = folder / file.stem
+        target.write_text(changed(target.read_text(), file.read_text()))
     return folder
+
+
+def changed(text, diff):
+    """``text`` with the changes of a unified diff without context. The lines that it removes must be there."""
+    lines, hunks = text.splitlines(), []
+    for line in diff.splitlines():
+        if line.startswith("@@"):
+            start, _, count = line.split()[1].removeprefix("-").partition(",")
+            # A hunk that only adds names the line that it comes after.
+            hunks.append((int(start) - (count != "0"), [], []))
+        else:
+            _, removed, added = hunks[-1]
+            (removed if line.startswith("-") else added).append(line[1:])
+    for start, removed, added in reversed(hunks):
+        end = start + len(removed)
+        assert lines[start:end] == removed, f"the right solution has changed: {lines[start:end]}"
+        lines[start:end] = added
+    return "\n".join(lines) + "\n"
 
 
 def compiled_grades(folders):

@@ -5,7 +5,7 @@ text.md             what to do
 hints.md            one section for each hint
 starter/            the learner's files, with parts to write
 solutions/right/    a solution with full points
-solutions/wrong/    solutions that must be rejected, each with reason.txt; files that are missing are the right ones
+solutions/wrong/    solutions that must be rejected: what each changes of the right one (FILE.diff), and reason.txt
 """
 
 from __future__ import annotations

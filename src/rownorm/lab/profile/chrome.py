@@ -70,7 +70,7 @@ def parse(file: Path) -> list[Event]:
 
 
 def after_restart(timed: Sequence[Event]) -> list[Event]:
-    """The events after the last mark that a session made: those of the host, and the kernels that they launched."""
+    """The events after the last mark in the trace: those of the host, and the kernels that they launched."""
     marks = [event["ts"] for event in timed if event["name"] == RESTART]
     if not marks:
         return list(timed)
