@@ -25,7 +25,7 @@ from rownorm.lab.analyze.records import Analysis, KernelAnalysis, Measured
 from rownorm.lab.cases.case import Case
 from rownorm.lab.cli.tables import markdown
 from rownorm.lab.results.files import write_whole
-from rownorm.lab.results.ncu_csv import KernelRecord, parse
+from rownorm.lab.results.ncu_csv import COUNTING, KernelRecord, parse
 from rownorm.lab.texts import duration, percent
 
 ELEMENTS = (
@@ -155,18 +155,8 @@ def _call_once(planned: Planned) -> None:
 
 
 def _count(file: Path, ncu: str, n_cases: int) -> None:
-    command = [
-        ncu,
-        "--csv",
-        "--page",
-        "raw",
-        "--print-units",
-        "base",
-        "--profile-from-start",
-        "off",
-    ]
+    command = [ncu, *COUNTING, "--metrics", ",".join(METRICS)]
     command += ["--kernel-name-base", "function", "-k", "regex:^(forward|backward|column)_"]
-    command += ["--cache-control", "all", "--clock-control", "none", "--metrics", ",".join(METRICS)]
     command += [sys.executable, __file__, "work", str(n_cases)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     write_whole(file, ran.stdout)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..results.profiles import ToolResult
-from .process import failure, run_work
+from .process import failure, read_json, run_work
 from .request import Request
 
 FILES = {
@@ -48,13 +47,7 @@ def collect(request: Request, folder: Path) -> ToolResult:
 
 def parse(file: Path) -> list[Event]:
     """The events of a trace that have a duration. ValueError, with the reason, if it is no trace or is cut off."""
-    text = file.read_text(errors="replace")
-    try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"it is cut off, or no JSON: {error.msg} at character {error.pos} of {len(text)}"
-        ) from None
+    document = read_json(file)
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
         raise ValueError("it is no Chrome trace: it has no list called traceEvents")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ..results.ncu_csv import DENIED, REMEDY, REQUESTS, SECTORS, TIME
+from ..results.ncu_csv import COUNTING, DENIED, REMEDY, REQUESTS, SECTORS, TIME
 from ..results.profiles import ToolResult
 from .process import failure, run, work_command
 from .request import Request
@@ -64,9 +64,8 @@ def find_program() -> str | None:
 
 def options(file: Path, only_norms: bool) -> list[str]:
     """The options of ncu: counters of kernels that are launched between ``profiler.start`` and ``stop``."""
-    found = ["--csv", "--page", "raw", "--print-units", "base", "--log-file", str(file)]
-    found += ["--profile-from-start", "off", "--kernel-name-base", "function"]
-    found += ["--cache-control", "all", "--clock-control", "none", "--metrics", ",".join(METRICS)]
+    found = [*COUNTING, "--metrics", ",".join(METRICS)]
+    found += ["--log-file", str(file), "--kernel-name-base", "function"]
     if only_norms:
         found += ["--kernel-name", f"regex:{NORMS}", "--launch-count", str(MOST_LAUNCHES)]
     return found

@@ -1,12 +1,13 @@
-"""Running the work in a process of its own, alone or under a program that profiles it. Its output goes to a log."""
+"""Running the work in a process of its own, alone or under a program that profiles it, and reading what it wrote."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 GRACE_S = 30.0
 
@@ -51,3 +52,14 @@ def failure(ran: Ran) -> str:
     if ran.status < 0:
         ended = f"its process was ended by signal {-ran.status}"
     return f"{lines[-1].strip()[:300] if lines else ended}; see {ran.log.name}"
+
+
+def read_json(file: Path) -> Any:
+    """What a tool wrote. ValueError, with the reason, if it is cut off or no JSON."""
+    text = file.read_text(errors="replace")
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"it is cut off, or no JSON: {error.msg} at character {error.pos} of {len(text)}"
+        ) from None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..results.profiles import ToolResult
-from .process import failure, run_work
+from .process import failure, read_json, run_work
 from .request import Request
 
 FILES = {one: f"proton-{one}.hatchet" for one in ("rownorm", "torch", "script")}
@@ -42,13 +41,7 @@ def collect(request: Request, folder: Path) -> ToolResult:
 
 def parse(file: Path) -> list[ProtonKernel]:
     """The kernels, those with the most time first. ValueError, with the reason, if the file is not Proton's."""
-    text = file.read_text(errors="replace")
-    try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"it is cut off, or no JSON: {error.msg} at character {error.pos} of {len(text)}"
-        ) from None
+    document = read_json(file)
     if not (isinstance(document, list) and document and _is_node(document[0])):
         raise ValueError("it is no hatchet file of Proton: it does not begin with a tree")
     totals: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from ..cases.case import Case
-from ..results.ncu_csv import parse
+from ..results.ncu_csv import COUNTING, parse
 
 METRICS = ("dram__bytes_read.sum", "dram__bytes_write.sum")
 LIMIT_S = 120
@@ -34,17 +34,7 @@ def memory_bytes(ways: Sequence[str], case: Case) -> tuple[list[float | None], s
 
 def _counted(ncu: str, way: str, case: Case) -> float:
     """The sum over all kernels of one call. PermissionError if the driver denies the counters."""
-    command = [
-        ncu,
-        "--csv",
-        "--page",
-        "raw",
-        "--print-units",
-        "base",
-        "--profile-from-start",
-        "off",
-    ]
-    command += ["--cache-control", "all", "--clock-control", "none", "--metrics", ",".join(METRICS)]
+    command = [ncu, *COUNTING, "--metrics", ",".join(METRICS)]
     command += [sys.executable, "-m", __name__]
     command += [way, case.operation, str(case.rows), str(case.cols), case.dtype]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
