@@ -266,7 +266,10 @@ def _native_kernel(call: Call, roles: Sequence[str], compiled: Any) -> native.Ke
 
 
 def compile_for(call: Call, dtypes: Mapping[str, torch.dtype | None], target: GPUTarget) -> Any:
-    """Compile ``call`` for a GPU that need not be present. dtypes: of the tensors, by role; the others are None."""
+    """Compile ``call`` for a GPU that need not be present. dtypes: of the tensors, by role; the others are None.
+
+    A later launch with such tensors finds the kernel in Triton's cache: its key depends on all that is passed here.
+    """
     signature: dict[str, str] = {}
     constants: dict[tuple[int, ...], Any] = {}
     attributes: dict[tuple[int, ...], Any] = {}
@@ -280,6 +283,12 @@ def compile_for(call: Call, dtypes: Mapping[str, torch.dtype | None], target: GP
         else:
             signature[name] = "constexpr"
             constants[position,] = call.constants.get(name)
+            if VERSION > (3, 6):
+                attributes[position,] = []
+    if (
+        VERSION > (3, 6) and call.cluster_size > 1
+    ):  # the hook of ``copies_through_l1`` counts as an argument
+        attributes[len(call.kernel.arg_names),] = []
     source = ASTSource(call.kernel, signature, constants, attributes)
     with copies_through_l1(call.cluster_size > 1):
         return triton.compile(source, target=target, options=call.options)

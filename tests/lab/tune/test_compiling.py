@@ -20,10 +20,10 @@ from rownorm.launch.resources import TARGETS
 if __name__ == "__main__":
     study = Study("forward", False, torch.bfloat16, 16)
     several = list(candidates(study, TARGETS["sm_90"].device))
-    with Ahead(1, "sm_90", on_gpu=False) as ahead:
+    with Ahead(1, "sm_90") as ahead:
         ahead.begin(study, several)
         found = list(ahead(study, several))
-    with Ahead(0, "sm_90", on_gpu=False) as here:
+    with Ahead(0, "sm_90") as here:
         same = list(here(study, several))
     print(json.dumps([len(several), found == same, [one.registers for one in found]]))
 """
@@ -39,7 +39,7 @@ def test_processes_find_the_same_in_the_same_order(triton_cache, tmp_path):
 
 
 def test_an_unknown_architecture_leaves_nothing_out():
-    with Ahead(0, None, on_gpu=False) as ahead:
+    with Ahead(0, None) as ahead:
         assert list(ahead(STUDY, [{}, {}])) == [None, None]
 
 
@@ -48,7 +48,7 @@ def test_a_crashed_process_leaves_nothing_out(capsys):
         def result(self):
             raise compiling.BrokenProcessPool
 
-    with Ahead(0, None, on_gpu=False) as ahead:
+    with Ahead(0, None) as ahead:
         ahead._begun[STUDY] = [Crashed()]
         assert ahead(STUDY, [{}, {}]) == [None, None]
     assert "crashed" in capsys.readouterr().err

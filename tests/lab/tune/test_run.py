@@ -32,7 +32,7 @@ def tune(clock, tmp_path):
     folder = tmp_path / "tuned"
 
     def run(request=REQUESTED, **options):
-        return run_tune(folder, request, H200, Ahead(0, None, False), clock.of, **options)
+        return run_tune(folder, request, H200, Ahead(0, None), clock.of, **options)
 
     run.folder, run.clock = folder, clock
     return run

@@ -258,7 +258,7 @@ def _run(
         folder,
         request,
         device_of(0),
-        Ahead(workers, known, on_gpu=True),
+        Ahead(workers, known),
         lambda study: StudyTimer(study, machine),
         limit_s,
     )

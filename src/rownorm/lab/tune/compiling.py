@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 import click
+import torch
 
 from ..analyze.compile import target_of
 from .candidates import Settings, forced
@@ -24,12 +25,12 @@ ROWS = 64  # of the call that compiles; nothing compiled depends on their number
 class Ahead:
     """A pool of processes. ``begin`` studies in the order in which they will be asked for.
 
-    target: the name of the architecture whose limits are known, or None: then nothing is left out. on_gpu: also call
-    every candidate that is not left out once, so that the measurement finds it in Triton's cache.
+    target: the name of the architecture whose limits are known, or None: then nothing is left out. The measurement
+    finds what is compiled here in Triton's cache.
     """
 
-    def __init__(self, workers: int, target: str | None, on_gpu: bool) -> None:
-        self.target, self.on_gpu = target, on_gpu
+    def __init__(self, workers: int, target: str | None) -> None:
+        self.target = target
         self._pool = None
         if workers:
             spawn = multiprocessing.get_context("spawn")
@@ -40,14 +41,14 @@ class Ahead:
         """Start to compile the candidates of a study."""
         if self._pool is not None:
             self._begun[study] = [
-                self._pool.submit(_compile_share, study, share, self.target, self.on_gpu)
+                self._pool.submit(_compile_share, study, share, self.target)
                 for share in _shares(several)
             ]
 
     def __call__(self, study: Study, several: Sequence[Settings]) -> Iterable[Compiled | None]:
         """What their compiled code says, in order; waits until they are compiled."""
         if study not in self._begun:
-            return _compile_share(study, several, self.target, self.on_gpu)
+            return _compile_share(study, several, self.target)
         try:
             return [one for share in self._begun.pop(study) for one in share.result()]
         except (
@@ -82,19 +83,18 @@ def _ignore_ctrl_c() -> None:
 
 
 def _compile_share(
-    study: Study, several: Sequence[Settings], target: str | None, on_gpu: bool
+    study: Study, several: Sequence[Settings], target: str | None
 ) -> list[Compiled | None]:
-    found: list[Compiled | None] = []
-    for settings in several:
-        one = None if target is None else compiled(study, settings, target_of(target))
-        found.append(one)
-        if on_gpu and (one is None or not one.cause):
+    if target is not None:
+        return [compiled(study, settings, target_of(target)) for settings in several]
+    if torch.cuda.is_available():
+        for settings in several:
             _call_once(study, settings)
-    return found
+    return [None] * len(several)
 
 
 def _call_once(study: Study, settings: Settings) -> None:
-    """Compile as a call does. A failure is left to the check, which reports it."""
+    """Compile for an architecture that is no known target. A failure is left to the check, which reports it."""
     from ..cases import data
 
     case = study.case(ROWS)
