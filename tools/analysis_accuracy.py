@@ -39,7 +39,7 @@ METRICS = [
     "dram__bytes_write.sum",
     "launch__registers_per_thread",
     "sm__maximum_warps_per_active_cycle_pct",
-    *(f"{SECTORS}{kind}.sum" for kind in ("ld", "ldgsts", "st")),
+    *(f"{SECTORS}{kind}.sum" for kind in ("ld", "st")),
 ]
 LATE = 0.15  # a predicted time may be off by this much
 READS = 0.05
@@ -119,7 +119,7 @@ def run(folder: Path, docs: Path | None, workers: int, ncu: str, few: int) -> No
 
 
 def _time_all(folder: Path, n_cases: int) -> list[int]:
-    """Time the cases that the folder lacks in one process, after a failure the rest in a new one. Returns the failed."""
+    """Time the cases that the folder lacks in one process, after a failure the rest in a new one. Those that failed."""
     failed: list[int] = []
     while todo := [
         n for n in range(n_cases) if n not in failed and not _time_file(folder, n).exists()
@@ -254,8 +254,7 @@ def _line(one: Compared) -> list[str]:
     analysis, kernel, counted = one
     found = counted.metrics.get
     polls = any(tensor.kind == "poll" for tensor in kernel.tensors)
-    loads = _sectors(kernel, "load", "poll"), found(f"{SECTORS}ld.sum", 0.0)
-    copies = _sectors(kernel, "copy"), found(f"{SECTORS}ldgsts.sum", 0.0)
+    loads = _sectors(kernel, "load", "copy", "poll"), found(f"{SECTORS}ld.sum", 0.0)
     stores = _sectors(kernel, "store"), found(f"{SECTORS}st.sum", 0.0)
     read, written = found("dram__bytes_read.sum", 0.0), found("dram__bytes_write.sum", 0.0)
     occupancy = found("sm__maximum_warps_per_active_cycle_pct", 0.0)
@@ -266,9 +265,8 @@ def _line(one: Compared) -> list[str]:
         _pair(kernel.memory_read / 1e6, read / 1e6),
         _pair(kernel.memory_written / 1e6, written / 1e6),
         _pair(*loads) + (" polls" if polls else ""),
-        _pair(*copies),
         _pair(*stores),
-        f"{kernel.registers_allocated} / {found('launch__registers_per_thread', 0.0):.0f}",
+        f"{kernel.registers} / {found('launch__registers_per_thread', 0.0):.0f}",
         f"{100 * kernel.occupancy:.1f} / {occupancy:.1f}",
     ]
 
@@ -323,7 +321,7 @@ def _show(folder: Path, docs: Path | None) -> None:
     first = analyses[0]
     assert first.measured is not None
     head = ["case", "regime", "kernel", "MB read", "MB written", "sectors loaded"]
-    head += ["sectors copied", "sectors stored", "registers", "occupancy, %"]
+    head += ["sectors stored", "registers", "occupancy, %"]
     times = ["case", "regime", "ceiling, GB/s", "predicted", "measured", "off by", "bound by"]
     text = "\n\n".join(
         [

@@ -27,7 +27,7 @@ def written(folder, tool, kernel="forward_resident", read=1_000_000):
     analysis = msgspec.structs.replace(made_up(), measured=seconds)
     (folder / tool.ANALYSES).write_bytes(msgspec.json.encode([analysis]))
     names = ["ID", "Process ID", "Kernel Name", *tool.METRICS]
-    values = ["0", "1", kernel, str(read), "1000000", "40", "75", "64", "0", "0"]
+    values = ["0", "1", kernel, str(read), "1000000", "40", "75", "64", "0"]
     lines = [names, [""] * len(names), values]
     text = "\n".join(",".join(f'"{cell}"' for cell in line) for line in lines)
     (folder / tool.COUNTERS).write_text(f"==PROF== Profiling\n{text}\n")

@@ -42,6 +42,22 @@ def test_a_masked_load_in_inline_ptx():
     assert traced(body, [1000, 3]) == [("load", 2, [1008, 1010, 1012])]
 
 
+def test_repeated_loads_are_merged_until_a_store():
+    body = f"""
+  {TID}
+  %ok = icmp slt i32 %t, %1
+  %wide = zext nneg i32 %t to i64
+  %a = getelementptr bfloat, ptr addrspace(1) %0, i64 %wide
+  %v = tail call i16 {LOAD}(ptr addrspace(1) %a, i16 0, i1 %ok) #1
+  %w = tail call i16 {LOAD}(ptr addrspace(1) %a, i16 0, i1 true) #1
+  tail call void {STORE}(i32 0, ptr addrspace(1) %a, i1 %ok) #1
+  %x = tail call i16 {LOAD}(ptr addrspace(1) %a, i16 0, i1 %ok) #1
+  ret void"""
+    first = ("load", 2, [1008, 1010])
+    rest = ("load", 2, [1012, 1014])  # the threads that have not loaded yet
+    assert traced(body, [1000, 2]) == [first, rest, ("store", 4, [1000, 1002]), first]
+
+
 def test_a_loop_with_a_trip_count_of_each_program():
     body = f"""
   {PROGRAM}
@@ -213,3 +229,12 @@ def test_a_trace_that_misses_rows_is_an_error():
     traffic._check([flow, flow._replace(kind="copy")], kernel)
     with pytest.raises(Unresolved, match="0 passes over y"):
         traffic._check([flow, flow], SimpleNamespace(name="k", tensors={"x": 1024, "y": 1024}))
+
+
+def test_sectors_of_a_copy_are_counted_for_eight_lanes():
+    addresses = 16 + 16 * np.arange(32).reshape(1, 1, 32)  # begins in the middle of a sector
+    active = np.ones_like(addresses, dtype=bool)
+    whole = counted(addresses, active, 16, 32)
+    split = counted(addresses, active, 16, 32, traffic.COPY_LANES)
+    assert whole[:, 0].tolist() == [1, 17, 512]
+    assert split[:, 0].tolist() == [1, 20, 512]

@@ -76,6 +76,9 @@ class _Threads:
         self.active: np.ndarray[Any, Any] | None = None  # of the current block; None: all threads
         self.current = 0  # the block that runs
         self.visit = 0  # blocks that have run
+        self.loaded: dict[
+            tuple[str, str, int, int], Value
+        ] = {}  # threads that have loaded, by address
 
     def run(self) -> None:
         """Until every thread has returned. The earliest block goes first, so that threads meet again after a branch."""
@@ -85,6 +88,7 @@ class _Threads:
                 return
             mask = self.at == self.current
             self.active = None if mask.all() else mask
+            self.loaded.clear()
             self.phis(mask)
             for run in self.decoded[self.current]:
                 if run is not None:
@@ -138,7 +142,23 @@ class _Threads:
         address = access.address(operands)
         if condition is None or address is None:
             raise Unresolved(f"a {access.kind} of {access.width} bytes has no known address")
-        self.on_access(self.visit, access, address, self.mask(condition))
+        mask = self.mask(condition)
+        if access.kind == "load":
+            mask = self.not_loaded(access, mask)
+        elif access.kind != "copy":
+            self.loaded.clear()
+        self.on_access(self.visit, access, address, mask)
+
+    def not_loaded(self, access: Access, mask: Value) -> Value:
+        """The threads that have not loaded from this address before in this block.
+
+        Triton repeats a load for every element of a thread that has the same address; the assembler merges them.
+        """
+        index = "" if access.offset_at is None else access.operands[access.offset_at]
+        key = (access.operands[access.address_at], index, access.offset, access.width)
+        before = self.loaded.get(key, 0)
+        self.loaded[key] = np.asarray(before) | (np.asarray(mask) != 0)
+        return (np.asarray(mask) != 0) & (np.asarray(before) == 0)
 
     def goto(self, block: str, condition: Value = 1) -> None:
         """Send the active threads in which the condition holds to a block."""

@@ -22,6 +22,8 @@ from .compile import ROWS, Kernel
 from .operations import Value
 from .trace import Launch, Unresolved, trace
 
+# NVIDIA splits a copy of 16 bytes per thread to shared memory: these lanes together fill 128 bytes of it.
+COPY_LANES = 8
 SECTOR = {"sm_80": 32, "sm_90": 32, "sm_100": 32, "gfx90a": 64, "gfx942": 128}
 MOST_THREADS = 1 << 16  # traced at once
 _BASE = 44  # tensor number n begins at address n << _BASE
@@ -146,7 +148,8 @@ def _counted(
             active = np.broadcast_to(np.asarray(mask) != 0, math.prod(shape)).reshape(shape)
             # The same instruction may access another tensor in another program.
             owner = np.where(active, addresses + (1 << (_BASE - 1)) >> _BASE, 0).max(axis=(1, 2))
-            found = counted(addresses, active, access.width, sector)
+            lanes = COPY_LANES if access.kind == "copy" and access.width == 16 else shape[2]
+            found = counted(addresses, active, access.width, sector, lanes)
             for number in np.unique(owner[owner > 0]).tolist():
                 key = (roles[number], access.kind, access.width)
                 counts[key] += found @ (weight * (owner == number))
@@ -158,9 +161,15 @@ def _counted(
     return counts, max(loaded.values(), default=0.0)
 
 
-def counted(addresses: Any, active: Any, width: int, sector: int) -> Any:
-    """(requests, sectors, bytes) of each program, an array (3, programs), from arrays (programs, warps, lanes)."""
+def counted(addresses: Any, active: Any, width: int, sector: int, lanes: int | None = None) -> Any:
+    """(requests, sectors, bytes) of each program, an array (3, programs), from arrays (programs, warps, lanes).
+
+    lanes: whose sectors are counted together; default: those of a warp.
+    """
     requests = active.any(axis=2).sum(axis=1)
+    if lanes is not None:
+        shape = (len(addresses), -1, lanes)
+        addresses, active = addresses.reshape(shape), active.reshape(shape)
     sectors = _distinct(addresses // sector, active).sum(axis=1)
     if width > sector or (addresses % sector + width > sector).any():
         last = (addresses + width - 1) // sector
