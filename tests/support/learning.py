@@ -14,7 +14,7 @@ from pathlib import Path
 from rownorm.lab.learn.grade import grade
 from rownorm.lab.learn.learner import Learner
 for number, folder in json.loads(sys.argv[1]):
-    steps = [one for one in grade(Learner(Path(folder), number, "cpu", 7), "compile") if one.message != "running"]
+    steps = [one for one in grade(Learner(Path(folder), number, "cpu", 7), "compile") if one.status != "running"]
     print(json.dumps([[one.part, one.name, one.status, one.habit, one.message] for one in steps]))
 """
 

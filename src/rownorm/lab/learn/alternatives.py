@@ -64,6 +64,33 @@ def _masked_deviation(case: Case, t: Tensors) -> list[Tensor]:
     return found
 
 
+def _masked_shift(case: Case, t: Tensors) -> list[Tensor]:
+    """LayerNorm with shifted sums, and lanes past the end of the row counted as -shift."""
+    row, found = _Row(case, t), []
+    shift = row.h[..., :1]
+    shifted = row.h - shift
+    for block in _BLOCKS:
+        lanes = -(-row.n // block) * block - row.n
+        if lanes:
+            moved = (shifted.sum(-1, keepdim=True) - lanes * shift) / row.n
+            squares = shifted.square().sum(-1, keepdim=True) + lanes * shift.square()
+            variance = (squares / row.n - moved.square()).clamp(min=0.0)
+            found.append(row.affine((shifted - moved) * (variance + row.eps).rsqrt()))
+    return found
+
+
+def _own_part(case: Case, t: Tensors) -> list[Tensor]:
+    """RMSNorm with the root mean square of each part of a row."""
+    row, found = _Row(case, t), []
+    for size in _BLOCKS:
+        if size < row.n and row.n % size == 0:
+            parts = row.h.unflatten(-1, (-1, size))
+            found.append(
+                row.affine((parts * (_mean(parts.square()) + row.eps).rsqrt()).flatten(-2))
+            )
+    return found
+
+
 def _eps_outside(case: Case, t: Tensors) -> Tensor:
     row = _Row(case, t)
     h = row.h - _mean(row.h) if case.centers else row.h
@@ -153,6 +180,16 @@ def _dx_without_weight(case: Case, t: Tensors) -> Tensor:
     return rstd * (row.dy - x_hat * _mean(row.dy * x_hat))
 
 
+def _dx_divided_by_block(case: Case, t: Tensors) -> list[Tensor]:
+    """dx with the mean of g * x_hat taken over the block."""
+    row = _Row(case, t)
+    x_hat = _x_hat(row, False)
+    assert row.dy is not None
+    rstd, g = (_mean(row.h.square()) + row.eps).rsqrt(), row.dy * row.weight
+    total = (g * x_hat).sum(-1, keepdim=True)
+    return [rstd * (g - x_hat * (total / block)) for block in _BLOCKS if block != row.n]
+
+
 def _dweight_of_one_row(case: Case, t: Tensors) -> list[Tensor]:
     row = _Row(case, t)
     assert row.dy is not None
@@ -172,13 +209,13 @@ COMMON: Alternatives = {
     "eps-outside": _eps_outside,
     "divide-by-block": _divided_by_block,
 }
-RMS_NORM: Alternatives = {**COMMON, "layer-norm": _as_layer_norm}
+RMS_NORM: Alternatives = {**COMMON, "layer-norm": _as_layer_norm, "own-part": _own_part}
 LAYER_NORM: Alternatives = {
     **COMMON,
     "rms-norm": _as_rms_norm,
     "unbiased": _unbiased,
     "no-bias": _no_bias,
-    "mask-deviation": _masked_deviation,
+    "mask-deviation": lambda case, t: _masked_deviation(case, t) + _masked_shift(case, t),
     "divide-by-block": lambda case, t: _divided_by_block(case, t) + _block_mean(case, t),
 }
 RMS_NORM_RELU: Alternatives = {**RMS_NORM, "no-relu": _no_relu, "relu-first": _relu_first}
@@ -190,6 +227,7 @@ BIAS_LAYER_NORM: Alternatives = {
 RMS_NORM_GRADIENT: Alternatives = {
     "no-x-gradient": _dx_through_weight_only,
     "no-weight-in-dx": _dx_without_weight,
+    "divide-by-block": _dx_divided_by_block,
     "weight-last-row": _dweight_of_one_row,
     "no-rstd": _dweight_without_rstd,
 }

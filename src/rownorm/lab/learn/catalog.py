@@ -21,12 +21,13 @@ ABOUT, TEXT, HINTS = "exercise.toml", "text.md", "hints.md"
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of an exercise. Its points are given if all of its steps pass."""
+    """A part of an exercise. Its points are given if all of its steps pass. shares: each step has a share of them."""
 
     name: str
     points: int
     about: str
     after: list[str] = []  # parts that must pass first, because this one uses them
+    shares: bool = False
 
 
 class Exercise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,8 +40,9 @@ class Exercise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     checks: str
     part: list[Part]
     compiles: bool = False  # whether a step needs kernels compiled for a GPU that is not here
-    limit_s: int = 120  # of one grading process
+    limit_s: int = 120  # of one step that compiles or runs on a GPU
     needs: str = ""  # beside torch and Triton
+    makes: list[str] = []  # files that the learner's own run writes, and that are handed in
     folder: str = ""
 
     @property

@@ -30,7 +30,7 @@ NAME = click.argument("name", metavar="[EXERCISE]", required=False)
         "rownorm learn check --watch",
         "rownorm learn hint",
         "rownorm learn solution 1 --give-up",
-        "rownorm learn submit --out submission",
+        "rownorm learn submit",
     ),
 )
 @click.pass_context
@@ -59,18 +59,28 @@ def _list(folder: Path | None) -> None:
     from .show import listing
 
     click.echo("\n".join(listing(home_folder(folder))))
-    click.echo("Next: rownorm learn start NUMBER, then rownorm learn check")
+    click.echo(
+        "Points are the best of all checks. Next: rownorm learn start, then rownorm learn check"
+    )
 
 
-@command.command(epilog=examples("rownorm learn start 2", "rownorm learn start fusion"))
-@click.argument("name", metavar="EXERCISE")
+@command.command(
+    epilog=examples("rownorm learn start", "rownorm learn start 2", "rownorm learn start fusion")
+)
+@NAME
 @HOME
-def start(name: str, folder: Path | None) -> None:
-    """Copy an exercise into your folder. Files that are there are kept; missing ones are written again."""
-    from .progress import folder_of, home_folder
+def start(name: str | None, folder: Path | None) -> None:
+    """Copy an exercise into your folder: EXERCISE, or the first that you have not started.
+
+    Files that are there are kept; missing ones are written again.
+    """
+    from .progress import folder_of, home_folder, next_new
     from .progress import start as start_one
 
-    one, home = _found(name), home_folder(folder)
+    home = home_folder(folder)
+    one = _found(name) if name else next_new(home)
+    if one is None:
+        raise click.UsageError(f"every exercise was started in {home.resolve()}; name one")
     written, kept = start_one(one, home)
     place = folder_of(one, home)
     click.echo(
@@ -122,8 +132,8 @@ def check(context: click.Context, /, name: str | None, folder: Path | None, watc
 
 def _check(one: Exercise, home: Path) -> int:
     from . import run
-    from .progress import folder_of, record
-    from .show import finished, step_lines, summary
+    from .progress import digests, folder_of, next_new, record
+    from .show import Display, summary
 
     click.echo(f"Exercise {one.number}: {one.title}")
     progress = _progress(one, home)
@@ -132,15 +142,21 @@ def _check(one: Exercise, home: Path) -> int:
             f"This folder is of version {progress.version} of the exercise, the present one is {one.version}. It is "
             f"graded by the present one; rownorm learn start {one.number} adds files that are new."
         )
-    grade = run.check(
-        one, folder_of(one, home), lambda step: click.echo("\n".join(step_lines(step)))
-    )
-    record(one, home, progress, grade)
-    click.echo("\n".join(summary(grade)))
-    done = finished(grade.steps)
-    next_step = "solution" if done else "hint"
-    click.echo(f"Next: {_program()} learn {next_step} {one.number}")
-    return int(not done)
+    files = digests(one, home)
+    grade = run.check(one, folder_of(one, home), Display())
+    progress = record(one, home, grade, files)
+    click.echo("\n".join(summary(grade, sum(progress.best.values()))))
+    following = next_new(home, one.number) or next_new(home)
+    if not grade.finished:
+        click.echo(f"Next: {_program()} learn hint {one.number} (hints cost no points)")
+    elif following is None:
+        click.echo(f"Next: {_program()} learn solution {one.number}")
+    else:
+        click.echo(
+            f"Next: {_program()} learn solution {one.number} to compare, "
+            f"{_program()} learn start {following.number} for {following.title}"
+        )
+    return int(not grade.finished)
 
 
 def _saved(folder: Path) -> dict[str, int]:
@@ -162,17 +178,22 @@ def _saved(folder: Path) -> dict[str, int]:
     "--all", "every", is_flag=True, help="All hints that were given so far, and the next."
 )
 def hint(name: str | None, folder: Path | None, every: bool) -> None:
-    """Show the next hint. They go from a direction to almost the answer."""
-    from .progress import home_folder, write
+    """Show the next hint. They go from a direction to almost the answer.
+
+    Hints cost no points. A submission says how many were taken.
+    """
+    from .progress import change, home_folder
 
     home = home_folder(folder)
     one = _chosen(name, home)
-    progress = _progress(one, home)
     hints = one.hints()
-    if progress.hints >= len(hints):
+    if _progress(one, home).hints >= len(hints):
         click.echo(f"There are no more than {count(len(hints), 'hint')}. Here is the last again.")
-    progress.hints = min(progress.hints + 1, len(hints))
-    write(one, home, progress)
+
+    def take(progress: Progress) -> None:
+        progress.hints = min(progress.hints + 1, len(hints))
+
+    progress = change(one, home, take)
     for number in range(1 if every else progress.hints, progress.hints + 1):
         click.echo(f"Hint {number} of {len(hints)}: {hints[number - 1]}\n")
 
@@ -185,7 +206,7 @@ def hint(name: str | None, folder: Path | None, every: bool) -> None:
 def solution(name: str | None, folder: Path | None, give_up: bool, out: Path | None) -> None:
     """Show the solution of an exercise that you have passed, or given up."""
     from ..results.files import write_whole
-    from .progress import home_folder, write
+    from .progress import change, home_folder
 
     home = home_folder(folder)
     one = _chosen(name, home)
@@ -196,9 +217,12 @@ def solution(name: str | None, folder: Path | None, give_up: bool, out: Path | N
             f"exercise {one.number} has {sum(progress.best.values())} of {one.points} points. Pass it first, or give "
             f"up: rownorm learn solution {one.number} --give-up"
         )
-    if give_up and not passed and not progress.gave_up:
-        progress.gave_up = True
-        write(one, home, progress)
+    if give_up and not passed:
+
+        def note(progress: Progress) -> None:
+            progress.gave_up = True
+
+        change(one, home, note)
     if out is not None:
         refuse_taken(out)
         for file, content in one.right().items():
@@ -209,27 +233,41 @@ def solution(name: str | None, folder: Path | None, give_up: bool, out: Path | N
         click.echo(f"==== {file}\n{content.decode()}")
 
 
-@command.command(epilog=examples("rownorm learn submit --out submission", "rownorm learn submit 6"))
+@command.command(epilog=examples("rownorm learn submit", "rownorm learn submit 6 --out submission"))
 @NAME
 @HOME
-@click.option("--out", type=FOLDER, default=Path("submission"), show_default=True)
-def submit(name: str | None, folder: Path | None, out: Path) -> None:
+@click.option("--out", type=FOLDER, help="Where to write it. Default: submission/NN_name.")
+def submit(name: str | None, folder: Path | None, out: Path | None) -> None:
     """Write a folder to hand in: your files, and scores.json with the points of each part.
 
-    EXERCISE is by default the FlashInfer-Bench Solution. Its folder has triton_rmsnorm.py, create_solution.py,
-    benchmark.py, traces.json and analysis.md. Points are those of the last checks.
+    The points are those of the files that are handed in: if they have changed since the last check, they are graded
+    again. A submission of the same exercise is replaced; nothing else is.
     """
-    from .progress import home_folder
-    from .submission import DEFAULT, write_submission
+    from . import submission
+    from .progress import digests, home_folder
 
     home = home_folder(folder)
-    one = _found(name or DEFAULT)
+    one = _chosen(name, home)
     progress = _progress(one, home)
-    refuse_taken(out)
-    files, missing = write_submission(one, home, progress, out)
-    points, waiting = sum(progress.best.values()), sum(progress.pending.values())
+    out = out or submission.FOLDER / one.folder
+    before = submission.scores_in(out)
+    if before is None or before.exercise != one.folder:
+        refuse_taken(out)
+    files = digests(one, home)
+    changed = [
+        file
+        for file in sorted(files.keys() | progress.graded.keys())
+        if files.get(file) != progress.graded.get(file)
+    ]
+    if changed:
+        click.echo(f"Not graded as they are now: {', '.join(changed)}. Grading.")
+        _check(one, home)
+        progress = _progress(one, home)
+    scores, missing = submission.write_submission(one, home, progress, out)
+    replaced = ", in place of the submission that was there" if before else ""
     click.echo(
-        f"{count(len(files), 'file')} in {out}: {points} of {one.points} points, {waiting} wait for a GPU"
+        f"{count(len(scores.files) + 1, 'file')} in {out}{replaced}: {scores.points} of {scores.of} points, "
+        f"{scores.waiting_for_a_gpu} wait for a GPU"
     )
     for file in missing:
         click.echo(f"missing: {file}", err=True)
@@ -254,14 +292,12 @@ def _chosen(name: str | None, home: Path) -> Exercise:
 
     one = _found(name) if name else current(home)
     if one is None:
-        raise click.UsageError(
-            f"no exercise was started in {home}: rownorm learn start 1, or --folder with your folder"
-        )
+        raise click.UsageError(f"no exercise was started in {home.resolve()}. {_other_folder(1)}")
     return one
 
 
 def _progress(one: Exercise, home: Path) -> Progress:
-    from .progress import Damaged, folder_of, read
+    from .progress import Damaged, read
 
     try:
         found = read(one, home)
@@ -269,9 +305,16 @@ def _progress(one: Exercise, home: Path) -> Progress:
         raise click.ClickException(str(error)) from None
     if found is None:
         raise click.UsageError(
-            f"exercise {one.number} is not in {folder_of(one, home)}: rownorm learn start {one.number}"
+            f"exercise {one.number} was not started in {home.resolve()}. {_other_folder(one.number)}"
         )
     return found
+
+
+def _other_folder(number: int) -> str:
+    return (
+        "Change to the folder in which you started it, or name your folder with --folder. To start it here: "
+        f"rownorm learn start {number}"
+    )
 
 
 def _program() -> str:

@@ -8,7 +8,7 @@ import msgspec
 
 from .catalog import Exercise, Part
 
-Status = Literal["passed", "failed", "pending", "skipped"]
+Status = Literal["passed", "failed", "pending", "skipped", "running"]
 
 
 class Step(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -19,6 +19,12 @@ class Step(msgspec.Struct, kw_only=True, omit_defaults=True):
     status: Status
     message: str = ""
     habit: str = ""
+    printed: str = ""  # by the learner's code, if it failed
+    limit_s: float = 0.0  # of a step that is running
+
+    @property
+    def title(self) -> str:
+        return f"{self.part}: {self.name}"
 
 
 class Failure(Exception):
@@ -48,6 +54,11 @@ class Grade(msgspec.Struct, kw_only=True):
         return "passed" if found else "skipped"
 
     def points(self, part: Part) -> int:
+        """All points or none; of a part that shares them among its steps, those of the steps that passed."""
+        if part.shares:
+            steps = [step for step in self.steps if step.part == part.name]
+            passed = sum(step.status == "passed" for step in steps)
+            return part.points * passed // max(1, len(steps))
         return part.points if self.status(part) == "passed" else 0
 
     @property
@@ -61,5 +72,6 @@ class Grade(msgspec.Struct, kw_only=True):
         return sum(part.points for part in self.exercise.part if self.status(part) == "pending")
 
     @property
-    def failed(self) -> bool:
-        return any(step.status in ("failed", "skipped") for step in self.steps)
+    def finished(self) -> bool:
+        """Whether nothing is left to do on this machine."""
+        return all(step.status in ("passed", "pending") for step in self.steps)

@@ -4,6 +4,8 @@ HABITS = {
     # ---- addresses and masks ----
     "mask-load": "A load without mask= reads past the end of the row, into whatever follows it. Give every tl.load "
     "mask=cols < n_cols and other=0.0.",
+    "mask-other": "Masked lanes of a tl.load without other= are undefined in Triton; the grader makes them NaN. Here "
+    "they reach a result. Give that load other=0.0.",
     "mask-store": "A store without mask= writes past the end of the row. Give tl.store mask=cols < n_cols.",
     "mask-deviation": "Lanes past the end of the row load 0, so x - mean is -mean there, and its square is added to "
     "the variance. Zero them again after the subtraction: tl.where(cols < n_cols, x - mean, 0.0).",
@@ -11,6 +13,9 @@ HABITS = {
     "(or the block) with the number of columns.",
     "stride": "Row r begins at r * x.stride(0), not at r * n_cols: a slice of a wider tensor has rows that are "
     "further apart. Pass the stride to the kernel, or call .contiguous() (which costs a copy).",
+    "output-stride": "y has a stride of its own: its row r begins at r * y.stride(0), not at r * x.stride(0).",
+    "any-shape": "With rows and columns it is right. x may have one dimension or four: make rows of it, "
+    "x.reshape(-1, x.shape[-1]), and give the result the shape of x.",
     "int32": "A row offset above 2^31 elements wraps around in int32. Make the row number int64 before the product: "
     "tl.program_id(0).to(tl.int64) * stride.",
     "own-part": "Each part was divided by the root mean square of the part. All parts of a row need the sum of the "
@@ -73,9 +78,12 @@ HABITS = {
     "passes-of-memory": "Rows that fit one program should be read once, by one kernel. Only rows that are divided "
     "among programs need a second one. Choose by the shape.",
     # ---- answers ----
-    "no-answer": "There is no answer yet.",
+    "no-answer": "",
+    "toml": "A number is written plainly, 1536 and 100, not 1,536 and 100%. A choice is a letter in quotation marks.",
     "transactions": "Memory moves 32-byte sectors, and a warp's request touches as many as its 32 threads' bytes "
     "cover; counting elements, or blocks of 32 elements, is not how the hardware counts.",
+    "straddle": "An access may begin in one sector and end in another. Count the sectors of all of its bytes, from the "
+    "first to the last.",
     "other-operation": "A comparison is fair if both sides compute the same. LayerNorm does more than RMSNorm.",
     "not-your-figures": "The answer must follow from your own measurements.",
     "intensity": "Count the bytes of x and of y: both move. fp16 has 2 bytes an element.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -23,8 +24,8 @@ Alternatives = Mapping[str, Callable[[Case, Tensors], Tensor | list[Tensor]]]
 class Trial(NamedTuple):
     """A case with the kind of its values and the layout of its rows.
 
-    layout: "plain", or "strided": rows of a wider tensor, with NaN between them. habit: what usually makes just this
-    trial fail, if no alternative explains it.
+    layout: "plain", or "strided": rows of a wider tensor, with NaN between them. shape: of x as the function gets it,
+    (rows, cols) by default. habit: a key of ``CONTRASTS``, the reason if the trial fails and its contrast passes.
     """
 
     case: Case
@@ -34,10 +35,12 @@ class Trial(NamedTuple):
     scale: float = 1.0  # x is multiplied by it,
     shift: float = 0.0  # and this is added
     weight_scale: float = 1.0
+    shape: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         words = [f"{self.data} values"] if self.data != "normal" else []
         words += ["rows of a wider tensor"] if self.layout == "strided" else []
+        words += [f"x of shape {self.shape}"] if self.shape else []
         words += [f"values about {self.scale:g}"] if self.scale != 1 else []
         words += ["negative weights"] if self.weight_scale < 0 else []
         words += [f"a mean of {self.shift:g}"] if self.shift else []
@@ -63,6 +66,86 @@ def try_all(
             raise Failure(f"{trial}: {len(seen.launches)} kernels ran: {names}", "not-fused")
 
 
+def _in_fp32(trial: Trial) -> Trial:
+    return trial._replace(case=msgspec.structs.replace(trial.case, dtype="fp32"), scale=1.0)
+
+
+def _in_whole_blocks(trial: Trial) -> Trial:
+    cols = max(1024, trial.case.cols // 1024 * 1024)
+    return trial._replace(case=msgspec.structs.replace(trial.case, cols=cols))
+
+
+# By habit: the same trial without the difficulty. If it passes, the difficulty is the reason.
+CONTRASTS: Mapping[str, Callable[[Trial], Trial]] = {
+    "low-precision": _in_fp32,
+    "weight-overflow": _in_fp32,
+    "cancellation": lambda trial: trial._replace(data="normal"),
+    "welford-weights": _in_whole_blocks,
+    "any-shape": lambda trial: trial._replace(shape=()),
+}
+
+
+class _Ran(NamedTuple):
+    """A trial's inputs, what the function returned, and what was seen."""
+
+    tensors: Tensors
+    outputs: list[Tensor]
+    seen: Seen
+    why: str  # it is wrong; empty if it is right
+
+
+class _Trying(NamedTuple):
+    """A function to try."""
+
+    learner: Learner
+    call: Call
+    may_use: Sequence[str]
+
+    def run(self, trial: Trial, outside: float = torch.nan, masked: float = torch.nan) -> _Ran:
+        """Run one trial. outside: what memory behind and between the rows holds; masked: see ``observed``."""
+        case = trial.case
+        tensors = tensors_of(trial, self.learner, outside)
+        before = tensors.copy()
+        given = tensors._replace(x=tensors.x.view(trial.shape)) if trial.shape else tensors
+        with observed(masked=masked) as seen:
+            returned = self.call(case, given)
+        outputs = [returned] if isinstance(returned, Tensor) else list(returned or ())
+        if not outputs:
+            raise Failure(f"{trial}: the function returned None; it must return {_names(case)}")
+        _watch_operators(trial, seen, self.may_use)
+        for name, now, then in zip(Tensors._fields, tensors, before, strict=True):
+            if now is None or then is None:
+                continue
+            if not torch.equal(now.detach(), then.detach()):
+                raise Failure(f"{trial}: the input {name} was changed; write to an output instead")
+        if trial.shape:
+            if outputs[0].shape != trial.shape:
+                raise Failure(f"{trial}: y has shape {tuple(outputs[0].shape)}", "any-shape")
+            outputs[0] = outputs[0].reshape(case.rows, case.cols)
+        if case.direction == "both":
+            outputs += _gradients(trial, outputs[0], tensors)
+        judgement = judge(case, tensors, [_plain(one) for one in outputs], strict=False)
+        return _Ran(tensors, outputs, seen, "" if judgement.ok else judgement.why)
+
+    def is_right(self, trial: Trial, masked: float = torch.nan) -> bool:
+        """Whether a trial passes."""
+        try:
+            return not self.run(trial, masked=masked).why
+        except Exception:
+            return False
+
+    def reads_outside(self, trial: Trial, ran: _Ran) -> bool:
+        """Whether the outputs depend on memory that does not belong to the inputs."""
+        try:
+            other = self.run(trial, outside=0.0)
+        except Exception:
+            return False
+        return not all(
+            torch.allclose(one.detach(), two.detach(), equal_nan=True)
+            for one, two in zip(ran.outputs, other.outputs, strict=True)
+        )
+
+
 def try_one(
     learner: Learner,
     call: Call,
@@ -71,30 +154,17 @@ def try_one(
     may_use: Sequence[str] = (),
 ) -> Seen:
     """Run one trial and return what was seen; Failure if something is wrong."""
-    case = trial.case
-    tensors = tensors_of(trial, learner)
-    before = tensors.copy()
-    with observed() as seen:
-        returned = call(case, tensors)
-    outputs = (returned,) if isinstance(returned, Tensor) else returned
-    if outputs is None:
-        raise Failure(f"{trial}: the function returned None; it must return {_names(case)}")
-    _watch_operators(trial, seen, may_use)
-    for name, now, then in zip(Tensors._fields, tensors, before, strict=True):
-        if now is not None and then is not None and not torch.equal(now.detach(), then.detach()):
-            raise Failure(f"{trial}: the input {name} was changed; write to an output instead")
-    if case.direction == "both":
-        outputs = (*outputs, *_gradients(trial, outputs[0], tensors))
-    judgement = judge(case, tensors, [_plain(one) for one in outputs], strict=False)
-    if not judgement.ok:
-        raise _failure(trial, tensors, outputs, alternatives, judgement.why)
-    if seen.overrun():
+    trying = _Trying(learner, call, may_use)
+    ran = trying.run(trial)
+    if ran.why:
+        raise _failure(trying, trial, ran, alternatives)
+    if ran.seen.overrun():
         raise Failure(f"{trial}: something was stored outside of the output", "mask-store")
-    return seen
+    return ran.seen
 
 
-def tensors_of(trial: Trial, learner: Learner) -> Tensors:
-    """The case's tensors, each with NaN behind its end."""
+def tensors_of(trial: Trial, learner: Learner, outside: float = torch.nan) -> Tensors:
+    """The case's tensors, each with ``outside`` behind its end, and between its rows if the layout is strided."""
     made = rotation(trial.case, 1, learner.device, data=trial.data, seed=learner.seed)[0]
 
     def guarded(tensor: Tensor | None, scale: float = 1.0, shift: float = 0.0) -> Tensor | None:
@@ -104,7 +174,7 @@ def tensors_of(trial: Trial, learner: Learner) -> Tensors:
         wider = 24 if trial.layout == "strided" and tensor.dim() == 2 else 0
         shape = (*tensor.shape[:-1], tensor.shape[-1] + wider)
         size = torch.Size(shape).numel()
-        memory = torch.full((size + GUARD,), torch.nan, dtype=tensor.dtype, device=tensor.device)
+        memory = torch.full((size + GUARD,), outside, dtype=tensor.dtype, device=tensor.device)
         inside = memory[:size].view(shape)[..., : tensor.shape[-1]]
         return inside.copy_(values).requires_grad_(tensor.requires_grad)
 
@@ -142,29 +212,37 @@ def _watch_operators(trial: Trial, seen: Seen, may_use: Sequence[str]) -> None:
         raise Failure(f"{trial}: the function returned without a kernel", "no-kernel")
 
 
-def _failure(
-    trial: Trial, t: Tensors, outputs: Sequence[Tensor], alternatives: Alternatives, why: str
-) -> Failure:
-    """The worst element, and the habit: an alternative that explains the values, else that of the trial."""
+def _failure(trying: _Trying, trial: Trial, ran: _Ran, alternatives: Alternatives) -> Failure:
+    """The worst element, and the reason if something proves one."""
     case, names = trial.case, output_names(trial.case)
-    shaped = dict(zip(names, outputs, strict=False)) if len(outputs) == len(names) else {}
-    worst = _worst(case, t, shaped) if _comparable(shaped, why) else None
+    shaped = dict(zip(names, ran.outputs, strict=False)) if len(ran.outputs) == len(names) else {}
+    worst = _worst(case, ran.tensors, shaped) if _comparable(shaped, ran.why) else None
+    text = f"{trial}: {ran.why}"
+    if worst is not None:
+        text = (
+            f"{trial}: {worst.name}{list(worst.place)} is {worst.got:.6g}, expected {worst.expected:.6g}. "
+            f"{worst.wrong} of {worst.elements} elements are wrong"
+        )
+        text += f"; {worst.missing} were never written" if worst.missing else ""
+    if trial.habit in CONTRASTS and trying.is_right(CONTRASTS[trial.habit](trial)):
+        return Failure(text, trial.habit)
     if worst is None:
-        return Failure(f"{trial}: {why}", trial.habit)
-    text = (
-        f"{trial}: {worst.name}{list(worst.place)} is {worst.got:.6g}, expected {worst.expected:.6g}. "
-        f"{worst.wrong} of {worst.elements} elements are wrong"
-    )
+        return Failure(text)
+    strided = trial.layout == "strided"
     if worst.missing:
-        text += f"; {worst.missing} were never written"
-        return Failure(text, "not-written" if trial.habit in ("", "not-written") else trial.habit)
+        return Failure(text, "output-stride" if strided else "not-written")
     got = shaped[worst.name].detach().double()
     for habit, compute in alternatives.items():
-        found = compute(case, t)
+        found = compute(case, ran.tensors)
         for one in found if isinstance(found, list) else [found]:
             if _explains(one, got, worst.truth):
                 return Failure(text, habit)
-    return Failure(text, trial.habit)
+    if ran.seen.unfilled and trying.is_right(trial, masked=0.0):
+        places = "; ".join(ran.seen.unfilled)
+        return Failure(f"{text}. Masked lanes without other: {places}", "mask-other")
+    if trying.reads_outside(trial, ran):
+        return Failure(text, "stride" if strided else "mask-load")
+    return Failure(text)
 
 
 class _Worst(NamedTuple):

@@ -19,13 +19,16 @@ _TIMERS = {"time", "torch.cuda", "triton.testing", "torch.cuda.Event", "time.per
 
 
 class Learner:
-    """The files of one exercise. device: "cpu" or "cuda"; seed: differs in every check."""
+    """The files of one exercise. device: "cpu" or "cuda"; seed: differs in every check; gpu: the machine has one."""
 
-    def __init__(self, folder: Path, number: int, device: str, seed: int) -> None:
+    def __init__(
+        self, folder: Path, number: int, device: str, seed: int, gpu: bool = False
+    ) -> None:
         self.folder = folder
         self.number = number
         self.device = device
         self.seed = seed
+        self.gpu = gpu
         self._modules: dict[str, ModuleType] = {}
 
     def text(self, name: str) -> str:
@@ -82,9 +85,7 @@ class Learner:
         try:
             return tomllib.loads(self.text(name))
         except tomllib.TOMLDecodeError as error:
-            raise Failure(
-                f'{name} is not TOML: {error}. A choice is written name = "a", a number name = 12.5'
-            ) from None
+            raise Failure(f"{name} cannot be read: {error}", "toml") from None
 
 
 def honest(name: str, tree: ast.Module) -> None:

@@ -1,17 +1,23 @@
 """Watch a call of a learner's function: launches, operators of PyTorch, and memory that is not written or overrun.
 
 ``torch.empty`` and its relatives return memory that is NaN, with NaN before and after it. So an element that a kernel
-does not store is noticed, and so is a store outside of the tensor.
+does not store is noticed, and so is a store outside of the tensor. In the interpreter, masked lanes of a load without
+``other`` are NaN: Triton leaves them undefined.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime import interpreter, jit
@@ -23,6 +29,7 @@ POISON = {
     torch.float32: (torch.int32, 0x7FC5A5A5),
     torch.float64: (torch.int64, 0x7FF85A5A5A5A5A5A),
 }
+BFLOAT16_NAN = 0x7FC0  # the interpreter holds bfloat16 as uint16
 GUARD = 1024  # elements before and after an allocation
 ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 # What a function around a kernel may ask of PyTorch: memory, views, copies. All arithmetic is the kernel's.
@@ -83,6 +90,7 @@ class Seen(NamedTuple):
     launches: list[Launch]
     operators: list[str]  # of PyTorch, without the harmless ones
     allocations: list[tuple[Tensor, int]]  # (memory with its guards, elements between them)
+    unfilled: list[str]  # "file, line": loads in the interpreter whose masked lanes had no other
 
     def overrun(self) -> bool:
         """Whether something was stored before or after an allocated tensor."""
@@ -122,11 +130,23 @@ class _Watch(TorchDispatchMode):
 
 
 @contextmanager
-def observed(launch: bool = True) -> Iterator[Seen]:
-    """Watch everything in the block. Without ``launch``, kernels are recorded and not started."""
-    seen = Seen([], [], [])
+def observed(launch: bool = True, masked: float = np.nan) -> Iterator[Seen]:
+    """Watch everything in the block. Without ``launch``, kernels are recorded and not started.
+
+    masked: what a load without ``other`` gives its masked lanes in the interpreter, if they are floating-point.
+    """
+    seen = Seen([], [], [], [])
     watch = _Watch(seen)
     interpret, compiled = interpreter.GridExecutor.__call__, jit.JITFunction.run
+    load = interpreter.InterpreterBuilder.create_masked_load
+
+    def masked_load(
+        self: Any, ptrs: Any, mask: Any, other: Any, *options: Any, **named: Any
+    ) -> Any:
+        if other is None and not mask.data.all():
+            _note_place(seen)
+            other = _undefined(ptrs, masked)
+        return load(self, ptrs, mask, other, *options, **named)
 
     def interpreted_launch(self: Any, *args: Any, **kwargs: Any) -> Any:
         named = dict(zip(self.arg_names, args, strict=False)) | kwargs
@@ -147,11 +167,35 @@ def observed(launch: bool = True) -> Iterator[Seen]:
             watch.launching = False
 
     interpreter.GridExecutor.__call__, jit.JITFunction.run = interpreted_launch, compiled_launch
+    interpreter.InterpreterBuilder.create_masked_load = masked_load
     try:
         with watch:
             yield seen
     finally:
         interpreter.GridExecutor.__call__, jit.JITFunction.run = interpret, compiled
+        interpreter.InterpreterBuilder.create_masked_load = load
+
+
+def _undefined(ptrs: Any, value: float) -> Any:
+    """A block of ``value`` for the pointers' dtype; None if it is no floating-point dtype."""
+    dtype = ptrs.get_element_ty()
+    if dtype == tl.bfloat16 and np.isnan(value):
+        data = np.full(ptrs.data.shape, BFLOAT16_NAN, np.uint16)
+    elif dtype in (tl.float16, tl.float32, tl.float64):
+        data = np.full(ptrs.data.shape, value, interpreter._get_np_dtype(dtype))
+    else:
+        return None
+    return interpreter.TensorHandle(data, dtype)
+
+
+def _note_place(seen: Seen) -> None:
+    """Note the line of the kernel that is running."""
+    frame, skipped = sys._getframe(1), (__file__, str(Path(triton.__file__).parent))
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(skipped):
+        frame = frame.f_back
+    place = f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
+    if place not in seen.unfilled:
+        seen.unfilled.append(place)
 
 
 def _note(seen: Seen, kernel: Any, names: list[str], grid: Any, given: dict[str, Any]) -> None:

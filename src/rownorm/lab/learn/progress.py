@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from ..results.files import write_whole
-from .catalog import Exercise, exercises
+from .catalog import TEXT, Exercise, exercises
 from .grades import Grade, Step
 
-FILE = ".progress.json"
+FILE, LOCK = ".progress.json", ".progress.lock"
 DEFAULT = Path("learn")  # the learner's folder, in the current one
 
 
@@ -26,7 +30,9 @@ class Progress(msgspec.Struct, kw_only=True):
     gave_up: bool = False
     seconds: float = 0.0  # from the start to the first check with full points; 0: not yet
     steps: list[Step] = []  # of the last check
-    best: dict[str, int] = {}  # points by part, the best of all checks
+    graded: dict[str, str] = {}  # the files of the last check: their digests
+    last: dict[str, int] = {}  # points by part, of the last check
+    best: dict[str, int] = {}  # the best of all checks
     pending: dict[str, int] = {}  # points by part that need a GPU
 
 
@@ -66,11 +72,46 @@ def read(exercise: Exercise, home: Path) -> Progress | None:
         ) from None
 
 
-def write(exercise: Exercise, home: Path, progress: Progress) -> None:
-    """Write the progress of one exercise, whole or not at all."""
-    progress.touched = time.time()
-    text = msgspec.json.format(msgspec.json.encode(progress), indent=1)
-    write_whole(folder_of(exercise, home) / FILE, text)
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One command at a time changes the progress in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def change(
+    exercise: Exercise,
+    home: Path,
+    edit: Callable[[Progress], None] = lambda _: None,
+) -> Progress:
+    """Read the progress, or begin it, edit it, and write it, whole or not at all."""
+    folder = folder_of(exercise, home)
+    with _locked(folder):
+        now = time.time()
+        new = Progress(version=exercise.version, started=now, touched=now)
+        progress = read(exercise, home) or new
+        edit(progress)
+        progress.touched = now
+        text = msgspec.json.format(msgspec.json.encode(progress), indent=1)
+        write_whole(folder / FILE, text)
+    return progress
+
+
+def digests(exercise: Exercise, home: Path) -> dict[str, str]:
+    """The learner's files that are handed in, with their SHA-256."""
+    found = {}
+    for name in handed_in(exercise):
+        path = folder_of(exercise, home) / name
+        if path.is_file():
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def handed_in(exercise: Exercise) -> list[str]:
+    """The names of the files that a learner writes or makes."""
+    return [name for name in (*exercise.right(), *exercise.makes) if name != TEXT]
 
 
 def start(exercise: Exercise, home: Path) -> tuple[list[str], list[str]]:
@@ -84,27 +125,44 @@ def start(exercise: Exercise, home: Path) -> tuple[list[str], list[str]]:
             continue
         write_whole(path, content)
         written.append(name)
-    known = read(exercise, home)
-    now = time.time()
-    progress = known or Progress(version=exercise.version, started=now, touched=now)
-    if written:
-        progress.version = exercise.version
-    write(exercise, home, progress)
+
+    def renew(progress: Progress) -> None:
+        if written:
+            progress.version = exercise.version
+
+    change(exercise, home, renew)
     return written, kept
 
 
-def record(exercise: Exercise, home: Path, progress: Progress, grade: Grade) -> None:
-    """Keep the result of a check. Points that were reached once are kept."""
-    progress.steps = grade.steps
-    for part in exercise.part:
-        points = grade.points(part)
-        progress.best[part.name] = max(points, progress.best.get(part.name, 0))
-        waits = grade.status(part) == "pending" and not progress.best[part.name]
-        progress.pending[part.name] = part.points if waits else 0
-    complete = sum(progress.best.values()) + sum(progress.pending.values()) >= exercise.points
-    if complete and not progress.seconds:
-        progress.seconds = time.time() - progress.started
-    write(exercise, home, progress)
+def record(exercise: Exercise, home: Path, grade: Grade, graded: dict[str, str]) -> Progress:
+    """Keep the result of a check of the files ``graded``. Points that were reached once are kept."""
+
+    def keep(progress: Progress) -> None:
+        same = progress.graded == graded
+        progress.steps, progress.graded = grade.steps, graded
+        for part in exercise.part:
+            points, status = grade.points(part), grade.status(part)
+            if status == "pending" and same:  # the same files may have been graded on a GPU before
+                points = max(points, progress.last.get(part.name, 0))
+            progress.last[part.name] = points
+            best = progress.best[part.name] = max(points, progress.best.get(part.name, 0))
+            if status == "pending" and not best:
+                progress.pending[part.name] = part.points
+            elif best or status == "failed":
+                progress.pending[part.name] = 0
+        complete = sum(progress.best.values()) + sum(progress.pending.values()) >= exercise.points
+        if complete and not progress.seconds:
+            progress.seconds = time.time() - progress.started
+
+    return change(exercise, home, keep)
+
+
+def next_new(home: Path, after: int = 0) -> Exercise | None:
+    """The first exercise after number ``after`` that was not started."""
+    for exercise in exercises().values():
+        if exercise.number > after and not (folder_of(exercise, home) / FILE).exists():
+            return exercise
+    return None
 
 
 def current(home: Path) -> Exercise | None:

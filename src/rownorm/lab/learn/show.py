@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
 from pathlib import Path
 
-from ..cli.tables import columns, wrapped
+import click
+
+from ..cli.tables import columns, shortened, wrapped
 from ..texts import count
 from . import progress
 from .catalog import Exercise, exercises
+from .grade import Mode
 from .grades import Grade, Step
 from .habits import HABITS
+from .run import Watcher
 
 MARKS = {"passed": "ok", "failed": "WRONG", "pending": "waits", "skipped": "-"}
+PLACES = {"interpret": "", "gpu": ", on the GPU", "compile": ", compiled for sm_90"}
+LINES = 12  # that are shown of what the learner's code printed
+LONG_S = 5  # after which a step that is still running is named where there is no terminal
 
 
 def listing(home: Path) -> list[str]:
@@ -46,8 +53,9 @@ def listing(home: Path) -> list[str]:
 def _state(one: Exercise, done: progress.Progress | None) -> str:
     if done is None:
         return "new"
-    if sum(done.best.values()) + sum(done.pending.values()) >= one.points:
-        return "done"
+    waits = sum(done.pending.values())
+    if sum(done.best.values()) + waits >= one.points:
+        return f"done, {waits} wait" if waits else "done"
     return "gave up" if done.gave_up else "started"
 
 
@@ -57,19 +65,61 @@ def _time(one: Exercise, done: progress.Progress | None) -> str:
     return f"{max(1, round(done.seconds / 60))} of {one.minutes} min"
 
 
-def step_lines(step: Step) -> list[str]:
-    """One step: its name and, if it failed or waits, why and what to do."""
-    lines = [f"  {MARKS[step.status]:5}  {step.part}: {step.name}"]
-    if step.status in ("failed", "pending") and step.message:
-        for line in step.message.splitlines():
-            lines += [f"         {part}" for part in wrapped(line, 0) or [""]]
-    if step.habit:
-        lines += [f"         {part}" for part in wrapped(f"Usual reason: {HABITS[step.habit]}", 0)]
-    return lines
+class Display(Watcher):
+    """Prints each step as it ends, by part; what is running now, on a line that is replaced."""
+
+    def __init__(self) -> None:
+        self.terminal = sys.stdout.isatty()
+        self.heading = ""
+        self.shown: dict[str, str] = {}  # step by message
+        self.named = False  # whether the running step was named where there is no terminal
+
+    def began(self, step: Step, mode: Mode) -> None:
+        self._head(step, mode)
+        self.named = False
+        self.waits(step, 0.0)
+
+    def waits(self, step: Step, seconds: float) -> None:
+        late = f" ({seconds:.0f} s of at most {step.limit_s:g})" if seconds >= 1 else ""
+        if self.terminal:
+            click.echo(f"\r{shortened(f'    ...    {step.name}{late}', 79)}\x1b[K", nl=False)
+        elif seconds > LONG_S and not self.named:
+            self.named = True
+            click.echo(f"    ...    {step.name}: still running, at most {step.limit_s:g} s")
+
+    def ended(self, step: Step, mode: Mode) -> None:
+        if self.terminal:
+            click.echo("\r\x1b[K", nl=False)
+        self._head(step, mode)
+        skipped = f" ({step.message})" if step.status == "skipped" else ""
+        click.echo(f"    {MARKS[step.status]:5}  {step.name}{skipped}")
+        for line in self._explanation(step):
+            click.echo(f"           {line}".rstrip())
+
+    def _head(self, step: Step, mode: Mode) -> None:
+        heading = f"  {step.part}{PLACES[mode]}"
+        if heading != self.heading:
+            self.heading = heading
+            click.echo(heading)
+
+    def _explanation(self, step: Step) -> list[str]:
+        """Why a step failed or has no result, what to do, and what the learner's code printed."""
+        if not step.message or step.status == "skipped":
+            return []
+        if (first := self.shown.setdefault(step.message, step.title)) != step.title:
+            return [f"as {first}"]
+        lines = [part for line in step.message.splitlines() for part in wrapped(line, 0) or [""]]
+        if step.habit and HABITS[step.habit]:
+            lines += wrapped(f"Usual reason: {HABITS[step.habit]}", 0)
+        if printed := step.printed.splitlines():
+            rest = len(printed) - LINES
+            lines += ["Your code printed:", *(f"    {line}" for line in printed[:LINES])]
+            lines += [f"    and {count(rest, 'line')} more"] if rest > 0 else []
+        return lines
 
 
-def summary(grade: Grade) -> list[str]:
-    """The points of each part, and what to do next."""
+def summary(grade: Grade, best: int) -> list[str]:
+    """The points of each part, and of all. best: of all checks."""
     one = grade.exercise
     rows = []
     for part in one.part:
@@ -79,14 +129,10 @@ def summary(grade: Grade) -> list[str]:
         )
         rows.append((part.name, part.about, points))
     waits = f"; {count(grade.pending, 'point')} wait for a GPU" if grade.pending else ""
+    record = f" (best so far: {best})" if best > grade.total else ""
     return [
         "",
         *columns(("part", "", "points"), rows),
         "",
-        f"{grade.total} of {one.points} points{waits}",
+        f"{grade.total} of {one.points} points{record}{waits}",
     ]
-
-
-def finished(steps: Iterable[Step]) -> bool:
-    """Whether nothing is left to do here."""
-    return all(step.status in ("passed", "pending") for step in steps)

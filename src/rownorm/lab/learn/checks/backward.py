@@ -82,7 +82,7 @@ def dx_widths(learner: Learner) -> None:
     _try(
         learner,
         "dx",
-        *(Trial(_case(3, cols), habit="mask-load") for cols in (1000, 77, 1)),
+        *(Trial(_case(3, cols)) for cols in (1000, 77, 1)),
         Trial(_case(4, 300, "fp16"), habit="low-precision"),
         Trial(_case(4, 300, "bf16"), habit="low-precision"),
     )
@@ -94,8 +94,8 @@ def dweight_rows(learner: Learner) -> None:
         learner,
         "dweight",
         Trial(_case(1, 300)),
-        Trial(_case(7, 300), habit="weight-last-row"),
-        Trial(_case(300, 77), habit="weight-last-row"),
+        Trial(_case(7, 300)),
+        Trial(_case(300, 77)),
         Trial(_case(50, 77, "fp16"), habit="weight-overflow"),
     )
 

@@ -46,7 +46,6 @@ def _tasks(
     def trying(*trials: Trial) -> Callable[[Learner], None]:
         return lambda learner: try_all(learner, call(learner), trials, known, most_launches=1)
 
-    mask = "mask-load" if part == "relu" else "mask-deviation"
     return [
         Task(
             part,
@@ -54,20 +53,20 @@ def _tasks(
             trying(
                 Trial(case(4, 1024)),
                 Trial(case(3, 1024), weight_scale=-1.0),
-                Trial(case(3, 1024, eps=0.05), data="near_eps", habit="no-eps"),
+                Trial(case(3, 1024, eps=0.05), data="near_eps"),
             ),
         ),
         Task(
             part,
             "widths that fill no block",
-            trying(*(Trial(case(3, cols), shift=3.0, habit=mask) for cols in (1000, 77, 1))),
+            trying(*(Trial(case(3, cols), shift=3.0) for cols in (1000, 77, 1))),
         ),
         Task(
             part,
             "16-bit rows of a wider tensor",
             trying(
                 Trial(case(3, 500, "fp16"), scale=300.0, habit="low-precision"),
-                Trial(case(3, 500, "bf16"), layout="strided", habit="stride"),
+                Trial(case(3, 500, "bf16"), layout="strided"),
             ),
         ),
         Task(

@@ -34,17 +34,16 @@ def _tasks(name: str) -> list[Task]:
     def trying(*trials: Trial) -> Callable[[Learner], None]:
         return lambda learner: try_all(learner, _call(learner, name), trials, LAYER_NORM)
 
-    merging = "welford-weights" if name == "welford" else "mask-deviation"
-    near_eps = Trial(_case(3, 1024, eps=0.05), data="near_eps", habit="no-eps")
-    wide_habit = merging if name == "welford" else "not-written"
+    near_eps = Trial(_case(3, 1024, eps=0.05), data="near_eps")
+    merging = "welford-weights" if name == "welford" else ""
     return [
         Task(name, "the formula", trying(Trial(_case(4, 1024), shift=1.0), near_eps)),
         Task(
             name,
             "widths that fill no block",
-            trying(*(Trial(_case(3, cols), shift=3.0, habit=merging) for cols in (1000, 77, 1))),
+            trying(*(Trial(_case(3, cols), shift=3.0) for cols in (1000, 77, 1))),
         ),
-        Task(name, "rows of several blocks", trying(Trial(_case(2, 2500), habit=wide_habit))),
+        Task(name, "rows of several blocks", trying(Trial(_case(2, 2500), habit=merging))),
         Task(
             name,
             "a mean far larger than the spread",
@@ -55,7 +54,7 @@ def _tasks(name: str) -> list[Task]:
             "16-bit rows of a wider tensor",
             trying(
                 Trial(_case(3, 500, "fp16"), scale=300.0, habit="low-precision"),
-                Trial(_case(3, 500, "bf16"), layout="strided", habit="stride"),
+                Trial(_case(3, 500, "bf16"), layout="strided"),
             ),
         ),
         Task(name, "passes over the row", lambda learner: _passes(learner, name), ("compile",)),

@@ -36,15 +36,15 @@ def _try(learner: Learner, *trials: Trial) -> None:
 
 def narrow_rows(learner: Learner) -> None:
     """Rows that one program can hold."""
-    _try(learner, Trial(_case(40, 300, "fp32")), Trial(_case(3, 77, "fp16"), habit="mask-load"))
+    _try(learner, Trial(_case(40, 300, "fp32")), Trial(_case(3, 77, "fp16")))
 
 
 def wide_rows(learner: Learner) -> None:
     """Rows that are divided, also unevenly, with values whose squares need fp32."""
     _try(
         learner,
-        Trial(_case(2, 1 << 15, "fp32"), habit="own-part"),
-        Trial(_case(1, 50_001, "fp32"), habit="mask-load"),
+        Trial(_case(2, 1 << 15, "fp32")),
+        Trial(_case(1, 50_001, "fp32")),
         Trial(_case(1, 20_000, "fp16"), scale=300.0, habit="low-precision"),
     )
 

@@ -42,18 +42,18 @@ def formula(learner: Learner) -> None:
     _try(
         learner,
         Trial(_case(4, 1024)),
-        Trial(_case(3, 1024, eps=0.05), data="near_eps", habit="no-eps"),
+        Trial(_case(3, 1024, eps=0.05), data="near_eps"),
     )
 
 
 def widths(learner: Learner) -> None:
     """Rows that fill no block."""
-    _try(learner, *(Trial(_case(3, cols), habit="mask-load") for cols in (1000, 77, 1)))
+    _try(learner, *(Trial(_case(3, cols)) for cols in (1000, 77, 1)))
 
 
 def wide(learner: Learner) -> None:
     """Rows of several blocks."""
-    _try(learner, Trial(_case(2, 2500), habit="not-written"))
+    _try(learner, Trial(_case(2, 2500)))
 
 
 def dtypes(learner: Learner) -> None:
@@ -68,7 +68,7 @@ def dtypes(learner: Learner) -> None:
 
 def strided(learner: Learner) -> None:
     """Rows of a wider tensor."""
-    _try(learner, Trial(_case(4, 500), layout="strided", habit="stride"))
+    _try(learner, Trial(_case(4, 500), layout="strided"))
 
 
 def far(learner: Learner) -> None:
@@ -76,9 +76,9 @@ def far(learner: Learner) -> None:
     far_rows(compile_call(_call(learner), _case(ROWS, 4096, "fp16")), 4096 * 2)
 
 
-def shapes(learner: Learner) -> None:
-    """The module takes any shape and has torch's arguments."""
-    module = learner.function(FILE, "RMSNorm")(96, eps=1e-6).to(learner.device)
+def trains(learner: Learner) -> None:
+    """A module with one parameter; values and gradients of rows against fp64."""
+    module = learner.function(FILE, "RMSNorm")(96, eps=1e-6)
     if not isinstance(module, torch.nn.Module):
         raise Failure(f"RMSNorm is a {type(module).__name__}, expected a torch.nn.Module")
     names = [name for name, _ in module.named_parameters()]
@@ -86,19 +86,17 @@ def shapes(learner: Learner) -> None:
         raise Failure(
             f"the module has the parameters {names}, expected ['weight']: torch.nn.Parameter registers one"
         )
-    x = torch.randn(2, 5, 96, device=learner.device)
-    y = module(x)
-    if y.shape != x.shape:
-        raise Failure(
-            f"RMSNorm(96) of shape {tuple(x.shape)} gave {tuple(y.shape)}, expected the same shape"
-        )
+    trial = Trial(_case(5, 200, direction="both"))
+    try_all(learner, _module_call(learner), [trial], RMS_NORM_GRADIENT)
 
 
-def trains(learner: Learner) -> None:
-    """Gradients of x and weight against fp64."""
-    module_call = _module_call(learner)
-    trial = Trial(_case(5, 200, "fp32", direction="both"), habit="no-x-gradient")
-    try_all(learner, module_call, [trial], RMS_NORM_GRADIENT)
+def shapes(learner: Learner) -> None:
+    """Values and gradients of other shapes than (rows, columns)."""
+    trials = [
+        Trial(_case(math.prod(shape[:-1]), 96, direction="both"), shape=shape, habit="any-shape")
+        for shape in ((2, 5, 96), (2, 3, 2, 96), (96,))
+    ]
+    try_all(learner, _module_call(learner), trials, RMS_NORM_GRADIENT)
 
 
 def _module_call(learner: Learner):  # type: ignore[no-untyped-def]
@@ -122,7 +120,7 @@ def blocks(learner: Learner) -> None:
         try_all(
             learner,
             lambda case, t, block=block: function(t.x, t.weight, case.eps, block=block),  # type: ignore[misc]
-            [Trial(_case(2, 300), habit="divide-by-block")],
+            [Trial(_case(2, 300))],
             RMS_NORM,
         )
 
@@ -195,8 +193,8 @@ TASKS = [
     Task("kernel", "16-bit rows", dtypes),
     Task("kernel", "rows of a wider tensor", strided),
     Task("kernel", "row offsets beyond 2^31", far, ("compile",)),
+    Task("module", "values and gradients", trains),
     Task("module", "any shape", shapes),
-    Task("module", "gradients", trains),
     Task("blocks", "every block size", blocks),
     Task("comparison", "RMSNorm against RMSNorm", same_operation),
     Task("comparison", "bytes, bandwidth, speed-up", figures),

@@ -52,7 +52,7 @@ def kernel(learner: Learner) -> None:
         _call(learner),
         (
             Trial(_case(3)),
-            Trial(_case(2, eps=0.05), data="near_eps", habit="no-eps"),
+            Trial(_case(2, eps=0.05), data="near_eps"),
             Trial(_case(2), scale=300.0, habit="low-precision"),
         ),
         RMS_NORM,
