@@ -164,7 +164,13 @@ def text_of(analyses: Sequence[Analysis]) -> list[str]:
         f"{first.case.title} on {first.device} ({first.target}), Triton {first.triton}; {unit}"
     ]
     lines += [f"  plan    {one.plan}" for one in analyses if not one.block]
-    lines += [f"  reason  {one.reason}" for one in analyses if one.reason]
+    # A tuned row has the ceiling of its own run, another than the one below.
+    beside = "of the ceiling measured beside it"
+    lines += [
+        f"  reason  {one.reason.replace('of the ceiling', beside)}"
+        for one in analyses
+        if one.reason
+    ]
     lines.append(f"  ceiling {texts.gigabytes_per_second(first.ceiling)}, {first.ceiling_source}")
     return [*lines, *columns(*table(analyses)), *(f"  {one}" for one in findings(analyses))]
 

@@ -77,7 +77,7 @@ HABITS = {
     "not-fused": "The intermediate result is stored and loaded again. One kernel must do all of it.",
     "passes-of-memory": "Rows that fit one program should be read once, by one kernel. Only rows that are divided "
     "among programs need a second one. Choose by the shape.",
-    # ---- answers ----
+    # ---- answers; an empty text where the message says it all ----
     "no-answer": "",
     "toml": "A number is written plainly, 1536 and 100, not 1,536 and 100%. A choice is a letter in quotation marks.",
     "transactions": "Memory moves 32-byte sectors, and a warp's request touches as many as its 32 threads' bytes "
@@ -87,8 +87,9 @@ HABITS = {
     "other-operation": "A comparison is fair if both sides compute the same. LayerNorm does more than RMSNorm.",
     "not-your-figures": "The answer must follow from your own measurements.",
     "intensity": "Count the bytes of x and of y: both move. fp16 has 2 bytes an element.",
-    "wrong-choice": "Read the kernel again with this question in mind.",
-    "wrong-figure": "Compute it again from the figures that the text names.",
+    "wrong-choice": "",
+    "wrong-figure": "The text defines each figure. Work it out once more by hand, for a small example.",
+    "wrong-reading": "This figure is printed. Run the command of the text again and copy it as a plain number.",
     # ---- FlashInfer-Bench ----
     "entry-point": "entry_point is file.py::function: a file among the sources and a function in it.",
     "sources-missing": "A Solution carries its sources. A file that it imports must be one of them.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import zip_longest
 from pathlib import Path
 
 import click
@@ -18,6 +19,7 @@ from .run import Watcher
 
 MARKS = {"passed": "ok", "failed": "WRONG", "pending": "waits", "skipped": "-"}
 PLACES = {"interpret": "", "gpu": ", on the GPU", "compile": ", compiled for sm_90"}
+SHORT = 60  # characters of an explanation that stands beside the name of a step
 LINES = 12  # that are shown of what the learner's code printed
 LONG_S = 5  # after which a step that is still running is named where there is no terminal
 
@@ -91,10 +93,11 @@ class Display(Watcher):
         if self.terminal:
             click.echo("\r\x1b[K", nl=False)
         self._head(step, mode)
-        skipped = f" ({step.message})" if step.status == "skipped" else ""
-        click.echo(f"    {MARKS[step.status]:5}  {step.name}{skipped}")
-        for line in self._explanation(step):
-            click.echo(f"           {line}".rstrip())
+        lines = self._explanation(step)
+        short = len(lines) == 1 and len(lines[0]) <= SHORT
+        lines = [f"{step.name} ({lines[0]})"] if short else [step.name, *lines]
+        for mark, line in zip_longest([MARKS[step.status]], lines, fillvalue=""):
+            click.echo(f"    {mark:5}  {line}".rstrip())
 
     def _head(self, step: Step, mode: Mode) -> None:
         heading = f"  {step.part}{PLACES[mode]}"
@@ -104,9 +107,10 @@ class Display(Watcher):
 
     def _explanation(self, step: Step) -> list[str]:
         """Why a step failed or has no result, what to do, and what the learner's code printed."""
-        if not step.message or step.status == "skipped":
+        if not step.message:
             return []
-        if (first := self.shown.setdefault(step.message, step.title)) != step.title:
+        first = self.shown.setdefault(step.message, step.title)
+        if first != step.title and len(step.message) > SHORT:
             return [f"as {first}"]
         lines = [part for line in step.message.splitlines() for part in wrapped(line, 0) or [""]]
         if step.habit and HABITS[step.habit]:

@@ -13,55 +13,66 @@ from ..learner import Learner
 
 ANSWERS, ANALYSER = "answers.toml", "analyser.py"
 CHOICES = {  # the right answer, and where to look if another was given
-    "pointers": ("b", "x_ptr is one address; adding a block of offsets gives a block of addresses, one for each lane"),
+    "pointers": ("b", "x_row_ptr is one number and cols a block of numbers: what is their sum?"),
     "program": ("c", "look at the grid in rms_norm: (n_rows,)"),
     "block_size": ("a", "look at what tl.arange(0, BLOCK) makes, and at the step of the loop"),
-    "constexpr": ("d", "the shape of tl.arange must be known when the kernel is compiled"),
-    "eps": ("b", "eps is a plain argument here: another value needs no second compilation"),
-    "coalescing": ("a", "lane i accesses column first + i: neighbors in a warp are neighbors in memory"),
-    "mask": ("c", "lanes with cols >= n_cols load other, and nothing is read for them"),
-    "other": ("b", "the sum is right because masked lanes load 0. Subtract a mean, and they are no longer 0"),
-    "reduction": ("d", "lanes are added in registers in the loop; tl.sum combines threads and warps once, at the end"),
+    "constexpr": ("d", "what must be known of tl.arange(0, BLOCK) when the kernel is compiled?"),
+    "eps": ("b", "what does Triton do when a constexpr gets a value that it did not have before?"),
+    "coalescing": ("a", "which column does lane i access, and which does lane i + 1?"),
+    "mask": ("c", "which lanes have cols >= n_cols, and what are their values after the load?"),
+    "other": ("b", "what do masked lanes hold here, and what does its square add to the sum?"),
+    "reduction": ("d", "what is added inside the loop, and what once after it?"),
     "passes": ("b", "count the loops that contain tl.load(x_row_ptr + ...)"),
-    "registers": ("c", "what a name in the kernel holds is in registers; only tl.store writes to global memory"),
-    "fusion": ("a", "PyTorch runs square, mean, add, rsqrt and two products as operators of their own"),
-    "precision": ("d", "the loads are converted to fp32, and the store rounds once"),
-    "portability": ("c", "num_warps and BLOCK are chosen for a device; the source is not"),
+    "registers": ("c", "only tl.load and tl.store access global memory"),
+    "fusion": ("a", "how many operators does PyTorch run for that line, and where is the result of each?"),
+    "precision": ("d", "look at what follows each tl.load, and at the conversion in tl.store"),
+    "portability": ("c", "which numbers did somebody choose, and which lines follow from the formula?"),
 }  # fmt: skip
-TABLE = ("load_bytes", "loads_per_row", "sectors_loaded_per_row", "occupancy")
+RUN = {  # figures of the learner's own run, and what each is
+    "programs": "the programs that ran: look at the grid in rms_norm",
+    "turns": "the turns of the first loop, in one program",
+    "masked_lanes": "the lanes of the last turn that have no column",
+    "loads_of_an_element": "how many times the kernel loads each element of x",
+    "checksum": "what python kernel.py ROWS COLS BLOCK prints for these sizes",
+}
+TABLE = {  # figures of rownorm analyze, by their names in answers.toml
+    "load_bytes": "load width, B per thread",
+    "loads_per_row": "loads per row",
+    "sectors_loaded_per_row": "sectors loaded per row",
+    "in_flight_per_program": "in flight per program, B",
+}
 BLOCKS = (64, 128, 256, 512, 1024)
 
 
-def questions(learner: Learner) -> None:
-    """The multiple-choice questions."""
-    given = learner.answers(ANSWERS).get("questions", {})
-    for name, (right, why) in CHOICES.items():
-        answer = str(given.get(name, "")).strip().lower()
+def _question(name: str) -> Task:
+    """One multiple-choice question."""
+    right, why = CHOICES[name]
+
+    def check(learner: Learner) -> None:
+        answer = str(learner.answers(ANSWERS).get("questions", {}).get(name, "")).strip().lower()
         if not answer:
-            raise Failure(f"[questions] {name} has no answer", "no-answer")
-        if answer not in "abcd" or len(answer) != 1:
-            raise Failure(f"[questions] {name} is {answer!r}, expected a, b, c or d")
+            raise Failure("no answer yet", "no-answer")
+        if answer not in ("a", "b", "c", "d"):
+            raise Failure(f"{answer!r} is no answer, expected a, b, c or d")
         if answer != right:
-            raise Failure(f"[questions] {name} = {answer!r} is not right: {why}", "wrong-choice")
+            raise Failure(f"{answer!r} is not right: {why}", "wrong-choice")
+
+    return Task("questions", name, check, ("interpret",))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and value != 0
 
 
 def own_run(learner: Learner) -> None:
     """Figures of the shape that the learner chose, and of the values that its run gave."""
     given = learner.answers(ANSWERS).get("run", {})
-    names = (
-        "rows",
-        "cols",
-        "block",
-        "programs",
-        "turns",
-        "masked_lanes",
-        "loads_of_an_element",
-        "checksum",
-    )
-    for name in names:
-        if not isinstance(given.get(name), int | float) or given[name] == 0:
-            raise Failure(f"[run] {name} has no number", "no-answer")
-    rows, cols, block = (int(given[name]) for name in names[:3])
+    open_ones = [
+        name for name in ("rows", "cols", "block", *RUN) if not _is_number(given.get(name))
+    ]
+    if open_ones:
+        raise Failure(f"[run] has no number yet: {', '.join(open_ones)}", "no-answer")
+    rows, cols, block = (int(given[name]) for name in ("rows", "cols", "block"))
     if (
         not (1 <= rows <= 64 and 1 <= cols <= 4096)
         or block & (block - 1)
@@ -80,12 +91,13 @@ def own_run(learner: Learner) -> None:
         "loads_of_an_element": 2,
         "checksum": _checksum(learner, rows, cols, block),
     }
-    for name, value in expected.items():
-        if not math.isclose(given[name], value, rel_tol=1e-3):
-            raise Failure(
-                f"[run] {name} = {given[name]:g} for {rows} rows, {cols} columns, block {block}, expected {value:.6g}",
-                "wrong-figure",
-            )
+    wrong = [name for name in RUN if not math.isclose(given[name], expected[name], rel_tol=1e-3)]
+    if wrong:
+        lines = [f"{name} = {given[name]:g} is not right: {RUN[name]}" for name in wrong]
+        raise Failure(
+            f"[run] with {rows} rows, {cols} columns and block {block}:\n" + "\n".join(lines),
+            "wrong-figure" if wrong != ["checksum"] else "wrong-reading",
+        )
 
 
 def _checksum(learner: Learner, rows: int, cols: int, block: int) -> float:
@@ -125,31 +137,37 @@ def table(learner: Learner) -> None:
     from ...analyze.compile import compile_loop, target_of
 
     given = learner.answers(ANSWERS).get("table", {})
-    for block in BLOCKS:
-        line: dict[str, Any] = given.get(f"block_{block}", {})
-        for name in TABLE:
-            if not isinstance(line.get(name), int | float) or line[name] == 0:
-                raise Failure(f"[table] block_{block}: {name} has no number", "no-answer")
+    lines: dict[int, dict[str, Any]] = {block: given.get(f"block_{block}", {}) for block in BLOCKS}
+    open_ones = [
+        f"{name} of block_{block}"
+        for block, line in lines.items()
+        for name in TABLE
+        if not _is_number(line.get(name))
+    ]
+    if open_ones:
+        raise Failure(f"[table] has no number yet: {', '.join(open_ones)}", "no-answer")
     case = Case(operation="rms_norm", rows=32768, cols=4096, dtype="fp16")
-    for block in BLOCKS:
+    wrong = []
+    for block, line in lines.items():
         one = analyze(compile_loop(case, block, target_of("sm_90")), block).kernels[0]
         right = {
             "load_bytes": max(one.load_widths),
             "loads_per_row": one.load_requests_per_row,
             "sectors_loaded_per_row": one.load_sectors_per_row,
-            "occupancy": 100 * one.occupancy,
+            "in_flight_per_program": one.in_flight_bytes,
         }
         for name, value in right.items():
-            if not math.isclose(given[f"block_{block}"][name], value, rel_tol=0.02):
-                raise Failure(
-                    f"[table] block_{block}: {name} = {given[f'block_{block}'][name]:g}, and rownorm analyze says "
-                    f"{value:.6g}",
-                    "wrong-figure",
+            if not math.isclose(line[name], value, rel_tol=0.02):
+                wrong.append(
+                    f"block_{block}: {name} = {line[name]:g} is not what rownorm analyze prints at "
+                    f"'{TABLE[name]}', loop {block}"
                 )
+    if wrong:
+        raise Failure("\n".join(wrong), "wrong-reading")
 
 
 TASKS = [
-    Task("questions", "multiple choice", questions, ("interpret",)),
+    *map(_question, CHOICES),
     Task("run", "your own run", own_run, ("interpret",)),
     Task("analyser", "32-byte sectors", analyser, ("interpret",)),
     Task("table", "block sizes", table, ("compile",)),
