@@ -170,7 +170,10 @@ def _output_role(value: Tensor, case: Case, taken: Mapping[str, int], name: str)
 
 
 def row_start_in_bytes(kernel: Kernel, tensor: str, program: int) -> int:
-    """The offset of the first access of one program to a tensor, as its machine code computes it."""
+    """The offset of the first access of one program to a tensor, as its machine code computes it.
+
+    The trace ends there: the program may have a loop over very many rows.
+    """
     function = llir.parse(kernel.compiled.asm["llir"])
     numbers, arguments, base = 0, list[int](), 0
     for name, value in kernel.arguments.items():
@@ -180,7 +183,6 @@ def row_start_in_bytes(kernel: Kernel, tensor: str, program: int) -> int:
             base = numbers * _FAR if name == f"{tensor}_ptr" else base
         else:
             arguments.append(value)
-    found: list[int] = []
 
     def note(visit: int, access: Any, addresses: Any, mask: Any) -> None:
         import numpy as np
@@ -190,7 +192,7 @@ def row_start_in_bytes(kernel: Kernel, tensor: str, program: int) -> int:
         used = np.broadcast_to(np.asarray(addresses), shape)[active]
         near = used[abs(used - base) < _FAR // 2] if len(used) else used
         if len(near):
-            found.append(int(near.min()) - base)
+            raise _Access(int(near.min()) - base)
 
     import numpy as np
 
@@ -198,8 +200,16 @@ def row_start_in_bytes(kernel: Kernel, tensor: str, program: int) -> int:
     launch = TracedLaunch(np.array([program]), kernel.n_programs, threads, kernel.warp_size)
     try:
         trace(function, arguments, launch, note)
+    except _Access as found:
+        return found.offset
     except Unresolved as error:
         raise Failure(f"{kernel.name}: its addresses cannot be followed: {error}") from error
-    if not found:
-        raise Failure(f"{kernel.name}: program {program} does not access {tensor}")
-    return found[0]
+    raise Failure(f"{kernel.name}: program {program} does not access {tensor}")
+
+
+class _Access(Exception):
+    """Ends a trace at an access."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(offset)
+        self.offset = offset

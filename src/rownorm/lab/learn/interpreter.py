@@ -6,13 +6,19 @@ A learner's file imports ``DEVICE`` before Triton, because Triton chooses the in
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import torch
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":
-    os.environ.setdefault("TRITON_INTERPRET", "1")
+if DEVICE == "cpu" and "TRITON_INTERPRET" not in os.environ:
+    if "triton" in sys.modules:
+        raise ImportError(
+            "there is no GPU, and Triton was imported before its interpreter was chosen: import "
+            "rownorm.lab.learn.interpreter first, or set TRITON_INTERPRET=1"
+        )
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 def accept_arrays_of_one() -> None:

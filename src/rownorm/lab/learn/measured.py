@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -70,12 +71,11 @@ def share_of_ceiling(call: Callable[[Case, Tensors], Any], case: Case) -> float:
 
 
 def compare(call: Callable[[Case, Tensors], Any], cases: Sequence[Case]) -> None:
-    """Print times and bandwidths."""
+    """Print times and bandwidths; without a GPU, end the program."""
     try:
         records = records_of(call, cases)
     except Pending as reason:
-        print(f"Nothing was measured: {reason}.")
-        return
+        sys.exit(f"Nothing was measured: {reason}.")
     for case in cases:
         times = medians(records, case)
         shown = ", ".join(

@@ -4,7 +4,10 @@ from rownorm.lab.cases.case import Case
 
 
 def cases():
-    """The cases to time. For example Case(operation="...", rows=4096, cols=256, dtype="fp16", eps=1e-6)."""
+    """The cases to time, a list of Case(operation=..., rows=4096, cols=256, dtype="fp16", eps=1e-6).
+
+    operation: what torch computes beside you, "layer_norm" or "rms_norm".
+    """
     raise NotImplementedError("cases: torch must compute the same operation as you")
 
 

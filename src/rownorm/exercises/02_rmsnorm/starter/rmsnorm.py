@@ -1,6 +1,9 @@
 """RMSNorm: a kernel, a function and a module."""
 
 import torch
+from rownorm.lab.learn.interpreter import (
+    DEVICE,
+)  # before Triton: without a GPU, its interpreter runs kernels
 import triton
 import triton.language as tl
 
@@ -34,3 +37,12 @@ class RMSNorm(torch.nn.Module):
 
     def forward(self, x):
         raise NotImplementedError("RMSNorm.forward: so that gradients reach x and self.weight")
+
+
+if __name__ == "__main__":  # python rmsnorm.py
+    x, weight = torch.randn(4, 1000, device=DEVICE), torch.rand(1000, device=DEVICE)
+    y = rms_norm(x, weight)
+    expected = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * weight
+    print("y       ", y[0, :4])
+    print("expected", expected[0, :4])
+    print("largest error", (y - expected).abs().max().item())

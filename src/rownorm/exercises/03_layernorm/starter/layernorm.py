@@ -1,6 +1,9 @@
 """LayerNorm: three ways to a variance that survives a large mean, and a row that shows why."""
 
 import torch
+from rownorm.lab.learn.interpreter import (
+    DEVICE,
+)  # before Triton: without a GPU, its interpreter runs kernels
 import triton
 import triton.language as tl
 
@@ -40,3 +43,13 @@ def layer_norm_welford(x, weight, bias, eps=1e-5):
 def breaking_row():
     """A float32 vector whose variance mean(x^2) - mean(x)^2 gets wrong by more than half, in fp32."""
     raise NotImplementedError("breaking_row")
+
+
+if __name__ == "__main__":  # python layernorm.py
+    x = 3 + torch.randn(4, 1000, device=DEVICE)
+    weight, bias = torch.rand(2, 1000, device=DEVICE)
+    mean, var = x.mean(-1, keepdim=True), x.var(-1, keepdim=True, correction=0)
+    expected = (x - mean) * torch.rsqrt(var + 1e-5) * weight + bias
+    for function in (layer_norm_three_pass, layer_norm_two_pass, layer_norm_welford):
+        y = function(x, weight, bias)
+        print(function.__name__, "largest error", (y - expected).abs().max().item())

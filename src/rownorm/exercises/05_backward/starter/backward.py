@@ -1,6 +1,9 @@
 """The gradients of RMSNorm."""
 
 import torch
+from rownorm.lab.learn.interpreter import (
+    DEVICE,
+)  # before Triton: without a GPU, its interpreter runs kernels
 import triton
 import triton.language as tl
 
@@ -13,3 +16,14 @@ PROGRAMS = 64
 def rms_norm_backward(dy, x, weight, rstd):
     """dy, x: (rows, cols), contiguous; weight: (cols,); rstd: (rows,), fp32. Returns (dx, dweight)."""
     raise NotImplementedError("rms_norm_backward")
+
+
+if __name__ == "__main__":  # python backward.py
+    dy, x = torch.randn(2, 100, 300, device=DEVICE)
+    weight = torch.rand(300, device=DEVICE)
+    rstd = torch.rsqrt(x.square().mean(-1) + 1e-6)
+    x_hat, g = x * rstd[:, None], dy * weight
+    dx, dweight = rms_norm_backward(dy, x, weight, rstd)
+    expected = rstd[:, None] * (g - x_hat * (g * x_hat).mean(-1, keepdim=True))
+    print("dx: largest error", (dx - expected).abs().max().item())
+    print("dweight: largest error", (dweight - (dy * x_hat).sum(0)).abs().max().item())

@@ -18,8 +18,10 @@ from ..grades import Failure
 from ..judge import Call, Trial, tensors_of, try_all
 from ..learner import Learner
 from ..observe import GUARD, observed
+from .addresses import ROWS, far_rows
 
 FILE = "backward.py"
+COLS = 1024  # the widest row
 MANY = 20_000  # rows for which partial sums must be few
 
 
@@ -116,6 +118,14 @@ def _recorded(learner: Learner) -> Call:
     return lambda case, t: function(t.dy, t.x, t.weight, torch.empty(case.rows))
 
 
+def far(learner: Learner) -> None:
+    """Rows more than 2^31 elements away, in the machine code of every kernel that takes x."""
+    kernels, _ = compile_kernels(_recorded(learner), _case(ROWS, COLS, "fp16"))
+    for kernel in kernels:
+        if "x_ptr" in kernel.arguments:
+            far_rows(kernel, COLS * 2, looping=True)
+
+
 def no_atomics(learner: Learner) -> None:
     """The interpreter runs one program after the other; atomics are found in the compiled code."""
     kernels, _ = compile_kernels(_recorded(learner), _case(64, 1024, "fp16"))
@@ -143,6 +153,7 @@ def few_partials(learner: Learner) -> None:
 TASKS = [
     Task("dx", "the formula", dx_formula),
     Task("dx", "widths and dtypes", dx_widths),
+    Task("dx", "row offsets beyond 2^31", far, ("compile",)),
     Task("dweight", "sums over rows", dweight_rows),
     Task("partials", "memory for partial sums", few_partials, ("interpret",)),
     Task("determinism", "two calls, the same bits", same_bits),

@@ -3,14 +3,12 @@
 python kernel.py ROWS COLS BLOCK
 """
 
-import os
 import sys
 
 import torch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
-
+from rownorm.lab.learn.interpreter import (
+    DEVICE,
+)  # before Triton: without a GPU, its interpreter runs kernels
 import triton
 import triton.language as tl
 
@@ -46,10 +44,9 @@ def rms_norm(x, weight, eps=1e-6, block=256):
 
 def checksum(rows, cols, block):
     """A number that depends on every element of the output."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    place = torch.arange(rows * cols, device=device, dtype=torch.float32).reshape(rows, cols)
+    place = torch.arange(rows * cols, device=DEVICE, dtype=torch.float32).reshape(rows, cols)
     x = torch.sin(place)
-    weight = 1 + torch.arange(cols, device=device, dtype=torch.float32) / cols
+    weight = 1 + torch.arange(cols, device=DEVICE, dtype=torch.float32) / cols
     return round(rms_norm(x, weight, block=block).abs().sum().item(), 2)
 
 

@@ -9,6 +9,9 @@ Answers to the questions of the text:
 """
 
 import torch
+from rownorm.lab.learn.interpreter import (
+    DEVICE,
+)  # before Triton: without a GPU, its interpreter runs kernels
 import triton
 import triton.language as tl
 
@@ -75,3 +78,12 @@ class RMSNorm(torch.nn.Module):
     def forward(self, x):
         rows = x.reshape(-1, x.shape[-1])
         return _RMSNorm.apply(rows, self.weight, self.eps).reshape(x.shape)
+
+
+if __name__ == "__main__":  # python rmsnorm.py
+    x, weight = torch.randn(4, 1000, device=DEVICE), torch.rand(1000, device=DEVICE)
+    y = rms_norm(x, weight)
+    expected = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * weight
+    print("y       ", y[0, :4])
+    print("expected", expected[0, :4])
+    print("largest error", (y - expected).abs().max().item())

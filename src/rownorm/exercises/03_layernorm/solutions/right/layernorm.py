@@ -9,6 +9,9 @@ Answers to the questions of the text:
 """
 
 import torch
+from rownorm.lab.learn.interpreter import (
+    DEVICE,
+)  # before Triton: without a GPU, its interpreter runs kernels
 import triton
 import triton.language as tl
 
@@ -134,3 +137,13 @@ def layer_norm_welford(x, weight, bias, eps=1e-5):
 def breaking_row():
     """A mean of 100000 and a spread of about 1: the squares have steps of 1024, the variance is about 1."""
     return 1e5 + torch.linspace(-2.0, 2.0, 1024)
+
+
+if __name__ == "__main__":  # python layernorm.py
+    x = 3 + torch.randn(4, 1000, device=DEVICE)
+    weight, bias = torch.rand(2, 1000, device=DEVICE)
+    mean, var = x.mean(-1, keepdim=True), x.var(-1, keepdim=True, correction=0)
+    expected = (x - mean) * torch.rsqrt(var + 1e-5) * weight + bias
+    for function in (layer_norm_three_pass, layer_norm_two_pass, layer_norm_welford):
+        y = function(x, weight, bias)
+        print(function.__name__, "largest error", (y - expected).abs().max().item())

@@ -9,6 +9,9 @@ Answers to the questions of the text:
 """
 
 import torch
+from rownorm.lab.learn.interpreter import (
+    DEVICE,
+)  # before Triton: without a GPU, its interpreter runs kernels
 import triton
 import triton.language as tl
 
@@ -62,3 +65,14 @@ def rms_norm_backward(dy, x, weight, rstd):
         partial, dweight, n_programs, n_cols, BLOCK=COLUMNS
     )
     return dx, dweight
+
+
+if __name__ == "__main__":  # python backward.py
+    dy, x = torch.randn(2, 100, 300, device=DEVICE)
+    weight = torch.rand(300, device=DEVICE)
+    rstd = torch.rsqrt(x.square().mean(-1) + 1e-6)
+    x_hat, g = x * rstd[:, None], dy * weight
+    dx, dweight = rms_norm_backward(dy, x, weight, rstd)
+    expected = rstd[:, None] * (g - x_hat * (g * x_hat).mean(-1, keepdim=True))
+    print("dx: largest error", (dx - expected).abs().max().item())
+    print("dweight: largest error", (dweight - (dy * x_hat).sum(0)).abs().max().item())

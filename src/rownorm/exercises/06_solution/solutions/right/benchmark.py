@@ -26,6 +26,10 @@ def main():
     """Time it, and copy the traces."""
     import tempfile
 
+    import torch
+
+    if not torch.cuda.is_available():
+        sys.exit("Nothing was measured: torch sees no GPU.")
     from rownorm.lab.fib.dataset import read
     from rownorm.lab.fib.run import run_dataset
 

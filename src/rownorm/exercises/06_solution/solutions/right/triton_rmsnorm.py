@@ -23,3 +23,21 @@ def run(x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor):
     batch, hidden = x.shape
     block = triton.next_power_of_2(hidden)
     rmsnorm_kernel[(batch,)](x, weight, out, eps, hidden, BLOCK=block, num_warps=8)
+
+
+if (
+    __name__ == "__main__"
+):  # TRITON_INTERPRET=1 python triton_rmsnorm.py; with a GPU, python triton_rmsnorm.py
+    from rownorm.lab.learn.interpreter import DEVICE
+
+    x = torch.randn(3, 4096, device=DEVICE, dtype=torch.float16)
+    weight, out = torch.rand_like(x[0]), torch.empty_like(x)
+    run(x, weight, 1e-6, out)
+    rows = x.float()
+    expected = rows * torch.rsqrt(rows.square().mean(-1, keepdim=True) + 1e-6) * weight
+    print(
+        "largest error",
+        (out - expected).abs().max().item(),
+        "of values up to",
+        expected.abs().max().item(),
+    )

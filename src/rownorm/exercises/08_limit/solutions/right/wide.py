@@ -9,6 +9,9 @@ Answers to the questions of the text:
 """
 
 import torch
+from rownorm.lab.learn.interpreter import (
+    DEVICE,
+)  # before Triton: without a GPU, its interpreter runs kernels
 import triton
 import triton.language as tl
 
@@ -92,3 +95,11 @@ def rms_norm(x, weight, eps=1e-6):
         PARTS=triton.next_power_of_2(n_parts), BLOCK=BLOCK,
     )  # fmt: skip
     return y
+
+
+if __name__ == "__main__":  # python wide.py
+    for rows, cols in ((4, 1000), (2, 20000)):
+        x, weight = torch.randn(rows, cols, device=DEVICE), torch.rand(cols, device=DEVICE)
+        expected = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * weight
+        y = rms_norm(x, weight)
+        print(rows, "x", cols, "largest error", (y - expected).abs().max().item())
