@@ -90,7 +90,7 @@ demo: $(STAMP)
 
 learn: $(STAMP)
 	@$(RUN) -m rownorm_command learn start 1
-	@echo "Here: $(INTERPRETER) -m rownorm_command learn check"
+	@$(if $(VENV),echo "First: source $(VENV)/bin/activate    (so that python and rownorm are those of $(VENV))")
 
 check: $(STAMP)
 	$(RUN) -m ruff format --check .

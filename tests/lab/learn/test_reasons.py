@@ -1,10 +1,15 @@
 """A reason is given if something proves it, and no other."""
 
 import pytest
+import torch
 
 from rownorm.lab.learn.grade import one_step, tasks_of
 from rownorm.lab.learn.learner import Learner
 from support.learning import put
+
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="for the interpreter; test_gpu.py is for a GPU"
+)
 
 
 def first_failure(folder, number, part):

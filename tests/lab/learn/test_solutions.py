@@ -3,6 +3,7 @@
 import importlib.util
 
 import pytest
+import torch
 
 from rownorm.lab.learn.catalog import exercises
 from rownorm.lab.learn.grade import grade, one_step, tasks_of
@@ -10,7 +11,9 @@ from rownorm.lab.learn.habits import HABITS
 from rownorm.lab.learn.learner import Learner
 from support.learning import compiled_grades, put, reason, wrong_solutions
 
-SLOW = {(5, "one_partial_for_each_row")}
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="for the interpreter; test_gpu.py is for a GPU"
+)
 NEEDS_FIB = {6}
 
 

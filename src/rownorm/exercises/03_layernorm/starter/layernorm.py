@@ -1,9 +1,9 @@
 """LayerNorm: three ways to a variance that survives a large mean, and a row that shows why."""
 
 import torch
-from rownorm.lab.learn.interpreter import (
-    DEVICE,
-)  # before Triton: without a GPU, its interpreter runs kernels
+
+# Before Triton: without a GPU, kernels run in its interpreter.
+from rownorm.lab.learn.interpreter import DEVICE
 import triton
 import triton.language as tl
 

@@ -9,9 +9,9 @@ Answers to the questions of the text:
 """
 
 import torch
-from rownorm.lab.learn.interpreter import (
-    DEVICE,
-)  # before Triton: without a GPU, its interpreter runs kernels
+
+# Before Triton: without a GPU, kernels run in its interpreter.
+from rownorm.lab.learn.interpreter import DEVICE
 import triton
 import triton.language as tl
 
