@@ -193,7 +193,7 @@ def test_an_older_version_is_graded_and_named():
     assert "0 of 100 points" in ran.output
 
 
-def steps(number, limit_s=3):
+def steps(number, limit_s=30):
     """The steps of the interpreter, in real processes."""
     hurried = msgspec.structs.replace(exercises()[number], limit_s=limit_s)
     folder = Path("learn", hurried.folder)
@@ -222,9 +222,9 @@ def test_a_loop_that_never_ends_is_stopped_and_its_line_named():
     begin = text.index("    squares = tl.zeros")
     path.write_text(text[:begin] + loop + text[begin:])
     begun = time.monotonic()
-    found = steps(2, limit_s=4)
-    assert time.monotonic() - begun < 60
-    assert "did not end within 4 s" in found[0].message
+    found = steps(2, limit_s=10)
+    assert time.monotonic() - begun < 100
+    assert "did not end within 10 s" in found[0].message
     line = path.read_text().splitlines().index("        n_cols += 0") + 1
     assert any(f"rmsnorm.py, line {near}" in found[0].message for near in (line - 1, line))
     assert found[0].printed.strip() == "the loop"

@@ -28,7 +28,7 @@ from .learner import Learner
 
 Mode = Literal["interpret", "gpu", "compile"]
 GPU_REASON = "needs a GPU: check again on a machine with one. These points wait until then"
-INTERPRETED_S = 25  # limit of a step in the interpreter; the solutions take less than a second
+INTERPRETED_S = 30  # limit of a step in the interpreter; the solutions take less than a second
 PRINTED = 4000  # characters that are kept of what a step prints
 
 

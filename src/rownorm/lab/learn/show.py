@@ -75,6 +75,7 @@ class Display(Watcher):
         self.heading = ""
         self.shown: dict[str, str] = {}  # step by message
         self.named = False  # whether the running step was named where there is no terminal
+        self.status = ""  # the line that is replaced
 
     def began(self, step: Step, mode: Mode) -> None:
         self._head(step, mode)
@@ -83,9 +84,11 @@ class Display(Watcher):
 
     def waits(self, step: Step, seconds: float) -> None:
         late = f" ({seconds:.0f} s of at most {step.limit_s:g})" if seconds >= 1 else ""
-        if self.terminal:
-            click.echo(f"\r{shortened(f'    ...    {step.name}{late}', 79)}\x1b[K", nl=False)
-        elif seconds > LONG_S and not self.named:
+        status = shortened(f"    ...    {step.name}{late}", 79)
+        if self.terminal and status != self.status:
+            self.status = status
+            click.echo(f"\r{status}\x1b[K", nl=False)
+        elif not self.terminal and not self.named and seconds > LONG_S:
             self.named = True
             click.echo(f"    ...    {step.name}: still running, at most {step.limit_s:g} s")
 
