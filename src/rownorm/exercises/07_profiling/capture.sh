@@ -1,6 +1,6 @@
 #!/bin/sh
-# Capture starter/profile on an NVIDIA GPU with ncu: the profile of the starter's kernel that the exercise ships.
-# Takes less than a minute. An existing profile must be removed first; nothing is overwritten.
+# Capture starter/profile on an NVIDIA GPU with ncu: the profile of the starter's kernel that the exercise ships. Then write
+# its figures into the right solution. Takes less than a minute. An existing profile must be removed first.
 set -eu
 python=${PYTHON:-python3}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -8,3 +8,7 @@ export PYTHONPATH="$(cd "$here/../../.." && pwd)${PYTHONPATH:+:$PYTHONPATH}" PYT
 cd "$here/starter"  # so that the files name workload.py and profile without a path
 "$python" -m rownorm_command profile --script workload.py --tools chrome,proton,ncu --out profile
 du -sk profile
+answers=../solutions/right/answers.toml
+figures=$("$python" ../solutions/right/analysis.py profile)
+sed -i '/^\[figures\]/,$d' "$answers"
+echo "$figures" | tee -a "$answers"

@@ -34,7 +34,7 @@ def main():
 
 if __name__ == "__main__":
     if not torch.cuda.is_available():
-        raise SystemExit(
+        raise RuntimeError(
             "workload.py needs a GPU. Without one, read the profile in the folder profile."
         )
     main()
