@@ -3,7 +3,8 @@
     python tools/analysis_accuracy.py run results/accuracy --docs docs/analysis-accuracy.md
 
 ``run`` compiles all kernels in several processes first. Then ncu profiles one call of every case, and every case is
-timed beside the ceiling. ncu.csv and measured.json keep what was measured; ``table`` makes the page from them again.
+timed beside the ceiling. ncu.csv and time-NN.json keep what was measured: ``run`` continues a folder, and ``table``
+makes the page from it again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from rownorm.lab.texts import duration, percent
 ELEMENTS = (
     1 << 29
 )  # of x: a GiB in bf16, so that hardly any of the output is still in L2 when a kernel ends
-COUNTERS, MEASURED = "ncu.csv", "measured.json"
+COUNTERS, ANALYSES = "ncu.csv", "analyses.json"
 SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_"
 METRICS = [
     "dram__bytes_read.sum",
@@ -96,16 +97,63 @@ def run(folder: Path, docs: Path | None, workers: int, ncu: str, few: int) -> No
     def say(what: str) -> None:
         click.echo(f"{time.monotonic() - began:.0f} s: {what}", err=True)
 
-    say(f"compiling {len(planned)} cases")
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=spawn) as pool:
-        list(pool.map(_call_once, planned))
-    say("counting with ncu")
-    _count(folder / COUNTERS, ncu, len(planned))
+    if not (folder / COUNTERS).exists():
+        say(f"compiling {len(planned)} cases")
+        with ProcessPoolExecutor(workers, mp_context=spawn) as pool:
+            list(pool.map(_call_once, planned))
+        say("counting with ncu")
+        _count(folder / COUNTERS, ncu, len(planned))
     say("timing")
-    write_whole(folder / MEASURED, msgspec.json.encode([_measured(one) for one in planned]))
+    failed = _time_all(folder, len(planned))
+    if failed:
+        names = ", ".join(f"{planned[n].case.title} {planned[n].regime}".strip() for n in failed)
+        raise click.ClickException(f"not timed: {names}. Run it again to retry.")
+    say("analyzing with the measured ceilings")
+    times = [_read_time(folder, number) for number in range(len(planned))]
+    with ProcessPoolExecutor(workers, mp_context=spawn) as pool:
+        analyses = list(pool.map(_predicted, planned, times))
+    write_whole(folder / ANALYSES, msgspec.json.encode(analyses))
     say("done")
     _show(folder, docs)
+
+
+def _time_all(folder: Path, n_cases: int) -> list[int]:
+    """Time the cases that the folder lacks in one process, after a failure the rest in a new one. Returns the failed."""
+    failed: list[int] = []
+    while todo := [
+        n for n in range(n_cases) if n not in failed and not _time_file(folder, n).exists()
+    ]:
+        command = [sys.executable, __file__, "time", str(folder), *map(str, todo)]
+        ran = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+        if ran.returncode:
+            click.echo(ran.stderr[-3000:], err=True)
+        left = [n for n in todo if not _time_file(folder, n).exists()]
+        failed += left[:1]
+    return failed
+
+
+@main.command("time", hidden=True)
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("numbers", type=int, nargs=-1)
+def time_some(folder: Path, numbers: tuple[int, ...]) -> None:
+    """Time these cases."""
+    from rownorm.lab.analyze.measure import measured_case
+
+    planned = list(cases())
+    for number in numbers:
+        click.echo(f"{planned[number].case.title} {planned[number].regime}", err=True)
+        with _forced(planned[number]):
+            [found] = measured_case(planned[number].case, ["rownorm"])
+        write_whole(_time_file(folder, number), msgspec.json.encode(found))
+
+
+def _time_file(folder: Path, number: int) -> Path:
+    return folder / f"time-{number:02}.json"
+
+
+def _read_time(folder: Path, number: int) -> Measured:
+    return msgspec.json.decode(_time_file(folder, number).read_bytes(), type=Measured)
 
 
 @main.command()
@@ -173,14 +221,9 @@ def _analysis(case: Case, ceiling: float | None = None) -> Analysis:
     return analyze(compile_case(case, target_of("this")), ceiling=roof)
 
 
-def _measured(planned: Planned) -> Analysis:
+def _predicted(planned: Planned, found: Measured) -> Analysis:
     """The analysis with the ceiling that was measured, and the measured time."""
-    from rownorm.lab.analyze.measure import measured
-
     with _forced(planned):
-        [first] = measured([_analysis(planned.case)])
-        found: Measured | None = first.measured
-        assert found is not None
         return msgspec.structs.replace(_analysis(planned.case, found.ceiling), measured=found)
 
 
@@ -274,7 +317,7 @@ def _time_line(one: Analysis) -> list[str]:
 
 
 def _show(folder: Path, docs: Path | None) -> None:
-    analyses = msgspec.json.decode((folder / MEASURED).read_bytes(), type=list[Analysis])
+    analyses = msgspec.json.decode((folder / ANALYSES).read_bytes(), type=list[Analysis])
     counted = parse((folder / COUNTERS).read_text())
     lines = _compared(analyses, counted)
     first = analyses[0]

@@ -25,7 +25,7 @@ def written(folder, tool, kernel="forward_resident", read=1_000_000):
     """A folder with one analysis and the counters of one kernel."""
     seconds = Measured(seconds=2.5e-6, bytes_per_second=4e11, ceiling=4e12, device="A GPU")
     analysis = msgspec.structs.replace(made_up(), measured=seconds)
-    (folder / tool.MEASURED).write_bytes(msgspec.json.encode([analysis]))
+    (folder / tool.ANALYSES).write_bytes(msgspec.json.encode([analysis]))
     names = ["ID", "Process ID", "Kernel Name", *tool.METRICS]
     values = ["0", "1", kernel, str(read), "1000000", "40", "75", "64", "0", "0"]
     lines = [names, [""] * len(names), values]

@@ -6,9 +6,8 @@ import pytest
 
 from rownorm.lab.cases.case import Case
 from rownorm.lab.profile.publish import page
-from rownorm.lab.profile.request import ModelStep, Request
+from rownorm.lab.profile.request import CALLS, ModelStep, Request
 from rownorm.lab.profile.summary import summarize
-from rownorm.lab.profile.work import CALLS
 from rownorm.lab.results.profile_tables import figure_table
 from rownorm.lab.results.profiles import ToolResult, read_profile, write_profile
 from rownorm.lab.results.records import Environment

@@ -14,8 +14,7 @@ from ..results.studies import Kernel
 from . import chrome, ncu, rocprof
 from .chrome import Event
 from .proton import ProtonKernel
-from .request import Request
-from .work import DIFFERENCE
+from .request import DIFFERENCE, Request
 
 BANDWIDTH, PEAK_SHARE = "achieved bandwidth", "share of peak bandwidth"
 OCCUPANCY, SECTORS = "achieved occupancy", "sectors per load request"

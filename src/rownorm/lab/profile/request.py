@@ -18,8 +18,14 @@ from ..results.records import Environment
 
 FILE = "request.json"
 TOOLS = "tools.json"
+HOST = "host.json"  # a ``Times``, measured without a profiler
+DIFFERENCE = "difference"  # of rownorm's y, or dx, from torch's: the largest
 Kind = TypeVar("Kind")
 STEPS = 3  # of a script that are profiled
+CALLS = 10  # of a norm, in a trace
+MODEL_STEPS = 2  # of a model, in a trace
+
+Times = dict[str, dict[str, float]]  # subject: name: seconds of one call or step, or a difference
 
 
 class ModelStep(msgspec.Struct, frozen=True):
@@ -64,6 +70,13 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     def unit(self) -> str:
         """What is counted: a call of a norm, or a step."""
         return "call" if self.case else "step"
+
+
+def repeats(request: Request, tool: str) -> int:
+    """How many calls or steps of each subject are recorded. Counters need one."""
+    if tool == "counters":
+        return 1
+    return CALLS if request.case else MODEL_STEPS
 
 
 class Collected(msgspec.Struct, frozen=True):

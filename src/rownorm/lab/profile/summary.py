@@ -18,9 +18,8 @@ from ..study.trace import read_trace
 from . import advice, chrome, figures, ncu, proton, rocprof
 from .chrome import Event
 from .norms import found_norms
-from .request import Request
+from .request import HOST, Request, Times, repeats
 from .script import read_outcome
-from .work import HOST, Times, repeats
 
 Found = TypeVar("Found")
 OnStep = Callable[[str], None]

@@ -78,16 +78,25 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
     return [block for blocks in lists for block in blocks]
 
 
-def run_under(profiler: AbstractContextManager[Any], workload: Workload, n_steps: int = 1) -> None:
+def run_under(
+    profiler: AbstractContextManager[Any],
+    workload: Workload,
+    n_steps: int = 1,
+    restart: Callable[[], None] | None = None,
+) -> None:
     """Run training steps while a profiler is active, after one step without it.
 
     profiler: a ``torch.profiler.profile``, or any other context manager. In eager code every norm, forward and
-    backward, is inside a range called ``ranges.NORM``.
+    backward, is inside a range called ``ranges.NORM``. restart: if given, one more step runs first and this is called
+    after it, because the first step under a profiler is slower.
     """
     with norm_ranges(workload.trainer.model, enabled=workload.setting != "compiled"):
         workload.step()
         _synchronize(workload.device)
         with profiler:
+            if restart is not None:
+                workload.step()
+                restart()
             for _ in range(n_steps):
                 workload.step()
             _synchronize(workload.device)
