@@ -78,9 +78,12 @@ def _prologue(
 
 
 def _rounded(h: Tensor) -> Tensor:
-    """``h``, whose rounding Inductor would leave out where it fuses: backward needs the statistics of the stored h."""
-    bits = torch.int16 if h.dtype.itemsize == 2 else torch.int32
-    return h.view(bits).view(h.dtype)
+    """``h``, whose rounding Inductor would leave out where it fuses: backward needs the statistics of the stored h.
+
+    The operation on its bits takes the rounded number. Without one, Inductor drops the two views.
+    """
+    bits = h.view(torch.int16 if h.dtype.itemsize == 2 else torch.int32)
+    return (bits & -1).view(h.dtype)
 
 
 def _moments(h: Tensor, program: Program) -> tuple[Tensor | None, Tensor]:
