@@ -190,9 +190,11 @@ def _varied_events(
     left_out = set[int]()
     for call in chance.sample(by_name["tiny"], len(by_name["tiny"]) // 3):
         left_out |= {id(one) for one in (call.span, *call.launches, *call.kernels)}
+    # Large kernels become shorter, so that they do not overlap; those of the first calls most of all. Tiny ones become
+    # longer, which changes the idle share most; they stay far shorter than the time between them.
+    factors = {WARM_UP: 0.2, "large": chance.uniform(0.4, 0.7), "tiny": chance.uniform(3.0, 6.0)}
     for name, calls in by_name.items():
-        # Kernels become shorter, so that they do not overlap; those of the first calls most of all.
-        factor = 0.2 if name == WARM_UP else chance.uniform(0.4, 0.7)
+        factor = factors[name]
         for call in calls:
             for kernel in call.kernels:
                 kernel["dur"] *= factor * chance.uniform(0.8, 1.2)

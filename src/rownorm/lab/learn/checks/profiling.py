@@ -73,8 +73,9 @@ def _compare(
     if math.isclose(got, right, rel_tol=tolerance, abs_tol=tolerance * 1e-3):
         return
     known = {"microseconds": right * 1e6, "percent": right * 100, **(mistakes or {})}
-    named = (one for one, value in known.items() if math.isclose(got, value, rel_tol=EXACT))
-    raise Failure(f"{called} is {got:.4g}, expected {right:.4g}", next(named, habit))
+    named = [one for one, value in known.items() if math.isclose(got, value, rel_tol=EXACT)]
+    nearest = min(named, key=lambda one: abs(got - known[one]), default=habit)
+    raise Failure(f"{called} is {got:.4g}, expected {right:.4g}", nearest)
 
 
 def _on_profiles(
