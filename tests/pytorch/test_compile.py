@@ -10,13 +10,12 @@ import torch
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 from torch._inductor.utils import run_and_get_code
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 import rownorm
-from rownorm import reference
 from rownorm.ops import inductor
 from rownorm.program import Program
-from rownorm.reference import BackwardInputs
 from support.operators import COLS, ROWS, every_case, full_cases, gradients, same_bits
 
 
@@ -177,21 +176,35 @@ def test_inductor_keeps_two_roundings(device):
     same_bits(y, call(x))
 
 
-@pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
-def test_composed_gradients_are_those_at_the_stored_h(center):
+@pytest.mark.parametrize("norm", [rownorm.add_layer_norm, rownorm.add_rms_norm])
+def test_composed_gradients_are_those_at_the_stored_h(norm, device):
     """Rows of a 16-bit residual stream that vary less than their rounding."""
-    program = Program(center, 1e-5)
-    x = torch.full((2, 40), 20.0, dtype=torch.bfloat16)
-    residual = torch.randn(2, 40).mul(0.05).bfloat16()
-    outputs = inductor.forward(x, residual, None, None, None, program)
-    dy = torch.randn(2, 40).bfloat16()
-    inputs = BackwardInputs(dy, None, outputs.h, None, None, None, outputs.mu, outputs.rstd)
-    wanted = (True, False, False, False, False)
-    dx = inductor.backward(inputs, program.for_backward(x.dtype), True, wanted).x
-    h = outputs.h.double().requires_grad_()
-    y = reference.forward(h, None, None, None, None, program).y
-    (exact,) = torch.autograd.grad(y, h, dy.double())
+    x = torch.full((2, 40), 20.0, dtype=torch.bfloat16, device=device, requires_grad=True)
+    residual, dy = (torch.randn(2, 40, device=device).bfloat16() for _ in range(2))
+    y, h = torch.compile(norm, fullgraph=True, backend="inductor")(x, residual.mul(0.05))
+    (dx,) = torch.autograd.grad(y, x, dy)
+    alone = rownorm.layer_norm if norm is rownorm.add_layer_norm else rownorm.rms_norm
+    exact_h = h.detach().double().requires_grad_()
+    (exact,) = torch.autograd.grad(alone(exact_h), exact_h, dy.double())
     torch.testing.assert_close(dx.double(), exact, rtol=2**-7, atol=2**-7 * exact.abs().max())
+
+
+@pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
+def test_composed_additions_take_h_as_it_is_stored(center):
+    """A conversion that two additions share would be kept for backward, in fp32: see ``_prologue``."""
+    program = Program(center, 1e-5)
+
+    def two(x, residual, update):
+        _, h, *_ = inductor.forward(x, residual, None, None, None, program)
+        y, h, *_ = inductor.forward(update, h, None, None, None, program)
+        return y, h
+
+    graph = make_fx(two)(*(torch.randn(4, COLS).bfloat16() for _ in range(3))).graph
+    sums = [one for one in graph.nodes if one.target is torch.ops.aten.add.Tensor]
+    of_rows = [one for one in sums if one.meta["tensor_meta"].shape == (4, COLS)]
+    assert len(of_rows) == 2
+    for one in of_rows:
+        assert all(term.meta["tensor_meta"].dtype == torch.bfloat16 for term in one.args)
 
 
 def test_inductor_on_strided_rows(device):

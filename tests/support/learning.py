@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from rownorm.lab.learn.catalog import exercises
+from rownorm.lab.results.files import write_whole
 
 SCRIPT = """
 import json, sys
@@ -40,8 +41,9 @@ def put(folder, number, wrong=""):
     """Write the right solution, or a wrong one, into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     one = exercises()[number]
-    for name, content in one.right().items():
-        (folder / name).write_bytes(content)
+    given = {name: content for name, content in one.starter().items() if one.is_given(name)}
+    for name, content in (given | one.right()).items():
+        write_whole(folder / name, content)
     for file in (one.path / "solutions" / "wrong" / wrong).glob("*.diff") if wrong else ():
         target = folder / file.stem
         target.write_text(changed(target.read_text(), file.read_text()))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .. import reference
 from ..program import Program
-from ..reference import BackwardInputs, ForwardOutputs, Gradients
+from ..reference import ForwardOutputs
 
 MAX_COLS = 4096
 log = logging.getLogger(__name__)
@@ -48,27 +48,42 @@ def forward(
     program: Program,
 ) -> ForwardOutputs:
     """As ``reference.forward``, without its corrections of rounding errors: as accurate as PyTorch's norms."""
-    h = reference.prologue(x, residual, pre_bias)
+    stored, h = _prologue(x, residual, pre_bias, program)
     mu, rstd = _moments(h, program)
     z = reference.affine((h if mu is None else h - mu) * rstd, weight, bias, program)
     return ForwardOutputs(
         y=reference.activate(z, program.activation).to(program.result_dtype(x.dtype)),
-        h=None if residual is None else h.to(residual.dtype),
+        h=stored,
         mu=None if mu is None else mu.squeeze(-1),
         rstd=rstd.squeeze(-1),
     )
 
 
-def backward(
-    inputs: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
-) -> Gradients:
-    """As ``reference.backward``. The gradient is the one at the stored h, so its statistics are computed again."""
-    compute = reference.backward_dtype(inputs.h, inputs.dy, program)
-    if has_residual and reference.rounding_changes_statistics(inputs.h.dtype, compute, program):
-        mu, rstd = _moments(inputs.h.to(compute), program)
-        assert mu is not None
-        inputs = inputs._replace(mu=mu.squeeze(-1), rstd=rstd.squeeze(-1))
-    return reference.backward(inputs, program, has_residual, wanted)
+def _prologue(
+    x: Tensor, residual: Tensor | None, pre_bias: Tensor | None, program: Program
+) -> tuple[Tensor | None, Tensor]:
+    """(h as it is stored, or None without a residual; h in the compute dtype).
+
+    The sum is one addition with PyTorch's promotion. With explicit conversions the next addition would share that of
+    this h, and Inductor would keep the wider copy for backward.
+    """
+    h = x if residual is not None and pre_bias is None else reference.prologue(x, None, pre_bias)
+    if residual is None:
+        return None, h
+    compute = reference.compute_dtype(x, residual)
+    stored = (h + residual).to(residual.dtype)
+    if reference.rounding_changes_statistics(stored.dtype, compute, program):
+        return stored, _rounded(stored).to(compute)
+    return stored, stored.to(compute)
+
+
+def _rounded(h: Tensor) -> Tensor:
+    """``h``, whose rounding Inductor would leave out where it fuses: backward needs the statistics of the stored h.
+
+    The operation on its bits takes the rounded number. Without one, Inductor drops the two views.
+    """
+    bits = h.view(torch.int16 if h.dtype.itemsize == 2 else torch.int32)
+    return (bits & -1).view(h.dtype)
 
 
 def _moments(h: Tensor, program: Program) -> tuple[Tensor | None, Tensor]:

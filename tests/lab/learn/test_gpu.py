@@ -10,6 +10,7 @@ import torch
 
 from rownorm.lab.learn import run
 from rownorm.lab.learn.catalog import exercises
+from rownorm.lab.results.files import write_whole
 from support.learning import put
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -68,7 +69,7 @@ def test_right_solutions_get_every_point(number, tmp_path):
 @pytest.mark.parametrize("number", exercises())
 def test_starters_get_no_points_and_do_not_crash(number, tmp_path):
     for name, content in exercises()[number].starter().items():
-        (tmp_path / name).write_bytes(content)
+        write_whole(tmp_path / name, content)
     grade = run.check(exercises()[number], tmp_path)
     assert grade.total == 0
     assert not any("crashed" in step.message for step in grade.steps)

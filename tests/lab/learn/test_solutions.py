@@ -9,17 +9,22 @@ from rownorm.lab.learn.catalog import exercises
 from rownorm.lab.learn.grade import grade, one_step, tasks_of
 from rownorm.lab.learn.habits import HABITS
 from rownorm.lab.learn.learner import Learner
+from rownorm.lab.results.files import write_whole
 from support.learning import compiled_grades, put, reason, wrong_solutions
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(), reason="for the interpreter; test_gpu.py is for a GPU"
 )
 NEEDS_FIB = {6}
+NEEDS_PROFILE = {7}
+RIGHT_BUT_SLOW = {(7, "kernel")}  # parts of starters that only the compiled steps reject
 
 
 def skip_without_packages(number):
     if number in NEEDS_FIB and importlib.util.find_spec("flashinfer_bench") is None:
         pytest.skip("flashinfer-bench is not installed")
+    if number in NEEDS_PROFILE and not (exercises()[number].path / "starter" / "profile").exists():
+        pytest.skip("the profile that the exercise ships was not captured yet: capture.sh")
 
 
 def interpreted(number):
@@ -66,9 +71,11 @@ def test_wrong_solutions_fail_in_their_part(number, name, tmp_path):
 def test_starters_are_not_solutions(number, tmp_path):
     skip_without_packages(number)
     for name, content in exercises()[number].starter().items():
-        (tmp_path / name).write_bytes(content)
+        write_whole(tmp_path / name, content)
     learner = Learner(tmp_path, number, "cpu", 11)
     for part in exercises()[number].part:
+        if (number, part.name) in RIGHT_BUT_SLOW:
+            continue
         first = next((one for one in interpreted(number) if one.part == part.name), None)
         if first is not None and first.modes != ("gpu",):
             assert one_step(learner, first).status == "failed", part.name
@@ -81,7 +88,8 @@ def test_exercises_are_complete():
         assert len(one.hints()) >= 3
         wrong = [name for which, name in wrong_solutions() if which == number]
         assert len(wrong) >= 3
-        assert set(one.starter()) - {"text.md"} <= set(one.right()) | {"text.md"}
+        edited = {name for name in one.starter() if not one.is_given(name)}
+        assert edited - {"text.md"} <= set(one.right())
         for name in wrong:
             part, habit = reason(number, name)
             assert habit in HABITS

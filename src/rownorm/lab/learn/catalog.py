@@ -43,6 +43,7 @@ class Exercise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     limit_s: int = 120  # of one step that compiles or runs on a GPU
     needs: str = ""  # beside torch and Triton
     makes: list[str] = []  # files that the learner's own run writes, and that are handed in
+    given: list[str] = []  # files and folders of the starter that are to be read, not edited
     folder: str = ""
 
     @property
@@ -58,10 +59,19 @@ class Exercise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return FOLDER / self.folder
 
     def starter(self) -> dict[str, bytes]:
-        """The learner's files by name; the text is one of them."""
-        files = sorted((self.path / "starter").iterdir())
-        found = {file.name: file.read_bytes() for file in files if file.is_file()}
+        """The learner's files by their paths; the text is one of them."""
+        folder = self.path / "starter"
+        files = sorted(file for file in folder.rglob("*") if "__pycache__" not in file.parts)
+        found = {
+            file.relative_to(folder).as_posix(): file.read_bytes()
+            for file in files
+            if file.is_file()
+        }
         return {TEXT: (self.path / TEXT).read_bytes()} | found
+
+    def is_given(self, name: str) -> bool:
+        """Whether a file of the starter is to be read, not edited."""
+        return name.partition("/")[0] in self.given
 
     def hints(self) -> list[str]:
         """The sections of hints.md, without their headings' marks."""

@@ -90,6 +90,39 @@ HABITS = {
     "wrong-choice": "",
     "wrong-figure": "The text defines each figure. Work it out once more by hand, for a small example.",
     "wrong-reading": "This figure is printed. Run the command of the text again and copy it as a plain number.",
+    # ---- profiles ----
+    "microseconds": "Times in a Chrome trace are in microseconds. The function returns seconds.",
+    "nanoseconds": "Proton counts nanoseconds. The function returns seconds.",
+    "percent": "One of the two is in percent and the other from 0 to 1.",
+    "warm-up": "The first call of a shape has a range of its own, warm-up: it compiles the kernel and allocates y. "
+    "Leave it out.",
+    "both-calls": "Large and tiny calls launch the same kernel, so its name does not tell them apart. Take the "
+    "launches inside the ranges with the name, and the counters of launches with the same grid.",
+    "correlation": "A kernel runs later than its launch, in another row of the trace. The launch inside the range on "
+    "the host (cat cuda_driver or cuda_runtime) and the kernel have the same args.correlation. Neither the order of "
+    "events nor their number is fixed.",
+    "host-for-kernel": "This is the time of the range on the host, not of the kernels that it launched.",
+    "kernel-for-host": "This is the time of the kernels, not of the range on the host.",
+    "launch-for-kernel": "This is the time of cuLaunchKernelEx on the host, not of the kernel: a launch returns "
+    "before the kernel has run.",
+    "device-range": "This is the range on the GPU (cat gpu_user_annotation). The range on the host has the cat "
+    "user_annotation, and a kernel the cat kernel.",
+    "idle": "Idle is the time without a kernel between the start of the first kernel and the end of the last, over "
+    "all of that time. The host's times do not enter.",
+    "busy": "This is the share of the time in which a kernel runs. Idle is the rest.",
+    "scope": "A scope of Proton is a node with the name of the call; the kernels are the leaves below it. Divide "
+    "their time by their count.",
+    "rate": "Bandwidth is the bytes of one call over the kernel time of one call; the peak is that of the profile.",
+    "theoretical": "This is the theoretical occupancy: what registers, shared memory and block size allow. The "
+    "achieved one is sm__warps_active.",
+    "bytes-for-sectors": "This is in bytes. A sector has 32.",
+    "limit": "First compare the host time with the kernel time, then the bandwidth with the peak. Occupancy by "
+    "itself limits nothing.",
+    "wrong-counter": "Ask of each figure what it would be if the answer were right.",
+    "more-threads-than-work": "A block with fewer elements than threads is loaded several times over: BLOCK >= 32 * "
+    "num_warps, and 8 times that for 16-byte loads.",
+    "bytes-in-flight": "The memory answers after several hundred nanoseconds. To keep it busy, loads for all that "
+    "time must be under way: wider loads, and more of them before the first result is needed.",
     # ---- FlashInfer-Bench ----
     "entry-point": "entry_point is file.py::function: a file among the sources and a function in it.",
     "sources-missing": "A Solution carries its sources. A file that it imports must be one of them.",

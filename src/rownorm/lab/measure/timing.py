@@ -104,6 +104,7 @@ class GraphRounds:
         same stream, because autograd runs backward on the stream of its forward."""
         self.calls = repeats * len(calls)
         self.flush = flush
+        self.captured = calls  # whose tensors the graph uses
         stream = torch.cuda.current_stream()
         for call in calls[:2]:
             call()
