@@ -30,7 +30,7 @@ def skip_without_packages(number):
 
 @pytest.fixture(autouse=True)
 def nothing_built_before():
-    """FlashInfer-Bench finds a Solution by a hash that leaves out how outputs are passed. A check has its own process."""
+    """FlashInfer-Bench caches by a hash that leaves out how outputs are passed. A real check has its own process."""
     yield
     if "flashinfer_bench" in sys.modules:
         from flashinfer_bench.compile import BuilderRegistry
