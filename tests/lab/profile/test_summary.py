@@ -8,7 +8,13 @@ from rownorm.lab.cases.case import Case
 from rownorm.lab.profile.publish import page
 from rownorm.lab.profile.request import CALLS, ModelStep, Request
 from rownorm.lab.profile.summary import summarize
-from rownorm.lab.results.profile_tables import figure_table
+from rownorm.lab.results.profile_tables import (
+    counter_table,
+    figure_table,
+    short_name,
+    source_table,
+    value_of,
+)
 from rownorm.lab.results.profiles import ToolResult, read_profile, write_profile
 from rownorm.lab.results.records import Environment
 
@@ -183,8 +189,11 @@ def test_json_and_markdown(folder):
     write_profile(folder, profile)
     assert read_profile(folder) == profile
     text = page(profile)
-    for line in figure_table(profile).lines:
-        assert all(cell in text for cell in line)
+    for table in (figure_table(profile), counter_table(profile), source_table(profile)):
+        assert table.lines
+        for line in table.lines:
+            assert all(cell in text for cell in line)
+    assert all(value_of(one) in text for one in profile.figures)
     assert "**Primary bottleneck:** memory bandwidth" in text
     assert "NVIDIA H200" in text
 
@@ -193,3 +202,29 @@ def test_a_summary_that_cannot_be_read(tmp_path):
     (tmp_path / "summary.json").write_text('{"schema": 99}')
     with pytest.raises(ValueError, match="cannot be read as a profile"):
         read_profile(tmp_path)
+
+
+def test_one_line_for_a_figure_and_one_for_a_kernel(folder):
+    profile = of(folder)
+    figures, kernels = figure_table(profile), counter_table(profile)
+    assert figures.header == ["figure", "rownorm", "torch", "source"]
+    [line] = [one for one in figures.lines if one[0] == "kernel time of a call"]
+    expected = [
+        value_of(profile.figure("kernel time of a call", one)) for one in ("rownorm", "torch")
+    ]
+    assert line[1:] == [*expected, "Chrome trace: sum of kernels"]
+    assert len(kernels.lines) == len({one.subject for one in profile.figures if ":" in one.subject})
+
+
+@pytest.mark.parametrize(
+    ("kernel", "short"),
+    [
+        ("forward_resident", "forward_resident"),
+        ("void at::native::(anonymous namespace)::rows<c10::BFloat16, float>(int, T1 *)", "rows"),
+        ("void at::<unnamed>::rows<float, 1>(int)", "rows"),
+        ("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT",) * 2,
+        ("(anonymous namespace)::", "(anonymous namespace)::"),
+    ],
+)
+def test_short_names_of_kernels(kernel, short):
+    assert short_name(kernel) == short

@@ -232,13 +232,14 @@ def _write(profile: Profile, folder: Path) -> None:
 
 def _show(profile: Profile) -> None:
     from ..cli.tables import wrapped
-    from ..results.profile_tables import figure_table, kernel_tables, norm_table
+    from ..results.profile_tables import counter_table, figure_table, kernel_tables, norm_table
 
     click.echo(f"{profile.title} on {profile.environment.describe()}")
     for tool in profile.tools:
         said = tool.why or ", ".join(tool.files)
         click.echo("\n".join(wrapped(f"  {tool.tool:10} {tool.status:8} {said}", 22)))
-    tables = [figure_table(profile), norm_table(profile), *kernel_tables(profile, KERNELS)]
+    tables = [figure_table(profile), counter_table(profile), norm_table(profile)]
+    tables += kernel_tables(profile, KERNELS)
     for table in tables:
         if table.lines:
             _echo(table)

@@ -7,7 +7,14 @@ from pathlib import Path
 
 from ..cli.tables import escaped, markdown, markdown_page
 from ..results.files import write_whole
-from ..results.profile_tables import figure_table, kernel_tables, norm_table, tool_table
+from ..results.profile_tables import (
+    counter_table,
+    figure_table,
+    kernel_tables,
+    norm_table,
+    source_table,
+    tool_table,
+)
 from ..results.profiles import Profile
 from ..results.study_tables import Table
 
@@ -27,8 +34,9 @@ def page(profile: Profile) -> str:
         f"**Primary bottleneck:** {escaped(profile.bottleneck)}.",
         "\n".join(["What to try next:", "", *(f"- {escaped(line)}" for line in profile.advice)]),
     ]
-    tables = [figure_table(profile), norm_table(profile), *kernel_tables(profile, KERNELS)]
-    paragraphs += _written([tool_table(profile), *tables])
+    tables = [tool_table(profile), figure_table(profile), counter_table(profile)]
+    tables += [norm_table(profile), *kernel_tables(profile, KERNELS), source_table(profile)]
+    paragraphs += _written(tables)
     return markdown_page(f"Profile of {escaped(profile.title)}", "rownorm profile", *paragraphs)
 
 

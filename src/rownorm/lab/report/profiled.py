@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from ..results.profile_tables import figure_table, kernel_tables, norm_table, tool_table
+from ..results.profile_tables import (
+    counter_table,
+    figure_table,
+    kernel_tables,
+    norm_table,
+    source_table,
+    tool_table,
+)
 from ..results.profiles import Profile, read_profile
 from .chapter import Chapter
 from .study import table_html
@@ -31,8 +38,10 @@ def chapter(folders: Sequence[Path]) -> Chapter | None:
 
 def _one(profile: Profile) -> str:
     advice = "".join(f"<li>{escape(line)}</li>" for line in profile.advice)
-    tables = [tool_table(profile), figure_table(profile), norm_table(profile)]
-    kernels = "".join(map(table_html, kernel_tables(profile, KERNELS)))
+    tables = [tool_table(profile), figure_table(profile), counter_table(profile)]
+    tables.append(norm_table(profile))
+    more = [*kernel_tables(profile, KERNELS), source_table(profile)]
+    kernels = "".join(table_html(table) for table in more if table.lines)
     parts = [
         f"<h3>{escape(profile.title)}</h3>",
         f'<p class="how">{escape(profile.environment.describe())}, {escape(profile.date)}.</p>',
@@ -41,5 +50,7 @@ def _one(profile: Profile) -> str:
         *(table_html(table) for table in tables if table.lines),
     ]
     if kernels:
-        parts.append(f"<details><summary>Kernels</summary>{kernels}</details>")
+        parts.append(
+            f"<details><summary>Time of each kernel, and sources</summary>{kernels}</details>"
+        )
     return "".join(parts)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from .. import texts
 from .profiles import Figure, Profile, ScriptNorm
 from .study_tables import Table
 
+# Figures of kernels, as headers of columns.
+SHORT = {
+    "share of peak bandwidth": "of peak",
+    "achieved occupancy": "occupancy",
+    "theoretical occupancy": "at most",
+    "sectors per load request": "sectors/load",
+    "sectors per store request": "sectors/store",
+    "registers of a thread": "registers",
+}
 WRITERS: dict[str, Callable[[float], str]] = {
     "s": texts.duration,
     "B/s": texts.gigabytes_per_second,
@@ -28,9 +38,65 @@ def tool_table(profile: Profile) -> Table:
 
 
 def figure_table(profile: Profile) -> Table:
-    """Every figure with its source."""
-    lines = [[one.name, one.subject, value_of(one), one.source] for one in profile.figures]
-    return Table("Figures", ["figure", "of", "value", "source"], lines)
+    """The figures of whole calls or steps: one line each, one column for rownorm, for torch or for the script."""
+    whole = [one for one in profile.figures if not _kernel_of(one)]
+    subjects = list(dict.fromkeys(one.subject for one in whole))
+    found: dict[tuple[str, str], dict[str, Figure]] = {}
+    for one in whole:
+        found.setdefault((one.name, _without_file(one.source)), {})[one.subject] = one
+    lines = [
+        [
+            name,
+            *(value_of(by[subject]) if subject in by else "" for subject in subjects),
+            source if len(by) > 1 else next(iter(by.values())).source,
+        ]
+        for (name, source), by in found.items()
+    ]
+    return Table("Figures", ["figure", *subjects, "source"], lines)
+
+
+def counter_table(profile: Profile) -> Table:
+    """The figures of single kernels: one line for each kernel."""
+    figures = [one for one in profile.figures if _kernel_of(one)]
+    names = list(dict.fromkeys(one.name for one in figures))
+    found: dict[str, dict[str, Figure]] = {}
+    for one in figures:
+        found.setdefault(one.subject, {})[one.name] = one
+    lines = [
+        [
+            subject.split(": ")[0],
+            short_name(subject.partition(": ")[2]),
+            *(value_of(by[name]) if name in by else "" for name in names),
+        ]
+        for subject, by in found.items()
+    ]
+    return Table("Kernels", ["of", "kernel", *(SHORT.get(name, name) for name in names)], lines)
+
+
+def source_table(profile: Profile) -> Table:
+    """Where the figures of kernels come from."""
+    sources = {one.name: one.source for one in profile.figures if _kernel_of(one)}
+    lines = [[SHORT.get(name, name), name, source] for name, source in sources.items()]
+    return Table("Sources of the figures of kernels", ["column", "figure", "source"], lines)
+
+
+def short_name(kernel: str) -> str:
+    """A kernel's name without namespaces, template arguments and parameters."""
+    name = re.sub(r"\(anonymous namespace\)::|<unnamed>::", "", kernel)
+    return re.split(r"[<(]", name)[0].removeprefix("void ").rpartition("::")[2] or kernel
+
+
+def _kernel_of(figure: Figure) -> str:
+    """The kernel that a figure is about; "" if it is about all of them."""
+    return figure.subject.partition(": ")[2]
+
+
+def _without_file(source: str) -> str:
+    """A source with the tool in place of its file: rownorm and torch have a file each."""
+    file, _, rest = source.partition(": ")
+    tools = {"json": "Chrome trace", "hatchet": "Proton"}
+    tool = tools.get(file.rpartition(".")[2])
+    return source if tool is None else f"{tool}: {rest}"
 
 
 def kernel_tables(profile: Profile, most: int) -> list[Table]:
