@@ -131,6 +131,7 @@ def test_a_stage_that_fails_or_is_wrong(monkeypatch):
 
 
 def test_bad_input():
+    assert "did you mean llama?" in refused("study", "lama")
     assert "autocast" in refused("study", "llama", "--setting", "autocst")
     assert "--out" in refused("study", "llama", "--resume")
     assert "without --resume" in refused("study", "llama", "--resume", "--out", "nowhere")
@@ -140,10 +141,12 @@ def test_bad_input():
     assert "not a study" in invoke("report", "made").output
 
 
-def test_help_needs_no_torch():
-    ran = without_torch("study", "--help")
+@pytest.mark.parametrize("name", ["", *tasks.TASKS, "small", "calls"])
+def test_help_needs_no_torch(name):
+    ran = without_torch("study", *name.split(), "--help")
     assert ran.returncode == 0, ran.stderr
-    assert all(setting in ran.stdout for setting in command.SETTINGS)
+    expected = command.SETTINGS if name in tasks.TASKS else ("--tiny",) if name else tasks.TASKS
+    assert all(text in ran.stdout for text in expected)
 
 
 @pytest.mark.exhaustive

@@ -26,9 +26,8 @@ COMMANDS = {  # name: one line for ``rownorm --help``; in the order in which the
     "bars": "Measure and judge the figures that must hold on an H200.",
     "patch": "Which norms of a model rownorm.patch swaps, which it leaves, and why.",
     "fib": "FlashInfer-Bench: export kernels as Solutions, check, run, report, apply.",
-    "steps": "Whole training steps, and the host cost of a call, beside torch's norms.",
     "train": "Train a tiny Llama or OpenFold on synthetic data, with torch's norms or rownorm's.",
-    "study": "The stages of these models side by side: time, memory and kernels of a training step.",
+    "study": "Training steps of these and of two small models, and the host cost of a call; some with bars.",
     "learn": "Exercises: write norm kernels in Triton, graded by real checks.",
     "tune": "Find the fastest launch settings on this GPU; write a table.",
 }

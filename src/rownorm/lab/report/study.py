@@ -14,6 +14,8 @@ import vl_convert
 
 from .. import texts
 from ..results.files import write_whole
+from ..results.judged import JudgedStudy, judged_in, read_judged
+from ..results.judged_tables import figure_table, run_lines, summary
 from ..results.records import CEILING, EAGER, OURS
 from ..results.studies import Study, read_study, studies_in
 from ..results.study_tables import (
@@ -40,6 +42,10 @@ NUMBERS = (
     "backward",
     "step",
     "spread",
+    "torch",
+    "speed",
+    "cost",
+    "bar",
 )
 COLORS = {"baseline": LOOKS[CEILING][0], "fused": LOOKS[EAGER][0], "rownorm": LOOKS[OURS][0]}
 PARTS = ("forward", "backward", "update")
@@ -48,15 +54,18 @@ PARTS = ("forward", "backward", "update")
 def chapter(folders: Sequence[Path]) -> Chapter | None:
     """The studies in these folders; ValueError if one cannot be read."""
     found = {folder: [read_study(file) for file in studies_in(folder)] for folder in folders}
+    judged = {folder: [read_judged(file) for file in judged_in(folder)] for folder in folders}
     studies = [study for one in found.values() for study in one]
-    if not studies:
+    runs = [run for one in judged.values() for run in one]
+    if not studies and not runs:
         return None
+    machines = [*(one.environment for one in studies), *(one.environment for one in runs)]
     return Chapter(
         "study",
         "Training steps",
-        "".join(map(_one, studies)),
-        folders=[folder for folder, one in found.items() if one],
-        devices=[study.environment.device for study in studies],
+        "".join([*map(_one, studies), *map(_judged, runs)]),
+        folders=[folder for folder in folders if found[folder] or judged[folder]],
+        devices=[one.device for one in machines],
         plots=[functools.partial(write_plot, study) for study in studies],
     )
 
@@ -80,6 +89,12 @@ def _one(study: Study) -> str:
     ]
     parts.append(f"<details><summary>Kernels of a step</summary>{''.join(kernels)}</details>")
     return "".join(parts)
+
+
+def _judged(run: JudgedStudy) -> str:
+    """A run whose figures have bars: one table."""
+    how = f"{' '.join(run_lines([run]))} {run.conditions}. {run.note} {summary([run])}"
+    return table_html(figure_table([run])) + f'<p class="how">{escape(how)}</p>'
 
 
 def write_plot(study: Study, folder: Path) -> Path | None:

@@ -1,1 +1,1 @@
-"""``rownorm study``: the stages of a model side by side, in whole training steps."""
+"""``rownorm study``: whole training steps of models, and what one eager call costs the host."""

@@ -1,4 +1,4 @@
-"""``rownorm study``: the stages of a model side by side."""
+"""``rownorm study``: the group, and the stages of a model side by side."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..cli.options import FOLDER, examples, names_option
+from ..cli.options import FOLDER, SuggestingGroup, examples, names_option
 from ..train.names import SIZES, STAGES, TASKS
+from .judged import calls, small
 
 if TYPE_CHECKING:
     from ..results.studies import Study
@@ -19,57 +20,105 @@ if TYPE_CHECKING:
 SETTINGS = ("eager", "autocast", "compiled")
 STEPS = {"cuda": 20, "cpu": 10}
 KERNELS = 5
+TITLES = {"llama": "a small Llama", "openfold": "a small OpenFold"}
 NAME_WIDTH = 58  # of a kernel's name in the terminal
 
 
-@click.command(
+@click.group(
+    "study",
+    cls=SuggestingGroup,
     epilog=examples(
         "rownorm study llama",
         "rownorm study openfold --size medium --out results/study",
-        "rownorm study llama --setting eager,compiled --stage fused,rownorm --steps 50",
-        "rownorm study llama --out results/study --resume --publish docs/results",
+        "rownorm study small --out results/first",
+        "rownorm study calls --out results/first",
+    ),
+)
+def command() -> None:
+    """Measure what norms are worth in training: the stages of two models, two small models, and single calls.
+
+    rownorm report FOLDER shows what a study has written.
+    """
+
+
+def stages_command(task: str) -> click.Command:
+    """``rownorm study TASK``: the stages of a model."""
+
+    @click.command(
+        task,
+        short_help=f"The stages of {TITLES[task]} side by side.",
+        epilog=examples(
+            f"rownorm study {task}",
+            f"rownorm study {task} --size medium --out results/study",
+            f"rownorm study {task} --setting eager,compiled --stage fused,rownorm --steps 50",
+            f"rownorm study {task} --out results/study --resume --publish docs/results",
+        ),
     )
-)
-@click.argument("task", type=click.Choice(TASKS))
-@click.option("--size", type=click.Choice(SIZES), help="Default: medium on a GPU, tiny on a CPU.")
-@names_option(
-    "--stage",
-    "stages",
-    what="stage",
-    known=STAGES,
-    help=f"{', '.join(STAGES)}. Default: all.",
-)
-@names_option(
-    "--setting",
-    "settings",
-    what="setting",
-    known=SETTINGS,
-    help=f"{', '.join(SETTINGS)}. Default: all; on a CPU, eager.",
-)
-@click.option(
-    "--steps",
-    "n_steps",
-    type=click.IntRange(min=1),
-    help=f"Steps to time, of each stage. Default: {STEPS['cuda']}; on a CPU, {STEPS['cpu']}.",
-)
-@click.option(
-    "--out", type=FOLDER, help="Where study-TASK.json is written. Default: results/DATE-TIME."
-)
-@click.option("--resume", is_flag=True, help="Continue the study in --out.")
-@click.option("--publish", type=FOLDER, help="Write study-TASK.md into this folder as well.")
-@click.option(
-    "--kernels",
-    type=click.IntRange(min=0),
-    default=KERNELS,
-    show_default=True,
-    help="Lines of each table of kernels.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the study as JSON instead of tables.")
-@click.pass_context
-def command(
-    context: click.Context,
-    /,
+    @click.option(
+        "--size", type=click.Choice(SIZES), help="Default: medium on a GPU, tiny on a CPU."
+    )
+    @names_option(
+        "--stage",
+        "stages",
+        what="stage",
+        known=STAGES,
+        help=f"{', '.join(STAGES)}. Default: all.",
+    )
+    @names_option(
+        "--setting",
+        "settings",
+        what="setting",
+        known=SETTINGS,
+        help=f"{', '.join(SETTINGS)}. Default: all; on a CPU, eager.",
+    )
+    @click.option(
+        "--steps",
+        "n_steps",
+        type=click.IntRange(min=1),
+        help=f"Steps to time, of each stage. Default: {STEPS['cuda']}; on a CPU, {STEPS['cpu']}.",
+    )
+    @click.option(
+        "--out",
+        type=FOLDER,
+        help=f"Where study-{task}.json is written. Default: results/DATE-TIME.",
+    )
+    @click.option("--resume", is_flag=True, help="Continue the study in --out.")
+    @click.option("--publish", type=FOLDER, help=f"Write study-{task}.md into this folder as well.")
+    @click.option(
+        "--kernels",
+        type=click.IntRange(min=0),
+        default=KERNELS,
+        show_default=True,
+        help="Lines of each table of kernels.",
+    )
+    @click.option(
+        "--json", "as_json", is_flag=True, help="Print the study as JSON instead of tables."
+    )
+    @click.pass_context
+    def stages(context: click.Context, /, **given: Any) -> None:
+        """Measure training steps of a model in its stages, side by side: time, memory, and the share of norms.
+
+        The stages are baseline (PyTorch op by op), fused (what good PyTorch does) and rownorm. The settings are eager
+        (bf16 on a GPU, fp32 on a CPU), autocast (fp32 parameters, bf16 arithmetic) and compiled (the repeated blocks
+        through torch.compile). Stages take turns, step by step, in one process. rownorm report FOLDER shows the study.
+
+        The study is written after every stage, so Ctrl-C keeps what was measured; --resume --out FOLDER continues it,
+        with its size and steps. Exit status 1 if a stage failed or is wrong.
+        """
+        context.exit(_study(task, **given))
+
+    return stages
+
+
+for one in TASKS:
+    command.add_command(stages_command(one))
+command.add_command(small)
+command.add_command(calls)
+
+
+def _study(
     task: str,
+    *,
     size: str | None,
     stages: Sequence[str],
     settings: Sequence[str],
@@ -79,16 +128,8 @@ def command(
     publish: Path | None,
     kernels: int,
     as_json: bool,
-) -> None:
-    """Measure training steps of a model in its stages, side by side: time, memory, and the share of norms.
-
-    The stages are baseline (PyTorch op by op), fused (what good PyTorch does) and rownorm. The settings are eager (bf16
-    on a GPU, fp32 on a CPU), autocast (fp32 parameters, bf16 arithmetic) and compiled (the repeated blocks through
-    torch.compile). Stages take turns, step by step, in one process. rownorm report FOLDER shows the study.
-
-    The study is written after every stage, so Ctrl-C keeps what was measured; --resume --out FOLDER continues it, with
-    its size and steps. Exit status 1 if a stage failed or is wrong.
-    """
+) -> int:
+    """Measure a study or resume one, show and publish it; returns the exit status."""
     os.environ.setdefault(
         "KINETO_LOG_LEVEL", "99"
     )  # read when torch is loaded: no lines of the profiler
@@ -121,7 +162,7 @@ def command(
         click.echo(
             f"Interrupted. What was measured is kept: --resume --out {folder} continues.", err=True
         )
-        context.exit(130)
+        return 130
     write_study(folder, study)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(study), indent=1))
@@ -130,7 +171,7 @@ def command(
         if not settings and study.environment.kind == "cpu":
             click.echo("autocast and compiled are left out on a CPU; --setting asks for them.")
     _write_pages(study, folder, publish)
-    context.exit(int(any(one.status != "ok" for one in study.records)))
+    return int(any(one.status != "ok" for one in study.records))
 
 
 def _resumed(file: Path, size: str | None, n_steps: int | None) -> Study:

@@ -6,11 +6,9 @@ The rows are few, so the device has finished long before the host has launched t
 from __future__ import annotations
 
 import contextlib
-import statistics
 from collections.abc import Callable
 from typing import Any, Literal
 
-import msgspec
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from ... import nn as ours_nn
 from ... import ops
 from ..measure.timing import HOST_CALLS, host_seconds
+from ..results.judged import CallRecord
 
 Norm = Literal["rms_norm", "layer_norm"]
 NORMS: tuple[Norm, ...] = ("rms_norm", "layer_norm")
@@ -61,34 +60,27 @@ CONTEXTS: dict[str, Callable[[str], Any]] = {
 SHAPES = {"module, 3-D": (2, 4, 4096), "module, 4-D": (2, 2, 2, 4096)}
 
 
-class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One norm in one setting and direction: host seconds of a call in every round, torch's and ours."""
-
-    norm: str
-    setting: str
-    direction: str
-    torch: list[float]
-    rownorm: list[float]
-
-    @property
-    def ratio(self) -> float:
-        """Our cost over torch's: the median of the ratios within each round."""
-        pairs = zip(self.rownorm, self.torch, strict=True)
-        return statistics.median(ours / theirs for ours, theirs in pairs)
-
-    @property
-    def bar(self) -> float:
-        return BARS[self.direction]
-
-    @property
-    def holds(self) -> bool:
-        return self.ratio <= self.bar
-
-
 def settings_of(direction: str) -> list[str]:
     """The settings of a direction: no gradient is computed in inference mode, and a checkpoint is about gradients."""
     left_out = "checkpoint" if direction == "forward" else "inference mode"
     return [name for name in CONTEXTS if name != left_out]
+
+
+def all_calls() -> list[tuple[Norm, str, str]]:
+    """(norm, setting, direction) of every record of a run."""
+    return [
+        (norm, setting, direction)
+        for direction in BARS
+        for norm in NORMS
+        for setting in settings_of(direction)
+    ]
+
+
+def conditions() -> str:
+    """The shapes, and how often each call was timed."""
+    shapes = [SHAPE, *SHAPES.values()]
+    written = ", ".join(" x ".join(map(str, shape)) for shape in shapes)
+    return f"bf16 inputs of shape {written}; {ROUNDS} rounds of {CALLS} calls"
 
 
 def measure(norm: Norm, setting: str, direction: str, device: str) -> CallRecord:
@@ -105,7 +97,12 @@ def measure(norm: Norm, setting: str, direction: str, device: str) -> CallRecord
                 if turn >= 2:  # the first rounds compile
                     seconds[which].append(taken)
     return CallRecord(
-        norm=norm, setting=setting, direction=direction, torch=seconds[0], rownorm=seconds[1]
+        norm=norm,
+        setting=setting,
+        direction=direction,
+        torch=seconds[0],
+        rownorm=seconds[1],
+        bar=BARS[direction],
     )
 
 

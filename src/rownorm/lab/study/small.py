@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import statistics
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import msgspec
 import torch
 from torch import Tensor
 
 from ..measure.timing import in_turns, step_seconds
-from .models import SIZES, TINY, VOCABULARY, Kind, Model, Norms, Size
+from ..results.judged import StepRecord
+from ..texts import count
+from .small_models import SIZES, TINY, VOCABULARY, Kind, Model, Norms, Size
 
 NORMS: tuple[Norms, ...] = ("torch", "rownorm", "rownorm add")
 WARM_UP = 5  # steps before the first that counts
@@ -39,23 +39,19 @@ SETTINGS = (
 )
 
 
-class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One model in one setting: the seconds of every step, and what the host took, by norms."""
+def all_steps() -> list[tuple[Kind, Setting]]:
+    """(model, setting) of every record of a run."""
+    return [(kind, setting) for kind in SIZES for setting in SETTINGS]
 
-    model: str
-    setting: str
-    seconds: dict[str, list[float]]
-    host_seconds: dict[str, list[float]]
-    bars: dict[str, float]
 
-    def ratio(self, norms: str) -> float:
-        """How many times as fast a step is as with torch's norms: the median of the ratios within each turn."""
-        pairs = zip(self.seconds["torch"], self.seconds[norms], strict=True)
-        return statistics.median(theirs / ours for theirs, ours in pairs)
-
-    @property
-    def holds(self) -> bool:
-        return all(self.ratio(norms) >= bar for norms, bar in self.bars.items())
+def conditions(steps: int, tiny: bool) -> str:
+    """The sizes of the models, and how many steps were timed."""
+    sizes = {kind: TINY if tiny else size for kind, size in SIZES.items()}
+    written = [
+        f"{kind}: {size.n_layers} layers of width {size.width}, {size.batch} x {size.n_tokens} tokens"
+        for kind, size in sizes.items()
+    ]
+    return "; ".join([*written, f"{count(steps, 'step')} of each kind of norms"])
 
 
 def measure(kind: Kind, setting: Setting, steps: int, device: str, tiny: bool) -> StepRecord:
