@@ -9,6 +9,7 @@ makes the page from it again.
 
 from __future__ import annotations
 
+import datetime
 import multiprocessing
 import subprocess
 import sys
@@ -346,7 +347,7 @@ def _show(folder: Path, docs: Path | None) -> None:
     analyses = msgspec.json.decode((folder / ANALYSES).read_bytes(), type=list[Analysis])
     counted = parse((folder / COUNTERS).read_text())
     lines = _compared(analyses, counted)
-    first = analyses[0]
+    first, date = analyses[0], datetime.date.fromtimestamp((folder / COUNTERS).stat().st_mtime)
     assert first.measured is not None
     head = ["case", "regime", "kernel", "MB read", "MB written", "sectors loaded"]
     head += ["sectors stored", "registers", "occupancy, %"]
@@ -354,8 +355,8 @@ def _show(folder: Path, docs: Path | None) -> None:
     text = "\n\n".join(
         [
             "# Predicted and measured",
-            f"`rownorm analyze` on {first.measured.device}, Triton {first.triton}, {len(analyses)} cases. Each cell is "
-            "predicted / counted by ncu. Written by `tools/analysis_accuracy.py`.",
+            f"`rownorm analyze` on {first.measured.device}, Triton {first.triton}, {date}, {len(analyses)} cases. Each "
+            "cell is predicted / counted by ncu. Written by `tools/analysis_accuracy.py`.",
             "\n".join(f"- {one}" for one in _verdicts(lines, analyses)),
             "## Counters",
             markdown(head, [_line(one) for one in lines]),

@@ -2,7 +2,9 @@
 
 import torch
 from torch import distributed
+from torch.distributed import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.profiler import ProfilerActivity
 
 import rownorm
 from support.transformers_models import inputs, make
@@ -10,7 +12,7 @@ from support.transformers_models import inputs, make
 
 def _gradients(model, tokens):
     """The gradients of the mean of the squared logits of each sample, and the names of the functions that ran."""
-    with torch.profiler.profile() as profile:
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU]) as profile:
         loss = model(input_ids=tokens).logits.square().mean()
     loss.backward()
     names = {event.key for event in profile.key_averages() if event.key.startswith("rownorm::")}
@@ -24,9 +26,10 @@ def fsdp2(patched_first: bool) -> None:
     model = make("llama")
     if patched_first:
         rownorm.patch(model, fuse_residuals=True)
+    mesh = init_device_mesh("cpu", (2,))  # also on a machine with a GPU
     for layer in model.model.layers:
-        fully_shard(layer)
-    fully_shard(model)
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
     if not patched_first:
         report = rownorm.patch(model, fuse_residuals=True)
         assert len(report.swapped) == 5
