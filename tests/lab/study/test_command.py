@@ -110,6 +110,14 @@ def test_a_study_of_another_machine_is_not_continued():
     study("llama", "--resume", "--out", "made", "--stage", "rownorm", "--publish", "docs")
 
 
+def test_more_samples_in_a_step():
+    options = ("--stage", "rownorm", "--out", "made")
+    assert "3 samples in a step" in study("openfold", *SHORT, "--samples", "3", *options)
+    again = ("openfold", "--resume", *options, "--setting", "eager")
+    assert "has samples 3, not 2" in study(*again, "--samples", "2", status=2)
+    study(*again)
+
+
 def test_a_stage_that_fails_or_is_wrong(monkeypatch):
     def fails(self, x, norm):
         raise RuntimeError("out of memory, as it were")

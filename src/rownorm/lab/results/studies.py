@@ -84,6 +84,7 @@ class Study(
     units: int  # tokens or samples of one step
     unit: str
     environment: Environment
+    samples: int | None = None  # of a step; None: those of the size
     records: list[StageRecord] = []
 
     def get(self, setting: str, stage: str) -> StageRecord | None:

@@ -78,6 +78,11 @@ def stages_command(task: str) -> click.Command:
         help=f"Steps to time, of each stage. Default: {STEPS['cuda']}; on a CPU, {STEPS['cpu']}.",
     )
     @click.option(
+        "--samples",
+        type=click.IntRange(min=1),
+        help="Samples in a step. Default: of the size. More of them keep a GPU busy whose host is slow.",
+    )
+    @click.option(
         "--out",
         type=FOLDER,
         help=f"Where study-{task}.json is written. Default: results/DATE-TIME.",
@@ -103,7 +108,7 @@ def stages_command(task: str) -> click.Command:
         through torch.compile). Stages take turns, step by step, in one process. rownorm report FOLDER shows the study.
 
         The study is written after every stage, so Ctrl-C keeps what was measured; --resume --out FOLDER continues it,
-        with its size and steps. Exit status 1 if a stage failed or is wrong.
+        with its size, steps and samples. Exit status 1 if a stage failed or is wrong.
         """
         context.exit(_study(task, **given))
 
@@ -123,6 +128,7 @@ def _study(
     stages: Sequence[str],
     settings: Sequence[str],
     n_steps: int | None,
+    samples: int | None,
     out: Path | None,
     resume: bool,
     publish: Path | None,
@@ -146,14 +152,14 @@ def _study(
     folder = out or new_name()
     file = file_of(folder, task)
     if resume:
-        study = _resumed(file, size, n_steps)
+        study = _resumed(file, {"size": size, "steps": n_steps, "samples": samples})
     else:
         if file.exists():
             raise click.UsageError(
                 f"{file} exists; continue it with --resume, or name another --out"
             )
         usual = "medium" if device == "cuda" else "tiny"
-        study = new_study(task, size or usual, n_steps or STEPS[device])
+        study = new_study(task, size or usual, n_steps or STEPS[device], samples)
     chosen = [one for one in SETTINGS if one in (settings or _usual_settings(study, device))]
     try:
         ordered = [one for one in STAGES if one in (stages or STAGES)]
@@ -174,8 +180,11 @@ def _study(
     return int(any(one.status != "ok" for one in study.records))
 
 
-def _resumed(file: Path, size: str | None, n_steps: int | None) -> Study:
-    """The study in ``file``; a usage error if it cannot be read, or is another one than asked for."""
+def _resumed(file: Path, asked: dict[str, Any]) -> Study:
+    """The study in ``file``; a usage error if it cannot be read, or is another one than asked for.
+
+    asked: values of its fields; None: any.
+    """
     from ..results.studies import read_study
 
     try:
@@ -186,7 +195,8 @@ def _resumed(file: Path, size: str | None, n_steps: int | None) -> Study:
         ) from None
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    for name, given, before in (("size", size, study.size), ("steps", n_steps, study.steps)):
+    for name, given in asked.items():
+        before = getattr(study, name)
         if given not in (None, before):
             raise click.UsageError(f"{file} has {name} {before}, not {given}; name another --out")
     return study

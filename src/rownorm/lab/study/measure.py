@@ -26,18 +26,19 @@ TOLERANCE = (
 )
 
 
-def new_study(task: str, size: str, steps: int) -> Study:
-    """A study of this machine without records."""
+def new_study(task: str, size: str, steps: int, samples: int | None = None) -> Study:
+    """A study of this machine without records. samples: of a step; None: those of the size."""
     config = TASKS[task].configs[size]
     with torch.device("meta"):
         model = TASKS[task].model(config, "fused")
-    samples = Request(task, size, "fused", SEED).n_samples
+    n_samples = Request(task, size, "fused", SEED, samples=samples).n_samples
     return Study(
         task=task,
         size=size,
         steps=steps,
+        samples=samples,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        units=samples * TASKS[task].units_of(config),
+        units=n_samples * TASKS[task].units_of(config),
         unit=TASKS[task].unit,
         environment=environment(),
     )
@@ -59,7 +60,7 @@ def measure(
     for stage in stages:
         on_step(f"{setting}: preparing {stage}")
         try:
-            workload = Workload(study.task, study.size, stage, setting, device)
+            workload = Workload(study.task, study.size, stage, setting, device, study.samples)
             fields[stage] = {"precision": workload.precision, "loss": float(workload.step())}
             for _ in range(WARM_UP - 1):
                 workload.step()

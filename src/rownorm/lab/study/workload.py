@@ -28,13 +28,21 @@ SEED = 0
 
 
 class Workload:
-    """A model with an optimizer and one batch on the device. device: "cuda" or "cpu"."""
+    """A model with an optimizer and one batch on the device. device: "cuda" or "cpu"; samples: None: of the size."""
 
-    def __init__(self, task: str, size: str, stage: Stage, setting: str, device: str) -> None:
+    def __init__(
+        self,
+        task: str,
+        size: str,
+        stage: Stage,
+        setting: str,
+        device: str,
+        samples: int | None = None,
+    ) -> None:
         self.setting, self.device = setting, device
         amp = "bf16" if setting == "autocast" else None
         dtype = torch.bfloat16 if device == "cuda" and amp is None else None
-        request = Request(task, size, stage, SEED, amp)
+        request = Request(task, size, stage, SEED, amp, samples)
         self.trainer = Trainer(request, World(), device, dtype=dtype)
         self.batch = self.trainer.batch()
         if setting == "compiled":
