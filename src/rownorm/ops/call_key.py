@@ -2,7 +2,7 @@
 
 ``FIELDS`` is the only description of what a key says about a tensor. The functions are generated from it, as
 ``NamedTuple`` generates its methods, because a loop over the fields at every call would be slower. The C extension has
-no description of its own: its key (``put_input`` in launch/native/eager.c) is everything that DLPack says about a
+no description of its own: its key (``put_tensor`` in launch/native/keys.c) is everything that DLPack says about a
 tensor, and it asks for a prepared call by this key the first time. A field that DLPack does not know needs a place in
 that key too.
 """

@@ -5,7 +5,8 @@ prepared call. The key of that call has the options and all properties of the in
 does not compare them again. As long as autograd returns the saved tensors at the same addresses, the backward call
 depends only on the layout of the incoming gradients and on which gradients are needed.
 
-Where kernels are started in C, the usual call is done in C too (launch/native/eager.c); every other call comes here.
+Where kernels are started in C, the usual call is done in C too (eager.c and backward.c in launch/native); every other
+call comes here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bytes between the GPU and its memory, counted by ncu.
+"""RMSNorm with ReLU in two ways, and the bytes that each moves between the GPU and its memory, counted by ncu.
 
 ``python -m rownorm.lab.tune.counted WAY OPERATION ROWS COLS DTYPE`` is the process that ncu profiles: one call.
 """
@@ -8,13 +8,28 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import torch
+
+import rownorm
+
+from ..cases import data
 from ..cases.case import Case
 from ..results.ncu_csv import COUNTING, parse
 
 METRICS = ("dram__bytes_read.sum", "dram__bytes_write.sum")
 LIMIT_S = 120
+
+
+def call_of(way: str, case: Case, t: data.Tensors) -> Callable[[], Any]:
+    """One of the two ways to RMSNorm with ReLU, fused or in two steps; case: without the activation, or with it."""
+    norm = getattr(rownorm, case.operation)
+    arguments = (t.x, t.weight, t.bias)
+    if way == "fused":
+        return lambda: norm(*arguments, eps=case.eps, activation="relu")
+    return lambda: torch.relu(norm(*arguments, eps=case.eps))
 
 
 def memory_bytes(ways: Sequence[str], case: Case) -> tuple[list[float | None], str]:
@@ -46,11 +61,6 @@ def _counted(ncu: str, way: str, case: Case) -> float:
 
 def main(way: str, operation: str, rows: str, cols: str, dtype: str) -> None:
     """One call between the start and the end of what ncu profiles."""
-    import torch
-
-    from ..cases import data
-    from .fusion import call_of
-
     case = Case(operation=operation, rows=int(rows), cols=int(cols), dtype=dtype)  # type: ignore[arg-type]
     [tensors] = data.rotation(case, 1, "cuda")
     call = call_of(way, case, tensors)

@@ -5,14 +5,9 @@ Predicted bytes of the norm are those of ``rownorm analyze``; ReLU reads and wri
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import msgspec
-import torch
-
-import rownorm
 
 from ...launch.resources import Target
 from ..analyze.analysis import analyze
@@ -24,7 +19,7 @@ from ..cases.case import ITEMSIZE, Case
 from ..measure.accuracy import judge
 from ..measure.machine import machine_of
 from ..measure.timing import SHORTEST_CALL
-from . import counted
+from .counted import call_of, memory_bytes
 from .saved import Fusion, Way
 
 NOTHING_MEASURED = "nothing was measured: there is no GPU here, or another one was named"
@@ -57,15 +52,6 @@ def _predicted(name: str, norm: Analysis, relu: int) -> Way:
     )
 
 
-def call_of(way: str, case: Case, t: data.Tensors) -> Callable[[], Any]:
-    """One of the two ways; case: without the activation, or with it."""
-    norm = getattr(rownorm, case.operation)
-    arguments = (t.x, t.weight, t.bias)
-    if way == "fused":
-        return lambda: norm(*arguments, eps=case.eps, activation="relu")
-    return lambda: torch.relu(norm(*arguments, eps=case.eps))
-
-
 def _measured(found: Fusion, case: Case, fused_case: Case) -> Fusion:
     """With times and, where a profiler can count them, bytes. Results are checked first."""
     machine = machine_of(None, [])
@@ -83,7 +69,7 @@ def _measured(found: Fusion, case: Case, fused_case: Case) -> Fusion:
     with machine.stream():
         seconds = times_in_turns(case, machine, [partial(call_of, way.name) for way in ways])
     machine.free()
-    sizes, note = counted.memory_bytes([way.name for way in ways], case)
+    sizes, note = memory_bytes([way.name for way in ways], case)
     fused, two_steps = (
         msgspec.structs.replace(way, measured_seconds=time, measured_bytes=size)
         for way, time, size in zip(ways, seconds, sizes, strict=True)

@@ -21,7 +21,8 @@ from triton import knobs
 
 from ... import extension
 
-SOURCES = ("common.c", "launch.c", "eager.c", "module.c")  # compiled as one file, in this order
+# Compiled as one file, in this order.
+SOURCES = ("common.c", "launch.c", "keys.c", "eager.c", "backward.c", "module.c")
 log = logging.getLogger(__name__)
 # From cuda.h: CUfunction_attribute.
 _NON_PORTABLE_CLUSTER = 14

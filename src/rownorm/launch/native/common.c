@@ -28,6 +28,9 @@ enum {
     MAX_DIMENSIONS = 8,       /* of a tensor in a cache key */
     MAX_PREPARED_CALLS = 4096, /* with the same options; when there are more, all of them are dropped */
     MAX_BACKWARD_CALLS = 4,   /* that one forward call remembers */
+    N_INPUTS = 5,             /* x, residual, pre_bias, weight, bias: call_key.INPUTS */
+    N_SAVED = 4,              /* h, pre_bias, weight, bias: what autograd saves, and then mu and rstd */
+    N_SAVED_BY_HOOKS = 6,
 };
 
 typedef CUresult (*LaunchKernel)(const CUlaunchConfig *, CUfunction, void **, void **);

@@ -15,7 +15,7 @@ typedef struct {
     Parameter parameters[MAX_PARAMETERS];
 } Kernel;
 
-/* A backward call that eager.c found for a forward call. */
+/* A backward call that backward.c found for a forward call. */
 typedef struct {
     unsigned key, generation;
     PyObject *call; /* a PreparedCall; None where backward has to run in Python; NULL: empty */

@@ -1,0 +1,107 @@
+/* Keys: the prepared call of a forward call is found by the bytes that describe its inputs.
+
+   A key has all that DLPack says about the inputs. Two calls with equal keys are equal for ops/call_key.py too, which
+   decides which calls are the same. So a prepared call that Python found for a key can be used again.
+
+   What it gains: experiment HST-05 in docs/experiments/host.md. */
+
+typedef struct {
+    Py_ssize_t size;
+    char bytes[N_SAVED_BY_HOOKS * (5 * sizeof(int32_t) + 2 * MAX_DIMENSIONS * sizeof(int64_t)) + 1];
+} Key;
+
+static void put(Key *key, const void *bytes, size_t size) {
+    memcpy(key->bytes + key->size, bytes, size);
+    key->size += (Py_ssize_t)size;
+}
+
+/* Append what a call depends on, of one tensor. Returns 1 where Python has to look at the tensor; -1 with an exception. */
+static int put_tensor(Key *key, PyObject *tensor, uint64_t *address) {
+    DLTensor t;
+    int32_t head[5] = {-1};
+    *address = 0;
+    if (tensor == Py_None) {
+        put(key, head, sizeof head[0]);
+        return 0;
+    }
+    if (describe(tensor, &t)) return -1;
+    *address = address_in(&t);
+    if (*address == 0 || t.ndim > MAX_DIMENSIONS || (t.strides == NULL && t.ndim)) return 1;
+    head[0] = t.ndim;
+    head[1] = (int32_t)(*address & 15);
+    head[2] = t.device.device_type;
+    head[3] = t.device.device_id;
+    memcpy(&head[4], &t.dtype, sizeof head[4]);
+    put(key, head, sizeof head);
+    put(key, t.shape, t.ndim * sizeof(int64_t));
+    put(key, t.strides, t.ndim * sizeof(int64_t));
+    return 0;
+}
+
+/* The key of a call on these tensors as ``bytes``, and their addresses. flag: whatever else the call depends on. NULL
+   without an exception: Python has to do it. */
+static PyObject *make_key(PyObject *const *tensors, int n_tensors, int flag, uint64_t *addresses) {
+    Key key;
+    key.size = 0;
+    for (int i = 0; i < n_tensors; i++)
+        if (put_tensor(&key, tensors[i], &addresses[i])) return NULL;
+    key.bytes[key.size++] = (char)flag;
+    return PyBytes_FromStringAndSize(key.bytes, key.size);
+}
+
+/* forward_key(x, residual, pre_bias, weight, bias, want_statistics) */
+static PyObject *forward_key(PyObject *module, PyObject *const *arguments, Py_ssize_t n) {
+    uint64_t addresses[N_INPUTS];
+    if (n != N_INPUTS + 1) return PyErr_Format(PyExc_TypeError, "forward_key takes %d arguments", N_INPUTS + 1);
+    PyObject *key = make_key(arguments, N_INPUTS, arguments[N_INPUTS] == Py_True, addresses);
+    return key != NULL || PyErr_Occurred() ? key : Py_NewRef(Py_None);
+}
+
+/* Incremented whenever plans may have changed. A call that was found in an earlier generation is not used. */
+static unsigned generation;
+
+/* By options, then by key: a PreparedCall, or None where Python has to do the call. */
+static PyObject *forward_calls;
+
+/* The dictionary of the calls with these options, borrowed; NULL with an exception. */
+static PyObject *calls_with(PyObject *options) {
+    PyObject *calls = PyDict_GetItemWithError(forward_calls, options);
+    if (calls != NULL || PyErr_Occurred()) return calls;
+    if (PyDict_GET_SIZE(forward_calls) >= MAX_PREPARED_CALLS) PyDict_Clear(forward_calls);
+    calls = PyDict_New();
+    if (calls == NULL || PyDict_SetItem(forward_calls, options, calls)) {
+        Py_XDECREF(calls);
+        return NULL;
+    }
+    Py_DECREF(calls);
+    return calls;
+}
+
+/* Ask execute.find_forward, and store its answer: a PreparedCall or None. A new reference; NULL with an exception. */
+static PyObject *ask_python(PyObject *const *inputs, PyObject *options, int want_statistics, PyObject *key) {
+    unsigned now = generation;
+    PyObject *tuple = PyTuple_Pack(N_INPUTS, inputs[0], inputs[1], inputs[2], inputs[3], inputs[4]);
+    PyObject *wanted = want_statistics ? Py_True : Py_False;
+    PyObject *found = tuple == NULL ? NULL : PyObject_CallFunctionObjArgs(find_forward_in_python, tuple, options,
+                                                                        wanted, NULL);
+    Py_XDECREF(tuple);
+    if (found == NULL || now != generation) return found;
+    PyObject *calls = calls_with(options);
+    if (calls != NULL && PyDict_GET_SIZE(calls) >= MAX_PREPARED_CALLS) PyDict_Clear(calls);
+    if (calls == NULL || PyDict_SetItem(calls, key, found)) Py_CLEAR(found);
+    return found;
+}
+
+/* The prepared call for these inputs, a new reference, and their addresses. NULL, with an exception or without: Python
+   has to do the call, and raises an error that explains what is wrong with it. */
+static PreparedCall *find_forward(PyObject *const *inputs, PyObject *options, int want_statistics,
+                                  uint64_t *addresses) {
+    PyObject *key = make_key(inputs, N_INPUTS, want_statistics, addresses);
+    if (key == NULL) return NULL;
+    PyObject *calls = calls_with(options), *call = calls == NULL ? NULL : PyDict_GetItemWithError(calls, key);
+    Py_XINCREF(call);
+    if (call == NULL && !PyErr_Occurred()) call = ask_python(inputs, options, want_statistics, key);
+    Py_DECREF(key);
+    if (call != NULL && !Py_IS_TYPE(call, &PreparedCallType)) Py_CLEAR(call);
+    return (PreparedCall *)call;
+}
