@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
@@ -53,21 +54,20 @@ def bench_on(
     """
     from ..cluster.pool import Job
 
-    waiting: dict[Job, BenchRequest] = {}
+    requests: dict[Job, BenchRequest] = {}
     for case in request.cases:
         names = [name for name in request.providers if (case.key, name) not in done]
         if names:
-            one = msgspec.structs.replace(request, cases=[case], providers=names)
-            encoded = msgspec.json.encode(CaseJob(one, run))
-            job = Job(case.key, f"{__name__}:measure_case", lambda encoded=encoded: encoded)  # type: ignore[misc]
-            waiting[job] = one
-    for message in pool.run(list(waiting), say):
+            alone = msgspec.structs.replace(request, cases=[case], providers=names)
+            encoded = msgspec.json.encode(CaseJob(alone, run))
+            arguments = functools.partial(bytes, encoded)
+            job = Job(case.key, f"{__name__}:measure_case", arguments, single=True)
+            requests[job] = alone
+    for message in pool.run(requests, say):
         if message.content is not None:
-            # A process that is lost between its records and its end measures the case twice.
-            if waiting.pop(message.job, None):
-                yield from msgspec.json.decode(message.content, type=list[Record])
-        elif message.failure and (one := waiting.pop(message.job, None)):
-            yield from _failed(one, run, message.failure, pool)
+            yield from msgspec.json.decode(message.content, type=list[Record])
+        elif message.failure:
+            yield from _failed(requests[message.job], run, message.failure, pool)
 
 
 def _failed(request: BenchRequest, run: str, why: str, pool: Pool) -> Iterator[Record]:
@@ -77,7 +77,7 @@ def _failed(request: BenchRequest, run: str, why: str, pool: Pool) -> Iterator[R
             provider=provider,
             status="failed",
             why=why,
-            environment=msgspec.structs.replace(pool.environment, node="", gpu=""),
+            environment=pool.environment,
             run=run,
             time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         )

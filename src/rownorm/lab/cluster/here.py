@@ -34,6 +34,11 @@ def require_working_gpu() -> None:
             raise ProcessLost(f"the GPU's context was lost: {error}") from None
 
 
+def place() -> str:
+    """Host and GPU in one line."""
+    return f"{socket.gethostname()} {_gpu()}".rstrip()
+
+
 def _gpu() -> str:
     """The number of the GPU on its host, and its UUID; empty on a CPU."""
     if not torch.cuda.is_available():

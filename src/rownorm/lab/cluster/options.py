@@ -36,5 +36,8 @@ def connected(address: str | None, most: int) -> Iterator[Pool | None]:
         pool = Pool(address, most)
     except ClusterError as error:
         raise click.UsageError(f"--ray {address}: {error}") from None
-    with pool:
-        yield pool
+    try:
+        with pool:
+            yield pool
+    except ClusterError as error:
+        raise click.ClickException(f"--ray {address}: {error}") from None

@@ -34,11 +34,13 @@ class Job(NamedTuple):
     """A function of the package, "module:name", that takes bytes and yields bytes.
 
     arguments: is called whenever the job is handed out, so that a job that is tried again can begin where it was.
+    single: its first item is all that it gives, so that it is not tried again after that.
     """
 
     name: str
     function: str
     arguments: Callable[[], bytes] = lambda: b""
+    single: bool = False
 
 
 class Message(NamedTuple):
@@ -65,6 +67,7 @@ class Process:
         self.actor = ray.remote(worker.Worker).options(**needs, max_restarts=0).remote()
         self.about: About | None = None
         self.job: Job | None = None
+        self.has_given_all = False  # whether nothing more of the job is needed
         self.expected = self.actor.about.remote(__version__)  # what comes next
 
     @property
@@ -73,18 +76,28 @@ class Process:
 
     def begin(self, job: Job) -> None:
         """Start a job."""
-        self.job = job
+        self.job, self.has_given_all = job, False
         run = self.actor.run.options(num_returns="streaming")
         self.expected = run.remote(job.function, job.arguments())
 
-    def next_item(self) -> bytes | None:
-        """The next item of the job, None at its end."""
+    def receive(self) -> tuple[Message | None, str]:
+        """(what its job has sent, "") when it is there; (None, the reason) if the process is lost."""
+        job = self.job
+        assert job is not None
         try:
-            item = next(self.expected)
+            content: bytes = ray.get(next(self.expected))
         except StopIteration:
-            return None
-        content: bytes = ray.get(item)
-        return content
+            self.job = None
+            return Message(job), ""
+        except RayTaskError as error:
+            if isinstance(error.cause, ProcessLost):
+                return None, str(error.cause)
+            self.job = None
+            return Message(job, failure=f"{type(error.cause).__name__}: {error.cause}"), ""
+        except RayError as error:
+            return None, _in_short(error)
+        self.has_given_all = job.single
+        return Message(job, content), ""
 
     def end(self) -> None:
         """End it, whatever it does."""
@@ -118,16 +131,15 @@ class Pool:
     def describe(self) -> str:
         """How many devices of which kind, on how many hosts."""
         ready = [one.about for one in self.processes if one.about]
-        gpu = "GPU" if self._environment.kind != "cpu" else "CPU process"
+        what = "CPU" if self._environment.kind == "cpu" else "GPU"
         hosts = count(len({one.node for one in ready}), "host")
         waiting = len(self.processes) - len(ready)
         later = f"; {waiting} in use by others will join" if waiting else ""
-        plural = gpu if len(ready) == 1 else f"{gpu}s" if gpu == "GPU" else f"{gpu}es"
-        return f"{len(ready)} {plural} of {hosts}: {self._environment.device}{later}"
+        return f"{count(len(ready), what)} of {hosts}, {self._environment.device}{later}"
 
     def ask(self, function: str) -> bytes:
         """The single item of a job; ClusterError if there is none."""
-        answers = list(self.run([Job(function, function)]))
+        answers = list(self.run([Job(function, function, single=True)]))
         for one in answers:
             if one.content is not None:
                 return one.content
@@ -147,39 +159,28 @@ class Pool:
                     if job is None:
                         break
                     process.begin(job)
-            busy = [one for one in self.processes if one.job]
-            if not busy and not again and (job := next(source, None)) is not None:
-                again.append(job)  # every process is starting
-            if not busy and not again:
-                return
+            if not again and not any(one.job for one in self.processes):
+                job = next(source, None)
+                if job is None:
+                    return
+                again.append(job)  # no process has started yet
             for process in self._ready(say):
-                job = process.job
-                assert job is not None
-                try:
-                    content = process.next_item()
-                except RayTaskError as error:
-                    if not isinstance(error.cause, ProcessLost):
-                        process.job = None
-                        yield Message(job, failure=f"{type(error.cause).__name__}: {error.cause}")
-                        continue
-                    why = str(error.cause)
-                except RayError as error:
-                    why = _in_short(error)
-                else:
-                    if content is None:
-                        process.job = None
-                    yield Message(job, content)
+                message, why = process.receive()
+                if message is not None:
+                    yield message
                     continue
-                lost[job] += 1
-                where = process.about.node if process.about else "a host"
-                if lost[job] < TRIES:
-                    again.append(job)
-                    say(f"{job.name}: its process on {where} was lost and it is tried again: {why}")
+                job, node = process.job, process.about and process.about.node
+                assert job is not None
                 self._replace(process)
-                if lost[job] >= TRIES:
-                    yield Message(
-                        job, failure=f"lost its process {TRIES} times, last on {where}: {why}"
-                    )
+                lost[job] += 1
+                if process.has_given_all:
+                    yield Message(job)
+                elif lost[job] < TRIES:
+                    again.append(job)
+                    say(f"{job.name}: its process on {node} was lost and it is tried again: {why}")
+                else:
+                    failure = f"lost its process {TRIES} times, last on {node}: {why}"
+                    yield Message(job, failure=failure)
 
     def close(self) -> None:
         """End all processes and leave the cluster; a local one ends too."""
@@ -225,12 +226,13 @@ class Pool:
         environments = [one.environment for one in abouts if one.environment]
         if not environments:
             raise ClusterError(f"its processes end when they start: {failures[0]}")
-        self._environment = environments[0]
-        others = [one for one in environments if differences(self._environment, one)]
+        first, *rest = environments
+        self._environment = msgspec.structs.replace(first, node="", gpu="")
+        others = [one for one in rest if differences(first, one)]
         if others:
             raise ClusterError(
                 f"the devices are not of one kind: on {others[0].node}, "
-                f"{'; '.join(differences(self._environment, others[0]))} ({self._environment.node}). "
+                f"{'; '.join(differences(first, others[0]))} as on {first.node}. "
                 "Times of different devices must not be mixed: use a cluster with one kind of node"
             )
 
