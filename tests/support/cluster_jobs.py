@@ -29,32 +29,19 @@ def echo(arguments):
     yield b"from %d" % os.getpid()
 
 
-def killed(arguments):
-    """Its process is killed, every time."""
+def always_lost(arguments):
+    """Its process is killed, or says that it cannot be used any more, the first time."""
     yield b"begun"
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def killed_late(arguments):
-    """Its process is killed half a second after the first item."""
-    yield b"begun"
-    time.sleep(0.5)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def killed_once(arguments):
-    """Its process is killed in the middle, the first time. arguments: a file."""
-    yield b"begun"
-    if first_time(arguments):
-        os.kill(os.getpid(), signal.SIGKILL)
-    yield b"ended"
-
-
-def lost_once(arguments):
-    """It says that its process cannot be used any more, the first time. arguments: a file."""
-    yield b"from %d" % os.getpid()
-    if first_time(arguments):
+    if first_time(Path(os.environ["RAY_TEST_FOLDER"]) / "lost"):
         raise ProcessLost("the GPU is gone")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lost_late(arguments):
+    """Its process is killed after it has sent all."""
+    yield b"all"
+    time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def fails(arguments):

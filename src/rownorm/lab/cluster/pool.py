@@ -218,23 +218,9 @@ class Pool:
             except RayError as error:
                 failures.append(_in_short(error))
                 self.processes.remove(process)
-        problems = sorted({f"{one.node}: {one.problem}" for one in abouts if one.problem})
-        if problems:
-            raise ClusterError(
-                f"{'; '.join(problems)}. Install rownorm {__version__} with its extras lab and ray on every node"
-            )
-        environments = [one.environment for one in abouts if one.environment]
-        if not environments:
+        if not abouts:
             raise ClusterError(f"its processes end when they start: {failures[0]}")
-        first, *rest = environments
-        self._environment = msgspec.structs.replace(first, node="", gpu="")
-        others = [one for one in rest if differences(first, one)]
-        if others:
-            raise ClusterError(
-                f"the devices are not of one kind: on {others[0].node}, "
-                f"{'; '.join(differences(first, others[0]))} as on {first.node}. "
-                "Times of different devices must not be mixed: use a cluster with one kind of node"
-            )
+        self._environment = common_environment(abouts)
 
     def _ready(self, say: Say) -> Sequence[Process]:
         """Wait; the processes whose job has sent something or ended. Processes that have started become idle."""
@@ -275,6 +261,23 @@ class Pool:
         """A new process for one that was lost."""
         process.end()
         self.processes[self.processes.index(process)] = Process(self._needs)
+
+
+def common_environment(abouts: Sequence[About]) -> Environment:
+    """The environment of processes, without host and GPU; ClusterError if they cannot work together."""
+    problems = sorted({f"{one.node} {one.problem}" for one in abouts if one.problem})
+    if problems:
+        raise ClusterError(
+            f"{'; '.join(problems)}. Install rownorm {__version__} with its extra ray on every node"
+        )
+    first, *rest = [one.environment for one in abouts if one.environment]
+    for other in rest:
+        if reasons := differences(first, other):
+            raise ClusterError(
+                f"the nodes are not of one kind: on {other.node} {'; '.join(reasons)} as on {first.node}. "
+                "Their times must not be mixed: use a cluster with one kind of GPU and the same software"
+            )
+    return msgspec.structs.replace(first, node="", gpu="")
 
 
 def differences(one: Environment, other: Environment) -> list[str]:

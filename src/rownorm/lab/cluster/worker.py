@@ -23,12 +23,12 @@ class Worker:
             import rownorm
 
             if rownorm.__version__ != version:
-                raise ImportError(f"has rownorm {rownorm.__version__}, and here is {version}")
+                raise ImportError(f"its version is {rownorm.__version__}, not {version}")
             from rownorm.lab.cluster.here import environment_here
 
             about["environment"] = environment_here()
         except ImportError as error:
-            about["problem"] = str(error)
+            about["problem"] = f"cannot use rownorm: {error}"
         return json.dumps(about).encode()
 
     def run(self, function: str, arguments: bytes) -> Iterator[bytes]:
