@@ -1,5 +1,6 @@
 """A real Ray cluster on this host, without GPUs: two processes at once."""
 
+import importlib
 import os
 import shutil
 import tempfile
@@ -8,14 +9,20 @@ from pathlib import Path
 import psutil
 import pytest
 
-ray = pytest.importorskip("ray", reason="pip install 'rownorm[ray]'")
-
 TESTS = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
-def cluster():
+def pools():
+    """The module ``rownorm.lab.cluster.pool``, which needs Ray."""
+    pytest.importorskip("ray", reason="needs Ray: pip install 'rownorm[ray]'")
+    return importlib.import_module("rownorm.lab.cluster.pool")
+
+
+@pytest.fixture(scope="session")
+def cluster(pools):
     """The address of a cluster. No process of it is left at the end."""
+    import ray
     from ray.cluster_utils import Cluster
 
     # Not below pytest's folder: the path of a socket has at most 107 bytes.

@@ -15,7 +15,6 @@ import pytest
 
 from rownorm.lab.bench.selection import select_cases
 from rownorm.lab.cli.progress import Display
-from rownorm.lab.cluster.pool import Job, Pool, Process
 from rownorm.lab.results.records import read
 from rownorm.lab.results.rows import results_of
 from rownorm.lab.tune.compiling import Ahead
@@ -37,14 +36,14 @@ REQUESTED = TuneRequest(
 )
 
 
-def test_jobs_are_done_whatever_happens_to_their_processes(cluster, tmp_path):
+def test_jobs_are_done_whatever_happens_to_their_processes(pools, cluster):
     jobs = {
-        name: Job(name, f"support.cluster_jobs:{name.split()[0]}", lambda: b"hello")
+        name: pools.Job(name, f"support.cluster_jobs:{name.split()[0]}", lambda: b"hello")
         for name in ("echo 1", "always_lost", "echo 2", "fails", "echo 3")
     }
-    jobs["lost_late"] = Job("lost_late", "support.cluster_jobs:lost_late", single=True)
+    jobs["lost_late"] = pools.Job("lost_late", "support.cluster_jobs:lost_late", single=True)
     said = []
-    with Pool(cluster, most=9) as pool:
+    with pools.Pool(cluster, most=9) as pool:
         assert len(pool.processes) == 2
         assert pool.environment.kind == "cpu"
         assert pool.describe().startswith("2 CPUs of 1 host, ")
@@ -65,9 +64,9 @@ def test_jobs_are_done_whatever_happens_to_their_processes(cluster, tmp_path):
 
 @pytest.mark.usefixtures("command_line")
 def test_an_interrupted_run_is_resumed_and_the_case_of_a_killed_process_measured_again(
-    cluster, monkeypatch
+    pools, cluster, monkeypatch
 ):
-    done, begin, killed = Display.case_done, Process.begin, []
+    done, begin, killed = Display.case_done, pools.Process.begin, []
 
     def interrupt(display, records):
         done(display, records)
@@ -87,7 +86,7 @@ def test_an_interrupted_run_is_resumed_and_the_case_of_a_killed_process_measured
     kept = read("made").records
     assert len(kept) == 2
 
-    monkeypatch.setattr(Process, "begin", kill_in_the_middle)
+    monkeypatch.setattr(pools.Process, "begin", kill_in_the_middle)
     ran = invoke("bench", "--resume", "made", "--ray", cluster)
     assert ran.exit_code == 0, ran.output
     assert f"{killed[0]}: its process on {HOST} was lost and it is tried again" in ran.output
@@ -107,9 +106,9 @@ def plans_in(folder):
     return json.loads((folder / "sm_90.json").read_text())["plans"]
 
 
-def test_the_trials_of_all_processes_are_in_one_journal(cluster, tmp_path, capsys):
+def test_the_trials_of_all_processes_are_in_one_journal(pools, cluster, tmp_path, capsys):
     """One process is killed in the middle of a row. The table is that of one process, and nothing is tried twice."""
-    with Pool(cluster, most=4) as pool:
+    with pools.Pool(cluster, most=4) as pool:
         elsewhere = functools.partial(
             searched_on, pool, REQUESTED, 0, function="support.cluster_jobs:search_with_fake_clock"
         )

@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from rownorm.lab.cluster.errors import ClusterError
-from rownorm.lab.cluster.pool import About, common_environment
 from rownorm.lab.cluster.worker import Worker
 from rownorm.version import __version__
 from support.lab_commands import TINY, refused
@@ -16,16 +15,22 @@ from support.tuning import HERE
 pytestmark = pytest.mark.usefixtures("command_line")
 
 
-def about_of(environment=HERE, node="a", **fields):
-    return About(node, 1, msgspec.structs.replace(environment, node=node), **fields)
+@pytest.fixture
+def about_of(pools):
+    """A function that makes the ``About`` of a process."""
+
+    def make(environment=HERE, node="a"):
+        return pools.About(node, 1, msgspec.structs.replace(environment, node=node))
+
+    return make
 
 
-def test_another_version_on_a_node_is_named():
-    there = msgspec.json.decode(Worker().about("99"), type=About)
+def test_another_version_on_a_node_is_named(pools, about_of):
+    there = msgspec.json.decode(Worker().about("99"), type=pools.About)
     with pytest.raises(
         ClusterError, match=r"cannot use rownorm: its version is .*, not 99. Install"
     ):
-        common_environment([about_of(), there])
+        pools.common_environment([about_of(), there])
 
 
 def test_a_node_without_rownorm_says_so(monkeypatch):
@@ -35,13 +40,13 @@ def test_a_node_without_rownorm_says_so(monkeypatch):
     assert about["node"]
 
 
-def test_devices_of_another_kind_are_not_mixed():
-    assert common_environment([about_of(), about_of(node="b")]) == HERE
+def test_devices_of_another_kind_are_not_mixed(pools, about_of):
+    assert pools.common_environment([about_of(), about_of(node="b")]) == HERE
     other = msgspec.structs.replace(HERE, device="NVIDIA H100")
     with pytest.raises(
         ClusterError, match=r"on b device is NVIDIA H100, not NVIDIA H200 as on a. Their times"
     ):
-        common_environment([about_of(), about_of(other, node="b")])
+        pools.common_environment([about_of(), about_of(other, node="b")])
 
 
 def test_without_ray(monkeypatch):
@@ -58,5 +63,5 @@ def test_without_ray(monkeypatch):
         ("6379", "an address is HOST:PORT"),
     ],
 )
-def test_a_cluster_that_is_not_there(address, message):
+def test_a_cluster_that_is_not_there(pools, address, message):
     assert message in " ".join(refused("bench", *TINY, "--ray", address).split())

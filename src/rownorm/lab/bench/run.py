@@ -93,8 +93,9 @@ def run_bench(folder: Path, request: runs.BenchRequest, pool: Pool | None = None
     latest = list({record.key: record for record in [*before, *new]}.values())
     _print_results(folder, latest)
     if ended:
+        ray = " --ray ADDRESS" if pool else ""
         click.echo(
-            f"{ended} What was measured is kept. To continue: rownorm bench --resume {folder}"
+            f"{ended} What was measured is kept. To continue: rownorm bench --resume {folder}{ray}"
         )
     bad = any(one.provider == OURS and one.status in ("wrong", "failed") for one in latest)
     return status or int(bad or not any(one.seconds for one in latest))

@@ -158,12 +158,15 @@ def command(
     import msgspec
 
     from ..device.environment import environment
+    from ..results.records import Environment
     from ..results.runs import new_name
     from .run import studies_of
     from .saved import TuneRequest
 
+    # With --ray, the environment is that of the cluster, and this process leaves the GPU alone.
+    nowhere = Environment(device="", kind="cpu")
     request = TuneRequest(
-        environment=environment(),
+        environment=nowhere if ray_address else environment(),
         operations=list(operations or ("rms_norm", "layer_norm")),
         directions=list(directions or ("forward", "backward")),
         dtypes=list(dtypes or ("bf16", "fp32")),
@@ -178,13 +181,13 @@ def command(
         from .listing import run_list
 
         context.exit(run_list(request, target))
-    folder = resume or out or new_name()
+    local, folder = request.environment, resume or out or new_name()
     if resume is not None:
         request = _resumed(resume)
     else:
         refuse_taken(folder, f", or continue it: --resume {folder}")
     with connected(ray_address, verify or len(studies_of(request))) as pool:
-        here = pool.environment if pool else environment()
+        here = pool.environment if pool else local
         if resume is not None:
             _refuse_changed(folder, request, here)
         elif verify is not None:

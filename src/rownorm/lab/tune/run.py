@@ -193,7 +193,8 @@ def run_tune(
         run.save(table)
         _print_end(folder, journal, run, table, time.monotonic() - began)
     if status in (INTERRUPTED, LEFT) or run.failures:
-        click.echo(f"What was measured is kept. To continue: rownorm tune --resume {folder}")
+        ray = " --ray ADDRESS" if elsewhere else ""
+        click.echo(f"What was measured is kept. To continue: rownorm tune --resume {folder}{ray}")
     too_slow = any(one.ratio > verify.MOST for one in run.verified)
     return status or int(too_slow)
 
