@@ -140,6 +140,7 @@ def trials_made(job: StudyJob, gpu: Gpu) -> Iterator[bytes]:
     """Search a study in a thread and yield every trial as soon as it is made."""
     from ..cluster.here import place
 
+    where = place()  # here, because it asks the GPU: no other thread may while a graph is captured
     made: queue.SimpleQueue[Trial | BaseException | None] = queue.SimpleQueue()
 
     def search() -> None:
@@ -153,7 +154,7 @@ def trials_made(job: StudyJob, gpu: Gpu) -> Iterator[bytes]:
     while (one := made.get()) is not None:
         if isinstance(one, BaseException):
             raise one
-        yield msgspec.json.encode(msgspec.structs.replace(one, where=place()))
+        yield msgspec.json.encode(msgspec.structs.replace(one, where=where))
 
 
 def _search(job: StudyJob, gpu: Gpu, keep: Callable[[Trial], None]) -> None:
