@@ -23,6 +23,7 @@ from ..cli.options import (
     provider_option,
     refuse_taken,
 )
+from ..cluster.options import connected, ray_option
 from .selection import parse_shapes_option, select_cases
 
 ROUNDS, QUICK_ROUNDS = 15, 7  # with fewer than 7, ``compare`` has no intervals for 50 cases
@@ -38,6 +39,7 @@ SUITE_LIST = "\b\nSuites:\n" + "\n".join(f"  {s.name:15} {s.about}" for s in SUI
         "rownorm bench --op layer_norm --pre-bias --dtype fp32 --shape 512x8192 --provider rownorm,torch",
         "rownorm bench --suite llama-3-8b --list",
         "rownorm bench --resume results/2026-01-31-120000",
+        "rownorm bench --suite speed-all --ray head-node:6379 --out results/all",
         before=f"{SUITE_LIST}\n\n",
     ),
 )
@@ -74,6 +76,7 @@ SUITE_LIST = "\b\nSuites:\n" + "\n".join(f"  {s.name:15} {s.about}" for s in SUI
     metavar="FOLDER",
     help="Continue a run that was interrupted.",
 )
+@ray_option
 @click.option("--list", "only_list", is_flag=True, help="Print the cases and stop.")
 @click.pass_context
 def command(
@@ -89,6 +92,7 @@ def command(
     quick: bool,
     out: Path | None,
     resume: Path | None,
+    ray_address: str | None,
     only_list: bool,
     **options: Any,
 ) -> None:
@@ -96,13 +100,14 @@ def command(
 
     --op, --pass and --dtype apply to the shapes of --shape. Of a --suite they select cases; by default all.
     Ctrl-C ends a run and keeps what was measured. --resume continues it, and retries what failed or was missing.
+    With --ray, the GPUs of a cluster measure different cases at the same time; docs/method.md explains it.
 
     Exit status 1 if rownorm failed or is wrong, or if nothing could be measured.
     """
     from ..results.runs import BenchRequest, new_name, read_request
 
     if resume is not None:
-        _refuse_other_options(context, "resume")
+        _refuse_other_options(context, "resume", allowed="ray_address")
         folder = resume
         try:
             request = read_request(folder)
@@ -121,23 +126,25 @@ def command(
             return
         request = BenchRequest(
             cases=cases,
-            providers=chosen_providers(providers),
+            providers=chosen_providers(providers) if providers or not ray_address else [],
             rounds=rounds or (QUICK_ROUNDS if quick else ROUNDS),
         )
         folder = out or new_name()
         refuse_taken(folder, f", or continue it: --resume {folder}")
     from .run import run_bench
 
-    context.exit(run_bench(folder, request))
+    with connected(ray_address, len(request.cases)) as pool:
+        status = run_bench(folder, request, pool)
+    context.exit(status)
 
 
-def _refuse_other_options(context: click.Context, option: str) -> None:
-    """Refuse every other option of the command line if ``option`` is used."""
+def _refuse_other_options(context: click.Context, option: str, allowed: str) -> None:
+    """Refuse every option of the command line but ``option``, which is used, and ``allowed``."""
     others = [
         parameter.opts[0]
         for parameter in context.command.params
         if parameter.name
-        and parameter.name != option
+        and parameter.name not in (option, allowed)
         and context.get_parameter_source(parameter.name) == click.core.ParameterSource.COMMANDLINE
     ]
     if others:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from ..cli.options import unknown
 from ..cli.progress import Display
+from ..cluster.errors import ClusterError
 from ..device.environment import environment
 from ..measure.bench import bench
 from ..providers import all_providers, missing, usual
@@ -17,38 +20,56 @@ from ..results.compare import changed_conditions
 from ..results.records import FILE, OURS, Record, Writer
 from ..results.rows import results_of
 from ..texts import count
+from .jobs import bench_on, providers_on
 from .table import bench_table, not_in_the_table
+
+if TYPE_CHECKING:
+    from ..cluster.pool import Pool
 
 CPU_NOTE = "There is no GPU here: these are CPU timings."
 
 
-def run_bench(folder: Path, request: runs.BenchRequest) -> int:
-    """Measure what is requested and not yet in the folder. Return the exit status.
+CPU_POOL_NOTE = "The processes disturb each other's times on a CPU: only to try it out."
 
-    130: Ctrl-C ended it. 1: rownorm failed or is wrong, the disk is full, or nothing has a time.
+
+def run_bench(folder: Path, request: runs.BenchRequest, pool: Pool | None = None) -> int:
+    """Measure what is requested and not yet in the folder, here or on a cluster. Return the exit status.
+
+    130: Ctrl-C ended it. 1: rownorm failed or is wrong, the disk is full, the cluster was lost, or nothing has a time.
     """
     known = all_providers()
+    available = {name for name, one in known.items() if pool is None and missing(one) is None}
+    if pool is not None:
+        there = providers_on(pool)
+        available = set(there.available)
+        if not request.providers:
+            request = msgspec.structs.replace(request, providers=there.usual)
     for name in request.providers:
         if name not in known:
             raise click.UsageError(f"{folder / runs.REQUEST}: {unknown('provider', name, known)}")
-    here, before = environment(), runs.records_in(folder)
+    here, before = pool.environment if pool else environment(), runs.records_in(folder)
     if changed := changed_conditions(before, here):
         raise click.UsageError(
             f"{folder} was measured differently: {'; '.join(changed)}. Start a new folder."
         )
-    done = _finished(before, request)
+    done = _finished(before, request, available)
     left = {
         case.key: sum((case.key, name) not in done for name in request.providers)
         for case in request.cases
     }
-    click.echo(CPU_NOTE if here.kind == "cpu" else f"On {here.device}")
+    if pool is not None:
+        click.echo(f"On {pool.describe()}")
+        if here.kind == "cpu":
+            click.echo(CPU_POOL_NOTE)
+    else:
+        click.echo(CPU_NOTE if here.kind == "cpu" else f"On {here.device}")
     if not any(left.values()):
         click.echo("Nothing is left to measure.")
     again = {record.case.key for record in before if left.get(record.case.key)}
     if again:
         click.echo(f"{count(len(again), 'incomplete case')} will be measured again as a whole.")
     left_out = set(known) - set(usual())
-    if left_out and request.providers == usual():
+    if pool is None and left_out and request.providers == usual():
         click.echo(f"Without {', '.join(left_out)}, slow to start on a CPU; --provider adds it.")
     folder.mkdir(parents=True, exist_ok=True)
     runs.write_request(folder, request)
@@ -57,15 +78,7 @@ def run_bench(folder: Path, request: runs.BenchRequest) -> int:
     total = sum(count > 0 for count in left.values())
     try:
         with Writer(folder / FILE, append=True) as writer, Display(total) as display:
-            for record in bench(
-                request.cases,
-                request.providers,
-                rounds=request.rounds,
-                seed=request.seed,
-                done=done,
-                on_step=display.step,
-                run=runs.run_id(),
-            ):
+            for record in _records(request, done, display, pool):
                 writer.write(record)
                 new.append(record)
                 left[record.case.key] -= 1
@@ -73,26 +86,49 @@ def run_bench(folder: Path, request: runs.BenchRequest) -> int:
                     display.case_done([one for one in new if one.case.key == record.case.key])
     except KeyboardInterrupt:
         status, ended = 130, "Interrupted."
+    except ClusterError as error:
+        status, ended = 1, f"{error}."
     except OSError as error:
         status, ended = 1, f"Could not write {folder / FILE}: {error.strerror or error}."
     latest = list({record.key: record for record in [*before, *new]}.values())
     _print_results(folder, latest)
     if ended:
+        ray = " --ray ADDRESS" if pool else ""
         click.echo(
-            f"{ended} What was measured is kept. To continue: rownorm bench --resume {folder}"
+            f"{ended} What was measured is kept. To continue: rownorm bench --resume {folder}{ray}"
         )
     bad = any(one.provider == OURS and one.status in ("wrong", "failed") for one in latest)
     return status or int(bad or not any(one.seconds for one in latest))
 
 
-def _finished(records: Sequence[Record], request: runs.BenchRequest) -> set[tuple[str, str]]:
-    """The keys of the cases that need no further measurement.
+def _records(
+    request: runs.BenchRequest,
+    done: Collection[tuple[str, str]],
+    display: Display,
+    pool: Pool | None,
+) -> Iterator[Record]:
+    run = runs.run_id()
+    if pool is not None:
+        return bench_on(pool, request, run=run, done=done, say=display.say)
+    return bench(
+        request.cases,
+        request.providers,
+        rounds=request.rounds,
+        seed=request.seed,
+        done=done,
+        on_step=display.step,
+        run=run,
+    )
+
+
+def _finished(
+    records: Sequence[Record], request: runs.BenchRequest, available: Collection[str]
+) -> set[tuple[str, str]]:
+    """The keys of the cases that need no further measurement. available: providers that can be used now.
 
     A case is measured as a whole, because its providers are timed in turns: rounds of another time would be compared
     otherwise. A failure may succeed now, and a missing provider may be installed.
     """
-    known = all_providers()
-    available = {name for name in request.providers if missing(known[name]) is None}
     latest = {record.key: record for record in records}
 
     def is_final(record: Record | None) -> bool:

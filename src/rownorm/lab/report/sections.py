@@ -183,7 +183,10 @@ def _facts_of(environment: Environment) -> dict[str, str]:
         "peak bandwidth": peak,
         **{
             name: getattr(environment, name)
-            for name in ("host", "platform", "driver", "python", "torch", "triton", "rownorm")
+            for name in (
+                *("host", "platform", "driver", "python", "torch", "triton", "rownorm"),
+                *("node", "gpu"),
+            )
         },
         **environment.versions,
         **environment.settings,

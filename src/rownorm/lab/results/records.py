@@ -50,6 +50,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     driver: str = ""
     versions: dict[str, str] = {}  # of the installed packages of providers
     settings: dict[str, str] = {}  # that affect results or times: fp_fusion, TRITON_INTERPRET, ...
+    node: str = ""  # the host's name and its GPU, if the run used a cluster
+    gpu: str = ""
 
     def describe(self) -> str:
         """Device, driver and versions in one line."""

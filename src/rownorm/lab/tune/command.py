@@ -18,8 +18,10 @@ from ..cli.options import (
     refuse_taken,
     split_names,
 )
+from ..cluster.options import connected, ray_option
 
 if TYPE_CHECKING:
+    from ..cluster.pool import Pool
     from ..results.records import Environment
     from .saved import TuneRequest
 
@@ -34,8 +36,8 @@ _CASES = ("widths", "operations", "dtypes")
 USES = {  # options that each of these uses beside itself
     "study": (*_CASES, "out", "blocks", "target"),
     "only_list": (*_CASES, "directions", "residual_dtype", "option", "target"),
-    "resume": ("workers", "limit_s"),
-    "verify": ("out", "workers", "limit_s"),
+    "resume": ("workers", "limit_s", "ray_address"),
+    "verify": ("out", "workers", "limit_s", "ray_address"),
 }
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -62,6 +64,7 @@ def _widths(
         "rownorm tune --dtype bf16 --option activation --width 4096,8192 --update sm_90.json",
         "rownorm tune --study --width 4096 --out results/blocks && rownorm report results/blocks",
         "rownorm tune --verify 24 --limit-s 280 --out results/verified",
+        "rownorm tune --dtype bf16 --ray head-node:6379 --out results/tuned",
     ),
 )
 @click.option("--out", type=FOLDER, help="A new folder; default: results/DATE-TIME.")
@@ -93,11 +96,12 @@ def _widths(
     type=click.IntRange(min=0),
     default=14,
     show_default=True,
-    help="Processes that compile; 0: compile in this one.",
+    help="Processes that compile, with --ray for each GPU; 0: compile in the one that measures.",
 )
 @click.option(
     "--limit-s", type=click.FloatRange(min=0), help="Begin no row after so many seconds; status 3."
 )
+@ray_option
 @click.option("--list", "only_list", is_flag=True, help="Compile the candidates and show them.")
 @click.option(
     "--study",
@@ -131,6 +135,7 @@ def command(
     option: str | None,
     workers: int,
     limit_s: float | None,
+    ray_address: str | None,
     only_list: bool,
     study: bool,
     blocks: str,
@@ -142,6 +147,7 @@ def command(
     Candidates are compiled in parallel. Those that spill or do not suit a multiprocessor are left out, the results of
     the others are checked against fp64, and each is timed as rownorm bench does it. The table is FOLDER/<arch>.json;
     rownorm uses it with ROWNORM_TABLES=FOLDER, or from ~/.config/rownorm/tables. Ctrl-C keeps what was measured.
+    With --ray, the GPUs of a cluster, which must be of one kind, search different rows at the same time.
     docs/tuning.md explains it.
     """
     _refuse_others(context)
@@ -149,11 +155,18 @@ def command(
         from .block_study import run_study
 
         context.exit(run_study(widths, operations, dtypes, blocks, target, out))
+    import msgspec
+
     from ..device.environment import environment
+    from ..results.records import Environment
+    from ..results.runs import new_name
+    from .run import studies_of
     from .saved import TuneRequest
 
+    # With --ray, the environment is that of the cluster, and this process leaves the GPU alone.
+    nowhere = Environment(device="", kind="cpu")
     request = TuneRequest(
-        environment=environment(),
+        environment=nowhere if ray_address else environment(),
         operations=list(operations or ("rms_norm", "layer_norm")),
         directions=list(directions or ("forward", "backward")),
         dtypes=list(dtypes or ("bf16", "fp32")),
@@ -168,12 +181,20 @@ def command(
         from .listing import run_list
 
         context.exit(run_list(request, target))
-    folder = resume or out
+    local, folder = request.environment, resume or out or new_name()
     if resume is not None:
-        request = _resumed(resume, request.environment)
-    elif verify is not None:
-        request = _verifying(verify, request.environment)
-    context.exit(_run(request, folder, resume is not None, workers, limit_s))
+        request = _resumed(resume)
+    else:
+        refuse_taken(folder, f", or continue it: --resume {folder}")
+    with connected(ray_address, verify or len(studies_of(request))) as pool:
+        here = pool.environment if pool else local
+        if resume is not None:
+            _refuse_changed(folder, request, here)
+        elif verify is not None:
+            request = _verifying(verify, here)
+        request = msgspec.structs.replace(request, environment=here)
+        status = _run(request, folder, workers, limit_s, pool)
+    context.exit(status)
 
 
 def _refuse_others(context: click.Context) -> None:
@@ -192,8 +213,7 @@ def _refuse_others(context: click.Context) -> None:
         raise click.UsageError(f"{where} {', '.join(others)}", context)
 
 
-def _resumed(folder: Path, here: Environment) -> TuneRequest:
-    from .run import changed
+def _resumed(folder: Path) -> TuneRequest:
     from .saved import REQUEST, TuneRequest, read
 
     try:
@@ -202,11 +222,16 @@ def _resumed(folder: Path, here: Environment) -> TuneRequest:
         raise click.UsageError(str(error)) from None
     if request is None:
         raise click.UsageError(f"{folder} is not a folder that tune has written: no {REQUEST}")
+    return request
+
+
+def _refuse_changed(folder: Path, request: TuneRequest, here: Environment) -> None:
+    from .run import changed
+
     if differences := changed(request.environment, here):
         raise click.UsageError(
             f"{folder} was measured differently: {'; '.join(differences)}. Start a new folder."
         )
-    return request
 
 
 def _verifying(n: int, here: Environment) -> TuneRequest:
@@ -223,42 +248,25 @@ def _verifying(n: int, here: Environment) -> TuneRequest:
 
 
 def _run(
-    request: TuneRequest, folder: Path | None, resumed: bool, workers: int, limit_s: float | None
+    request: TuneRequest, folder: Path, workers: int, limit_s: float | None, pool: Pool | None
 ) -> int:
-    import torch
+    from .run import run_tune
+    from .table import read_base
 
-    if not torch.cuda.is_available():
+    if request.environment.kind == "cpu":
         raise click.UsageError(
             "there is no GPU here to tune for. Without one, --list shows the candidates and --study predicts times"
         )
-    from ...launch import device_of
-    from ..analyze.compile import target_of
-    from ..measure.machine import machine_of
-    from ..results.runs import new_name
-    from .compiling import Ahead
-    from .run import run_tune
-    from .table import read_base
-    from .timer import StudyTimer
-
     try:
         if request.update:
             read_base(Path(request.update), request.environment)
     except ValueError as error:
         raise click.UsageError(f"--update: {error}") from None
-    folder = folder or new_name()
-    if not resumed:
-        refuse_taken(folder, f", or continue it: --resume {folder}")
-    machine = machine_of("cuda", ())
-    try:
-        target_of("this")
-        known: str | None = "this"
-    except ValueError:  # a new architecture, whose limits are not known
-        known = None
-    return run_tune(
-        folder,
-        request,
-        device_of(0),
-        Ahead(workers, known),
-        lambda study: StudyTimer(study, machine),
-        limit_s,
-    )
+    if pool is not None:
+        from .jobs import run_on
+
+        return run_on(pool, folder, request, workers, limit_s)
+    from .gpu import gpu_here
+
+    gpu = gpu_here(workers)
+    return run_tune(folder, request, gpu.device, gpu.ahead, gpu.timer_of, limit_s)

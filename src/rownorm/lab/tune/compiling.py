@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -34,7 +36,7 @@ class Ahead:
         self._pool = None
         if workers:
             spawn = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_ignore_ctrl_c)
+            self._pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_follow_parent)
         self._begun: dict[Study, list[Future[list[Compiled | None]]]] = {}
 
     def begin(self, study: Study, several: Sequence[Settings]) -> None:
@@ -77,9 +79,17 @@ def _shares(several: Sequence[Settings]) -> list[Sequence[Settings]]:
     return [several[start : start + SHARE] for start in range(0, len(several), SHARE)]
 
 
-def _ignore_ctrl_c() -> None:
-    """Ctrl-C ends the process that measures, which ends the others."""
+def _follow_parent() -> None:
+    """Ctrl-C ends the process that measures, which ends the others. If it is killed, they end by themselves."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_after_parent, daemon=True).start()
+
+
+def _end_after_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _compile_share(

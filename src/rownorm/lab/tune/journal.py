@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -34,6 +34,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     registers: int | None = None  # of a thread
     spills: int | None = None  # bytes of a thread
     occupancy: float | None = None
+    where: str = ""  # host and GPU, if it was tried on a cluster
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -56,13 +57,12 @@ def key_of(settings: Settings) -> str:
     return json.dumps(settings, sort_keys=True)
 
 
-class Journal:
-    """The trials of a folder. A trial is on the disk when ``add`` returns."""
+class Trials:
+    """Trials in memory. keep: is called with each new one."""
 
-    def __init__(self, folder: Path) -> None:
-        trials, self.damaged = read(folder)
+    def __init__(self, trials: Sequence[Trial], keep: Callable[[Trial], None]) -> None:
         self._trials = {trial.key: trial for trial in trials}
-        self._writer = Writer(folder / FILE, append=True)
+        self._keep = keep
 
     @property
     def trials(self) -> list[Trial]:
@@ -72,6 +72,10 @@ class Journal:
     def find(self, study: Study, stage: Stage, settings: Settings) -> Trial | None:
         """The trial of these settings, or None."""
         return self._trials.get((study.key, stage, key_of(settings)))
+
+    def has(self, trial: Trial) -> bool:
+        """Whether there is a trial of the same settings."""
+        return trial.key in self._trials
 
     def is_checked(self, study: Study, settings: Settings) -> bool:
         """Whether the results with these settings were found correct."""
@@ -90,7 +94,7 @@ class Journal:
         seconds: float | None = None,
         compiled: Compiled | None = None,
     ) -> Trial:
-        """Write a trial."""
+        """Keep a trial."""
         trial = Trial(
             study=study.key,
             stage=stage,
@@ -103,9 +107,22 @@ class Journal:
             spills=compiled.spills if compiled else None,
             occupancy=compiled.occupancy if compiled else None,
         )
-        self._writer.write(trial)
-        self._trials[trial.key] = trial
+        self.keep(trial)
         return trial
+
+    def keep(self, trial: Trial) -> None:
+        """Keep a trial that was made here or elsewhere."""
+        self._keep(trial)
+        self._trials[trial.key] = trial
+
+
+class Journal(Trials):
+    """The trials of a folder. A trial is on the disk when ``add`` or ``keep`` returns."""
+
+    def __init__(self, folder: Path) -> None:
+        trials, self.damaged = read(folder)
+        self._writer = Writer(folder / FILE, append=True)
+        super().__init__(trials, self._writer.write)
 
     def __enter__(self) -> Self:
         return self

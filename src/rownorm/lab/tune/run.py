@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -13,6 +13,7 @@ from ...launch import Device
 from ..cases.case import torch_dtype
 from ..cli.progress import Display
 from ..cli.tables import WIDTH, shortened
+from ..cluster.errors import ClusterError
 from ..results.records import Environment
 from ..texts import count, duration
 from . import saved, verify
@@ -25,6 +26,13 @@ from .table import TableRow, line_of, read_base, study_of, updated, write_table
 from .timer import DeviceLost, Timer
 
 INTERRUPTED, FAILED, LEFT = 130, 1, 3  # exit status
+
+# Searches studies in other processes: (journal, numbers of studies, what shows a trial, what says a line) to pairs of
+# the number of a study whose trials are in the journal, and why it failed, if it did.
+Elsewhere = Callable[
+    [Journal, Iterator[int], Callable[[Trial], None], Callable[[str], None]],
+    Iterator[tuple[int, str]],
+]
 
 
 def studies_of(request: TuneRequest) -> list[Study]:
@@ -83,8 +91,12 @@ class _Run:
                     self.display.say(line_of(found))
             self.left -= 1
         except ValueError as error:  # no settings can be used
-            self.failures.append(str(error))
-            self.display.say(str(error))
+            self.failed(str(error))
+
+    def failed(self, why: str) -> None:
+        """Note that a study has no row."""
+        self.failures.append(why)
+        self.display.say(why)
 
     def save(self, table: str = "") -> None:
         """Write the summary."""
@@ -102,6 +114,22 @@ class _Run:
         saved.write(self.folder, SUMMARY, summary)
 
 
+class _Numbers(Iterator[int]):
+    """The numbers of the studies, in order; none after limit_s seconds."""
+
+    def __init__(self, total: int, limit_s: float | None) -> None:
+        self.next, self.total, self.late = 0, total, False
+        self.limit_s, self.began = limit_s, time.monotonic()
+
+    def __next__(self) -> int:
+        if self.next < self.total and self.limit_s is not None:
+            self.late = time.monotonic() - self.began > self.limit_s
+        if self.late or self.next == self.total:
+            raise StopIteration
+        self.next += 1
+        return self.next - 1
+
+
 def run_tune(
     folder: Path,
     request: TuneRequest,
@@ -109,10 +137,12 @@ def run_tune(
     ahead: Ahead,
     timer_of: Callable[[Study], Timer],
     limit_s: float | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> int:
     """Search what is requested and not yet in the folder, and write the table. Return the exit status.
 
     130: Ctrl-C ended it. 3: limit_s did. 1: a row has no settings, the GPU was lost, or a verified row is too slow.
+    elsewhere: makes the trials of a study; what follows from them is found here.
     """
     studies = studies_of(request)
     base = read_base(Path(request.update), request.environment) if request.update else []
@@ -137,24 +167,34 @@ def run_tune(
         with Display(total) as display:
             search.on_tried = lambda trial: _tried(display, trial)
             run = _Run(folder, request, search, display)
+            numbers = _Numbers(len(studies), limit_s)
+            searched = (
+                elsewhere(journal, numbers, search.on_tried, display.say)
+                if elsewhere
+                else ((number, "") for number in numbers)
+            )
             try:
-                for number, study in enumerate(studies):
-                    if limit_s is not None and time.monotonic() - began > limit_s:
-                        status = LEFT
-                        break
-                    run.one(study, request.verify[number] if request.verify else None)
+                for number, failure in searched:
+                    if failure:
+                        run.failed(failure)
+                    else:
+                        run.one(studies[number], request.verify[number] if request.verify else None)
+                status = LEFT if numbers.late else 0
             except KeyboardInterrupt:
                 status = INTERRUPTED
             except DeviceLost as lost:
                 run.failures.append(
                     f"the GPU cannot be used any more after {lost.settings}: {lost}"
                 )
+            except ClusterError as error:
+                run.failures.append(str(error))
         status = status or (FAILED if run.failures else 0)
         table = "" if status or request.verify else _write_table(folder, request, base, run.rows)
         run.save(table)
         _print_end(folder, journal, run, table, time.monotonic() - began)
     if status in (INTERRUPTED, LEFT) or run.failures:
-        click.echo(f"What was measured is kept. To continue: rownorm tune --resume {folder}")
+        ray = " --ray ADDRESS" if elsewhere else ""
+        click.echo(f"What was measured is kept. To continue: rownorm tune --resume {folder}{ray}")
     too_slow = any(one.ratio > verify.MOST for one in run.verified)
     return status or int(too_slow)
 

@@ -18,7 +18,7 @@ from ...launch import Device, Plan
 from ..measure.bench import in_one_line
 from ..texts import count, percent
 from .candidates import Settings, candidates
-from .journal import Journal, Stage, Status, Trial, left_out, n_timed
+from .journal import Stage, Status, Trial, Trials, left_out, n_timed
 from .static import Compiled
 from .study import Study
 from .table import TableRow, row_of
@@ -49,7 +49,7 @@ class Search:
     def __init__(
         self,
         device: Device,
-        journal: Journal,
+        journal: Trials,
         compile: Compile,
         timer_of: Callable[[Study], Timer],
         on_tried: Callable[[Trial], None] = lambda trial: None,
