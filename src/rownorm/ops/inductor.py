@@ -65,7 +65,7 @@ def _prologue(
     """(h as it is stored, or None without a residual; h in the compute dtype).
 
     The sum is one addition with PyTorch's promotion. With explicit conversions the next addition would share that of
-    this h, and Inductor would keep the wider copy for backward.
+    this h, and Inductor would keep the wider copy for backward: experiment HST-07 in docs/experiments/host.md.
     """
     h = x if residual is not None and pre_bias is None else reference.prologue(x, None, pre_bias)
     if residual is None:
