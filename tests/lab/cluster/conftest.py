@@ -19,9 +19,9 @@ def pools():
     return importlib.import_module("rownorm.lab.cluster.pool")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(pools):
-    """The address of a cluster. No process of it is left at the end."""
+    """The address of a cluster. No process of it is left at the end, and other modules' processes do not count."""
     import ray
     from ray.cluster_utils import Cluster
 
