@@ -2,9 +2,12 @@
 
 Answers to the questions of the text:
 
-1. The widest block wins: 16 bytes for each thread and load, a quarter as many memory instructions as with 4 bytes.
-   Occupancy is the same for all of them. `rownorm analyze ... --blocks` shows both.
-2. The second read of a row comes a moment after the first, so it is served by L2 or L1. Memory moves x once and y once.
+1. On an H200, 32768 x 4096 in bf16: 350 µs with 64 columns, 201 with 128, 153 with 256, 141 with 512, 154 with 1024, 144
+   with 4096. Wider blocks have wider loads and more bytes on their way, until memory is busy; from 256 on little changes,
+   and 512 is best by a little. Occupancy is 100% up to 1024. `rownorm analyze ... --blocks` shows these figures.
+2. The second read of a row comes a moment after the first, so it is served by L2 or L1. Memory moves x once and y once:
+   for 65536 x 8192, ncu counts 1,074 MB read by such a kernel, which is x. With 65536 columns the rows in work are more
+   than L2 holds, and it reads 1,656 MB.
 3. A block of 65536 fp32 values over 16 warps is 128 registers for each thread for the row alone; wider ones spill.
 """
 
