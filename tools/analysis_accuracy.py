@@ -172,16 +172,11 @@ def work(n_cases: int) -> None:
     """What ncu profiles: one call of every case."""
     import torch
 
+    from rownorm.lab.measure.timing import call_for_ncu
+
     for planned in list(cases())[:n_cases]:
         with _forced(planned):
-            call = _prepared(planned.case)
-            call()
-            torch.cuda.synchronize()
-            torch.cuda.profiler.start()
-            call()
-            torch.cuda.synchronize()
-            torch.cuda.profiler.stop()
-        del call
+            call_for_ncu(_prepared(planned.case))
         torch.cuda.empty_cache()
 
 

@@ -1,7 +1,7 @@
 """FlashInfer-Bench: rownorm's kernels as Solutions that its own tools build, run, time and apply.
 
     definition.py   the norm that a Definition describes; Definitions and Workloads of two conventions
-    recognize.py    which norm a Definition of somebody else computes, proved by its reference
+    recognize.py    which norm a Definition of another author computes, proved by its reference
     bundle.py       the library's own source files, for a Solution that runs without rownorm
     into.py         the function that such a Solution calls
     solutions.py    three Solutions for a Definition: self-contained, the installed package, PyTorch

@@ -7,7 +7,7 @@ The package's runtime picks the Solution with the best trace for a call. Left al
     batch        it matches the number of rows exactly. Here an unseen number gets the Solution with the most wins.
     dtype        it looks at the number of rows only. Here a call whose dtypes or columns are not the Definition's takes
                  the fallback, and so does one that needs gradients, which Solutions do not compute.
-    authors      it takes the fastest Solution of anybody. Here, by default, the fastest of rownorm.
+    authors      it takes the fastest Solution of any author. Here, by default, the fastest of rownorm's.
 
 The fallback is the package's: the function that the caller passed to ``apply``.
 """
@@ -43,7 +43,7 @@ def enable(
     """Let ``flashinfer_bench.apply`` use the Solutions of a dataset folder that have PASSED traces.
 
     log: print which Solution served each call to stderr, or call this function with the line. author: None takes the
-    fastest Solution of anybody. max_atol, max_rtol: drop traces with larger errors. Returns the runtime; ``with
+    fastest Solution of any author. max_atol, max_rtol: drop traces with larger errors. Returns the runtime; ``with
     enable(...)`` ends it, and so does ``flashinfer_bench.disable_apply()``.
     """
     dataset = read(Path(folder))

@@ -28,7 +28,7 @@ _LATE = "it did not end within"
 
 
 class Watcher:
-    """Is told what happens during a check; this one says nothing."""
+    """Called during a check, for progress output. This base class prints nothing."""
 
     def began(self, step: Step, mode: Mode) -> None:
         """A step is running."""

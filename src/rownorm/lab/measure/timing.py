@@ -256,6 +256,16 @@ def host_seconds(call: Callable[[], Any], calls: int) -> float:
     return seconds
 
 
+def call_for_ncu(call: Callable[[], Any]) -> None:
+    """Call twice; the second call is what ``ncu --profile-from-start off`` profiles."""
+    call()
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()
+    call()
+    torch.cuda.synchronize()
+    torch.cuda.profiler.stop()
+
+
 def peak_bytes(call: Callable[[], Any]) -> int:
     """The most GPU memory allocated during a call, beyond what was allocated before it; outputs included."""
     torch.cuda.synchronize()

@@ -17,6 +17,7 @@ import rownorm
 
 from ..cases import data
 from ..cases.case import Case
+from ..measure.timing import call_for_ncu
 from ..results.ncu_csv import COUNTING, parse
 
 METRICS = ("dram__bytes_read.sum", "dram__bytes_write.sum")
@@ -63,13 +64,7 @@ def main(way: str, operation: str, rows: str, cols: str, dtype: str) -> None:
     """One call between the start and the end of what ncu profiles."""
     case = Case(operation=operation, rows=int(rows), cols=int(cols), dtype=dtype)  # type: ignore[arg-type]
     [tensors] = data.rotation(case, 1, "cuda")
-    call = call_of(way, case, tensors)
-    call()
-    torch.cuda.synchronize()
-    torch.cuda.profiler.start()
-    call()
-    torch.cuda.synchronize()
-    torch.cuda.profiler.stop()
+    call_for_ncu(call_of(way, case, tensors))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ running it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...launch import Device, Plan
 from ..measure.bench import in_one_line
@@ -81,7 +81,9 @@ class Search:
         todo = self.left(study)
         for settings, found in zip(todo, self.compile(study, todo), strict=True):
             if found is not None and found.cause:
-                self._add(study, "first", settings, status="left out", why=found.why, found=found)
+                self._add(
+                    study, "first", settings, status="left out", why=found.why, compiled=found
+                )
         usable = [
             settings
             for settings in candidates(study, self.device)
@@ -198,26 +200,9 @@ class Search:
     def _trials(self, study: Study) -> list[Trial]:
         return [trial for trial in self.journal.trials if trial.study == study.key]
 
-    def _add(
-        self,
-        study: Study,
-        stage: Stage,
-        settings: Settings,
-        *,
-        status: Status = "ok",
-        why: str = "",
-        seconds: float | None = None,
-        found: Compiled | None = None,
-    ) -> Trial:
-        trial = self.journal.add(
-            study,
-            stage,
-            settings,
-            status=status,
-            why=why,
-            seconds=seconds,
-            compiled=found,
-        )
+    def _add(self, study: Study, stage: Stage, settings: Settings, **outcome: Any) -> Trial:
+        """Add a trial to the journal and report it. outcome: as in ``Journal.add``."""
+        trial = self.journal.add(study, stage, settings, **outcome)
         self.on_tried(trial)
         return trial
 

@@ -26,7 +26,7 @@ CHOICES = {  # the right answer, and where to look if another was given
     "registers": ("c", "only tl.load and tl.store access global memory"),
     "fusion": ("a", "how many operators does PyTorch run for that line, and where is the result of each?"),
     "precision": ("d", "look at what follows each tl.load, and at the conversion in tl.store"),
-    "portability": ("c", "which numbers did somebody choose, and which lines follow from the formula?"),
+    "portability": ("c", "which numbers were chosen for one GPU, and which lines follow from the formula?"),
 }  # fmt: skip
 RUN = {  # figures of the learner's own run, and what each is
     "programs": "the programs that ran: look at the grid in rms_norm",
