@@ -106,6 +106,18 @@ def other_cases(arch: str) -> Iterator[tuple]:
             yield n_cols, "float32", EVERYTHING, EVERY_PARAMETER, None, 1024
 
 
+def mixed_cases(arch: str) -> Iterator[tuple]:
+    """Rows of 16 and of 32 bits: y has another dtype than x."""
+    for n_cols in (300, 600, 1024, 2560, 8192, 16384) if arch in MAIN_TARGETS else (600, 8192):
+        for dtype, out_dtype, residual in (
+            ("float32", torch.bfloat16, None),
+            ("bfloat16", torch.float32, None),
+            ("bfloat16", torch.float32, "float32"),
+        ):
+            options = {"center": True, "out_dtype": out_dtype}
+            yield n_cols, dtype, options, ("weight", "bias"), residual, N_ROWS
+
+
 def failures(arch: str, cases: str) -> list[str]:
     """What is wrong with the kernels of a target, one line each. cases: one of CASES."""
     from rownorm.launch.resources import TARGETS, compile_backward, compile_forward
@@ -137,8 +149,8 @@ def failures(arch: str, cases: str) -> list[str]:
                     wrong.append(f"{what}{kernel.registers} registers, so few programs to an SM")
                 if kernel.shared > MOST_SHARED[arch]:
                     wrong.append(f"{what}{kernel.shared} bytes of shared memory")
-                if n_cols <= max(NARROW_WIDTHS):  # a row has no 16 bytes for every thread
-                    continue
+                if n_cols <= max(NARROW_WIDTHS) or program.out_dtype is not None:
+                    continue  # a thread has less than 16 bytes of some rows
                 if kernel.load_bytes < widest_access(kernel, compiled.plan, x, target):
                     wrong.append(f"{what}loads of {kernel.load_bytes} bytes at most")
                 has_weight = "weight" in parameters
@@ -177,8 +189,15 @@ def wide_accesses(kernel, plan, x, residual, has_weight, target) -> tuple[int, i
     return rows_read * per_row_tensor + weights, rows_written * per_row_tensor
 
 
-CASES = {"common": common_cases, "narrow": narrow_cases, "other": other_cases}
-EXHAUSTIVE = [pytest.param(name, marks=pytest.mark.exhaustive) for name in ("narrow", "other")]
+CASES = {
+    "common": common_cases,
+    "narrow": narrow_cases,
+    "mixed": mixed_cases,
+    "other": other_cases,
+}
+EXHAUSTIVE = [
+    pytest.param(name, marks=pytest.mark.exhaustive) for name in CASES if name != "common"
+]
 
 
 @pytest.mark.parametrize("arch", ARCHS)

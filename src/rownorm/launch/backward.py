@@ -185,6 +185,7 @@ def problem_of(
         n_column_sums=sum(wanted[2:]),
         device=device_of(h.get_device()),
         activation=program.activation,
+        mixed={dtype.itemsize for dtype in (*dtypes, h.dtype)} == {2, 4},
     )
 
 

@@ -28,6 +28,7 @@ class Problem:
     device: Device
     activation: str | None = None
     pre_bias: bool = False  # forward only; backward counts it in n_column_sums
+    mixed: bool = False  # backward: some of dy, h and dx have 16-bit elements, others 32-bit ones
 
     @property
     def computes_in_fp64(self) -> bool:

@@ -41,6 +41,7 @@ def test_every_width_has_a_plan(dtype, direction, on):
 def test_backward_of_every_width_has_a_plan_with_options(center, dtype, on):
     options = [{"n_column_sums": 3}, {"activation": "silu"}, {"residual_dtype": torch.float32}]
     options = [*options, options[0] | options[1], options[0] | options[1] | options[2]]
+    options += [{**changes, "mixed": True} for changes in ({}, *options)]
     for n_cols in (*WIDTHS, 3072, 5120, 6144, 12288):
         for changes in options:
             asked = problem("backward", 32768, n_cols, dtype, on, center=center, **changes)

@@ -9,7 +9,7 @@ from rownorm import launch
 from rownorm.launch import Plan
 from rownorm.launch.planning import tile
 from rownorm.launch.planning.capacity import loads_dy_with_h, next_power_of_2, sums_rows
-from support.planning import AMPERE, BLACKWELL, H200, planner, problem, table_with
+from support.planning import AMPERE, BLACKWELL, H200, MI300X, planner, problem, table_with
 
 
 @pytest.mark.parametrize(("n", "power"), [(1, 1), (2, 2), (3, 4), (64, 64), (65, 128), (0, 1)])
@@ -35,6 +35,27 @@ def test_backward_of_short_rows_runs_in_one_warp(n_cols, block_rows):
     assert "one warp" in plan.reason
     twice = dataclasses.replace(asked, n_cols=2048)
     assert launch.plan(twice).num_warps > 1
+
+
+@pytest.mark.parametrize("on", [H200, BLACKWELL, MI300X], ids=lambda on: on.arch)
+@pytest.mark.parametrize("n_cols", [513, 768, 1024, 2000, 4096, 8192])
+def test_rows_of_16_and_32_bits_have_one_layout(n_cols, on):
+    """Where a thread has more than 4 elements of a tile, it would load 8 columns of one tensor and 4 of the other."""
+    asked = problem("backward", 4096, n_cols, torch.float32, on, mixed=True)
+    plan = launch.plan(asked)
+    assert plan.regime == "resident" and "one layout" in plan.reason
+    assert plan.block_cols == 4 * plan.num_warps * on.warp_size
+    beside = dataclasses.replace(asked, residual_dtype=torch.float32)
+    tuned = dataclasses.replace(beside, dtype=torch.bfloat16)
+    for other in (beside, tuned):
+        plan = launch.plan(other)
+        assert on is not H200 or plan.block_cols == 4 * plan.num_warps * on.warp_size
+
+
+def test_short_and_wide_rows_of_16_and_32_bits_have_the_plans_of_32_bits():
+    for n_cols in (64, 256, 512, 8193, 65536):
+        asked = problem("backward", 4096, n_cols, torch.float32)
+        assert launch.plan(dataclasses.replace(asked, mixed=True)) == launch.plan(asked)
 
 
 def test_few_tiles_are_for_one_program():

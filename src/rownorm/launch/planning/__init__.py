@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from ..problem import Problem
 from . import cluster, grid, looped, tile
 from .capacity import loads_dy_with_h, next_power_of_2, sums_rows
@@ -69,6 +71,11 @@ def _chosen(problem: Problem) -> Plan:
     """The exact entry of the table, else the plain norm's entry or rule, adapted to what the problem has beside it."""
     table = table_of(problem.device.arch)
     residual = problem.residual_dtype.itemsize if problem.residual_dtype else 0
+    if problem.mixed and residual == 4:
+        # The entries for 16-bit rows beside a 32-bit residual have one layout for both (experiment BR-18).
+        problem = dataclasses.replace(problem, dtype=torch.bfloat16)
+    elif tile.applies_to_mixed(problem):
+        return _with_options(tile.mixed_rule(problem), problem)
     if table and (exact := table.find(problem, residual, problem.option)):
         return exact
     if table and (with_residual := table.find(problem, residual, "")):

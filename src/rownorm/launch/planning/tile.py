@@ -37,6 +37,14 @@ NUM_STAGES = 5  # tiles in flight in backward; fewer where shared memory is too 
 FEW_TILES = 8
 # Forward with a residual: the widest rows that leave registers for prefetched parameters (experiment FR-04).
 PREFETCH_COLS = 4096
+# Backward of 16-bit and 32-bit rows (experiment BR-18). Narrower rows are as fast with the plans of 32-bit rows.
+NARROW_MIXED_COLS = 512
+MIXED_ELEMENTS = 4
+MIXED_PROGRAMS = {
+    64: (6, 3),
+    128: (2, 4),
+    256: (1, 4),
+}  # by threads: programs on a multiprocessor, stages
 # Backward of LayerNorm with an activation: with more elements per thread, too few loads are in flight.
 BUSY_ELEMENTS = 24
 
@@ -99,6 +107,36 @@ def _one_warp(problem: Problem) -> Plan:
         programs_per_sm=8,
         num_stages=3,
         reason="a short row in a program of one warp, which synchronizes with no other warp",
+    )
+
+
+def applies_to_mixed(problem: Problem) -> bool:
+    """Backward of 16-bit and 32-bit rows without a residual: whether the rows are so wide that ``mixed_rule`` is fast."""
+    return (
+        problem.mixed
+        and problem.residual_dtype is None
+        and problem.n_cols > NARROW_MIXED_COLS
+        and applies(problem)
+    )
+
+
+def mixed_rule(problem: Problem) -> Plan:
+    """One row, with 4 elements of each tile in every thread.
+
+    With more, a thread would load 16 bytes of both kinds of rows, which are 8 and 4 columns, and the compiler would move
+    one kind through shared memory to the threads of the other (experiment BR-18).
+    """
+    threads = next_power_of_2(problem.n_cols) // ELEMENTS_PER_THREAD
+    threads = min(threads, MOST_THREADS["backward"])
+    programs_per_sm, num_stages = MIXED_PROGRAMS[threads]
+    return Plan(
+        regime="resident",
+        block_rows=1,
+        block_cols=MIXED_ELEMENTS * threads,
+        num_warps=threads // problem.device.warp_size,
+        programs_per_sm=programs_per_sm,
+        num_stages=num_stages,
+        reason="16-bit and 32-bit rows in one layout: 4 columns of a tile for every thread",
     )
 
 
