@@ -43,7 +43,8 @@ def test_rows_of_16_and_32_bits_have_one_layout(n_cols, on):
     """Where a thread has more than 4 elements of a tile, it would load 8 columns of one tensor and 4 of the other."""
     asked = problem("backward", 4096, n_cols, torch.float32, on, mixed=True)
     plan = launch.plan(asked)
-    assert plan.regime == "resident" and "one layout" in plan.reason
+    assert plan.regime == "resident"
+    assert "one layout" in plan.reason
     assert plan.block_cols == 4 * plan.num_warps * on.warp_size
     beside = dataclasses.replace(asked, residual_dtype=torch.float32)
     tuned = dataclasses.replace(beside, dtype=torch.bfloat16)

@@ -111,7 +111,7 @@ def _one_warp(problem: Problem) -> Plan:
 
 
 def applies_to_mixed(problem: Problem) -> bool:
-    """Backward of 16-bit and 32-bit rows without a residual: whether the rows are so wide that ``mixed_rule`` is fast."""
+    """Backward of 16-bit and 32-bit rows without a residual: whether they are so wide that ``mixed_rule`` is fast."""
     return (
         problem.mixed
         and problem.residual_dtype is None
@@ -123,8 +123,8 @@ def applies_to_mixed(problem: Problem) -> bool:
 def mixed_rule(problem: Problem) -> Plan:
     """One row, with 4 elements of each tile in every thread.
 
-    With more, a thread would load 16 bytes of both kinds of rows, which are 8 and 4 columns, and the compiler would move
-    one kind through shared memory to the threads of the other (experiment BR-18).
+    With more, a thread would load 16 bytes of both kinds of rows, which are 8 and 4 columns, and the compiler would
+    move one kind through shared memory to the threads of the other (experiment BR-18).
     """
     threads = next_power_of_2(problem.n_cols) // ELEMENTS_PER_THREAD
     threads = min(threads, MOST_THREADS["backward"])
