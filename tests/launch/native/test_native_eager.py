@@ -94,6 +94,7 @@ def test_only_needed_gradients_are_computed(residual, eager_in_c):
 UNUSUAL = {
     "strided": lambda dy: torch.stack((dy, dy), dim=-1)[..., 0],
     "expanded": lambda dy: dy[:1].expand(dy.shape),
+    "one number": lambda dy: dy[:1, :1].expand(dy.shape),
     "misaligned": lambda dy: torch.cat((dy.flatten()[:1], dy.flatten()))[1:].view(dy.shape),
     "negative": lambda dy: torch._neg_view(-dy),
     "subclass": lambda dy: dy.as_subclass(type("Mine", (torch.Tensor,), {})),
@@ -110,6 +111,23 @@ def test_unusual_incoming_gradients(how, eager_in_c):
         for dy, each in zip(dys, expected, strict=True):
             got = gradients(norm(True, inputs), inputs, dy)
             torch.testing.assert_close([*map(torch.Tensor, got)], [*map(torch.Tensor, each)])
+
+
+def test_gradients_of_transposed_results_stay_in_c(eager_in_c):
+    """As attention returns them for queries and keys: rows in groups, which the kernels read in place."""
+    x, weight, bias, pre_bias = tensors()
+    x = torch.randn(2, 3, 24, dtype=torch.float64).requires_grad_()
+    inputs = [x, weight, bias, pre_bias]
+    usual = torch.randn(2, 3, 24, dtype=torch.float64)
+    transposed = torch.randn(3, 2, 24, dtype=torch.float64).transpose(0, 1)
+    expected = [gradients(through_operator(True, inputs), inputs, dy) for dy in (usual, transposed)]
+    for dy in (usual, transposed):
+        gradients(norm(True, inputs), inputs, dy)
+    eager_in_c.in_python.clear()
+    for _ in range(2):
+        for dy, each in zip((usual, transposed), expected, strict=True):
+            assert_same(gradients(norm(True, inputs), inputs, dy), each)
+    assert eager_in_c.in_python == []
 
 
 def test_no_gradient_of_y(eager_in_c):

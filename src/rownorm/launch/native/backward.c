@@ -19,28 +19,35 @@ static int is_contiguous(const DLTensor *t) {
     return 1;
 }
 
-/* Presence and alignment of an incoming gradient, in five bits. -1 where it is not contiguous or has no storage. */
-static int gradient_key(PyObject *tensor, uint64_t *address) {
+/* Append an incoming gradient, the first or the second, to the key. Returns -1 where it has no storage or too many
+   dimensions. */
+static int put_gradient(BackwardKey *key, int number, PyObject *tensor, uint64_t *address) {
     DLTensor t;
-    if (tensor == Py_None) return *address = 0;
-    if (describe(tensor, &t) || (t.strides == NULL && t.ndim) || !is_contiguous(&t)) return -1;
+    key->bits <<= 6;
+    *address = 0;
+    if (tensor == Py_None) return 0;
+    if (describe(tensor, &t) || t.ndim > MAX_DIMENSIONS || (t.strides == NULL && t.ndim)) return -1;
     *address = address_in(&t);
-    return 16 | (int)(*address & 15);
+    key->bits |= 32 | (*address & 15);
+    if (is_contiguous(&t)) return 0;
+    key->bits |= 16;
+    memcpy(key->strides[number], t.strides, t.ndim * sizeof(int64_t));
+    return 0;
 }
 
 /* The backward call of a forward call. None where backward has to run in Python; NULL with an exception. */
-static PyObject *find_backward_call(PreparedCall *forward_call, unsigned key, PyObject *ctx, PyObject *dy,
+static PyObject *find_backward_call(PreparedCall *forward_call, const BackwardKey *key, PyObject *ctx, PyObject *dy,
                                     PyObject *dh, PyObject *saved) {
     BackwardCall *known = forward_call->backward_calls;
     for (int i = 0; i < MAX_BACKWARD_CALLS; i++)
-        if (known[i].call != NULL && known[i].key == key && known[i].generation == generation)
+        if (known[i].call != NULL && known[i].generation == generation && !memcmp(&known[i].key, key, sizeof *key))
             return Py_NewRef(known[i].call);
     unsigned now = generation;
     PyObject *found = PyObject_CallFunctionObjArgs(find_backward, ctx, dy, dh, saved, NULL);
     if (found == NULL) return NULL;
     BackwardCall oldest = known[MAX_BACKWARD_CALLS - 1];
     memmove(known + 1, known, (MAX_BACKWARD_CALLS - 1) * sizeof(BackwardCall));
-    known[0] = (BackwardCall){key, now, Py_NewRef(found)};
+    known[0] = (BackwardCall){*key, now, Py_NewRef(found)};
     Py_XDECREF(oldest.call);
     return found;
 }
@@ -82,21 +89,16 @@ static PyObject *usual_backward(PyObject *ctx, PyObject *dy, PyObject *dh, PyObj
     SavedForBackward *state = (SavedForBackward *)forward_state;
     *saved = PyObject_GetAttr(ctx, s_saved); /* raises where the graph was freed, or a tensor was modified in place */
     if (*saved == NULL || can_skip_dispatcher_in_backward(dy, dh) != 1) goto done;
-    int dy_key = gradient_key(dy, &addresses[0]), dh_key = dy_key < 0 ? -1 : gradient_key(dh, &addresses[1]);
-    if (dh_key < 0) {
+    BackwardKey key = {0};
+    if (put_gradient(&key, 0, dy, &addresses[0]) || put_gradient(&key, 1, dh, &addresses[1])) {
         PyErr_Clear(); /* batched gradients (is_grads_batched) have no storage */
         goto done;
     }
     if (!read_saved(state, *saved, addresses + 2)) goto done;
     needs = PyObject_GetAttr(ctx, s_needs);
     if (needs == NULL || !PyTuple_CheckExact(needs) || PyTuple_GET_SIZE(needs) != N_INPUTS + 1) goto done;
-    /* The key, 15 bits:
-
-         14       13 to 10         9        8 to 5            4   3         2         1       0
-         dy: 1    its address & 15 has dh   its address & 15  x   residual  pre_bias  weight  bias: needs a gradient */
-    unsigned key = (unsigned)(dy_key << 5 | dh_key);
-    for (int i = 0; i < N_INPUTS; i++) key = key << 1 | (PyTuple_GET_ITEM(needs, i) == Py_True);
-    call = find_backward_call(state->call, key, ctx, dy, dh, *saved);
+    for (int i = 0; i < N_INPUTS; i++) key.bits = key.bits << 1 | (PyTuple_GET_ITEM(needs, i) == Py_True);
+    call = find_backward_call(state->call, &key, ctx, dy, dh, *saved);
     if (call != NULL && Py_IS_TYPE(call, &PreparedCallType)) answer = start((PreparedCall *)call, addresses);
 done:
     Py_XDECREF(call);

@@ -15,9 +15,20 @@ typedef struct {
     Parameter parameters[MAX_PARAMETERS];
 } Kernel;
 
+/* What a backward call depends on, beside the forward call. ``bits``, 17 of them:
+
+     16       15         14 to 11           10       9          8 to 5            4   3         2         1       0
+     has dy   strided    its address & 15   has dh   strided    its address & 15  x   residual  pre_bias  weight  bias
+                                                                                  (those that need a gradient) */
+typedef struct {
+    uint64_t bits; /* as wide as a stride, so that the struct has no padding and can be compared as bytes */
+    int64_t strides[2][MAX_DIMENSIONS]; /* of dy and dh where they are strided, which is not contiguous; else 0 */
+} BackwardKey;
+
 /* A backward call that backward.c found for a forward call. */
 typedef struct {
-    unsigned key, generation;
+    BackwardKey key;
+    unsigned generation;
     PyObject *call; /* a PreparedCall; None where backward has to run in Python; NULL: empty */
 } BackwardCall;
 
