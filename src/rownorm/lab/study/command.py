@@ -142,9 +142,11 @@ def _study(
     import msgspec
     import torch
 
+    from ..report.study import write_plot  # early: it may lack a package
     from ..results.runs import new_name
     from ..results.studies import file_of, write_study
     from .measure import new_study
+    from .publish import publish as write_page
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if resume and out is None:
@@ -176,7 +178,10 @@ def _study(
         _show(study, kernels)
         if not settings and study.environment.kind == "cpu":
             click.echo("autocast and compiled are left out on a CPU; --setting asks for them.")
-    _write_pages(study, folder, publish)
+    written = [file, write_plot(study, folder)]
+    written += [write_page(study, publish)] if publish else []
+    for one in filter(None, written):
+        click.echo(f"wrote {one}", err=True)
     return int(any(one.status != "ok" for one in study.records))
 
 
@@ -256,15 +261,3 @@ def _echo(table: Table) -> None:
 
     lines = [[shortened(cell, NAME_WIDTH) for cell in line] for line in table.lines]
     click.echo("\n".join(("", table.title, *columns(table.header, lines))))
-
-
-def _write_pages(study: Study, folder: Path, publish: Path | None) -> None:
-    """The plot, and the page for documentation where one is wanted; their paths go to stderr."""
-    from ..report.study import write_plot
-    from ..results.studies import file_of
-    from .publish import publish as write_page
-
-    written = [file_of(folder, study.task), write_plot(study, folder)]
-    written += [write_page(study, publish)] if publish else []
-    for file in filter(None, written):
-        click.echo(f"wrote {file}", err=True)

@@ -57,7 +57,7 @@ TASKS = {
         "openfold",
         TinyOpenFold,
         tiny_openfold.SIZES,
-        {"tiny": Budget(4, 3e-3), "small": Budget(4, 1e-3), "medium": Budget(1, 5e-4)},
+        {"tiny": Budget(4, 3e-3), "small": Budget(4, 1e-3), "medium": Budget(2, 5e-4)},
         alignments,
         "samples",
         lambda config: 1,
