@@ -80,7 +80,11 @@ def _shares(several: Sequence[Settings]) -> list[Sequence[Settings]]:
 
 
 def _follow_parent() -> None:
-    """Ctrl-C ends the process that measures, which ends the others. If it is killed, they end by themselves."""
+    """Ctrl-C ends the process that measures, which ends the others. If it is killed, they end by themselves.
+
+    The process that measures goes first: it would wait for a core while all of them compile.
+    """
+    os.nice(10)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_after_parent, daemon=True).start()
 
