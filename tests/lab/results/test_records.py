@@ -4,6 +4,7 @@ import errno
 import json
 import os
 
+import msgspec
 import pytest
 
 from rownorm.lab.cases.case import Case
@@ -163,3 +164,13 @@ def test_a_full_disk_leaves_the_earlier_lines(file, monkeypatch):
 def test_a_full_device_is_an_error():
     with Writer("/dev/full", append=True) as writer, pytest.raises(OSError, match="No space left"):
         writer.write(FULL)
+
+
+def test_environments_whose_times_must_not_be_mixed():
+    here = Environment(device="NVIDIA H200", kind="cuda", triton="3.6.0", node="a", gpu="0")
+    assert here.differences(msgspec.structs.replace(here, node="b", gpu="1")) == []
+    other = msgspec.structs.replace(here, triton="3.9.0", device="NVIDIA H100")
+    assert here.differences(other) == [
+        "device is NVIDIA H100, not NVIDIA H200",
+        "triton is 3.9.0, not 3.6.0",
+    ]

@@ -10,7 +10,7 @@ import rownorm
 from rownorm.lab.tune import verify
 from rownorm.lab.tune.compiling import Ahead
 from rownorm.lab.tune.journal import read as read_trials
-from rownorm.lab.tune.run import changed, run_tune, studies_of
+from rownorm.lab.tune.run import run_tune, studies_of
 from rownorm.lab.tune.saved import REQUEST, SUMMARY, TuneRequest, Tuning, read
 from rownorm.lab.tune.table import read_rows, shipped_table
 from rownorm.launch.planning import files
@@ -149,15 +149,6 @@ def test_the_same_settings_need_no_second_measurement():
     settings = SHIPPED[0]["settings"]
     assert verify.same(settings, settings | {"num_stages": 1})
     assert not verify.same(settings, settings | {"num_stages": 2})
-
-
-def test_another_gpu_or_version_is_named():
-    other = msgspec.structs.replace(HERE, triton="3.9.0", device="NVIDIA H100")
-    assert changed(HERE, HERE) == []
-    assert changed(HERE, other) == [
-        "device was NVIDIA H200, now NVIDIA H100",
-        "triton was 3.6.0, now 3.9.0",
-    ]
 
 
 def test_studies_are_in_the_order_of_the_table():

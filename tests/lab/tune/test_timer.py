@@ -1,11 +1,11 @@
-"""The check of candidates, with real kernels: in Triton's interpreter, or on a GPU."""
+"""The check of candidates, with real kernels: in Triton's interpreter, or on a GPU; and which rounds count."""
 
 import pytest
 import torch
 
 from rownorm.lab.tune import study as study_module
 from rownorm.lab.tune.study import Study
-from rownorm.lab.tune.timer import checked
+from rownorm.lab.tune.timer import checked, steady
 
 RESIDENT = {"regime": "resident", "block_rows": 1, "block_cols": 64, "num_warps": 1}
 CASES = [
@@ -61,3 +61,9 @@ def test_a_kernel_that_writes_nothing_is_wrong(device, monkeypatch):
     finally:
         torch.utils.deterministic.fill_uninitialized_memory = before
     assert (status, why) == ("wrong", "y has values that are not finite")
+
+
+def test_the_first_rounds_do_not_count():
+    rounds = iter([9.0, 9.0, 9.0, 1.0, 3.0, 2.0])
+    assert steady(lambda: next(rounds), 3) == 2.0
+    assert next(rounds, None) is None

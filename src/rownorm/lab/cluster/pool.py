@@ -249,7 +249,7 @@ class Pool:
             return
         reason = about.problem
         if about.environment:
-            reason = "; ".join(differences(self._environment, about.environment))
+            reason = "; ".join(self._environment.differences(about.environment))
         if reason:
             say(f"{about.node} is not used: {reason}")
             self.processes.remove(process)
@@ -272,22 +272,12 @@ def common_environment(abouts: Sequence[About]) -> Environment:
         )
     first, *rest = [one.environment for one in abouts if one.environment]
     for other in rest:
-        if reasons := differences(first, other):
+        if reasons := first.differences(other):
             raise ClusterError(
                 f"the nodes are not of one kind: on {other.node} {'; '.join(reasons)} as on {first.node}. "
                 "Their times must not be mixed: use a cluster with one kind of GPU and the same software"
             )
     return msgspec.structs.replace(first, node="", gpu="")
-
-
-def differences(one: Environment, other: Environment) -> list[str]:
-    """What prevents mixing the times of two processes, in words."""
-    names = ("device", "arch", "torch", "triton", "driver", "settings")
-    return [
-        f"{name} is {getattr(other, name)}, not {getattr(one, name)}"
-        for name in names
-        if getattr(one, name) != getattr(other, name)
-    ]
 
 
 def _in_short(error: BaseException) -> str:

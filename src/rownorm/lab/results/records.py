@@ -62,6 +62,15 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         versions = [f"torch {self.torch}", f"triton {self.triton}", *packages]
         return ", ".join([self.device, *driver, *versions])
 
+    def differences(self, other: Environment) -> list[str]:
+        """Why times of this environment and of another must not be mixed, in words; empty: they may."""
+        names = ("device", "arch", "torch", "triton", "rownorm", "driver", "settings")
+        return [
+            f"{name} is {getattr(other, name)}, not {getattr(self, name)}"
+            for name in names
+            if getattr(self, name) != getattr(other, name)
+        ]
+
 
 class Clocks(msgspec.Struct, frozen=True, kw_only=True):
     """Readings of the vendor's library during the measurement; None if it gave none."""

@@ -226,11 +226,9 @@ def _resumed(folder: Path) -> TuneRequest:
 
 
 def _refuse_changed(folder: Path, request: TuneRequest, here: Environment) -> None:
-    from .run import changed
-
-    if differences := changed(request.environment, here):
+    if changed := request.environment.differences(here):
         raise click.UsageError(
-            f"{folder} was measured differently: {'; '.join(differences)}. Start a new folder."
+            f"{folder} was measured differently: {'; '.join(changed)}. Start a new folder."
         )
 
 

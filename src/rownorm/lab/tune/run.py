@@ -14,7 +14,6 @@ from ..cases.case import torch_dtype
 from ..cli.progress import Display
 from ..cli.tables import WIDTH, shortened
 from ..cluster.errors import ClusterError
-from ..results.records import Environment
 from ..texts import count, duration
 from . import saved, verify
 from .compiling import Ahead
@@ -53,16 +52,6 @@ def studies_of(request: TuneRequest) -> list[Study]:
         for direction in request.directions
         for operation in sorted(request.operations, reverse=True)
         for n_cols in request.widths
-    ]
-
-
-def changed(before: Environment, here: Environment) -> list[str]:
-    """What differs between the environment of a folder and this one, in words."""
-    names = ("device", "arch", "torch", "triton", "rownorm", "driver", "settings")
-    return [
-        f"{name} was {getattr(before, name)}, now {getattr(here, name)}"
-        for name in names
-        if getattr(before, name) != getattr(here, name)
     ]
 
 
