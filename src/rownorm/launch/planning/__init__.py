@@ -5,6 +5,9 @@
     3. the rule of the first regime that applies, adapted in the same way;
     4. the regime finishes the plan: chunks, stages, and how many programs share the rows.
 
+Backward whose tensors have 16-bit and 32-bit elements is apart: no entry was tuned for all mixtures of them
+(``_chosen``).
+
 ``files`` says which tables there are: a user's own come before the shipped ones. One file for each regime decides all
 of its settings: ``tile`` (tile and resident), ``cluster``, ``grid``, ``looped`` (looped and split). ``capacity`` has
 the limits that they share, ``compiler`` what depends on Triton's version. Why a call gets its settings: print
