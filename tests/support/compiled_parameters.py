@@ -25,14 +25,7 @@ def compiled_parameters() -> dict[str, list]:
 
     resources._compile = record
     program = Program(center=True, eps=1e-5)
-    for n_rows, n_cols in (
-        (8, 2048),
-        (4096, 4096),
-        (4096, 32768),
-        (64, 65536),
-        (1024, 262144),
-        (1, 1 << 20),
-    ):
+    for n_rows, n_cols in ((8, 4096), (4096, 32768), (64, 65536), (1024, 262144), (1, 1 << 20)):
         x = torch.empty(n_rows, n_cols, dtype=torch.bfloat16, device="meta")
         weight = x[0].clone()
         for compile_pass in (resources.compile_forward, resources.compile_backward):

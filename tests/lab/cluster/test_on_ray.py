@@ -106,6 +106,7 @@ def plans_in(folder):
     return json.loads((folder / "sm_90.json").read_text())["plans"]
 
 
+@pytest.mark.exhaustive
 def test_the_trials_of_all_processes_are_in_one_journal(pools, cluster, tmp_path, capsys):
     """One process is killed in the middle of a row. The table is that of one process, and nothing is tried twice."""
     with pools.Pool(cluster, most=4) as pool:

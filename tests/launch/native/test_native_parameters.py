@@ -42,8 +42,8 @@ def test_a_compiled_kernel_with_other_parameters_is_refused(old, new):
         native.parameters(SIGNATURE, PTX.replace(old, new), {"x_ptr": 3}, {"n": 5, "stride": 7})
 
 
-def test_parameters_of_compiled_kernels(tmp_path):
-    seen = json_of([compiled_parameters.__file__], tmp_path)
+def test_parameters_of_compiled_kernels(triton_cache):
+    seen = json_of([compiled_parameters.__file__], triton_cache)
     assert {
         "forward_resident",
         "forward_looped",
