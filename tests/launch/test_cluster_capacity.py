@@ -56,16 +56,23 @@ def test_the_driver_answers_before_cuda_is_initialized():
     assert int(ran.stdout) == len(cluster_capacity.SHARES)
 
 
-def test_each_warp_sends_its_sums_if_there_are_several_and_enough_message_slots(triton_cache):
-    cases = {  # cluster, warps, columns of a tile, columns of a row
-        (8, 2, 256, 4096): True,
-        (8, 2, 2048, 16384): True,
-        (2, 8, 1024, 8192): True,
-        (2, 4, 512, 8191): True,  # no two columns of a thread are adjacent
-        (8, 1, 256, 8192): False,  # one warp needs no barrier
-        (16, 4, 512, 32768): False,  # more than there are message slots
-        (2, 8, 512, 2048): False,  # two columns per thread
-    }
+BY_WARPS = {  # cluster, warps, columns of a tile, columns of a row
+    (8, 2, 2048, 16384): True,
+    (2, 8, 1024, 8192): True,
+    (2, 4, 512, 8191): True,  # no two columns of a thread are adjacent
+    (8, 1, 256, 8192): False,  # one warp needs no barrier
+    (16, 4, 512, 32768): False,  # more than there are message slots
+    (2, 8, 512, 2048): False,  # two columns per thread
+}
+MORE_BY_WARPS = {(8, 2, 256, 16384): True, (4, 4, 4096, 16384): True}
+
+
+@pytest.mark.parametrize(
+    "cases", [BY_WARPS, pytest.param(MORE_BY_WARPS, marks=pytest.mark.exhaustive)], ids=["", "more"]
+)
+def test_each_warp_sends_its_sums_if_there_are_several_and_enough_message_slots(
+    cases, triton_cache
+):
     names = ("cluster_size", "num_warps", "block_cols")
     asked = [
         (case[3], {"regime": "cluster"} | dict(zip(names, case, strict=False))) for case in cases

@@ -46,11 +46,14 @@ def test_rows_of_16_and_32_bits_have_one_layout(n_cols, on):
     assert plan.regime == "resident"
     assert "one layout" in plan.reason
     assert plan.block_cols == 4 * plan.num_warps * on.warp_size
-    beside = dataclasses.replace(asked, residual_dtype=torch.float32)
-    tuned = dataclasses.replace(beside, dtype=torch.bfloat16)
-    for other in (beside, tuned):
-        plan = launch.plan(other)
-        assert on is not H200 or plan.block_cols == 4 * plan.num_warps * on.warp_size
+
+
+@pytest.mark.parametrize("n_cols", [300, 768, 2000, 8192, 65536])
+def test_beside_a_32_bit_residual_any_mixture_has_the_plan_that_was_tuned(n_cols):
+    tuned = problem("backward", 4096, n_cols, torch.bfloat16, residual_dtype=torch.float32)
+    wider = dataclasses.replace(tuned, dtype=torch.float32)
+    assert launch.plan(dataclasses.replace(wider, mixed=True)) == launch.plan(tuned)
+    assert launch.plan(wider) != launch.plan(tuned)
 
 
 def test_short_and_wide_rows_of_16_and_32_bits_have_the_plans_of_32_bits():

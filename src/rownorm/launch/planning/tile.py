@@ -39,12 +39,9 @@ FEW_TILES = 8
 PREFETCH_COLS = 4096
 # Backward of 16-bit and 32-bit rows (experiment BR-18). Narrower rows are as fast with the plans of 32-bit rows.
 NARROW_MIXED_COLS = 512
-MIXED_ELEMENTS = 4
-MIXED_PROGRAMS = {
-    64: (6, 3),
-    128: (2, 4),
-    256: (1, 4),
-}  # by threads: programs on a multiprocessor, stages
+MIXED_ELEMENTS = 4  # of a tile, for every thread
+# By threads of a program: programs on a multiprocessor, stages.
+MIXED_PROGRAMS = {64: (6, 3), 128: (2, 4), 256: (1, 4)}
 # Backward of LayerNorm with an activation: with more elements per thread, too few loads are in flight.
 BUSY_ELEMENTS = 24
 
