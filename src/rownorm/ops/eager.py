@@ -5,14 +5,14 @@ prepared call. The key of that call has the options and all properties of the in
 does not compare them again. As long as autograd returns the saved tensors at the same addresses, the backward call
 depends only on the layout of the incoming gradients and on which gradients are needed.
 
-Where kernels are started in C, the usual call is done in C too (eager.c and backward.c in launch/native); every other
-call comes here.
+Where kernels are started in C, the usual call is done in C too (eager.c and backward.c in launch/native), and in C++ as
+soon as that is compiled (node.cpp); every other call comes here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -106,6 +106,14 @@ class _EagerNorm(SingleLevelFunction):
         if call is None:
             call = execute.store(execute._backward_calls, key, _find(ctx, inputs))
         return (*call(inputs, addresses), None)
+
+
+class NodeContext(NamedTuple):
+    """What ``_EagerNorm.backward`` reads of its ctx, for a node that node.cpp made."""
+
+    forward_state: tuple[Any, ...]
+    saved_tensors: tuple[Any, ...]
+    needs_input_grad: tuple[bool, ...]
 
 
 def _apply(ctx, dy, dh=None):  # type: ignore[no-untyped-def]
@@ -217,6 +225,12 @@ def _install_native(launch: Any) -> None:
         forward_ad=forward_ad,
         saved_tensors_hooks=saved_tensors_hooks,
     )
+
+    def install_node(node: Any) -> None:
+        node.use(module.interface, eager_norm, _EagerNorm.backward, NodeContext)
+        module.use(record_forward=node.record)
+
+    native.node.load_in_background(install_node)
     global _backward, norm_in_c
     _backward, norm_in_c = module.unrecorded_backward, module.norm
     _EagerNorm.forward = module.forward  # type: ignore[method-assign]

@@ -26,9 +26,18 @@ def driver(monkeypatch):
         native.load()
 
 
-@pytest.fixture
-def eager_in_c(driver, monkeypatch):
-    """The C autograd function on the CPU: a launch rebuilds the tensors from addresses and interprets the kernel."""
+@pytest.fixture(scope="session")
+def node():
+    """The extension in C++."""
+    return native.node.build()
+
+
+@pytest.fixture(params=["c", "c++"])
+def eager_in_c(driver, monkeypatch, request):
+    """The autograd function in C, and the node in C++, on the CPU.
+
+    A launch rebuilds the tensors from addresses and interprets the kernel.
+    """
     bound, described = [], {}
     bind = launcher.bind
 
@@ -65,6 +74,8 @@ def eager_in_c(driver, monkeypatch):
     monkeypatch.setattr(launcher, "_native_kernel", describe)
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
     execute._forget()
+    install_node = []
+    monkeypatch.setattr(native.node, "load_in_background", install_node.append)
     eager._install_native(execute.launch_layer())
     driver.in_python = []
 
@@ -75,6 +86,11 @@ def eager_in_c(driver, monkeypatch):
         forward_in_python=recorded("forward", python_functions[0].__func__),
         backward_in_python=recorded("backward", eager._EagerNorm.backward),
     )
+    if request.param == "c++":
+        with monkeypatch.context() as patched:
+            backward = staticmethod(recorded("backward", eager._EagerNorm.backward))
+            patched.setattr(eager._EagerNorm, "backward", backward)
+            install_node[0](request.getfixturevalue("node"))
     yield driver
     eager._EagerNorm.forward, eager._EagerNorm._backward_cls.apply = python_functions
     eager._backward, eager.norm_in_c = eager._EagerNorm.backward, eager._not_in_c

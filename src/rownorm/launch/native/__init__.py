@@ -20,9 +20,10 @@ from torch.nn import Parameter
 from triton import knobs
 
 from ... import extension
+from . import node as node
 
 # Compiled as one file, in this order.
-SOURCES = ("common.c", "launch.c", "keys.c", "eager.c", "backward.c", "module.c")
+SOURCES = ("prepared_call.h", "common.c", "launch.c", "keys.c", "eager.c", "backward.c", "module.c")
 log = logging.getLogger(__name__)
 # From cuda.h: CUfunction_attribute.
 _NON_PORTABLE_CLUSTER = 14

@@ -2,9 +2,11 @@
 
    What it gains, with launch.c: experiment HST-03 in docs/experiments/host.md. */
 
+static int backward_is_intercepted(void) { return is_intercepted(backward_conditions); }
+
 /* fast_path.can_skip_dispatcher_in_backward */
 static int can_skip_dispatcher_in_backward(PyObject *dy, PyObject *dh) {
-    int intercepted = is_intercepted(backward_conditions);
+    int intercepted = backward_is_intercepted();
     if (intercepted) return intercepted < 0 ? -1 : 0;
     int plain = is_plain(dy);
     return plain == 1 && dh != Py_None ? is_plain(dh) : plain;
@@ -35,13 +37,20 @@ static int put_gradient(BackwardKey *key, int number, PyObject *tensor, uint64_t
     return 0;
 }
 
-/* The backward call of a forward call. None where backward has to run in Python; NULL with an exception. */
-static PyObject *find_backward_call(PreparedCall *forward_call, const BackwardKey *key, PyObject *ctx, PyObject *dy,
-                                    PyObject *dh, PyObject *saved) {
+/* The backward call that was found for this key, a new reference; NULL without an exception: none yet. */
+static PyObject *known_backward_call(PreparedCall *forward_call, const BackwardKey *key) {
     BackwardCall *known = forward_call->backward_calls;
     for (int i = 0; i < MAX_BACKWARD_CALLS; i++)
         if (known[i].call != NULL && known[i].generation == generation && !memcmp(&known[i].key, key, sizeof *key))
             return Py_NewRef(known[i].call);
+    return NULL;
+}
+
+/* Ask eager.find_backward and remember its answer: a PreparedCall, or None where backward has to run in Python. NULL with
+   an exception. */
+static PyObject *ask_for_backward_call(PreparedCall *forward_call, const BackwardKey *key, PyObject *ctx, PyObject *dy,
+                                       PyObject *dh, PyObject *saved) {
+    BackwardCall *known = forward_call->backward_calls;
     unsigned now = generation;
     PyObject *found = PyObject_CallFunctionObjArgs(find_backward, ctx, dy, dh, saved, NULL);
     if (found == NULL) return NULL;
@@ -98,7 +107,8 @@ static PyObject *usual_backward(PyObject *ctx, PyObject *dy, PyObject *dh, PyObj
     needs = PyObject_GetAttr(ctx, s_needs);
     if (needs == NULL || !PyTuple_CheckExact(needs) || PyTuple_GET_SIZE(needs) != N_INPUTS + 1) goto done;
     for (int i = 0; i < N_INPUTS; i++) key.bits = key.bits << 1 | (PyTuple_GET_ITEM(needs, i) == Py_True);
-    call = find_backward_call(state->call, &key, ctx, dy, dh, *saved);
+    call = known_backward_call(state->call, &key);
+    if (call == NULL) call = ask_for_backward_call(state->call, &key, ctx, dy, dh, *saved);
     if (call != NULL && Py_IS_TYPE(call, &PreparedCallType)) answer = start((PreparedCall *)call, addresses);
 done:
     Py_XDECREF(call);

@@ -1,4 +1,4 @@
-/* What the other files share: includes, limits, the objects that Python hands in, and two helpers.
+/* What the other C files share: the objects that Python hands in, and helpers.
 
    The files are compiled as one, in the order of native.SOURCES, when a kernel is first needed. Python stays the
    complete implementation: launcher.py and ops/eager.py decide how a call is done, once for each kind of call, and can
@@ -14,24 +14,6 @@
 
    Nothing of torch or of the CUDA driver is linked. Python passes their functions to ``use``, ``use_driver`` and
    ``use_dlpack`` (module.c). A tensor argument that is None has the address 0. */
-
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <ATen/dlpack.h>
-#include <cuda.h>
-#include <stdint.h>
-
-enum {
-    MAX_TENSORS = 32,         /* of one prepared call: inputs, allocated and fixed tensors */
-    MAX_PARAMETERS = 48,      /* of one kernel */
-    MAX_RETURNED = 8,         /* tensors that one prepared call returns */
-    MAX_DIMENSIONS = 8,       /* of a tensor in a cache key */
-    MAX_PREPARED_CALLS = 4096, /* with the same options; when there are more, all of them are dropped */
-    MAX_BACKWARD_CALLS = 4,   /* that one forward call remembers */
-    N_INPUTS = 5,             /* x, residual, pre_bias, weight, bias: call_key.INPUTS */
-    N_SAVED = 4,              /* h, pre_bias, weight, bias: what autograd saves, and then mu and rstd */
-    N_SAVED_BY_HOOKS = 6,
-};
 
 typedef CUresult (*LaunchKernel)(const CUlaunchConfig *, CUfunction, void **, void **);
 typedef CUresult (*ErrorString)(CUresult, const char **);

@@ -211,9 +211,8 @@ static PyObject *norm_without_modes(PyObject *const *inputs, PyObject *options) 
     options = is_changed ? PyObject_CallFunctionObjArgs(autocast_options, inputs[0], options, NULL) : Py_NewRef(options);
     int needs = options == NULL ? -1 : needs_gradient(inputs);
     if (needs == 1) {
-        PyObject *arguments = PyTuple_Pack(N_INPUTS + 1, inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], options);
-        answer = arguments == NULL ? NULL : PyObject_Call(record_forward, arguments, NULL);
-        Py_XDECREF(arguments);
+        PyObject *const all[] = {inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], options};
+        answer = PyObject_Vectorcall(record_forward, all, N_INPUTS + 1, NULL);
     }
     else if (needs == 0) answer = forward_only(inputs, options);
     Py_XDECREF(options);

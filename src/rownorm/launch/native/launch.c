@@ -2,49 +2,6 @@
 
    What it gains: experiment HST-03 in docs/experiments/host.md, the line for no_grad. */
 
-typedef struct {
-    int index;      /* among the addresses of a call; -1: ``value`` is passed */
-    uint64_t value; /* the kernel reads as many of its bytes as the parameter has */
-} Parameter;
-
-typedef struct {
-    CUfunction function;
-    CUlaunchConfig config; /* without the stream, which is asked for at every call */
-    CUlaunchAttribute attributes[3];
-    Py_ssize_t n_parameters;
-    Parameter parameters[MAX_PARAMETERS];
-} Kernel;
-
-/* What a backward call depends on, beside the forward call. ``bits``, 17 of them:
-
-     16       15         14 to 11           10       9          8 to 5            4   3         2         1       0
-     has dy   strided    its address & 15   has dh   strided    its address & 15  x   residual  pre_bias  weight  bias
-                                                                                  (those that need a gradient) */
-typedef struct {
-    uint64_t bits; /* as wide as a stride, so that the struct has no padding and can be compared as bytes */
-    int64_t strides[2][MAX_DIMENSIONS]; /* of dy and dh where they are strided, which is not contiguous; else 0 */
-} BackwardKey;
-
-/* A backward call that backward.c found for a forward call. */
-typedef struct {
-    BackwardKey key;
-    unsigned generation;
-    PyObject *call; /* a PreparedCall; None where backward has to run in Python; NULL: empty */
-} BackwardCall;
-
-typedef struct {
-    PyObject_HEAD
-    PyObject *arguments; /* of PreparedCall(...). It owns every object below, except those in ``backward_calls``. */
-    PyObject *device, *fallback;
-    int n_inputs, checks_device;
-    Py_ssize_t n_allocated, n_fixed, n_returned, n_kernels;
-    PyObject *allocators[MAX_TENSORS], *allocator_arguments[MAX_TENSORS];
-    uint64_t fixed[MAX_TENSORS];  /* addresses of tensors that are the same at every call */
-    int returned[MAX_RETURNED];   /* indices among the allocated tensors; -1: None */
-    BackwardCall backward_calls[MAX_BACKWARD_CALLS]; /* of a forward call */
-    Kernel *kernels;
-} PreparedCall;
-
 static PyTypeObject PreparedCallType;
 
 /* Read a tuple: the fields of native.Kernel in __init__.py, in their order. */
@@ -159,6 +116,7 @@ static void prepared_call_dealloc(PreparedCall *call) {
     PyObject_GC_UnTrack(call);
     prepared_call_clear(call);
     Py_XDECREF(call->arguments);
+    if (call->allocations != NULL) call->free_allocations(call->allocations);
     PyMem_Free(call->kernels);
     Py_TYPE(call)->tp_free((PyObject *)call);
 }
@@ -205,6 +163,20 @@ static int launch(const Kernel *kernel, uint64_t *addresses, CUstream stream) {
     return -1;
 }
 
+/* Start the kernels of a call on the current stream. addresses: those of the inputs and of the allocated tensors; those
+   of the fixed tensors are added here. */
+static int launch_kernels(PreparedCall *call, uint64_t *addresses) {
+    memcpy(addresses + call->n_inputs + call->n_allocated, call->fixed, call->n_fixed * sizeof call->fixed[0]);
+    PyObject *number = PyObject_CallOneArg(current_stream, call->device);
+    if (number == NULL) return -1;
+    CUstream stream = (CUstream)(uintptr_t)PyLong_AsUnsignedLongLong(number);
+    Py_DECREF(number);
+    if (PyErr_Occurred()) return -1;
+    for (Py_ssize_t i = 0; i < call->n_kernels; i++)
+        if (launch(&call->kernels[i], addresses, stream)) return -1;
+    return 0;
+}
+
 /* Allocate, start the kernels, and return the tuple of returned tensors. NULL without an exception: Python has to do
    this call.
 
@@ -223,14 +195,7 @@ static PyObject *start(PreparedCall *call, uint64_t *addresses) {
             goto done;
         }
     }
-    for (Py_ssize_t i = 0; i < call->n_fixed; i++) *next++ = call->fixed[i];
-    PyObject *number = PyObject_CallOneArg(current_stream, call->device);
-    if (number == NULL) goto done;
-    CUstream stream = (CUstream)(uintptr_t)PyLong_AsUnsignedLongLong(number);
-    Py_DECREF(number);
-    if (PyErr_Occurred()) goto done;
-    for (Py_ssize_t i = 0; i < call->n_kernels; i++)
-        if (launch(&call->kernels[i], addresses, stream)) goto done;
+    if (launch_kernels(call, addresses)) goto done;
     answer = PyTuple_New(call->n_returned);
     for (Py_ssize_t i = 0; answer != NULL && i < call->n_returned; i++)
         PyTuple_SET_ITEM(answer, i, Py_NewRef(call->returned[i] < 0 ? Py_None : allocated[call->returned[i]]));

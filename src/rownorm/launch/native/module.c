@@ -52,6 +52,10 @@ static PyMethodDef methods[] = {
      "_EagerNorm.backward, without an entry in a profiler's trace"},
     {NULL}};
 
+static const Interface interface = {
+    &PreparedCallType, find_forward, known_backward_call, ask_for_backward_call, backward_is_intercepted, needs_python,
+    launch_kernels, left_to_python};
+
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "rownorm_native", NULL, -1, methods};
 
 PyMODINIT_FUNC PyInit_rownorm_native(void) {
@@ -65,8 +69,11 @@ PyMODINIT_FUNC PyInit_rownorm_native(void) {
     /* autograd's engine calls ``apply`` of a node, as a method: the node is its first argument. */
     PyObject *function = PyObject_GetAttrString(module, "backward");
     PyObject *apply = function == NULL ? NULL : PyInstanceMethod_New(function);
-    int failed = apply == NULL || PyModule_AddObjectRef(module, "apply", apply)
+    PyObject *capsule = PyCapsule_New((void *)&interface, INTERFACE, NULL);
+    int failed = apply == NULL || capsule == NULL || PyModule_AddObjectRef(module, "interface", capsule)
+                 || PyModule_AddObjectRef(module, "apply", apply)
                  || PyModule_AddObjectRef(module, "PreparedCall", (PyObject *)&PreparedCallType);
+    Py_XDECREF(capsule);
     Py_XDECREF(apply);
     Py_XDECREF(function);
     if (failed) Py_CLEAR(module);

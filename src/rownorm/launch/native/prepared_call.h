@@ -1,0 +1,83 @@
+/* What the C files and node.cpp share: includes, limits, and the description of a call that is ready to start.
+
+   Valid C and C++. Both extensions have it as their first file. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <ATen/dlpack.h>
+#include <cuda.h>
+#include <stdint.h>
+#include <string.h>
+
+enum {
+    MAX_TENSORS = 32,         /* of one prepared call: inputs, allocated and fixed tensors */
+    MAX_PARAMETERS = 48,      /* of one kernel */
+    MAX_RETURNED = 8,         /* tensors that one prepared call returns */
+    MAX_DIMENSIONS = 8,       /* of a tensor in a cache key */
+    MAX_PREPARED_CALLS = 4096, /* with the same options; when there are more, all of them are dropped */
+    MAX_BACKWARD_CALLS = 4,   /* that one forward call remembers */
+    N_INPUTS = 5,             /* x, residual, pre_bias, weight, bias: call_key.INPUTS */
+    N_SAVED = 4,              /* h, pre_bias, weight, bias: what autograd saves, and then mu and rstd */
+    N_SAVED_BY_HOOKS = 6,
+};
+
+typedef struct {
+    int index;      /* among the addresses of a call; -1: ``value`` is passed */
+    uint64_t value; /* the kernel reads as many of its bytes as the parameter has */
+} Parameter;
+
+typedef struct {
+    CUfunction function;
+    CUlaunchConfig config; /* without the stream, which is asked for at every call */
+    CUlaunchAttribute attributes[3];
+    Py_ssize_t n_parameters;
+    Parameter parameters[MAX_PARAMETERS];
+} Kernel;
+
+/* What a backward call depends on, beside the forward call. ``bits``, 17 of them:
+
+     16       15         14 to 11           10       9          8 to 5            4   3         2         1       0
+     has dy   strided    its address & 15   has dh   strided    its address & 15  x   residual  pre_bias  weight  bias
+                                                                                  (those that need a gradient) */
+typedef struct {
+    uint64_t bits; /* as wide as a stride, so that the struct has no padding and can be compared as bytes */
+    int64_t strides[2][MAX_DIMENSIONS]; /* of dy and dh where they are strided, which is not contiguous; else 0 */
+} BackwardKey;
+
+/* A backward call that was found for a forward call. */
+typedef struct {
+    BackwardKey key;
+    unsigned generation;
+    PyObject *call; /* a PreparedCall; None where backward has to run in Python; NULL: empty */
+} BackwardCall;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *arguments; /* of PreparedCall(...). It owns every object below, except those in ``backward_calls``. */
+    PyObject *device, *fallback;
+    int n_inputs, checks_device;
+    Py_ssize_t n_allocated, n_fixed, n_returned, n_kernels;
+    PyObject *allocators[MAX_TENSORS], *allocator_arguments[MAX_TENSORS];
+    uint64_t fixed[MAX_TENSORS];  /* addresses of tensors that are the same at every call */
+    int returned[MAX_RETURNED];   /* indices among the allocated tensors; -1: None */
+    BackwardCall backward_calls[MAX_BACKWARD_CALLS]; /* of a forward call */
+    Kernel *kernels;
+    void *allocations; /* of node.cpp: what the allocators do, read from their arguments */
+    void (*free_allocations)(void *);
+} PreparedCall;
+
+/* The functions of the C extension that node.cpp calls, all of them with the GIL. launch.c, keys.c, eager.c and backward.c
+   say what they do. */
+typedef struct {
+    PyTypeObject *prepared_call_type;
+    PreparedCall *(*find_forward)(PyObject *const *inputs, PyObject *options, int want_statistics, uint64_t *addresses);
+    PyObject *(*known_backward_call)(PreparedCall *forward_call, const BackwardKey *key);
+    PyObject *(*ask_for_backward_call)(PreparedCall *forward_call, const BackwardKey *key, PyObject *ctx, PyObject *dy,
+                                       PyObject *dh, PyObject *saved);
+    int (*backward_is_intercepted)(void);
+    int (*needs_python)(PreparedCall *call);
+    int (*launch_kernels)(PreparedCall *call, uint64_t *addresses);
+    int (*left_to_python)(void);
+} Interface;
+
+#define INTERFACE "rownorm_native.interface" /* the name of the capsule that holds it */
