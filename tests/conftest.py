@@ -63,6 +63,15 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def all_extensions(device) -> None:
+    """On a GPU every test uses all extensions, also the one that is built in the background."""
+    if device == "cuda":
+        from rownorm.ops import execute
+
+        execute.launch_layer().native.node.wait()
+
+
 @pytest.fixture(scope="session")
 def triton_cache(tmp_path_factory) -> Path:
     """The folder for compiled kernels that all tests and all workers of this session share."""

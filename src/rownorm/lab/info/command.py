@@ -53,10 +53,25 @@ def command(try_all: bool) -> None:
     click.echo("\nProviders")
     for provider in all_providers().values():
         click.echo("\n".join(provider_lines(provider, try_all)))
+    click.echo("\nCalls on a GPU")
+    for line in call_lines():
+        click.echo("\n".join(wrapped(line, 13)))
     from ..fib import package
 
     click.echo("\nFor rownorm fib")
     click.echo("\n".join(wrapped(f"  {'flashinfer-bench':16} {package.state()}", 19)))
+
+
+def call_lines() -> list[str]:
+    """How rownorm launches kernels and records gradients, and why it is not done in C."""
+    try:
+        from ...launch import native
+    except ImportError as error:  # without Triton there are no kernels
+        return [f"  none: {error}"]
+    if why := native.reason():
+        return [f"  launches   in Python: {why}", "  gradients  in Python"]
+    why = native.node.reason()
+    return ["  launches   in C", f"  gradients  in C: {why}" if why else "  gradients  in C++"]
 
 
 def plan_lines(arch: str) -> list[str]:

@@ -1,0 +1,159 @@
+"""The node in C++: how it is built, and what a user sees of it. test_native_eager.py has its results."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import rownorm
+from rownorm.launch import native
+from rownorm.ops import execute
+from support.fake_driver import needs_interpreter
+
+pytestmark = needs_interpreter
+
+
+@pytest.fixture
+def compiler(tmp_path, monkeypatch):
+    """A function that makes the C++ compiler a script; its last argument is the file to write."""
+
+    def use(*lines):
+        script = tmp_path / "compiler"
+        script.write_text("\n".join(("#!/bin/sh", 'for file; do :; done', *lines)))
+        script.chmod(0o755)
+        monkeypatch.setenv("CXX", str(script))
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+        return tmp_path / "cache"
+
+    return use
+
+
+@pytest.fixture
+def background(monkeypatch):
+    """The state of the background build, as in a new process."""
+    monkeypatch.setattr(native.node, "_thread", None)
+    monkeypatch.setattr(native.node, "_finished", threading.Event())
+    monkeypatch.setattr(native.node, "_state", "no kernel was needed yet")
+
+
+def test_it_is_compiled_once(node, monkeypatch):
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
+    assert native.node.build().__file__ == node.__file__
+
+
+def test_a_failing_compiler_leaves_nothing_and_is_named(compiler, background):
+    cache = compiler("echo 'node.cpp:3: error: no such type'", 'echo half > "$file"', "exit 1")
+    installed = []
+    native.node.load_in_background(installed.append)
+    assert not native.node.wait()
+    assert native.node.reason().endswith("compiler failed: node.cpp:3: error: no such type")
+    assert installed == []
+    left = {path.suffix for path in cache.rglob("*") if path.is_file()}
+    assert left == {".cpp", ".txt"}  # the source and what the compiler said
+
+
+def test_without_a_compiler(background, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    native.node.load_in_background(pytest.fail)
+    native.node.wait()
+    assert "CXX" in native.node.reason()
+
+
+def test_a_setting_turns_it_off(background, monkeypatch):
+    monkeypatch.setenv("ROWNORM_NODE", "0")
+    native.node.load_in_background(pytest.fail)
+    assert not native.node.wait()
+    assert native.node.reason() == "ROWNORM_NODE is 0"
+
+
+def test_it_is_installed_from_a_thread(background, node):
+    installed = []
+    native.node.load_in_background(installed.append)
+    assert native.node.wait()
+    assert native.node.reason() == ""
+    assert [module.__file__ for module in installed] == [node.__file__]
+
+
+def test_processes_wait_for_the_one_that_compiles(compiler, tmp_path):
+    compiler("exit 1")
+    built = tmp_path / "node.so"
+    built.with_suffix(".lock").touch()
+    threading.Timer(0.5, lambda: built.write_bytes(b"built")).start()
+    native.node._compile([os.environ["CXX"], "{source}"], "", built)
+    assert built.read_bytes() == b"built"
+
+
+def test_a_lock_that_was_left_behind_is_taken(compiler, tmp_path):
+    compiler('echo built > "$file"')
+    built = tmp_path / "node.so"
+    lock = built.with_suffix(".lock")
+    lock.touch()
+    old = time.time() - native.node.LONGEST_BUILD - 1
+    os.utime(lock, (old, old))
+    native.node._compile([os.environ["CXX"], "{source}"], "", built)
+    assert built.read_text() == "built\n"
+    assert not lock.exists()
+
+
+def test_the_compiler_goes_on_when_its_process_ends(compiler, tmp_path):
+    compiler("sleep 2", 'echo built > "$file"')
+    built = tmp_path / "node.so"
+    started = (
+        "import os, threading, time; from pathlib import Path; from rownorm.launch.native import node;"
+        f"arguments = [os.environ['CXX'], '{{source}}'], '', Path({str(built)!r});"
+        "threading.Thread(target=node._compile, args=arguments, daemon=True).start();"
+        "time.sleep(1); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", started], check=True)
+    assert not built.exists()
+    ends = time.monotonic() + 30
+    while not built.exists() and time.monotonic() < ends:
+        time.sleep(0.1)
+    assert built.read_text() == "built\n"
+    assert not list(Path(tmp_path).glob("node.[0-9]*"))
+
+
+@pytest.mark.parametrize("eager_in_c", ["c++"], indirect=True)
+def test_its_name_and_its_edges(eager_in_c):
+    x, weight = torch.randn(4, 24).requires_grad_(), torch.randn(24)
+    y = rownorm.rms_norm(x, weight)
+    assert y.grad_fn.name() == "NormBackward"
+    assert "grad_fn=<NormBackward>" in repr(y)
+    assert [edge is not None for edge, _ in y.grad_fn.next_functions] == [True] + 4 * [False]
+
+
+@pytest.mark.parametrize("eager_in_c", ["c++"], indirect=True)
+def test_backward_in_several_threads(eager_in_c):
+    x, weight = torch.randn(4, 24).requires_grad_(), torch.randn(24).requires_grad_()
+    (expected,) = torch.autograd.grad(rownorm.layer_norm(x, weight).sin().sum(), x)
+    found = []
+
+    def train():
+        for _ in range(5):
+            found.extend(torch.autograd.grad(rownorm.layer_norm(x, weight).sin().sum(), x))
+
+    threads = [threading.Thread(target=train) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 20
+    assert all(torch.equal(one, expected) for one in found)
+
+
+@pytest.mark.parametrize("eager_in_c", ["c++"], indirect=True)
+def test_an_error_in_backward_reaches_the_caller(eager_in_c, monkeypatch):
+    x, weight = torch.randn(4, 24).requires_grad_(), torch.randn(24)
+    y = rownorm.rms_norm(x, weight)
+
+    def broken(*_):
+        raise ZeroDivisionError("in find_backward")
+
+    monkeypatch.setattr(execute, "find_backward", broken)
+    with pytest.raises(ZeroDivisionError, match="in find_backward"):
+        y.sum().backward()
