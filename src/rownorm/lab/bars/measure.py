@@ -244,13 +244,17 @@ def forget_choices(since: float) -> None:
 
 @contextlib.contextmanager
 def undisturbed_compilers() -> Iterator[None]:
-    """Compile in this process, because compile workers would disturb the measurement, and with one Triton cache.
+    """Compile in this process, because compile workers would disturb the measurement, with one cache and one assembler.
 
-    Without the variable, the first torch.compile of a process sets another Triton cache: kernels that other processes
-    compiled would not be found, and would be compiled again during the measurement.
+    Without the variables, the first torch.compile of a process sets another Triton cache and another ptxas, whose
+    version is part of a kernel's key: kernels that other processes compiled would not be found, and would be compiled
+    again during the measurement.
     """
+    settings = {"TRITON_CACHE_DIR": knobs.cache.dir}
+    with contextlib.suppress(RuntimeError):  # a Triton for other GPUs has no ptxas
+        settings["TRITON_PTXAS_PATH"] = knobs.nvidia.ptxas.path
     with (
-        environment_variables({"TRITON_CACHE_DIR": knobs.cache.dir}),
+        environment_variables(settings),
         torch._inductor.config.patch(compile_threads=1),
     ):
         yield
