@@ -64,9 +64,9 @@ def device() -> str:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def all_extensions(device) -> None:
+def all_extensions() -> None:
     """On a GPU every test uses all extensions, also the one that is built in the background."""
-    if device == "cuda":
+    if torch.cuda.is_available():
         from rownorm.ops import execute
 
         execute.launch_layer().native.node.wait()

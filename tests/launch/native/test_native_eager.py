@@ -140,6 +140,15 @@ def test_no_gradient_of_y(eager_in_c):
     assert eager_in_c.in_python == ["backward", "backward"]
 
 
+def test_h_may_be_changed_in_place_when_only_h_is_used(eager_in_c):
+    """Only the gradient of y needs the saved h."""
+    x, residual, *_ = tensors(residual=torch.float64)
+    _, h = rownorm.add_rms_norm(x, residual)
+    h.mul_(3)
+    for gradient in torch.autograd.grad(h.sum(), (x, residual)):
+        assert_same(gradient, torch.full_like(x, 3))
+
+
 def test_a_retained_graph_and_a_freed_one(eager_in_c):
     inputs, dy = tensors(), torch.randn(4, 24, dtype=torch.float64)
     y = norm(True, inputs)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
-import sys
 import math
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence

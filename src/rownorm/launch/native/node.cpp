@@ -134,7 +134,7 @@ at::Tensor allocate(const PreparedCall *call, Py_ssize_t i, const Allocation &al
 #ifdef WITH_CUDA
     if (allocation.is_on_gpu)
         return at::Tensor(at::detail::empty_strided_cuda(allocation.sizes, allocation.strides, allocation.dtype,
-                                                         std::nullopt));
+                                                         at::Device(at::kCUDA))); /* the current one */
 #endif
     return at::Tensor(at::detail::empty_strided_cpu(allocation.sizes, allocation.strides, allocation.dtype));
 }
@@ -272,7 +272,7 @@ variable_list NormBackward::apply(variable_list &&incoming) {
     RECORD_FUNCTION("rownorm::norm_backward", c10::ArrayRef<const c10::IValue>());
     const at::Tensor dy = incoming[0], dh = incoming.size() > 1 ? incoming[1] : at::Tensor();
     at::Tensor unpacked[N_SAVED];
-    {
+    if (dy.defined()) { /* dh alone needs nothing that was saved, so h may have been modified */
         std::lock_guard<std::mutex> lock(mutex_);
         NodePointer self = pointer_to(this, (NodePointer *)nullptr);
         /* Throws where the graph was freed, or a tensor was modified in place. */
