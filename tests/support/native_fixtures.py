@@ -74,8 +74,7 @@ def eager_in_c(driver, monkeypatch, request):
     monkeypatch.setattr(launcher, "_native_kernel", describe)
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
     execute._forget()
-    install_node = []
-    monkeypatch.setattr(native.node, "load_in_background", install_node.append)
+    monkeypatch.setattr(native.node, "load_in_background", lambda install: None)
     eager._install_native(execute.launch_layer())
     driver.in_python = []
 
@@ -90,7 +89,7 @@ def eager_in_c(driver, monkeypatch, request):
         with monkeypatch.context() as patched:
             backward = staticmethod(recorded("backward", eager._EagerNorm.backward))
             patched.setattr(eager._EagerNorm, "backward", backward)
-            install_node[0](request.getfixturevalue("node"))
+            eager._install_node(driver.module, request.getfixturevalue("node"))
     yield driver
     eager._EagerNorm.forward, eager._EagerNorm._backward_cls.apply = python_functions
     eager._backward, eager.norm_in_c = eager._EagerNorm.backward, eager._not_in_c

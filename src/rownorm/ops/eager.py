@@ -11,6 +11,7 @@ soon as that is compiled (node.cpp); every other call comes here.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -204,11 +205,17 @@ def _install_native(launch: Any) -> None:
         call, _ = execute.find_forward(inputs, options, want_statistics)
         return call if native.is_native(call) else None
 
+    def first_norm_with_gradients(*arguments: Any) -> Any:
+        """``eager_norm``; from now on C++ takes over as soon as it is ready."""
+        module.use(record_forward=eager_norm)
+        native.node.load_in_background(functools.partial(_install_node, module))
+        return eager_norm(*arguments)
+
     module.use(
         find_forward=find_forward,
         forward_in_python=_forward,
         backward_in_python=_EagerNorm.backward,
-        record_forward=eager_norm,
+        record_forward=first_norm_with_gradients,
         record_backward=_apply,
         is_grad_enabled=torch.is_grad_enabled,
         is_autocast_enabled=is_autocast_enabled,
@@ -225,16 +232,16 @@ def _install_native(launch: Any) -> None:
         forward_ad=forward_ad,
         saved_tensors_hooks=saved_tensors_hooks,
     )
-
-    def install_node(node: Any) -> None:
-        node.use(module.interface, eager_norm, _EagerNorm.backward, NodeContext)
-        module.use(record_forward=node.record)
-
-    native.node.load_in_background(install_node)
     global _backward, norm_in_c
     _backward, norm_in_c = module.unrecorded_backward, module.norm
     _EagerNorm.forward = module.forward  # type: ignore[method-assign]
     _EagerNorm._backward_cls.apply = module.apply  # type: ignore[attr-defined]
+
+
+def _install_node(module: Any, node: Any) -> None:
+    """Let the C++ extension record norms with gradients. module: the C extension."""
+    node.use(module.interface, eager_norm, _EagerNorm.backward, NodeContext)
+    module.use(record_forward=node.record)
 
 
 execute.before_first_launch(_install_native)

@@ -30,5 +30,7 @@ def test_with_norms_in_c(file):
     plugins = ("-p", "support.norms_in_c", "-p", "no:cacheprovider")
     command = [sys.executable, "-m", "pytest", "-q", *plugins, str(TESTS / file)]
     environment = os.environ | {"PYTHONPATH": str(TESTS)}
-    done = subprocess.run(command, cwd=TESTS.parent, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=TESTS.parent, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout[-5000:]

@@ -1,8 +1,8 @@
-"""The extension in C++ (node.cpp), built in the background when a kernel is first needed.
+"""The extension in C++ (node.cpp), built in the background when a norm with gradients is first called.
 
 Compiling it takes about half a minute, because it includes PyTorch's headers. Until it is ready, and where it cannot be
-built, norms with gradients are recorded by ``ops.eager`` and its C. The result is kept beside Triton's compiled kernels;
-the compiler goes on when the process that started it ends, so that the next process finds it.
+built, norms with gradients are recorded by ``ops.eager`` and its C. The result is kept beside the kernels that Triton
+compiled. The compiler goes on when the process that started it ends, so that the next process finds what it built.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import importlib.machinery
 import importlib.util
 import logging
 import os
-import shlex
 import shutil
 import subprocess
 import sysconfig
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ NAME = "rownorm_node"
 SOURCES = ("prepared_call.h", "node.cpp")
 LONGEST_BUILD = 600  # seconds; an older lock was left by a compiler that was killed
 log = logging.getLogger(__name__)
-_state = "no kernel was needed yet"
+_state = "no norm with gradients was called yet"
 _finished = threading.Event()
 _thread: threading.Thread | None = None
 
@@ -76,32 +75,28 @@ def build() -> Any:
     from triton.backends import nvidia  # imported here because a Triton for other GPUs may lack it
 
     here, torchs = Path(__file__).parent, Path(torch.__path__[0])
-    source = "".join(f'#line 1 "{name}"\n{(here / name).read_text()}' for name in SOURCES)
-    libraries = ["-lc10", "-ltorch_cpu", "-ltorch_python"]
-    flags = ["-std=c++20", "-O2", "-g0", "-fPIC", "-shared", "-x", "c++"]
-    if torch.version.cuda is not None:
-        libraries.append("-ltorch_cuda")
-        flags.append("-DWITH_CUDA")
-    includes = (
+    include = (
         torchs / "include",
         torchs / "include/torch/csrc/api/include",
         Path(nvidia.__path__[0], "include"),
         sysconfig.get_paths()["include"],
     )
-    flags += [f"-I{folder}" for folder in includes]
-    command = [compiler(), *flags, "{source}", "-x", "none", f"-L{torchs / 'lib'}", *libraries]
+    flags = ["-std=c++20", "-O2", "-g0", "-fPIC", "-shared", *(f"-I{folder}" for folder in include)]
+    libraries = [f"-L{torchs / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch_python"]
+    if torch.version.cuda is not None:
+        flags.append("-DWITH_CUDA")
+        libraries.append("-ltorch_cuda")
+    source = "".join(f'#line 1 "{name}"\n{(here / name).read_text()}' for name in SOURCES)
     suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
-    text = "\n".join((torch.__version__, str(torch.version.git_version), suffix, *command, source))
-    folder = Path(
-        knobs.cache.dir, f"{NAME}_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
-    )
-    built = folder / f"{NAME}{suffix}"
+    versions = (torch.__version__, str(torch.version.git_version), suffix)
+    key = hashlib.sha256("\n".join((*versions, *flags, *libraries, source)).encode()).hexdigest()
+    built = Path(knobs.cache.dir, f"{NAME}_{key[:32]}", f"{NAME}{suffix}")
     if not built.exists():
-        _compile(command, source, built)
-    spec = importlib.util.spec_from_file_location(NAME, built)
-    assert spec is not None and spec.loader is not None
+        _compile(source, built, flags, libraries)
+    loader = importlib.machinery.ExtensionFileLoader(NAME, str(built))
+    spec = importlib.machinery.ModuleSpec(NAME, loader, origin=str(built))
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    loader.exec_module(module)
     return module
 
 
@@ -113,13 +108,24 @@ def compiler() -> str:
     raise RuntimeError("there is no C++ compiler; CXX can name one")
 
 
-def _compile(command: list[str], source: str, built: Path) -> None:
+# Its arguments: what is printed, the unfinished file, the built file, the lock, and then the compiler's command.
+COMPILE = """
+printed=$1 unfinished=$2 built=$3 lock=$4; shift 4
+"$@" -o "$unfinished" > "$printed" 2>&1 && mv "$unfinished" "$built"
+status=$?
+rm -f "$unfinished" "$lock"
+exit $status
+"""
+
+
+def _compile(source: str, built: Path, flags: Sequence[str], libraries: Sequence[str]) -> None:
     """Compile in another process, at low priority, which writes ``built`` whole or not at all.
 
     One process at a time compiles it: the others, for example the ranks of a training run, wait for that one.
     """
+    command = compiler()
     built.parent.mkdir(parents=True, exist_ok=True)
-    lock, log_file = built.with_suffix(".lock"), built.with_suffix(".txt")
+    lock, printed, file = (built.with_suffix(end) for end in (".lock", ".txt", ".cpp"))
     began = time.monotonic()
     while not _take(lock):
         if built.exists():
@@ -127,22 +133,13 @@ def _compile(command: list[str], source: str, built: Path) -> None:
         if time.monotonic() - began > LONGEST_BUILD:
             raise TimeoutError(f"another process is compiling {built}")
         time.sleep(0.2)
-    file, unfinished = built.with_suffix(".cpp"), built.with_suffix(f".{os.getpid()}")
     file.write_text(source)
-    command = [str(file) if part == "{source}" else part for part in command]
-    line = f"{shlex.join([*command, '-o', str(unfinished)])} > {shlex.quote(str(log_file))} 2>&1"
-    paths = {"from": unfinished, "to": built, "lock": lock}
-    quoted = {name: shlex.quote(str(path)) for name, path in paths.items()}
-    script = (
-        "{line} && mv {from} {to}; status=$?; rm -f {from} {lock}; exit $status".format(
-            line=line, **quoted
-        )
-    )
     nice = ["nice", "-n", "10"] if shutil.which("nice") else []
-    done = subprocess.run([*nice, "sh", "-c", script], start_new_session=True)
-    if done.returncode:
-        first = next((one for one in log_file.read_text().splitlines() if "error" in one), "")
-        raise RuntimeError(f"{command[0]} failed: {first}")
+    paths = map(str, (printed, built.with_suffix(f".{os.getpid()}"), built, lock))
+    script = [*nice, "sh", "-c", COMPILE, "sh", *paths, command, *flags, str(file), *libraries]
+    if subprocess.run(script, start_new_session=True).returncode:
+        first = next((one for one in printed.read_text().splitlines() if "error" in one), "")
+        raise RuntimeError(f"{command} failed: {first}")
 
 
 def _take(lock: Path) -> bool:
