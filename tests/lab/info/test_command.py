@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 
-from rownorm.lab.info.command import plan_lines
+from rownorm.lab.info.command import call_lines, plan_lines
+from rownorm.launch import native
 from support.lab_commands import invoke
 
 pytestmark = pytest.mark.usefixtures("command_line")
@@ -18,6 +19,20 @@ def test_info():
         assert expected in ran.output
     if not torch.cuda.is_available():
         assert "There is no GPU here" in ran.output
+
+
+@pytest.mark.parametrize(
+    ("why_no_c", "why_no_cpp", "launches", "gradients"),
+    [
+        ("", "", "in C", "in C++"),
+        ("", "it is being built", "in C", "in C: it is being built"),
+        ("there is no NVIDIA GPU", "", "in Python: there is no NVIDIA GPU", "in Python"),
+    ],
+)
+def test_info_says_how_calls_are_made(why_no_c, why_no_cpp, launches, gradients, monkeypatch):
+    monkeypatch.setattr(native, "reason", lambda: why_no_c)
+    monkeypatch.setattr(native.node, "reason", lambda: why_no_cpp)
+    assert call_lines() == [f"  launches   {launches}", f"  gradients  {gradients}"]
 
 
 def test_info_says_how_to_install_missing_providers():
