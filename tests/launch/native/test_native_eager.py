@@ -243,6 +243,34 @@ def test_compiled_autograd(eager_in_c):
     assert_same([t.grad for t in inputs], [*expected])
 
 
+def with_shift(shift):
+    return lambda x, _, weight, bias: rownorm.rms_norm(x, weight, bias, weight_shift=shift)
+
+
+@pytest.mark.parametrize(
+    "functions",
+    [
+        (
+            lambda x, _, weight, bias: rownorm.rms_norm(x, weight, pre_bias=bias),
+            lambda x, r, weight, bias: rownorm.add_rms_norm(x, r, weight, pre_bias=bias)[0],
+        ),
+        (with_shift(-1.0), with_shift(-2.0)),  # in Python, hash(-1.0) == hash(-2.0)
+    ],
+    ids=["residual", "equal hashes"],
+)
+def test_compiled_autograd_tells_norms_apart(functions, eager_in_c):
+    x, weight, bias, _ = tensors()
+    residual, dy = torch.randn_like(x), torch.randn(4, 24, dtype=torch.float64)
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        compiled = [
+            torch.autograd.grad(function(x * 1, residual, weight, bias), (x, weight, bias), dy)
+            for function in functions
+        ]
+    for function, got in zip(functions, compiled, strict=True):
+        y = function(x * 1, residual, weight, bias)
+        assert_same(got, torch.autograd.grad(y, (x, weight, bias), dy))
+
+
 def test_second_derivatives_batches_and_transforms(eager_in_c):
     inputs = tensors(n_rows=2, n_cols=5)
     norm(True, inputs).sum().backward()

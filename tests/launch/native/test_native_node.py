@@ -51,10 +51,43 @@ def test_a_failing_compiler_leaves_nothing_and_is_named(compiler, background):
     installed = []
     native.node.load_in_background(installed.append)
     assert not native.node.wait()
-    assert native.node.reason().endswith("compiler failed: node.cpp:3: error: no such type")
+    assert "compiler failed: node.cpp:3: error: no such type; see " in native.node.reason()
     assert installed == []
-    left = {path.suffix for path in cache.rglob("*") if path.is_file()}
-    assert left == {".cpp", ".txt"}  # the source and what the compiler said
+    left = {path.name for path in cache.rglob("*") if path.is_file()}
+    assert left == {"lock", "failed_compiler.txt"}
+
+
+def test_a_failure_is_not_repeated_on_the_same_day(compiler, tmp_path):
+    compiler(f"echo once >> {tmp_path}/count", "exit 1")
+    built = tmp_path / "node.so"
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="compiler failed; see"):
+            native.node._compile("", built, (), ())
+    old = time.time() - native.node.DAY - 1
+    os.utime(tmp_path / "failed_compiler.txt", (old, old))
+    with pytest.raises(RuntimeError, match="compiler failed"):
+        native.node._compile("", built, (), ())
+    assert (tmp_path / "count").read_text().split() == ["once", "once"]
+
+
+def test_one_that_cannot_be_loaded_is_built_again(compiler, node, monkeypatch):
+    compiler(f'cp {node.__file__} "$file"')
+    with monkeypatch.context() as patched:
+        patched.setattr(native.node, "_import", lambda file: file)
+        built = native.node.build()
+    built.write_bytes(b"of another machine")
+    assert native.node.build().record
+    assert built.stat().st_size == Path(node.__file__).stat().st_size
+
+
+def test_no_thread_can_be_started(background, monkeypatch):
+    def start(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    native.node.load_in_background(pytest.fail)
+    assert not native.node.wait()
+    assert native.node.reason() == "can't start new thread"
 
 
 def test_without_a_compiler(background, monkeypatch, tmp_path):
@@ -80,43 +113,38 @@ def test_it_is_installed_from_a_thread(background, node):
     assert [module.__file__ for module in installed] == [node.__file__]
 
 
+COMPILES = """
+import os, sys, threading, time
+from pathlib import Path
+from rownorm.launch.native import node
+thread = threading.Thread(target=node._compile, args=("", Path(sys.argv[1]), (), ()), daemon=True)
+thread.start()
+thread.join(float(sys.argv[2]))
+os._exit(0)
+"""
+
+
 def test_processes_wait_for_the_one_that_compiles(compiler, tmp_path):
-    compiler("exit 1")
+    compiler(f"echo once >> {tmp_path}/count", "sleep 1", 'echo built > "$file"')
     built = tmp_path / "node.so"
-    built.with_suffix(".lock").touch()
-    threading.Timer(0.5, lambda: built.write_bytes(b"built")).start()
+    command = [sys.executable, "-c", COMPILES, str(built), "60"]
+    processes = [subprocess.Popen(command) for _ in range(2)]
     native.node._compile("", built, (), ())
-    assert built.read_bytes() == b"built"
-
-
-def test_a_lock_that_was_left_behind_is_taken(compiler, tmp_path):
-    compiler('echo built > "$file"')
-    built = tmp_path / "node.so"
-    lock = built.with_suffix(".lock")
-    lock.touch()
-    old = time.time() - native.node.LONGEST_BUILD - 1
-    os.utime(lock, (old, old))
-    native.node._compile("", built, (), ())
+    assert [process.wait() for process in processes] == [0, 0]
     assert built.read_text() == "built\n"
-    assert not lock.exists()
+    assert (tmp_path / "count").read_text().split() == ["once"]
 
 
 def test_the_compiler_goes_on_when_its_process_ends(compiler, tmp_path):
+    """And whoever reads the output of that process does not wait for the compiler."""
     compiler("sleep 2", 'echo built > "$file"')
     built = tmp_path / "node.so"
-    started = (
-        "import os, threading, time; from pathlib import Path; from rownorm.launch.native import node;"
-        f"arguments = '', Path({str(built)!r}), (), ();"
-        "threading.Thread(target=node._compile, args=arguments, daemon=True).start();"
-        "time.sleep(1); os._exit(0)"
-    )
-    subprocess.run([sys.executable, "-c", started], check=True)
+    command = [sys.executable, "-c", COMPILES, str(built), "0.5"]
+    subprocess.run(command, check=True, capture_output=True)
     assert not built.exists()
-    ends = time.monotonic() + 30
-    while not built.exists() and time.monotonic() < ends:
-        time.sleep(0.1)
+    native.node._compile("", built, (), ())  # waits for the first one
     assert built.read_text() == "built\n"
-    assert not list(Path(tmp_path).glob("node.[0-9]*"))
+    assert not list(tmp_path.glob("build_*"))
 
 
 @pytest.mark.parametrize("eager_in_c", ["c"], indirect=True)
@@ -140,6 +168,18 @@ def test_its_name_and_its_edges(eager_in_c):
     assert y.grad_fn.name() == "NormBackward"
     assert "grad_fn=<NormBackward>" in repr(y)
     assert [edge is not None for edge, _ in y.grad_fn.next_functions] == [True] + 4 * [False]
+
+
+@pytest.mark.parametrize("eager_in_c", ["c++"], indirect=True)
+def test_it_refuses_gradients_that_are_not_of_its_output(eager_in_c):
+    """Autograd never passes such ones, but a node of C++ can be called."""
+    x = torch.randn(4, 24).requires_grad_()
+    y = rownorm.rms_norm(x)
+    with torch.no_grad():
+        y.grad_fn(torch.randn(4, 24))
+        for wrong in (torch.randn(3, 24), torch.randn(4, 24, dtype=torch.float64)):
+            with pytest.raises(RuntimeError, match="must have the shape, dtype and device"):
+                y.grad_fn(wrong)
 
 
 @pytest.mark.parametrize("eager_in_c", ["c++"], indirect=True)

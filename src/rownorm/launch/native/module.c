@@ -53,8 +53,8 @@ static PyMethodDef methods[] = {
     {NULL}};
 
 static const Interface interface = {
-    &PreparedCallType, find_forward, known_backward_call, ask_for_backward_call, backward_is_intercepted, needs_python,
-    launch_kernels, left_to_python};
+    sizeof(Interface), sizeof(PreparedCall), &PreparedCallType, find_forward, known_backward_call,
+    ask_for_backward_call, backward_is_intercepted, needs_python, launch_kernels, left_to_python};
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "rownorm_native", NULL, -1, methods};
 

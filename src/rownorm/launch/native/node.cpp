@@ -190,8 +190,13 @@ struct NormBackward : public Node {
         for (int i = 0; i < N_SAVED; i++) args.collect(saved[i], i == 0 && residual_dtype.has_value());
         args.collect(mu);
         args.collect(rstd);
+        args.collect(x_dtype);
+        args.collect(residual_dtype);
         pybind11::gil_scoped_acquire gil;
-        args.collect((int64_t)PyObject_Hash(options));
+        THPObjectPtr text = checked(PyObject_Repr(options)); /* hashes of different options can be equal */
+        const char *characters = PyUnicode_AsUTF8(text);
+        if (characters == nullptr) throw_python_error();
+        args.collect(std::string(characters));
     }
 
     variable_list apply_with_saved(const variable_list &incoming,
@@ -207,10 +212,11 @@ struct NormBackward : public Node {
     }
 
   private:
-    bool put_gradient(BackwardKey &key, int number, const at::Tensor &gradient) const;
-    bool make_key(BackwardKey &key, const at::Tensor &dy, const at::Tensor &dh) const;
-    THPObjectPtr context(PyObject *unpacked);
-    THPObjectPtr find_call(const BackwardKey &key, const at::Tensor &dy, const at::Tensor &dh, const at::Tensor *unpacked);
+    bool put_gradient(BackwardKey &key, int number, const at::Tensor &gradient, const at::Tensor &plain) const;
+    bool make_key(BackwardKey &key, const at::Tensor &dy, const at::Tensor &dh, const at::Tensor &plain) const;
+    THPObjectPtr context(PyObject *unpacked, const at::Tensor *statistics);
+    THPObjectPtr find_call(const BackwardKey &key, const at::Tensor &dy, const at::Tensor &dh, const at::Tensor *unpacked,
+                           const at::Tensor *statistics);
 };
 
 PyObject *dtype_object(std::optional<at::ScalarType> dtype) {
@@ -224,7 +230,7 @@ THPObjectPtr tuple_of(const at::Tensor *tensors, int n) {
 }
 
 /* An object with the attributes of _EagerNorm's ctx that Python's backward reads. */
-THPObjectPtr NormBackward::context(PyObject *unpacked) {
+THPObjectPtr NormBackward::context(PyObject *unpacked, const at::Tensor *statistics) {
     THPObjectPtr addresses = checked(PyList_New(N_SAVED)), needs = checked(PyTuple_New(N_INPUTS + 1));
     for (int i = 0; i < N_SAVED; i++) {
         uint64_t address = saved_addresses[i];
@@ -233,20 +239,24 @@ THPObjectPtr NormBackward::context(PyObject *unpacked) {
     }
     for (int i = 0; i <= N_INPUTS; i++)
         PyTuple_SET_ITEM(needs.get(), i, PyBool_FromLong(i < N_INPUTS && task_should_compute_output(i)));
-    const at::Tensor both[] = {mu, rstd};
-    THPObjectPtr statistics = tuple_of(both, 2);
+    THPObjectPtr both = tuple_of(statistics, 2);
     THPObjectPtr x(dtype_object(x_dtype)), residual(dtype_object(residual_dtype));
-    THPObjectPtr state = checked(PyTuple_Pack(6, (PyObject *)call, addresses.get(), statistics.get(), options, x.get(),
+    THPObjectPtr state = checked(PyTuple_Pack(6, (PyObject *)call, addresses.get(), both.get(), options, x.get(),
                                               residual.get()));
     return checked(PyObject_CallFunctionObjArgs(make_context, state.get(), unpacked, needs.get(), nullptr));
 }
 
-/* Append an incoming gradient, the first or the second, to the key. False: Python has to look at it. */
-bool NormBackward::put_gradient(BackwardKey &key, int number, const at::Tensor &gradient) const {
+/* Append an incoming gradient, the first or the second, to the key. False: Python has to look at it. plain: a tensor
+   that was just allocated when forward ran. */
+bool NormBackward::put_gradient(BackwardKey &key, int number, const at::Tensor &gradient, const at::Tensor &plain) const {
     key.bits <<= 6;
     if (!gradient.defined()) return true;
-    /* A subclass, a batch of vmap, or a negated view has other dispatch keys than a tensor that was just allocated. */
-    if (gradient.key_set() != rstd.key_set() || gradient.dim() > MAX_DIMENSIONS) return false;
+    /* A subclass, a batch of vmap, or a negated view has other dispatch keys. */
+    if (gradient.key_set() != plain.key_set() || gradient.dim() > MAX_DIMENSIONS) return false;
+    const InputMetadata &expected = input_metadata(number); /* autograd checks it, but grad_fn(...) does not */
+    TORCH_CHECK(gradient.dtype() == expected.dtype() && gradient.device() == expected.device()
+                    && gradient.sym_sizes().equals(expected.shape_as_dim_vector()),
+                "the gradient of a norm must have the shape, dtype and device of its output");
     key.bits |= 32 | (address_of(gradient) & 15);
     if (gradient.is_contiguous()) return true;
     key.bits |= 16;
@@ -254,16 +264,16 @@ bool NormBackward::put_gradient(BackwardKey &key, int number, const at::Tensor &
     return true;
 }
 
-bool NormBackward::make_key(BackwardKey &key, const at::Tensor &dy, const at::Tensor &dh) const {
-    if (!dy.defined() || !put_gradient(key, 0, dy) || !put_gradient(key, 1, dh)) return false;
+bool NormBackward::make_key(BackwardKey &key, const at::Tensor &dy, const at::Tensor &dh, const at::Tensor &plain) const {
+    if (!dy.defined() || !put_gradient(key, 0, dy, plain) || !put_gradient(key, 1, dh, plain)) return false;
     for (int i = 0; i < N_INPUTS; i++) key.bits = key.bits << 1 | task_should_compute_output(i);
     return true;
 }
 
 THPObjectPtr NormBackward::find_call(const BackwardKey &key, const at::Tensor &dy, const at::Tensor &dh,
-                                     const at::Tensor *unpacked) {
+                                     const at::Tensor *unpacked, const at::Tensor *statistics) {
     if (PyObject *known = native->known_backward_call(call, &key)) return THPObjectPtr(known);
-    THPObjectPtr tensors = tuple_of(unpacked, N_SAVED), ctx = context(tensors);
+    THPObjectPtr tensors = tuple_of(unpacked, N_SAVED), ctx = context(tensors, statistics);
     THPObjectPtr first = checked(object_of(dy)), second = checked(object_of(dh));
     return checked(native->ask_for_backward_call(call, &key, ctx, first, second, tensors));
 }
@@ -271,25 +281,26 @@ THPObjectPtr NormBackward::find_call(const BackwardKey &key, const at::Tensor &d
 variable_list NormBackward::apply(variable_list &&incoming) {
     RECORD_FUNCTION("rownorm::norm_backward", c10::ArrayRef<const c10::IValue>());
     const at::Tensor dy = incoming[0], dh = incoming.size() > 1 ? incoming[1] : at::Tensor();
-    at::Tensor unpacked[N_SAVED];
+    at::Tensor unpacked[N_SAVED], statistics[2];
     if (dy.defined()) { /* dh alone needs nothing that was saved, so h may have been modified */
-        std::lock_guard<std::mutex> lock(mutex_);
+        std::lock_guard<std::mutex> lock(mutex_); /* another thread may release what is saved */
         NodePointer self = pointer_to(this, (NodePointer *)nullptr);
         /* Throws where the graph was freed, or a tensor was modified in place. */
         for (int i = 0; i < N_SAVED; i++) unpacked[i] = saved[i].unpack(self);
+        statistics[0] = mu;
+        statistics[1] = rstd;
     }
     pybind11::gil_scoped_acquire gil;
     BackwardKey key = {};
-    bool is_usual = !is_yes(native->backward_is_intercepted()) && make_key(key, dy, dh);
+    bool is_usual = !is_yes(native->backward_is_intercepted()) && make_key(key, dy, dh, statistics[1]);
     for (int i = 0; i < N_SAVED && is_usual; i++) is_usual = address_of(unpacked[i]) == saved_addresses[i];
     if (is_usual) {
-        THPObjectPtr found = find_call(key, dy, dh, unpacked);
+        THPObjectPtr found = find_call(key, dy, dh, unpacked, statistics);
         if (Py_IS_TYPE(found.get(), native->prepared_call_type)) {
             /* In the order of reference.BackwardInputs. */
             uint64_t addresses[MAX_TENSORS] = {address_of(dy), address_of(dh)};
             memcpy(addresses + 2, saved_addresses, sizeof saved_addresses);
-            addresses[2 + N_SAVED] = address_of(mu);
-            addresses[3 + N_SAVED] = address_of(rstd);
+            for (int i = 0; i < 2; i++) addresses[2 + N_SAVED + i] = address_of(statistics[i]);
             variable_list gradients = start((PreparedCall *)found.get(), addresses);
             if (!gradients.empty()) {
                 gradients.resize(N_INPUTS);
@@ -297,7 +308,7 @@ variable_list NormBackward::apply(variable_list &&incoming) {
             }
         }
     }
-    THPObjectPtr tensors = tuple_of(unpacked, N_SAVED), ctx = context(tensors);
+    THPObjectPtr tensors = tuple_of(unpacked, N_SAVED), ctx = context(tensors, statistics);
     THPObjectPtr first = checked(object_of(dy)), second = checked(object_of(dh));
     PyObject *arguments[] = {ctx, first, second, tensors};
     THPObjectPtr found = checked(PyObject_Vectorcall(backward_in_python, arguments, 4, nullptr));
@@ -359,9 +370,11 @@ PyObject *record(PyObject *, PyObject *const *arguments, Py_ssize_t n) {
 PyObject *use(PyObject *, PyObject *arguments) {
     PyObject *capsule, *forward, *backward, *context;
     if (!PyArg_ParseTuple(arguments, "OOOO:use", &capsule, &forward, &backward, &context)) return nullptr;
-    const void *given = PyCapsule_GetPointer(capsule, INTERFACE);
+    const auto *given = static_cast<const Interface *>(PyCapsule_GetPointer(capsule, INTERFACE));
     if (given == nullptr) return nullptr;
-    native = static_cast<const Interface *>(given);
+    if (given->size != sizeof(Interface) || given->prepared_call_size != sizeof(PreparedCall))
+        return PyErr_Format(PyExc_RuntimeError, "the C extension has another version of prepared_call.h");
+    native = given;
     Py_XSETREF(forward_in_python, Py_NewRef(forward));
     Py_XSETREF(backward_in_python, Py_NewRef(backward));
     Py_XSETREF(make_context, Py_NewRef(context));

@@ -7,14 +7,17 @@ compiled. The compiler goes on when the process that started it ends, so that th
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.machinery
 import importlib.util
 import logging
 import os
+import platform
 import shutil
 import subprocess
 import sysconfig
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +29,7 @@ from triton import knobs
 
 NAME = "rownorm_node"
 SOURCES = ("prepared_call.h", "node.cpp")
-LONGEST_BUILD = 600  # seconds; an older lock was left by a compiler that was killed
+DAY = 24 * 3600  # seconds
 log = logging.getLogger(__name__)
 _state = "no norm with gradients was called yet"
 _finished = threading.Event()
@@ -51,11 +54,16 @@ def load_in_background(install: Callable[[Any], None]) -> None:
     if os.environ.get("ROWNORM_NODE", "1") == "0":
         _state = "ROWNORM_NODE is 0"
         return
-    _state = "it is being built"
-    _thread = threading.Thread(
+    thread = threading.Thread(
         target=_load, args=(install,), name="rownorm builds its node", daemon=True
     )
-    _thread.start()
+    _state = "it is being built"
+    try:
+        thread.start()
+    except RuntimeError as error:  # no more threads, or Python is shutting down
+        _state = str(error)
+        return
+    _thread = thread
 
 
 def _load(install: Callable[[Any], None]) -> None:
@@ -81,20 +89,30 @@ def build() -> Any:
         Path(nvidia.__path__[0], "include"),
         sysconfig.get_paths()["include"],
     )
-    flags = ["-std=c++20", "-O2", "-g0", "-fPIC", "-shared", *(f"-I{folder}" for folder in include)]
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
+    flags = ["-std=c++20", "-O2", "-g0", "-fPIC", "-shared", abi]
+    flags += [f"-I{folder}" for folder in include]
     libraries = [f"-L{torchs / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch_python"]
     if torch.version.cuda is not None:
         flags.append("-DWITH_CUDA")
         libraries.append("-ltorch_cuda")
     source = "".join(f'#line 1 "{name}"\n{(here / name).read_text()}' for name in SOURCES)
     suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
-    versions = (torch.__version__, str(torch.version.git_version), suffix)
+    versions = (torch.__version__, str(torch.version.git_version), suffix, *platform.libc_ver())
     key = hashlib.sha256("\n".join((*versions, *flags, *libraries, source)).encode()).hexdigest()
     built = Path(knobs.cache.dir, f"{NAME}_{key[:32]}", f"{NAME}{suffix}")
-    if not built.exists():
-        _compile(source, built, flags, libraries)
-    loader = importlib.machinery.ExtensionFileLoader(NAME, str(built))
-    spec = importlib.machinery.ModuleSpec(NAME, loader, origin=str(built))
+    if built.exists():
+        try:
+            return _import(built)
+        except ImportError:  # it was built beside other libraries
+            built.unlink(missing_ok=True)
+    _compile(source, built, flags, libraries)
+    return _import(built)
+
+
+def _import(file: Path) -> Any:
+    loader = importlib.machinery.ExtensionFileLoader(NAME, str(file))
+    spec = importlib.machinery.ModuleSpec(NAME, loader, origin=str(file))
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
     return module
@@ -108,12 +126,13 @@ def compiler() -> str:
     raise RuntimeError("there is no C++ compiler; CXX can name one")
 
 
-# Its arguments: what is printed, the unfinished file, the built file, the lock, and then the compiler's command.
+# Its arguments: a folder, the built file, a file for what a failing compiler prints, and the compiler's command.
 COMPILE = """
-printed=$1 unfinished=$2 built=$3 lock=$4; shift 4
-"$@" -o "$unfinished" > "$printed" 2>&1 && mv "$unfinished" "$built"
+folder=$1 built=$2 failed=$3; shift 3
+"$@" -o "$folder/built" > "$folder/printed" 2>&1 && mv "$folder/built" "$built"
 status=$?
-rm -f "$unfinished" "$lock"
+test $status = 0 || mv "$folder/printed" "$failed"
+rm -rf "$folder"
 exit $status
 """
 
@@ -121,36 +140,44 @@ exit $status
 def _compile(source: str, built: Path, flags: Sequence[str], libraries: Sequence[str]) -> None:
     """Compile in another process, at low priority, which writes ``built`` whole or not at all.
 
-    One process at a time compiles it: the others, for example the ranks of a training run, wait for that one.
+    One process at a time compiles it: the others, for example the ranks of a training run, wait for that one. What a
+    compiler failed at is not tried again with that compiler on the same day.
     """
     command = compiler()
     built.parent.mkdir(parents=True, exist_ok=True)
-    lock, printed, file = (built.with_suffix(end) for end in (".lock", ".txt", ".cpp"))
-    began = time.monotonic()
-    while not _take(lock):
+    failed = built.with_name(f"failed_{Path(command).name}.txt")
+    with built.with_name("lock").open("w") as lock:
+        # The compiler's process inherits the lock. It is released when that process and this one have ended.
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if built.exists():
             return
-        if time.monotonic() - began > LONGEST_BUILD:
-            raise TimeoutError(f"another process is compiling {built}")
-        time.sleep(0.2)
-    file.write_text(source)
-    nice = ["nice", "-n", "10"] if shutil.which("nice") else []
-    paths = map(str, (printed, built.with_suffix(f".{os.getpid()}"), built, lock))
-    script = [*nice, "sh", "-c", COMPILE, "sh", *paths, command, *flags, str(file), *libraries]
-    if subprocess.run(script, start_new_session=True).returncode:
-        first = next((one for one in printed.read_text().splitlines() if "error" in one), "")
-        raise RuntimeError(f"{command} failed: {first}")
+        if not _is_recent(failed):
+            for left in built.parent.glob("build_*"):  # by a process that was killed
+                shutil.rmtree(left, ignore_errors=True)
+            folder = Path(tempfile.mkdtemp(prefix="build_", dir=built.parent))
+            (folder / "node.cpp").write_text(source)
+            nice = ["nice", "-n", "10"] if shutil.which("nice") else []
+            script = [*nice, "sh", "-c", COMPILE, "sh", str(folder), str(built), str(failed)]
+            subprocess.run(
+                [*script, command, *flags, str(folder / "node.cpp"), *libraries],
+                start_new_session=True,
+                pass_fds=(lock.fileno(),),
+                # Whoever reads the output of this process does not have to wait for the compiler.
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        if not built.exists():
+            raise RuntimeError(f"{command} failed{_first_error(failed)}; see {failed}")
 
 
-def _take(lock: Path) -> bool:
-    """Create the lock; False where another process has it."""
+def _is_recent(file: Path) -> bool:
     try:
-        lock.touch(exist_ok=False)
-    except FileExistsError:
-        try:
-            if time.time() - lock.stat().st_mtime > LONGEST_BUILD:
-                lock.unlink()
-        except FileNotFoundError:
-            pass
+        return time.time() - file.stat().st_mtime < DAY
+    except FileNotFoundError:
         return False
-    return True
+
+
+def _first_error(printed: Path) -> str:
+    lines = printed.read_text().splitlines() if printed.exists() else []
+    return next((f": {line}" for line in lines if "error" in line), "")

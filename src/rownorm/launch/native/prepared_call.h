@@ -69,6 +69,7 @@ typedef struct {
 /* The functions of the C extension that node.cpp calls, all of them with the GIL. launch.c, keys.c, eager.c and backward.c
    say what they do. */
 typedef struct {
+    size_t size, prepared_call_size; /* of these structs: node.cpp may be compiled much later, from another version */
     PyTypeObject *prepared_call_type;
     PreparedCall *(*find_forward)(PyObject *const *inputs, PyObject *options, int want_statistics, uint64_t *addresses);
     PyObject *(*known_backward_call)(PreparedCall *forward_call, const BackwardKey *key);
