@@ -28,16 +28,26 @@ def build(
     # Imported here because importing rownorm must not import Triton, and a Triton for other GPUs may lack it.
     from triton.runtime.build import compile_module_from_src
 
-    # The scheme that Triton uses to find the headers.
-    scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")
-    header = Path(sysconfig.get_paths(scheme)["include"], "Python.h")
-    if not header.exists():  # checked first, because the compiler would print its error
-        raise RuntimeError(f"{header} is missing")
+    python_headers()  # raises first, because the compiler would print its error
     # Triton's cache knows an extension by its text alone.
     head = f"/* {' '.join(flags)} {key} */\n" if flags or key else ""
-    text = "".join(f'#line 1 "{source.name}"\n{source.read_text()}' for source in sources)
     more = {"ccflags": list(flags)} if flags else {}
-    return compile_module_from_src(head + text, name, include_dirs=list(include), **more)
+    return compile_module_from_src(head + joined(sources), name, include_dirs=list(include), **more)
+
+
+def python_headers() -> Path:
+    """The folder of Python's headers; raises where they are missing."""
+    # The scheme that Triton uses to find the headers.
+    scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")
+    folder = Path(sysconfig.get_paths(scheme)["include"])
+    if not (folder / "Python.h").exists():
+        raise RuntimeError(f"{folder / 'Python.h'} is missing")
+    return folder
+
+
+def joined(sources: Sequence[Path]) -> str:
+    """The text of these files as one; a compiler's messages name the file and the line."""
+    return "".join(f'#line 1 "{source.name}"\n{source.read_text()}' for source in sources)
 
 
 def reason_against() -> str:

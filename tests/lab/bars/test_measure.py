@@ -219,22 +219,24 @@ def test_caches_are_filled_by_other_processes(tmp_path, capsys, monkeypatch):
     assert "FLA_CACHE_RESULTS" not in os.environ
 
 
-def test_compiling_and_measuring_share_one_cache(tmp_path, monkeypatch):
-    """torch.compile would set another Triton cache in its process."""
+def test_compiling_and_measuring_share_one_cache_and_one_assembler(tmp_path, monkeypatch):
+    """torch.compile would set another Triton cache and another ptxas in its process."""
     from triton import knobs
 
-    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
-    there, seen = knobs.cache.dir, []
+    names = ("TRITON_CACHE_DIR", "TRITON_PTXAS_PATH")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    there, seen = (knobs.cache.dir, knobs.nvidia.ptxas.path), []
 
     def look(*_, **__):
-        seen.append(os.environ["TRITON_CACHE_DIR"])
+        seen.append(tuple(os.environ[name] for name in names))
         return iter(())
 
     monkeypatch.setattr(measure, "fill_caches", look)
     monkeypatch.setattr(measure, "bench", look)
     assert measure.measure(tmp_path / "a", SMALL, rounds=1, workers=2) == 2
     assert seen == [there] * 2
-    assert "TRITON_CACHE_DIR" not in os.environ
+    assert not set(names) & set(os.environ)
 
 
 def test_the_slowest_to_compile_come_first():

@@ -37,7 +37,6 @@ def compiler(tmp_path, monkeypatch):
 def background(monkeypatch):
     """The state of the background build, as in a new process."""
     monkeypatch.setattr(native.node, "_thread", None)
-    monkeypatch.setattr(native.node, "_finished", threading.Event())
     monkeypatch.setattr(native.node, "_state", "no norm with gradients was called yet")
 
 

@@ -281,7 +281,7 @@ def peak_bytes(call: Callable[[], Any]) -> int:
 
 
 def _wait_for_compiler() -> None:
-    """rownorm compiles an extension in the background after its first kernel. Calls are cheaper once it is ready."""
+    """rownorm compiles an extension when a norm with gradients is first called. Calls are cheaper once it is ready."""
     node = sys.modules.get("rownorm.launch.native.node")
     if node is not None:
         node.wait()

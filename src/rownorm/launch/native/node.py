@@ -16,7 +16,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sysconfig
 import tempfile
 import threading
 import time
@@ -27,12 +26,13 @@ from typing import Any
 import torch
 from triton import knobs
 
+from ... import extension
+
 NAME = "rownorm_node"
 SOURCES = ("prepared_call.h", "node.cpp")
 DAY = 24 * 3600  # seconds
 log = logging.getLogger(__name__)
 _state = "no norm with gradients was called yet"
-_finished = threading.Event()
 _thread: threading.Thread | None = None
 
 
@@ -44,12 +44,12 @@ def reason() -> str:
 def wait() -> bool:
     """Wait until the extension is in use or cannot be built, if it is being built. Return whether it is in use."""
     if _thread is not None:
-        _finished.wait()
+        _thread.join()
     return not _state
 
 
 def load_in_background(install: Callable[[Any], None]) -> None:
-    """Call ``install(module)`` when the extension is ready: at once where it was built before, else from a thread."""
+    """Build the extension, unless it was built before, and call ``install(module)``, in a thread."""
     global _state, _thread
     if os.environ.get("ROWNORM_NODE", "1") == "0":
         _state = "ROWNORM_NODE is 0"
@@ -74,8 +74,6 @@ def _load(install: Callable[[Any], None]) -> None:
     except Exception as error:  # any failure: Python and C can do the same
         _state = f"{type(error).__name__}: {error}"
         log.debug("norms are recorded in Python: %s", _state)
-    finally:
-        _finished.set()
 
 
 def build() -> Any:
@@ -87,7 +85,7 @@ def build() -> Any:
         torchs / "include",
         torchs / "include/torch/csrc/api/include",
         Path(nvidia.__path__[0], "include"),
-        sysconfig.get_paths()["include"],
+        extension.python_headers(),
     )
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
     flags = ["-std=c++20", "-O2", "-g0", "-fPIC", "-shared", abi]
@@ -96,7 +94,7 @@ def build() -> Any:
     if torch.version.cuda is not None:
         flags.append("-DWITH_CUDA")
         libraries.append("-ltorch_cuda")
-    source = "".join(f'#line 1 "{name}"\n{(here / name).read_text()}' for name in SOURCES)
+    source = extension.joined([here / name for name in SOURCES])
     suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
     versions = (torch.__version__, str(torch.version.git_version), suffix, *platform.libc_ver())
     key = hashlib.sha256("\n".join((*versions, *flags, *libraries, source)).encode()).hexdigest()
