@@ -111,6 +111,7 @@ def mixed_cases(arch: str) -> Iterator[tuple]:
         for dtype, out_dtype, residual in (
             ("float32", torch.bfloat16, None),
             ("bfloat16", torch.float32, None),
+            ("bfloat16", torch.float32, "bfloat16"),
             ("bfloat16", torch.float32, "float32"),
         ):
             options = {"center": True, "out_dtype": out_dtype}

@@ -39,10 +39,11 @@ def test_backward_of_short_rows_runs_in_one_warp(n_cols, block_rows):
 
 @pytest.mark.parametrize("on", [H200, BLACKWELL, MI300X], ids=lambda on: on.arch)
 @pytest.mark.parametrize("n_cols", [513, 768, 1024, 2000, 4096, 8192])
-def test_rows_of_16_and_32_bits_have_one_layout(n_cols, on):
+@pytest.mark.parametrize("residual", [None, torch.bfloat16])
+def test_rows_of_16_and_32_bits_have_one_layout(residual, n_cols, on):
     """Where a thread has more than 4 elements of a tile, it would load 8 columns of one tensor and 4 of the other."""
-    asked = problem("backward", 4096, n_cols, torch.float32, on, mixed=True)
-    plan = launch.plan(asked)
+    options = {"residual_dtype": residual, "mixed": True}
+    plan = launch.plan(problem("backward", 4096, n_cols, torch.float32, on, **options))
     assert plan.regime == "resident"
     assert "one layout" in plan.reason
     assert plan.block_cols == 4 * plan.num_warps * on.warp_size

@@ -15,6 +15,9 @@ from ...launch.planning.tile import MOST_CHUNKS
 from .study import Study
 
 Settings = dict[str, Any]  # fields of Plan
+# Forward, one wide row in a program, by warps: registers per thread with which 2 or 3 programs fit on an SM (FR-11).
+REGISTERS = {16: 64, 8: 80}
+LIMITED_COLS = 6144  # the compiler takes fewer registers for narrower rows
 DEFAULTS = {
     field.name: field.default
     for field in fields(Plan)
@@ -110,6 +113,10 @@ def _tiles(study: Study, block_cols: int, chunks: int) -> Iterator[Settings]:
                 if vectors >= 1:
                     yield tile
                     yield {**tile, "prefetch_parameters": True}
+                if vectors >= 1 and study.n_cols > LIMITED_COLS and num_warps in REGISTERS:
+                    limited = {**tile, "maxnreg": REGISTERS[num_warps]}
+                    yield limited
+                    yield {**limited, "prefetch_parameters": True}
             elif 8 <= per_thread <= 40:
                 yield from _pipelines(tile, chunks * block_cols, study)
 

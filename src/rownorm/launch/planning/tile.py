@@ -37,7 +37,7 @@ NUM_STAGES = 5  # tiles in flight in backward; fewer where shared memory is too 
 FEW_TILES = 8
 # Forward with a residual: the widest rows that leave registers for prefetched parameters (experiment FR-04).
 PREFETCH_COLS = 4096
-# Backward of 16-bit and 32-bit rows (experiment BR-18). Narrower rows are as fast with the plans of 32-bit rows.
+# Backward of 16-bit and 32-bit rows (experiments BR-18, BR-19). Narrower rows are as fast with the plans of 32-bit rows.
 NARROW_MIXED_COLS = 512
 MIXED_ELEMENTS = 4  # of a tile, for every thread
 # By threads of a program: programs on a multiprocessor, stages.
@@ -108,10 +108,10 @@ def _one_warp(problem: Problem) -> Plan:
 
 
 def applies_to_mixed(problem: Problem) -> bool:
-    """Backward of 16-bit and 32-bit rows without a residual: whether they are so wide that ``mixed_rule`` is fast."""
+    """Backward of 16-bit and 32-bit rows, with no residual or a 16-bit one: whether ``mixed_rule`` is fast for them."""
     return (
         problem.mixed
-        and problem.residual_dtype is None
+        and (problem.residual_dtype is None or problem.residual_dtype.itemsize == 2)
         and problem.n_cols > NARROW_MIXED_COLS
         and applies(problem)
     )
