@@ -5,8 +5,8 @@
     python tools/same_code.py compare old.jsonl new.jsonl
 
 ``dump`` compiles the kernels of every case in ``same_code_cases.json`` and writes one line of JSON per case: for each
-kernel a hash of its instructions, their size, its warps, and what it takes of registers, stack and shared memory. A dump
-that was interrupted is resumed. ``compare`` lists the cases that differ and exits with status 1 if there are any. It
+kernel a hash of its instructions, their size, its warps, and what it takes of registers, stack and shared memory. An
+interrupted dump is resumed. ``compare`` lists the cases that differ and exits with status 1 if there are any. It
 names those that lose occupancy: 8 registers more cost a kernel a third of its speed where half as many programs fit.
 
 Kernels are compiled without line information: with it, the assembler may allocate registers differently after an edit
@@ -130,7 +130,9 @@ def compare(before: Path, after: Path) -> None:
             for kernel in kernels:
                 click.echo(f"    {name:6}  {_line(kernel)}")
     if slower := [case for case in differing if _has_less_room(old[case], new[case])]:
-        click.echo("Fewer programs fit on a multiprocessor, or registers are spilled; measure these:")
+        click.echo(
+            "Fewer programs fit on a multiprocessor, or registers are spilled; measure these:"
+        )
         click.echo("".join(f"    {case}\n" for case in slower), nl=False)
     alone = len(old) + len(new) - 2 * len(both)
     click.echo(f"{len(both)} cases compared, {len(differing)} differ, {alone} in one file only")

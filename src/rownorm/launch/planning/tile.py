@@ -37,7 +37,7 @@ NUM_STAGES = 5  # tiles in flight in backward; fewer where shared memory is too 
 FEW_TILES = 8
 # Forward with a residual: the widest rows that leave registers for prefetched parameters (experiment FR-04).
 PREFETCH_COLS = 4096
-# Backward of 16-bit and 32-bit rows (experiments BR-18, BR-19). Narrower rows are as fast with the plans of 32-bit rows.
+# Backward of 16-bit and 32-bit rows (experiments BR-18, BR-19): narrower rows are as fast with the plans of 32 bits.
 NARROW_MIXED_COLS = 512
 MIXED_ELEMENTS = 4  # of a tile, for every thread
 # By threads of a program: programs on a multiprocessor, stages.
