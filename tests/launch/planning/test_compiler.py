@@ -25,6 +25,16 @@ def test_limits_of_registers_are_for_versions_that_do_not_spill(
     assert (plan.maxnreg, plan.block_cols) == (maxnreg, block_cols)
 
 
+def test_without_its_limit_a_row_leaves_the_parameters_out_of_registers(monkeypatch):
+    settings = {"regime": "resident", "block_rows": 1, "block_cols": 2048, "num_warps": 16}
+    settings |= {"prefetch_parameters": True, "maxnreg": 64}
+    asked = problem(n_rows=4096, n_cols=8192, dtype=torch.bfloat16, center=False)
+    for version, limit in (((3, 7), 64), ((3, 9), 0)):
+        monkeypatch.setattr(compiler, "VERSION", version)
+        plan = table_with({"max_cols": 8192, "settings": settings}).find(asked, 0, "")
+        assert (plan.maxnreg, plan.prefetch_parameters) == (limit, limit > 0)
+
+
 def test_only_clusters_that_prefetch_nothing_get_smaller_tiles(monkeypatch):
     monkeypatch.setattr(compiler, "VERSION", (3, 9))
     row = {"max_cols": 131072, "settings": {**ALONE, "num_stages": 2}}
