@@ -7,7 +7,7 @@
 ``dump`` compiles the kernels of every case in ``same_code_cases.json`` and writes one line of JSON per case: for each
 kernel a hash of its instructions, their size, its warps, and what it takes of registers, stack and shared memory. An
 interrupted dump is resumed. ``compare`` lists the cases that differ and exits with status 1 if there are any. It
-names those that lose occupancy: 8 registers more cost a kernel a third of its speed where half as many programs fit.
+names those that lose occupancy: 8 registers more once cost a kernel a quarter of its speed (experiment FR-11).
 
 Kernels are compiled without line information: with it, the assembler may allocate registers differently after an edit
 that only moves lines.
@@ -129,11 +129,8 @@ def compare(before: Path, after: Path) -> None:
         for name, kernels in (("before", old[case]), ("after", new[case])):
             for kernel in kernels:
                 click.echo(f"    {name:6}  {_line(kernel)}")
-    if slower := [case for case in differing if _has_less_room(old[case], new[case])]:
-        click.echo(
-            "Fewer programs fit on a multiprocessor, or registers are spilled; measure these:"
-        )
-        click.echo("".join(f"    {case}\n" for case in slower), nl=False)
+    if slower := [case for case in differing if _may_be_slower(old[case], new[case])]:
+        click.echo("\n    ".join(["Fewer warps fit, or more is spilled; measure these:", *slower]))
     alone = len(old) + len(new) - 2 * len(both)
     click.echo(f"{len(both)} cases compared, {len(differing)} differ, {alone} in one file only")
     sys.exit(1 if differing else 0)
@@ -148,20 +145,19 @@ def _is_same(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> bool:
     return [{**k, "kernel": ""} for k in old] == [{**k, "kernel": ""} for k in new]
 
 
-def _has_less_room(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> bool:
-    """Whether a kernel spills more than before, or fewer of its programs have registers on a multiprocessor."""
-    pairs = list(zip(old, new, strict=False))
-    return any(after["spills"] > before["spills"] for before, after in pairs) or any(
-        _programs(after) < _programs(before)
-        for before, after in pairs
-        if before["warps"] == after["warps"]
+def _may_be_slower(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> bool:
+    """Whether a kernel spills more than before, or fewer of its warps fit on a multiprocessor."""
+    return any(
+        after["spills"] > before["spills"] or _warps(after) < _warps(before)
+        for before, after in zip(old, new, strict=False)
     )
 
 
-def _programs(kernel: dict[str, Any]) -> int:
-    """Programs that NVIDIA's 65536 registers of a multiprocessor are enough for; a thread gets a multiple of 8."""
-    registers = -(-kernel["registers"] // 8) * 8
-    return 65536 // (kernel["warps"] * 32 * max(8, registers))
+def _warps(kernel: dict[str, Any]) -> int:
+    """Warps of a kernel that a multiprocessor holds at once."""
+    from rownorm.lab.analyze.occupancy import occupancy
+
+    return occupancy(*(kernel[name] for name in ("arch", "registers", "shared", "warps"))).warps
 
 
 def _line(kernel: dict[str, Any]) -> str:
@@ -281,6 +277,7 @@ def _code(compiled: _Compiled, case: Case, sass: Path | None) -> dict[str, Any]:
         "kernel": used.kernel,
         "hash": hashlib.sha256(code).hexdigest(),
         "bytes": len(code),
+        "arch": case.arch,
         "warps": used.num_warps,
         "registers": used.registers,
         "spills": used.spills,

@@ -146,9 +146,9 @@ def failures(arch: str, cases: str) -> list[str]:
                     wrong.append(f"{what}{kernel.spills} bytes spilled")
                 plain = residual is None and "pre_bias" not in parameters and not program.activation
                 alone = kernel.kernel == "forward_cluster" and compiled.plan.num_stages == 1
-                half = kernel.kernel == "forward_resident" and kernel.num_warps == 16
-                needs_all = alone or (half and arch.startswith("sm"))
-                if plain and needs_all and kernel.registers > FULL_REGISTERS:
+                halves = kernel.kernel == "forward_resident" and kernel.num_warps == 16
+                is_full = alone or (halves and arch.startswith("sm"))
+                if plain and is_full and kernel.registers > FULL_REGISTERS:
                     wrong.append(f"{what}{kernel.registers} registers, so few programs to an SM")
                 if kernel.shared > MOST_SHARED[arch]:
                     wrong.append(f"{what}{kernel.shared} bytes of shared memory")

@@ -110,15 +110,18 @@ def _tiles(study: Study, block_cols: int, chunks: int) -> Iterator[Settings]:
             tile["block_cols"] = block_cols
             if study.direction == "forward":
                 yield {**tile, "prefetch_parameters": True, "fast_rstd": True}
-                if vectors >= 1:
-                    yield tile
-                    yield {**tile, "prefetch_parameters": True}
-                if vectors >= 1 and study.n_cols > LIMITED_COLS and num_warps in REGISTERS:
-                    limited = {**tile, "maxnreg": REGISTERS[num_warps]}
-                    yield limited
-                    yield {**limited, "prefetch_parameters": True}
+                for limit in _limits(study, num_warps) if vectors >= 1 else ():
+                    yield {**tile, **limit}
+                    yield {**tile, **limit, "prefetch_parameters": True}
             elif 8 <= per_thread <= 40:
                 yield from _pipelines(tile, chunks * block_cols, study)
+
+
+def _limits(study: Study, num_warps: int) -> list[Settings]:
+    """Forward: no limit of registers, and for wide rows one with which more programs fit on an SM."""
+    if study.n_cols <= LIMITED_COLS or num_warps not in REGISTERS:
+        return [{}]
+    return [{}, {"maxnreg": REGISTERS[num_warps]}]
 
 
 def _clusters(study: Study) -> Iterator[Settings]:
