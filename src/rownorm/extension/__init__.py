@@ -92,14 +92,28 @@ def describe(extension: Extension) -> list[str]:
     try:
         base = folders.find().path
         words = compilers.find(extension.language)
-        identity = _identity(base, words)
-    except (RuntimeError, OSError, ValueError) as error:
+        entry = _entry(extension, base, _identity(base, words))
+    except compilers.NoCompiler as error:
+        others = _entry(extension, base, "").by_other_compilers()
+        built = [f"{one.folder.name}: built" for one in others if not one.reason_against()]
+        return [str(error), *built]
+    except RuntimeError as error:
         return [str(error)]
-    entry = _entry(extension, base, identity)
-    why = entry.reason_against()
     first = (compilers.version(words).splitlines() or [""])[0]
-    state = f"not usable: {entry.failure() or why}" if why else "built"
+    why = entry.reason_against()
+    state = (entry.failure() or why) if why else "built"
     return [f"compiler {compilers.paths(words)}: {first}", f"{entry.folder.name}: {state}"]
+
+
+def describe_folder() -> list[str]:
+    """The folder of all builds, and why those that would be used before it are not."""
+    if why := reason_against():
+        return [f"nothing: {why}"]
+    try:
+        path, refused = folders.find()
+    except RuntimeError as error:
+        return [str(error)]
+    return [str(path), *(f"not used: {why}" for why in refused)]
 
 
 def python_headers() -> Path:

@@ -75,7 +75,7 @@ class Entry:
             folders.check_ours(self.folder)
             library, digest = _read(self.library), _read(self._digest).decode()
         except FileNotFoundError:
-            return "it is not built"
+            return "not built yet"
         except (folders.Refused, OSError, ValueError) as error:
             return str(error)
         return "" if digest_of(library) == digest else f"{self.library} is damaged"
@@ -84,8 +84,10 @@ class Entry:
         """Import the library. ``reason_against`` must have been empty."""
         with contextlib.suppress(OSError):
             os.utime(self.folder)  # the time of the last use
-        loader = importlib.machinery.ExtensionFileLoader(self.name, str(self.library))
-        spec = importlib.machinery.ModuleSpec(self.name, loader, origin=str(self.library))
+        path = str(self.library)
+        loader = importlib.machinery.ExtensionFileLoader(self.name, path)
+        spec = importlib.util.spec_from_file_location(self.name, path, loader=loader)
+        assert spec is not None
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
         return module
