@@ -157,9 +157,14 @@ def test_a_compiler_that_hangs(dummy, compiler, started, cache, tmp_path, capfd)
     assert str(failed) in extension.describe(dummy(limit=0.5))[1]
 
 
-def test_a_compiler_that_reads_its_input_gets_none(dummy, compiler):
-    compiler("cat", "compile")
-    assert extension.build(dummy(limit=20)).value == 41
+def test_what_the_compiler_inherits(dummy, compiler, tmp_path):
+    """No input, and not the lock: it may start a server that runs on. Its files are private."""
+    compiler(f"ls -l /proc/$$/fd > {tmp_path}/files", f"umask > {tmp_path}/umask", "compile")
+    extension.build(dummy())
+    files = (tmp_path / "files").read_text()
+    assert "0 -> /dev/null" in files
+    assert "lock" not in files
+    assert int((tmp_path / "umask").read_text(), 8) == 0o077
 
 
 def test_a_compiler_that_hangs_when_asked_for_its_version(dummy, monkeypatch, tmp_path, capfd):

@@ -70,9 +70,8 @@ def build(extension: Extension) -> Any:
         return module
     try:
         with entry.locked(extension.limit + compilers.GRACE) as lock:
-            _settle(
-                extension, entry, words
-            )  # a process that has ended may have started the compiler
+            # A process that has ended may have started the compiler.
+            _settle(extension, entry, words)
             if (module := _load(entry)) is not None:
                 return module
             if why := entry.failure():
