@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from triton.runtime import build
 
 from rownorm import launch
 from rownorm.launch import launcher, native
@@ -64,8 +63,6 @@ def test_the_reason_names_what_is_missing(what, monkeypatch, tmp_path, capfd, ca
         monkeypatch.setattr(sysconfig, "get_paths", lambda *_: {"include": str(tmp_path)})
     elif what == "compiler":
         monkeypatch.setenv("CC", str(tmp_path / "no-compiler"))
-        if hasattr(build, "_find_compiler"):  # Triton 3.9 keeps the compiler that it found
-            monkeypatch.setattr(build, "_find_compiler", build._find_compiler.__wrapped__)
     else:
         monkeypatch.setattr(native, "build", lambda: None)
         monkeypatch.setattr(native.ctypes, "CDLL", lambda name: SimpleNamespace())

@@ -1,16 +1,13 @@
 """The node in C++: how it is built, and what a user sees of it. test_native_eager.py has its results."""
 
 import os
-import subprocess
-import sys
 import threading
-import time
-from pathlib import Path
 
 import pytest
 import torch
 
 import rownorm
+from rownorm import extension
 from rownorm.launch import native
 from rownorm.ops import eager, execute
 from support.fake_driver import needs_interpreter
@@ -48,7 +45,7 @@ def cpu(monkeypatch):
 
 
 def test_it_is_compiled_once(node, monkeypatch):
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
+    monkeypatch.setattr(extension.compilers, "run", lambda *_, **__: pytest.fail("compiled again"))
     assert native.node.build().__file__ == node.__file__
 
 
@@ -60,30 +57,15 @@ def test_a_failing_compiler_leaves_nothing_and_is_named(compiler, background):
     assert "compiler failed: node.cpp:3: error: no such type; see " in native.node.reason()
     assert installed == []
     left = {path.name for path in cache.rglob("*") if path.is_file()}
-    assert left == {"lock", "failed_compiler.txt"}
+    assert left == {"lock", "failed.txt"}
 
 
-def test_a_failure_is_not_repeated_on_the_same_day(compiler, tmp_path):
-    compiler(f"echo once >> {tmp_path}/count", "exit 1")
-    built = tmp_path / "node.so"
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="compiler failed; see"):
-            native.node._compile("", built, (), ())
-    old = time.time() - native.node.DAY - 1
-    os.utime(tmp_path / "failed_compiler.txt", (old, old))
-    with pytest.raises(RuntimeError, match="compiler failed"):
-        native.node._compile("", built, (), ())
-    assert (tmp_path / "count").read_text().split() == ["once", "once"]
-
-
-def test_one_that_cannot_be_loaded_is_built_again(compiler, node, monkeypatch):
-    compiler(f'cp {node.__file__} "$file"')
-    with monkeypatch.context() as patched:
-        patched.setattr(native.node, "_import", lambda file: file)
-        built = native.node.build()
-    built.write_bytes(b"of another machine")
-    assert native.node.build().record
-    assert built.stat().st_size == Path(node.__file__).stat().st_size
+def test_it_is_compiled_at_low_priority(compiler, background):
+    cache = compiler("nice", "exit 1")
+    native.node.load_in_background(pytest.fail)
+    native.node.wait()
+    (failed,) = cache.rglob("failed.txt")
+    assert int(failed.read_text().split()[-1]) == min(os.nice(0) + 10, 19)
 
 
 def test_no_thread_can_be_started(background, monkeypatch):
@@ -117,40 +99,6 @@ def test_it_is_installed_from_a_thread(background, node):
     assert native.node.wait()
     assert native.node.reason() == ""
     assert [module.__file__ for module in installed] == [node.__file__]
-
-
-COMPILES = """
-import os, sys, threading, time
-from pathlib import Path
-from rownorm.launch.native import node
-thread = threading.Thread(target=node._compile, args=("", Path(sys.argv[1]), (), ()), daemon=True)
-thread.start()
-thread.join(float(sys.argv[2]))
-os._exit(0)
-"""
-
-
-def test_processes_wait_for_the_one_that_compiles(compiler, tmp_path):
-    compiler(f"echo once >> {tmp_path}/count", "sleep 1", 'echo built > "$file"')
-    built = tmp_path / "node.so"
-    command = [sys.executable, "-c", COMPILES, str(built), "60"]
-    processes = [subprocess.Popen(command) for _ in range(2)]
-    native.node._compile("", built, (), ())
-    assert [process.wait() for process in processes] == [0, 0]
-    assert built.read_text() == "built\n"
-    assert (tmp_path / "count").read_text().split() == ["once"]
-
-
-def test_the_compiler_goes_on_when_its_process_ends(compiler, tmp_path):
-    """And whoever reads the output of that process does not wait for the compiler."""
-    compiler("sleep 2", 'echo built > "$file"')
-    built = tmp_path / "node.so"
-    command = [sys.executable, "-c", COMPILES, str(built), "0.5"]
-    subprocess.run(command, check=True, capture_output=True)
-    assert not built.exists()
-    native.node._compile("", built, (), ())  # waits for the first one
-    assert built.read_text() == "built\n"
-    assert not list(tmp_path.glob("build_*"))
 
 
 def test_the_first_norm_with_gradients_has_it_built(cpu, node, monkeypatch):

@@ -12,6 +12,9 @@ from ..results.records import EAGER
 from ..texts import binary_size
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...extension import Extension
     from ..device.facts import DeviceFacts
     from ..providers import Provider
 
@@ -53,7 +56,7 @@ def command(try_all: bool) -> None:
     click.echo("\nProviders")
     for provider in all_providers().values():
         click.echo("\n".join(provider_lines(provider, try_all)))
-    click.echo("\nCalls on a GPU")
+    click.echo("\nCalls, and the extensions that they use")
     for line in call_lines():
         click.echo("\n".join(wrapped(line, 13)))
     from ..fib import package
@@ -63,15 +66,40 @@ def command(try_all: bool) -> None:
 
 
 def call_lines() -> list[str]:
-    """How rownorm launches kernels and records gradients, and why it is not done in C."""
+    """How rownorm launches kernels, records gradients and computes on a CPU; the compiler and the build for each."""
+    from ... import extension
+    from ...ops import cpu_native
+
+    why = cpu_native.reason()
+    how = [("CPU", f"in PyTorch: {why}" if why else "in C", cpu_native.description)]
     try:
-        from ...launch import native
+        how = [*_gpu_calls(), *how]
     except ImportError as error:  # without Triton there are no kernels
-        return [f"  none: {error}"]
+        how = [("launches", f"none: {error}", None), *how]
+    lines = []
+    for name, said, description in how:
+        try:
+            details = extension.describe(description()) if description else []
+        except ImportError:  # a Triton for other GPUs, whose kernels are launched in Python
+            details = []
+        lines += [f"  {name:10} {said}", *(f"{'':13}{line}" for line in details)]
+    first, *rest = extension.describe_folder()
+    return [*lines, f"  {'kept in':10} {first}", *(f"{'':13}{line}" for line in rest)]
+
+
+def _gpu_calls() -> list[tuple[str, str, Callable[[], Extension] | None]]:
+    """For launches and gradients: the name, how it is done, and what is compiled for it."""
+    from ...launch import native
+
     if why := native.reason():
-        return [f"  launches   in Python: {why}", "  gradients  in Python"]
-    why = native.node.reason()
-    return ["  launches   in C", f"  gradients  in C: {why}" if why else "  gradients  in C++"]
+        launches, gradients = f"in Python: {why}", "in Python"
+    else:
+        why = native.node.reason()
+        launches, gradients = "in C", f"in C: {why}" if why else "in C++"
+    return [
+        ("launches", launches, native.description),
+        ("gradients", gradients, native.node.description),
+    ]
 
 
 def plan_lines(arch: str) -> list[str]:

@@ -47,13 +47,22 @@ class Kernel(NamedTuple):
 
 
 def build() -> Any:
-    """Compile the extension and return it as a module; raises where that fails."""
+    """Compile the extension, unless it was compiled before, and return it as a module; raises where that fails."""
+    return extension.build(description())
+
+
+def description() -> extension.Extension:
+    """What is compiled, and how."""
     from triton.backends import nvidia  # imported here because a Triton for other GPUs may lack it
 
     here = Path(__file__).parent
     torchs = Path(torch.__path__[0], "include")  # for DLPack's header
-    include = [str(Path(nvidia.__path__[0], "include")), str(torchs)]
-    return extension.build("rownorm_native", [here / name for name in SOURCES], include=include)
+    return extension.Extension(
+        "rownorm_native",
+        tuple(here / name for name in SOURCES),
+        include=(Path(nvidia.__path__[0], "include"), torchs),
+        key=torch.__version__,
+    )
 
 
 @functools.cache

@@ -38,18 +38,22 @@ log = logging.getLogger(__name__)
 _lock = threading.Lock()
 
 
-def build() -> Any:
-    """Compile the extension and return it as a module; raises where that fails."""
-    root = Path(torch.__file__).parent
+def description() -> extension.Extension:
+    """What is compiled, and how."""
     here = Path(__file__).parent
     native, cpu = NATIVE.get(platform.machine()), _cpu()
-    module = extension.build(
+    return extension.Extension(
         "rownorm_cpu",
-        [here / name for name in SOURCES],
-        include=[str(root / "include")],
+        tuple(here / name for name in SOURCES),
+        include=(Path(torch.__file__).parent / "include",),  # for DLPack's header
         flags=(*FLAGS, native) if native and cpu else FLAGS,
-        key=cpu,
+        key=f"{torch.__version__} {cpu}",
     )
+
+
+def build() -> Any:
+    """Compile the extension, unless it was compiled before, and return it as a module; raises where that fails."""
+    module = extension.build(description())
     module.use(
         Tensor,
         Parameter,
@@ -58,7 +62,7 @@ def build() -> Any:
         torch.empty_strided,
         {"dtype": torch.float32, "device": torch.device("cpu")},
         torch.get_num_threads,
-        *_openmp(root / "lib" / "libtorch_cpu.so"),
+        *_openmp(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"),
     )
     return module
 
