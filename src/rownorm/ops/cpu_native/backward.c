@@ -10,7 +10,8 @@
 enum { GROUP_ROWS = 64, MAX_PARTS = 64 };
 enum { PART_ROWS = 16, PART_ELEMENTS = 1 << 14 }; /* at least, so that adding up the parts takes little time */
 enum { DPRE_BIAS, DWEIGHT, DBIAS, N_SUMS };
-enum { BACKWARD_SCRATCH = 2 + N_SUMS }; /* rows for each thread */
+enum { ROWS = 4 }; /* computed together, so that weight, dweight and dbias are read and written once for all of them */
+enum { BACKWARD_SCRATCH = 2 * ROWS + N_SUMS }; /* rows for each thread */
 
 typedef struct {
     int64_t n_rows, n_cols, n_parts;
@@ -48,65 +49,91 @@ static void add_sums(const Backward *b, const float *from, float *to) {
         if (b->wanted[i]) add_to(from + i * b->n_cols, to + i * b->n_cols, b->n_cols);
 }
 
-/* Some columns, in fp32. */
+/* A row in fp32, and the means of g * x_hat and of g. */
 typedef struct {
-    const float *dy, *h, *weight;
-    float *dx, *dpre_bias, *dweight, *dbias;
-    int64_t n;
+    const float *dy, *h;
+    Moments m;
+    float along, mean;
+} Row;
+
+static Row read_row(const Backward *b, int64_t row, float *scratch) {
+    int64_t n = b->n_cols, first = row * n;
+    Row r = {.dy = in_fp32(b->dy_dtype, at(b->dy, b->dy_dtype, first), scratch, n),
+             .h = in_fp32(b->h_dtype, at(b->h, b->h_dtype, first), scratch + n, n),
+             .m = {b->center ? b->mu[row] : 0, b->rstd[row]}};
+    if (b->pre_bias != NULL) {
+        add(r.h, b->pre_bias, scratch + n, n);
+        r.h = scratch + n;
+    }
+    Sums g = sums((Term){.value = r.dy, .factor = b->weight}, 1, (Term){r.h, NULL, r.m.mu, r.m.rstd}, n);
+    r.along = (float)(g.product / (double)n);
+    r.mean = b->center ? (float)(g.first / (double)n) : 0;
+    return r;
+}
+
+/* The columns that are computed together: from ``start``, ``n`` of them. The sums and the weight begin there, too. */
+typedef struct {
+    int64_t start, n;
+    const float *weight;
+    float *dx[ROWS], *dpre_bias, *dweight, *dbias;
 } Columns;
 
-/* dx = (dy * weight - x_hat * along - mean) * rstd, and with_sums, a constant, the terms of dweight and dbias. */
-INLINE void finish(Columns c, Moments m, float along, float mean, int with_sums) {
+/* dx = (g - x_hat * along - mean) * rstd, and with_sums the terms of dweight and dbias. n_rows and with_sums are
+   constants. */
+INLINE void finish(const Row *rows, int n_rows, Columns c, int with_sums) {
 #pragma omp simd
     for (int64_t i = 0; i < c.n; i++) {
-        float x_hat = (c.h[i] - m.mu) * m.rstd;
-        c.dx[i] = (c.dy[i] * c.weight[i] - x_hat * along - mean) * m.rstd;
+        float dweight = with_sums ? c.dweight[i] : 0, dbias = with_sums ? c.dbias[i] : 0;
+#pragma GCC unroll 4
+        for (int k = 0; k < n_rows; k++) {
+            Row r = rows[k];
+            float dy = r.dy[c.start + i], x_hat = (r.h[c.start + i] - r.m.mu) * r.m.rstd;
+            c.dx[k][i] = (dy * c.weight[i] - x_hat * r.along - r.mean) * r.m.rstd;
+            dweight += dy * x_hat;
+            dbias += dy;
+        }
         if (with_sums) {
-            c.dweight[i] += c.dy[i] * x_hat;
-            c.dbias[i] += c.dy[i];
+            c.dweight[i] = dweight;
+            c.dbias[i] = dbias;
         }
     }
 }
 
 /* The terms of dweight and dbias where x_hat is rounded. */
-static void add_rounded(Columns c, Moments m, DType dtype) {
+static void add_rounded(Row r, Columns c, DType dtype) {
     float x_hat[GROUP];
     uint16_t rounded[GROUP];
-    normalize(c.h, m, NULL, NULL, x_hat, c.n);
+    const float *dy = r.dy + c.start;
+    normalize(r.h + c.start, r.m, NULL, NULL, x_hat, c.n);
     store(dtype, x_hat, rounded, c.n);
     load(dtype, rounded, x_hat, c.n);
 #pragma omp simd
-    for (int64_t i = 0; i < c.n; i++) c.dweight[i] += c.dy[i] * x_hat[i];
-    add_to(c.dy, c.dbias, c.n);
+    for (int64_t i = 0; i < c.n; i++) c.dweight[i] += dy[i] * x_hat[i];
+    add_to(dy, c.dbias, c.n);
 }
 
-/* The gradients of a row, and its terms of the sums at ``to``. */
-static void backward_row(const Backward *b, int64_t row, float *scratch, float *to) {
-    int64_t n = b->n_cols, first = row * n;
-    const float *dy = in_fp32(b->dy_dtype, at(b->dy, b->dy_dtype, first), scratch, n);
-    const float *h = in_fp32(b->h_dtype, at(b->h, b->h_dtype, first), scratch + n, n);
-    Moments m = {b->center ? b->mu[row] : 0, b->rstd[row]};
-    if (b->pre_bias != NULL) {
-        add(h, b->pre_bias, scratch + n, n);
-        h = scratch + n;
-    }
-    Sums g = sums((Term){.value = dy, .factor = b->weight}, 1, (Term){h, NULL, m.mu, m.rstd}, n);
-    float along = (float)(g.product / (double)n), mean = b->center ? (float)(g.first / (double)n) : 0;
-    float dx_buffer[GROUP], dh_buffer[GROUP];
-    for (int64_t start = 0; start < n; start += GROUP, first += GROUP) {
-        void *dx = at(b->dx, b->dy_dtype, first), *dresidual = at(b->dresidual, b->h_dtype, first);
-        const void *dh = at(b->dh, b->h_dtype, first);
-        Columns c = {.dy = dy + start, .h = h + start, .weight = b->weight + start,
-                     .dx = dx != NULL && b->dy_dtype == FP32 ? dx : dx_buffer,
+/* The gradients of n_rows rows, a constant, and their terms of the sums at ``to``. */
+INLINE void backward_rows(const Backward *b, int64_t row, int n_rows, float *scratch, float *to) {
+    int64_t n = b->n_cols;
+    float dx_buffers[ROWS][GROUP], dh_buffer[GROUP];
+    Row rows[ROWS];
+    for (int k = 0; k < n_rows; k++) rows[k] = read_row(b, row + k, scratch + 2 * k * n);
+    for (int64_t start = 0; start < n; start += GROUP) {
+        Columns c = {start, n - start < GROUP ? n - start : GROUP, b->weight + start,
                      .dpre_bias = to + DPRE_BIAS * n + start, .dweight = to + DWEIGHT * n + start,
-                     .dbias = to + DBIAS * n + start, .n = n - start < GROUP ? n - start : GROUP};
-        if (b->wanted[DWEIGHT] && !b->rounds_x_hat) finish(c, m, along, mean, 1);
-        else finish(c, m, along, mean, 0);
-        if (b->wanted[DWEIGHT] && b->rounds_x_hat) add_rounded(c, m, b->dy_dtype);
-        if (dh != NULL) add_to(in_fp32(b->h_dtype, dh, dh_buffer, c.n), c.dx, c.n);
-        if (dx != NULL && dx != c.dx) store(b->dy_dtype, c.dx, dx, c.n);
-        if (dresidual != NULL) store(b->h_dtype, c.dx, dresidual, c.n);
-        if (b->wanted[DPRE_BIAS]) add_to(c.dx, c.dpre_bias, c.n);
+                     .dbias = to + DBIAS * n + start};
+        for (int k = 0; k < n_rows; k++)
+            c.dx[k] = b->dx != NULL && b->dy_dtype == FP32 ? at(b->dx, FP32, (row + k) * n + start) : dx_buffers[k];
+        if (b->wanted[DWEIGHT] && !b->rounds_x_hat) finish(rows, n_rows, c, 1);
+        else finish(rows, n_rows, c, 0);
+        for (int k = 0; k < n_rows; k++) {
+            int64_t first = (row + k) * n + start;
+            if (b->wanted[DWEIGHT] && b->rounds_x_hat) add_rounded(rows[k], c, b->dy_dtype);
+            if (b->dh != NULL) add_to(in_fp32(b->h_dtype, at(b->dh, b->h_dtype, first), dh_buffer, c.n), c.dx[k], c.n);
+            if (b->dx != NULL && b->dy_dtype != FP32) store(b->dy_dtype, c.dx[k], at(b->dx, b->dy_dtype, first), c.n);
+            if (b->dresidual != NULL) store(b->h_dtype, c.dx[k], at(b->dresidual, b->h_dtype, first), c.n);
+            if (b->wanted[DPRE_BIAS]) add_to(c.dx[k], c.dpre_bias, c.n);
+        }
     }
 }
 
@@ -116,12 +143,13 @@ static void backward_parts(void *context, int64_t begin, int64_t end, int thread
     float *scratch = b->scratch + thread * BACKWARD_SCRATCH * n;
     for (int64_t part = begin; part < end; part++) {
         int64_t row = b->n_rows * part / b->n_parts, last = b->n_rows * (part + 1) / b->n_parts;
-        float *total = b->sums + part * N_SUMS * n, *group = last - row > GROUP_ROWS ? scratch + 2 * n : total;
+        float *total = b->sums + part * N_SUMS * n, *group = last - row > GROUP_ROWS ? scratch + 2 * ROWS * n : total;
         clear_sums(b, total);
         while (row < last) {
             int64_t stop = last - row < GROUP_ROWS ? last : row + GROUP_ROWS;
             if (group != total) clear_sums(b, group);
-            for (; row < stop; row++) backward_row(b, row, scratch, group);
+            for (; row + ROWS <= stop; row += ROWS) backward_rows(b, row, ROWS, scratch, group);
+            for (; row < stop; row++) backward_rows(b, row, 1, scratch, group);
             if (group != total) add_sums(b, group, total);
         }
     }
