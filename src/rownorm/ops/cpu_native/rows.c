@@ -124,20 +124,20 @@ INLINE double sum_of_lanes(float *lanes) {
 /* The sums of a and of a * b, over the columns of a group. has_factor, of a, is a constant: the compiler removes what a
    caller does not need. LANES independent sums can be vectorized, and hide the latency of an addition. */
 INLINE Sums sums_of_group(Term a, int has_factor, Term b, int64_t start, int64_t stop) {
-    float first[LANES] = {0}, product[LANES] = {0};
-#define ADD(i, lane)                                                                                    \
+    float first[LANES] = {0}, product[LANES] = {0}, last_first = 0, last_product = 0;
+#define ADD(i, first, product)                                                                          \
     {                                                                                                   \
         float term = has_factor ? a.value[i] * a.factor[i] : (a.value[i] - a.shift) * a.scale;          \
-        first[lane] += term;                                                                            \
-        product[lane] += term * ((b.value[i] - b.shift) * b.scale);                                     \
+        first += term;                                                                                  \
+        product += term * ((b.value[i] - b.shift) * b.scale);                                           \
     }
     for (; start + LANES <= stop; start += LANES) {
 #pragma omp simd
-        for (int lane = 0; lane < LANES; lane++) ADD(start + lane, lane)
+        for (int lane = 0; lane < LANES; lane++) ADD(start + lane, first[lane], product[lane])
     }
-    for (int lane = 0; start + lane < stop; lane++) ADD(start + lane, lane)
+    for (; start < stop; start++) ADD(start, last_first, last_product)
 #undef ADD
-    return (Sums){sum_of_lanes(first), sum_of_lanes(product)};
+    return (Sums){sum_of_lanes(first) + last_first, sum_of_lanes(product) + last_product};
 }
 
 INLINE Sums sums(Term a, int has_factor, Term b, int64_t n) {
@@ -152,26 +152,27 @@ INLINE Sums sums(Term a, int has_factor, Term b, int64_t n) {
 
 typedef struct { float mu, rstd; } Moments;
 
+/* The means of h - shift and of its square. */
 INLINE Sums deviations_from(float shift, const float *h, int64_t n) {
-    return sums((Term){h, NULL, shift, 1}, 0, (Term){h, NULL, shift, 1}, n);
+    Sums total = sums((Term){h, NULL, shift, 1}, 0, (Term){h, NULL, shift, 1}, n);
+    return (Sums){total.first / (double)n, total.product / (double)n};
 }
 
 /* The moments, given the deviations from any number near the mean. */
-static Moments moments_around(float shift, Sums deviations, int64_t n, double eps) {
-    double correction = deviations.first / (double)n;
+INLINE Moments moments_around(float shift, Sums deviations, double eps) {
+    double correction = deviations.first;
     if (!isfinite(correction)) correction = 0; /* the sum overflowed; mu is NaN or infinite where a number is */
-    double variance = deviations.product / (double)n - correction * correction;
+    double variance = deviations.product - correction * correction;
     if (variance < 0) variance = 0;
     return (Moments){(float)(shift + correction), (float)(1 / sqrt(variance + eps))};
 }
 
-/* The mean of the first columns. Where they are equal it is exact: so are their sum in fp64 and its quotient. */
+/* The mean of the first 16 columns, or the first of fewer. It is exact where they are equal: so are their sums in fp64. */
 static float mean_of_first(const float *h, int64_t n) {
-    int64_t n_first = n < LANES ? n : LANES;
-    double sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n_first; i++) sum += h[i];
-    return (float)(sum / (double)n_first);
+    double sum[4];
+    if (n < 16) return h[0];
+    for (int i = 0; i < 4; i++) sum[i] = ((double)h[i] + h[i + 4]) + ((double)h[i + 8] + h[i + 12]);
+    return (float)(((sum[0] + sum[1]) + (sum[2] + sum[3])) / 16);
 }
 
 /* The moments of a row. Most rows are read once: the mean of the first columns is near enough to that of the row.
@@ -184,12 +185,11 @@ static float mean_of_first(const float *h, int64_t n) {
    one in 16000 is outside. Such a row is read twice more: once for the mean, and once around it. So is a row with an
    infinity or a NaN, and one whose squares overflow. */
 static Moments moments(const float *h, int64_t n, int center, double eps) {
-    if (!center) return moments_around(0, (Sums){0, deviations_from(0, h, n).product}, n, eps);
+    if (!center) return moments_around(0, (Sums){0, deviations_from(0, h, n).product}, eps);
     float shift = mean_of_first(h, n);
-    Sums deviations = deviations_from(shift, h, n);
-    double mean = deviations.first / (double)n, square = deviations.product / (double)n;
-    if (isfinite(square) && 2 * mean * mean <= square) return moments_around(shift, deviations, n, eps);
+    Sums d = deviations_from(shift, h, n);
+    if (isfinite(d.product) && 2 * d.first * d.first <= d.product) return moments_around(shift, d, eps);
     /* The sum of h / n does not overflow where that of h would. The deviations correct its rounding error. */
     float mu = (float)sums((Term){h, NULL, 0, 1.0f / (float)n}, 0, (Term){h, NULL, 0, 1}, n).first;
-    return moments_around(mu, deviations_from(mu, h, n), n, eps);
+    return moments_around(mu, deviations_from(mu, h, n), eps);
 }
