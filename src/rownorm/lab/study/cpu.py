@@ -99,11 +99,13 @@ def torchs_call(case: Case, t: Tensors) -> Callable[[], Any]:
             return F.layer_norm(h, shape, weight, bias, eps)
         return F.rms_norm(h, shape, weight, eps)
 
-    def norm_of_sum() -> tuple[Tensor, Tensor]:
+    def norm_of_sum(residual: Tensor) -> tuple[Tensor, Tensor]:
         h = x + residual
         return norm(h), h
 
-    return by_autograd(case, t, (lambda: norm(x)) if residual is None else norm_of_sum)
+    if residual is None:
+        return by_autograd(case, t, lambda: norm(x))
+    return by_autograd(case, t, lambda: norm_of_sum(residual))
 
 
 @contextlib.contextmanager

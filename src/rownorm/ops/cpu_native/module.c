@@ -111,8 +111,10 @@ static PyObject *backward(PyObject *module, PyObject *const *arguments, Py_ssize
         b.wanted[DWEIGHT] = b.wanted[DBIAS] = b.wanted[DWEIGHT] || b.wanted[DBIAS];
         run(&work);
         add_parts(&b);
-        for (int i = 0; i < N_SUMS; i++)
-            if (data[FIRST_SUM + i] != NULL) store(in[LIKE[FIRST_SUM + i]].dtype, b.sums + i * n, data[FIRST_SUM + i], n);
+        for (int i = 0; i < N_SUMS; i++) {
+            void *gradient = data[FIRST_SUM + i];
+            if (gradient != NULL) store(in[LIKE[FIRST_SUM + i]].dtype, b.sums + i * n, gradient, n);
+        }
     }
     free(memory);
     return as_tuple(gradients, N_GRADIENTS);
