@@ -169,6 +169,42 @@ def test_rows_whose_sum_overflows(center, module):
     assert not module.forward(inputs(alternating), (center, *OPTIONS[1:]), False)[0].any()
 
 
+def moments_of(x, module):
+    """(mu, rstd, y) of the rows, by the extension and in fp64."""
+    y, _, mu, rstd = module.forward(inputs(x), OPTIONS, True)
+    wide = x.double()
+    expected_mu = wide.mean(-1)
+    expected_rstd = (wide.var(-1, correction=0) + OPTIONS.eps).rsqrt()
+    expected_y = (wide - expected_mu[:, None]) * expected_rstd[:, None]
+    return (mu, rstd, y), (expected_mu, expected_rstd, expected_y)
+
+
+@pytest.mark.parametrize("n_cols", [1, 15, 16, 17, 70, 1000, 1024, 5000])
+def test_moments_where_the_first_columns_are_not_typical(n_cols, module):
+    """LayerNorm reads a row once, around the mean of its first columns, and again if that is far from the mean."""
+    for offset in (0.0, 100.0):
+        x = offset + torch.randn(4, n_cols)
+        for row, n_first in enumerate((0, 1, 16, n_cols // 2)):
+            x[row, :n_first] += 3e4
+        (mu, rstd, y), (expected_mu, expected_rstd, expected_y) = moments_of(x, module)
+        deviation = 1 / expected_rstd
+        # mu is rounded to fp32 once, and so is h - mu: their size counts beside the deviation.
+        step = 2**-24 * (1 + expected_mu.abs() / deviation)
+        assert ((mu - expected_mu).abs() <= 4 * step * deviation).all()
+        assert ((rstd - expected_rstd).abs() <= 16 * 2**-24 * expected_rstd).all()
+        assert ((y - expected_y).abs() <= 8 * (step[:, None] + 2**-24 * expected_y.abs())).all()
+
+
+@pytest.mark.parametrize("n_cols", [1, 7, 16, 17, 100, 1000, 5000])
+def test_a_constant_row_is_exactly_the_bias(n_cols, module):
+    values = torch.tensor([0.1, 1 / 3, -7e-3, 1e7 + 1, 3e38, 1e-40, 0.0, 65504.0])
+    bias = torch.randn(n_cols)
+    x = values[:, None].repeat(1, n_cols)
+    y, _, mu, _ = module.forward(inputs(x, bias=bias), OPTIONS, True)
+    assert_same_bits(y, bias.expand(8, n_cols).contiguous())
+    assert_same_bits(mu, values)
+
+
 @pytest.mark.parametrize("n_rows", [64, 700])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_results_do_not_depend_on_the_number_of_threads(n_rows, dtype, module, threads):

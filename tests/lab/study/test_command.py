@@ -149,7 +149,7 @@ def test_bad_input():
     assert "not a study" in invoke("report", "made").output
 
 
-@pytest.mark.parametrize("name", ["", *tasks.TASKS, "small", "calls"])
+@pytest.mark.parametrize("name", ["", *tasks.TASKS, "small", "calls", "cpu"])
 def test_help_needs_no_torch(name):
     ran = without_torch("study", *name.split(), "--help")
     assert ran.returncode == 0, ran.stderr

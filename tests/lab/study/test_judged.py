@@ -1,4 +1,4 @@
-"""``rownorm study small`` and ``calls``: trial runs on this machine, bars, reading runs again, the pages."""
+"""``rownorm study small``, ``calls`` and ``cpu``: trial runs on this machine, bars, reading runs again, the pages."""
 
 import json
 import os
@@ -8,8 +8,11 @@ import msgspec
 import pytest
 import torch
 
+from rownorm.lab.cases.case import Case
+from rownorm.lab.cases.data import output_names, rotation
+from rownorm.lab.providers import as_tuple
 from rownorm.lab.results.judged import KINDS, read_judged, write_judged
-from rownorm.lab.study import calls, small, small_models
+from rownorm.lab.study import calls, cpu, small, small_models
 from support.lab_commands import invoke, refused
 
 pytestmark = [
@@ -18,7 +21,7 @@ pytestmark = [
         "ignore:Mismatch dtype between input and weight"
     ),  # of torch's RMSNorm
 ]
-ONE_STEP = {"small": ("--steps", "1"), "calls": ()}
+ONE_STEP = {"small": ("--steps", "1"), "calls": (), "cpu": ()}
 
 
 @pytest.fixture
@@ -27,6 +30,9 @@ def short(monkeypatch):
     monkeypatch.setattr(calls, "ROUNDS", 1)
     monkeypatch.setattr(calls, "CALLS", 1)
     monkeypatch.setattr(calls, "SHAPE", (2, 16))
+    monkeypatch.setattr(cpu, "ROUNDS", 1)
+    monkeypatch.setattr(cpu, "ROUND", 1e-6)
+    monkeypatch.setattr(cpu, "SHAPES", ((1, 16), (3, 16)))
     monkeypatch.setattr(small, "TINY", small_models.Size(8, 1, 2, 1, 2))
 
 
@@ -63,6 +69,15 @@ def test_a_trial_run_its_pages_and_runs_that_are_judged(name):
         assert found == {(kind, s.name) for kind in small_models.SIZES for s in small.SETTINGS}
         bars = {one.setting: tuple(one.bars.values()) for one in run.records}
         assert bars == {one.name: one.bars for one in small.SETTINGS}
+    elif name == "cpu":
+        assert run.environment.kind == "cpu"
+        assert {one.bar for one in run.records} == {1.0}
+        assert {one.setting for one in run.records if one.norm == "add_layer_norm"} == {
+            f"{rows} x 16 {dtype}, {threads}"
+            for rows in (1, 3)
+            for dtype in ("fp32", "bf16")
+            for threads in ("1 thread", "2 threads")
+        }
     else:
         found = {(one.setting, one.direction, one.bar) for one in run.records}
         bars = calls.BARS.items()
@@ -118,12 +133,23 @@ def test_an_interrupted_run_keeps_what_it_measured(monkeypatch):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_bad_input(name):
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available() and name != "cpu":
         assert "--tiny" in refused("study", name)
     Path("empty").mkdir()
     assert "No such file" in study(name, "--read", "empty", status=2)
     assert "does not use --tiny" in study(name, "--read", "empty", "--tiny", status=2)
     assert "does not use --out" in study(name, "--read", "empty", "--out", "a", status=2)
+
+
+@pytest.mark.parametrize("direction", cpu.DIRECTIONS)
+@pytest.mark.parametrize("operation", cpu.OPERATIONS)
+def test_torch_and_rownorm_compute_the_same_on_a_cpu(operation, direction):
+    case = Case(operation=operation, direction=direction, rows=3, cols=16, dtype="fp32")
+    (tensors,) = rotation(case, 1, "cpu")
+    results = [as_tuple(f(case, tensors)()) for f in (cpu.our_call, cpu.torchs_call)]
+    assert len(results[0]) == len(output_names(case))
+    for ours, torchs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, torchs)
 
 
 @pytest.mark.parametrize("kind", list(small_models.SIZES))

@@ -7,6 +7,8 @@ import platform
 from functools import cache
 from importlib import metadata
 
+import msgspec
+
 from ..results.records import Environment
 from .facts import cpu_name, describe
 from .sensors import driver_version
@@ -45,6 +47,22 @@ def environment(versions: dict[str, str] | None = None, index: int = 0) -> Envir
         driver="" if device.kind == "cpu" else driver_version(index),
         versions=versions or {},
         settings=_settings(device.kind, device.arch),
+    )
+
+
+def cpu_environment(versions: dict[str, str] | None = None) -> Environment:
+    """The environment of a measurement on the CPU of a machine that may have a GPU."""
+    here = environment(versions)
+    if here.kind == "cpu":
+        return here
+    return msgspec.structs.replace(
+        here,
+        device=here.host,
+        kind="cpu",
+        arch="",
+        peak_bytes_per_second=None,
+        peak_source="unknown",
+        driver="",
     )
 
 

@@ -8,12 +8,11 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import msgspec
 import torch
 
 from ..cases.case import Case
 from ..device import sensors
-from ..device.environment import environment
+from ..device.environment import cpu_environment, environment
 from ..device.facts import describe
 from ..providers import Provider
 from ..results.records import Clocks, Environment
@@ -88,14 +87,7 @@ def machine_of(device: str | None, providers: Sequence[Provider]) -> Machine:
     versions = {one.package: one.version for one in providers if one.version}
     here, facts = environment(versions, index), describe(index)
     if chosen.type == "cpu" and here.kind != "cpu":  # there is a GPU, but the CPU is measured
-        no_gpu = {
-            "arch": "",
-            "peak_bytes_per_second": None,
-            "peak_source": "unknown",
-            "driver": "",
-        }
-        here = msgspec.structs.replace(here, device=here.host, kind="cpu", **no_gpu)
-        facts = facts._replace(l2_bytes=None)
+        here, facts = cpu_environment(versions), facts._replace(l2_bytes=None)
     flush = timing.Flush(facts.l2_bytes, chosen) if chosen.type == "cuda" else None
     return Machine(chosen, here, facts.l2_bytes, facts.memory_bytes, flush)
 

@@ -1,8 +1,8 @@
-"""Studies whose figures have bars: ``rownorm study small`` and ``rownorm study calls``.
+"""Studies whose figures have bars: ``rownorm study small``, ``calls`` and ``cpu``.
 
-One run is one JSON file, ``study-small.json`` or ``study-calls.json``. Torch and rownorm were measured in turns, so
-value i of both belongs to the same turn and their ratios are paired. Changing the meaning of a field requires a new
-``SCHEMA``.
+One run is one JSON file, ``study-small.json``, ``study-calls.json`` or ``study-cpu.json``. Torch and rownorm were
+measured in turns, so value i of both belongs to the same turn and their ratios are paired. Changing the meaning of a
+field requires a new ``SCHEMA``.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One norm in one setting and direction: host seconds of a call in every round, torch's and ours."""
+    """One norm in one setting and direction: seconds of the host for a call in every round, torch's and ours."""
 
     norm: str
     setting: str
@@ -163,7 +163,23 @@ class CallsStudy(JudgedStudy, frozen=True, kw_only=True, tag="calls"):
     records: list[CallRecord] = []
 
 
-KINDS: dict[str, type[JudgedStudy]] = {"small": SmallStudy, "calls": CallsStudy}
+class CpuStudy(JudgedStudy, frozen=True, kw_only=True, tag="cpu"):
+    """Norms of tensors on a CPU."""
+
+    name = "cpu"
+    title = "Norms of tensors on a CPU"
+    labels = ("norm", "direction", "setting")
+    ratio_name = "cost"
+    note = (
+        "torch's norm and rownorm's take turns, round by round. Times are medians of one call. Cost is rownorm's time "
+        "over torch's, the median of the ratios within each round; the bar is the most that it may be."
+    )
+    records: list[CallRecord] = []
+
+
+KINDS: dict[str, type[JudgedStudy]] = {
+    study.name: study for study in (SmallStudy, CallsStudy, CpuStudy)
+}
 
 
 def new_judged(

@@ -11,7 +11,7 @@ import click
 
 from ..cli.options import FOLDER, SuggestingGroup, examples, names_option
 from ..train.names import SIZES, STAGES, TASKS
-from .judged import calls, small
+from .judged import calls, cpu, small
 
 if TYPE_CHECKING:
     from ..results.studies import Study
@@ -32,6 +32,7 @@ NAME_WIDTH = 58  # of a kernel's name in the terminal
         "rownorm study openfold --size medium --out results/study",
         "rownorm study small --out results/first",
         "rownorm study calls --out results/first",
+        "rownorm study cpu --out results/first",
     ),
 )
 def command() -> None:
@@ -119,6 +120,7 @@ for one in TASKS:
     command.add_command(stages_command(one))
 command.add_command(small)
 command.add_command(calls)
+command.add_command(cpu)
 
 
 def _study(

@@ -1,4 +1,4 @@
-"""``rownorm study small`` and ``rownorm study calls``: the studies whose figures have bars."""
+"""``rownorm study small``, ``calls`` and ``cpu``: the studies whose figures have bars."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..results.judged import CallRecord, JudgedStudy, StepRecord
 
 STEPS = 30  # of each kind of norms
+ON_CPU = ("cpu",)  # studies that need no GPU
 
 
 class Work(NamedTuple):
@@ -25,7 +26,8 @@ class Work(NamedTuple):
 
 
 def run_options(name: str, tiny: str) -> Decorator:
-    """The options that both studies have. tiny: what --tiny changes."""
+    """The options that all of these studies have. tiny: what --tiny changes."""
+    also = "" if name in ON_CPU else ", also on a CPU"
     added: list[Decorator] = [
         click.option(
             "--out",
@@ -42,7 +44,7 @@ def run_options(name: str, tiny: str) -> Decorator:
         click.option(
             "--publish", type=FOLDER, help=f"Write study-{name}.md into this folder as well."
         ),
-        click.option("--tiny", is_flag=True, help=f"{tiny}: a trial run, also on a CPU."),
+        click.option("--tiny", is_flag=True, help=f"{tiny}: a trial run{also}."),
         click.option(
             "--json", "as_json", is_flag=True, help="Print a list of the runs as JSON, no table."
         ),
@@ -135,6 +137,37 @@ def calls(context: click.Context, /, **given: Any) -> None:
     context.exit(_run("calls", work, uses=[], **given))
 
 
+@click.command(
+    short_help="Norms of tensors on a CPU, with bars.",
+    epilog=examples(
+        "rownorm study cpu --out results/first",
+        "rownorm study cpu --tiny",
+        "rownorm study cpu --read results/first --read results/second --publish docs/results",
+    ),
+)
+@run_options("cpu", "Nothing is judged")
+@click.pass_context
+def cpu(context: click.Context, /, **given: Any) -> None:
+    """Time norms of tensors on a CPU, rownorm's and torch's, forward alone and with backward, with 1 and 2 threads.
+
+    The norms are LayerNorm and RMSNorm, each with a residual add and without, in fp32 and bf16. Each cost beside
+    torch's has a bar; the bars must hold in two runs. Nothing else should run on the machine.
+
+    The file is written after every record, so Ctrl-C keeps what was measured. rownorm report FOLDER shows it. Exit
+    status 1 if a cost is above its bar or a run is incomplete.
+    """
+
+    def work(device: str) -> Work:
+        from .cpu import all_settings, conditions, measure
+
+        return Work(
+            conditions(),
+            [(f"{one.case.kind}, {one.name}", partial(measure, one)) for one in all_settings()],
+        )
+
+    context.exit(_run("cpu", work, uses=[], **given))
+
+
 def _run(
     name: str,
     work: Callable[[str], Work],
@@ -183,12 +216,12 @@ def _measured(
     """(the run, whether it was interrupted). Its file is written after every record."""
     import torch
 
-    from ..device.environment import environment
+    from ..device.environment import cpu_environment, environment
     from ..results.judged import file_of, new_judged, write_judged
     from ..results.runs import new_name
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cpu" and not tiny:
+    device = "cuda" if torch.cuda.is_available() and name not in ON_CPU else "cpu"
+    if device == "cpu" and not tiny and name not in ON_CPU:
         raise click.UsageError(
             f"torch sees no GPU; rownorm study {name} --tiny tries the command on the CPU"
         )
@@ -197,7 +230,8 @@ def _measured(
     if file.exists():
         raise click.UsageError(f"{file} exists; name another --out")
     conditions, records = work(device)
-    run = new_judged(name, environment(), conditions, trial=tiny, planned=len(records))
+    here = cpu_environment() if name in ON_CPU else environment()
+    run = new_judged(name, here, conditions, trial=tiny, planned=len(records))
     try:
         for what, measure in records:
             click.echo(what, err=True)

@@ -1,4 +1,5 @@
-"""A study as a Markdown page: ``study-<task>.md``, ``study-small.md``, ``study-calls.md``."""
+"""A study as a Markdown page: ``study-<task>.md``, ``study-small.md``, ``study-calls.md``,
+``study-cpu.md``."""
 
 from __future__ import annotations
 

@@ -108,10 +108,13 @@ static PyObject *backward(PyObject *module, PyObject *const *arguments, Py_ssize
         b.dx = data[DX];
         b.dresidual = data[DRESIDUAL];
         for (int i = 0; i < N_SUMS; i++) b.wanted[i] = data[FIRST_SUM + i] != NULL;
+        b.wanted[DWEIGHT] = b.wanted[DBIAS] = b.wanted[DWEIGHT] || b.wanted[DBIAS];
         run(&work);
         add_parts(&b);
-        for (int i = 0; i < N_SUMS; i++)
-            if (b.wanted[i]) store(in[LIKE[FIRST_SUM + i]].dtype, b.sums + i * n, data[FIRST_SUM + i], n);
+        for (int i = 0; i < N_SUMS; i++) {
+            void *gradient = data[FIRST_SUM + i];
+            if (gradient != NULL) store(in[LIKE[FIRST_SUM + i]].dtype, b.sums + i * n, gradient, n);
+        }
     }
     free(memory);
     return as_tuple(gradients, N_GRADIENTS);
