@@ -9,13 +9,14 @@ from support.cases import INPUTS, Case, call, output_dtype
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 
+LLAMA = Case(False, BF16, rounding="llama")
 # Every operator, option and dtype at least once. Constants of ONNX are fp32: in the fp64 cases eps is exact in fp32.
 CASES = (
     Case(True, bias=True),
     Case(False),
     Case(True, weight=False, eps=1e-3),
     Case(False, F64, bias=True, activation="relu", eps=2.0**-20),
-    Case(False, BF16, rounding="llama"),
+    LLAMA,
     Case(False, F32, activation="silu"),
     Case(True, F16, bias=True, rounding="llama", parameter_dtype=F32),
     Case(
@@ -90,25 +91,19 @@ _ELSEWHERE = """
 import sys
 sys.modules["rownorm"] = None  # an import raises
 import torch
-import torch._inductor
-for path in sys.argv[1:]:
-    try:
-        run = torch._inductor.aoti_load_package(path)
-    except RuntimeError:  # not a package of AOTInductor
-        run = torch.export.load(path).module()
-    torch.save(run(*torch.load(path + ".inputs")), path + ".outputs")
+path = sys.argv[1]
+program = {loader}
+torch.save(program(*torch.load(path + ".inputs")), path + ".outputs")
 """
 
 
-def run_without_rownorm(*programs):
-    """The results of exported programs and packages of AOTInductor in a process that cannot import rownorm.
+def run_without_rownorm(loader, path, rows):
+    """The results of the program in the file ``path``, in a process that cannot import rownorm.
 
-    programs: pairs of a file and its arguments.
+    loader: an expression that makes a function of ``path``.
     """
-    for path, rows in programs:
-        torch.save(rows, f"{path}.inputs")
-    paths = [str(path) for path, _ in programs]
-    command = [sys.executable, "-c", _ELSEWHERE, *paths]
+    torch.save(rows, f"{path}.inputs")
+    command = [sys.executable, "-c", _ELSEWHERE.format(loader=loader), str(path)]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
-    return [torch.load(f"{path}.outputs") for path in paths]
+    return torch.load(f"{path}.outputs")

@@ -57,7 +57,7 @@ def _is_replaced(mode: FunctionalTensorMode, operator: Any) -> bool:
 
 
 def _table() -> Mapping[Any, Callable[..., Any]]:
-    """The decompositions of the graph that is being traced. When torch runs it for the shapes, before, there are none."""
+    """The decompositions of the graph that is being traced. Before that, when torch runs it for its shapes, none."""
     tracer = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
     if tracer is None:
         return {}
