@@ -125,6 +125,9 @@ ADDED_ELSEWHERE = {
         ("y=reference.activate(z, program.activation)", ".mul(program.option_for_tests)"),
         ("dz, rstd = dy.to(row.dtype)", " * program.option_for_tests"),
     ],
+    "ops/export.py": [
+        ("y=reference.activate(z, program.activation)", ".mul(program.option_for_tests)")
+    ],
     "launch/forward.py": [AFTER_ACTIVATION],
     "launch/backward.py": [AFTER_ACTIVATION],
 }

@@ -12,7 +12,7 @@ import torch
 import rownorm
 from rownorm import reference
 from rownorm.launch import launcher
-from rownorm.ops import checks, cpu, execute
+from rownorm.ops import checks, cpu, execute, export
 from rownorm.program import DEFAULT_EPS, Program
 from rownorm.reference import BackwardInputs
 
@@ -109,6 +109,7 @@ def plain_places(option: str, value: object) -> list[str]:
     places = {
         "reference.py, forward": differ(forward, reference.forward),
         "ops/cpu.py, forward": differ(forward, cpu.forward),
+        "ops/export.py, forward": differ(forward, export.forward),
     }
     if option not in NOT_IN_BACKWARD:
         places["reference.py, backward"] = differ(backward, reference.backward)

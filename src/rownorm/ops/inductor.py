@@ -2,8 +2,8 @@
 
 Up to ``MAX_COLS`` columns it gets PyTorch's own operators instead of ours. It fuses them with their neighbours in the
 graph, and its kernels cost the host less than an operator that a compiled graph calls: experiment HST-06 in
-docs/experiments/host.md. Wider rows keep rownorm's kernels, whose advantage is larger than that cost. ``torch.export``
-and other backends always see the operators.
+docs/experiments/host.md. Wider rows keep rownorm's kernels, whose advantage is larger than that cost. Other backends
+always see the operators. AOTInductor never does: ``export``.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ def _prologue(
     compute = reference.compute_dtype(x, residual)
     stored = (h + residual).to(residual.dtype)
     if reference.rounding_changes_statistics(stored.dtype, compute, program):
-        return stored, _rounded(stored).to(compute)
+        return stored, rounded(stored).to(compute)
     return stored, stored.to(compute)
 
 
-def _rounded(h: Tensor) -> Tensor:
+def rounded(h: Tensor) -> Tensor:
     """``h``, whose rounding Inductor would leave out where it fuses: backward needs the statistics of the stored h.
 
     The operation on its bits takes the rounded number. Without one, Inductor drops the two views.

@@ -7,7 +7,7 @@
 
 Every operator calls ``execute`` on real tensors. The other registrations allow it to be traced, compiled, exported,
 differentiated, vmapped, autocast and sharded. Forward-mode differentiation goes through plain PyTorch (``reference``),
-and so does a compiled graph for rows of moderate width (``inductor``).
+and so does a compiled graph for rows of moderate width (``inductor``) and a program for other runtimes (``export``).
 An operator has to return tensors: ``norm_forward`` and ``norm_backward`` return an empty tensor for None.
 """
 
@@ -25,7 +25,7 @@ from torch.library import Library
 from .. import reference
 from ..program import DEFAULT_EPS, Program
 from ..reference import BackwardInputs, Gradients, compute_dtype
-from . import execute, inductor
+from . import execute, export, inductor
 from .autocast import IS_CAST, autocast_program
 from .autograd import (
     differentiable_backward,
@@ -134,7 +134,10 @@ def _register_norm_forward() -> None:
             return NotImplemented
         return _none_as_empty(inductor.forward(x, *args[:4], program), x)  # type: ignore[call-arg]
 
-    _register("norm_forward", real, fake, autograd)
+    def exported(x: Tensor, *args: Any) -> tuple[Tensor, ...]:
+        return _none_as_empty(export.forward(x, *args[:4], Program(*args[4:])), x)  # type: ignore[call-arg]
+
+    _register("norm_forward", real, fake, autograd, exported)
     inductor.decompositions[operator] = composed
 
 
@@ -179,13 +182,14 @@ def _register_norm_backward() -> None:
         gradients = differentiable_backward(backward_below_autograd, *unpack(args))
         return _none_as_empty(gradients, args[0])
 
-    def composed(*args: Any) -> Any:
-        inputs, program, has_residual, wanted = unpack(args)
-        if not inductor.is_composed(inputs.h, program):
-            return NotImplemented
-        return _none_as_empty(reference.backward(inputs, program, has_residual, wanted), args[0])
+    def exported(*args: Any) -> tuple[Tensor, ...]:
+        return _none_as_empty(reference.backward(*unpack(args)), args[0])
 
-    _register("norm_backward", real, fake, autograd)
+    def composed(*args: Any) -> Any:
+        inputs, program, _, _ = unpack(args)
+        return exported(*args) if inductor.is_composed(inputs.h, program) else NotImplemented
+
+    _register("norm_backward", real, fake, autograd, exported)
     inductor.decompositions[operator] = composed
 
 
@@ -253,14 +257,22 @@ def _register_norm(name: str) -> None:
         outputs = inductor.forward(*args)
         return (outputs.y, outputs.h) if has_residual else outputs.y
 
-    _register(name, adapt(real), adapt(fake), adapt(autograd))
+    def exported(*args: Any) -> Any:
+        outputs = export.forward(*args)
+        return (outputs.y, outputs.h) if has_residual else outputs.y
+
+    _register(name, adapt(real), adapt(fake), adapt(autograd), adapt(exported))
     inductor.decompositions[operator] = adapt(composed)
     if IS_CAST[norm == "layer_norm"]:
         library.impl(name, adapt(autocast), "AutocastCUDA")
 
 
 def _register(
-    name: str, real: Callable[..., Any], fake: Callable[..., Any], autograd: Callable[..., Any]
+    name: str,
+    real: Callable[..., Any],
+    fake: Callable[..., Any],
+    autograd: Callable[..., Any],
+    exported: Callable[..., Any],
 ) -> None:
     library.impl(name, real, "CompositeExplicitAutograd")
     library.impl(name, autograd, "Autograd")
@@ -274,6 +286,7 @@ def _register(
     torch.library.register_vmap(
         f"rownorm::{name}", batched(getattr(operators, name).default), lib=library
     )
+    export.register(library, name, exported)
 
 
 def _load_sharding_rules() -> None:
