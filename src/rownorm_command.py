@@ -39,6 +39,10 @@ def main() -> None:
 
         main()
     except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "triton":
+            from rownorm.launch.triton_version import missing
+
+            sys.exit(missing())
         if error.name not in LAB_NEEDS:
             raise
         sys.exit(f"rownorm needs {error.name} for this command: pip install 'rownorm[lab]'")

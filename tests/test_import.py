@@ -55,6 +55,7 @@ def test_only_the_library_is_imported(runs):
         "explain",
         "extension",
         "functional",
+        "integration",
         "nn",
         "ops",
         "program",

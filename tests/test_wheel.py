@@ -1,10 +1,13 @@
-"""The wheel is complete and works without the source tree."""
+"""Wheel and sdist: complete, without stray files, described for a package index; they work without the source tree."""
 
+import email
+import email.policy
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from importlib import metadata
@@ -28,44 +31,138 @@ def run(*command, **settings):
     return ran.stdout
 
 
+# Files that lie beside those of the package in a developer's or a learner's tree.
+STRAYS = (
+    "exercises/notes.md",
+    "exercises/02_rmsnorm/notes.txt",
+    "exercises/02_rmsnorm/starter/notes.md",
+    "exercises/02_rmsnorm/starter/rmsnorm.py.orig",
+    "exercises/02_rmsnorm/starter/__pycache__/rmsnorm.cpython-311.pyc",
+    "exercises/02_rmsnorm/solutions/right/__pycache__/rmsnorm.cpython-311.pyc",
+    "exercises/07_profiling/starter/profile/.DS_Store",
+    "launch/native/eager.o",
+)
+NOT_SHIPPED = {"rownorm/exercises/07_profiling/capture.sh"}  # a developer's script
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
+def source(tmp_path_factory):
+    """A copy of what a package is built from, with stray files, because building writes files next to the sources."""
     # From the metadata, because importing setuptools fails after distutils was imported.
     installed = {one.name.lower(): one.version for one in metadata.distributions()}
     if "pip" not in installed or int(installed.get("setuptools", "0").split(".")[0]) < 77:
         pytest.skip("needs pip and setuptools 77 or newer to build the wheel")
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"  # a copy, because building writes files next to the sources
+    copy = tmp_path_factory.mktemp("source") / "rownorm"
     shutil.copytree(
-        ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+        ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
     )
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
+    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "docs/package-index.md"):
+        (copy / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, copy / name)
+    for name in ("test_a.py", "support/__init__.py"):
+        (copy / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / "tests" / name).touch()
+    for name in STRAYS:
+        (copy / "src/rownorm" / name).parent.mkdir(exist_ok=True)
+        (copy / "src/rownorm" / name).write_text("stray")
+    return copy
+
+
+def built_wheel(source, folder):
     pip = (sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index")
     run(*pip, "--wheel-dir", str(folder), str(source))
     (built,) = folder.glob("rownorm-*.whl")
     return built
 
 
-def test_contains_every_file_of_the_package(wheel):
-    files = set(zipfile.ZipFile(wheel).namelist())
-    sources = ROOT / "src"
-    expected = {
-        str(file.relative_to(sources))
-        for file in sources.rglob("*")
-        if file.is_file() and not {"__pycache__", "rownorm.egg-info"} & set(file.parts)
+@pytest.fixture(scope="module")
+def wheel(source, tmp_path_factory):
+    return built_wheel(source, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def sdist(source, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sdist")
+    build = f"from setuptools import build_meta; build_meta.build_sdist({str(folder)!r})"
+    run(sys.executable, "-c", build, cwd=source)
+    (built,) = folder.glob("rownorm-*.tar.gz")
+    return built
+
+
+def assert_complete(shipped):
+    """These are the files under src: all that git tracks, and no others except new ones."""
+
+    def listed(*options):
+        names = run("git", "ls-files", *options, "src", cwd=ROOT).splitlines()
+        return {name.removeprefix("src/") for name in names if (ROOT / name).exists()} - NOT_SHIPPED
+
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("needs the git repository for the list of files")
+    tracked = listed()
+    assert not tracked - shipped
+    assert not shipped - tracked - listed("--others", "--exclude-standard")
+
+
+def files_in_wheel(wheel):
+    return {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+
+
+def test_wheel_contains_the_files_of_the_package_and_no_others(wheel):
+    assert {"rownorm/py.typed", "rownorm_command.py"} <= files_in_wheel(wheel)
+    assert_complete(files_in_wheel(wheel))
+    assert any(name.endswith("licenses/LICENSE") for name in zipfile.ZipFile(wheel).namelist())
+
+
+def test_sdist_contains_what_the_wheel_is_built_from_and_no_tests(sdist):
+    with tarfile.open(sdist) as archive:
+        files = {one.name.partition("/")[2] for one in archive if one.isfile()}
+    sources = {name.removeprefix("src/") for name in files if name.startswith("src/")}
+    assert_complete({name for name in sources if "egg-info" not in name})
+    assert {name for name in files if not name.startswith("src/")} == {
+        "LICENSE",
+        "MANIFEST.in",
+        "PKG-INFO",
+        "README.md",
+        "docs/package-index.md",
+        "pyproject.toml",
+        "setup.cfg",
     }
-    assert {"rownorm/py.typed", "rownorm_command.py"} <= expected
-    assert {file for file in files if ".dist-info/" not in file} == expected
-    assert any(file.endswith("licenses/LICENSE") for file in files)
 
 
-def test_requires_torch_and_triton_only(wheel):
+@pytest.mark.exhaustive
+def test_sdist_builds_the_same_wheel(sdist, wheel, tmp_path):
+    assert files_in_wheel(built_wheel(sdist, tmp_path)) == files_in_wheel(wheel)
+
+
+@pytest.fixture(scope="module")
+def described(wheel):
+    """The metadata, as a package index reads it."""
     archive = zipfile.ZipFile(wheel)
     (name,) = (name for name in archive.namelist() if name.endswith("METADATA"))
-    lines = archive.read(name).decode().splitlines()
-    needed = [line for line in lines if line.startswith("Requires-Dist") and "extra ==" not in line]
-    assert [re.match(r"Requires-Dist: ([\w-]+)", line)[1] for line in needed] == ["torch", "triton"]
+    return email.message_from_bytes(archive.read(name), policy=email.policy.default)
+
+
+def test_metadata(described):
+    assert described["Author"] == "rownorm contributors"
+    urls = dict(line.split(", ") for line in described.get_all("Project-URL"))
+    assert {"Repository", "Documentation", "Issues"} <= urls.keys()
+    versions = {f"Programming Language :: Python :: 3.{minor}" for minor in range(11, 15)}
+    assert versions <= set(described.get_all("Classifier"))
+
+
+def test_description_works_on_a_package_index(described):
+    """No link is relative, and the example is the first one of README.md, which a test runs."""
+    description = described.get_content()
+    links = re.findall(r"\]\(([^)]*)\)", description)
+    assert links
+    assert all(link.startswith("https://") for link in links)
+    example = re.compile(r"```python\n.*?```", re.S)
+    assert example.findall(description) == example.findall((ROOT / "README.md").read_text())[:1]
+
+
+def test_requires_torch_and_triton_only(described):
+    needed = [line for line in described.get_all("Requires-Dist") if "extra ==" not in line]
+    assert [re.match(r"[\w-]+", line)[0] for line in needed] == ["torch", "triton"]
 
 
 def test_works_in_an_empty_environment(wheel, tmp_path):

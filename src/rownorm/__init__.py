@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import functional, nn
 from .explain import explain
+from .integration import refused_by_torchscript
 from .ops import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from .version import __version__ as __version__
 
@@ -23,6 +24,9 @@ __all__ = [
     "rms_norm",
     "unpatch",
 ]
+
+refused_by_torchscript("rownorm", layer_norm, rms_norm, add_layer_norm, add_rms_norm)
+refused_by_torchscript("rownorm.functional", functional.layer_norm, functional.rms_norm)
 
 
 def __getattr__(name: str) -> Any:

@@ -22,7 +22,7 @@ FUNCTIONS = (ops.layer_norm, ops.rms_norm, ops.add_layer_norm, ops.add_rms_norm)
 class Explanation(NamedTuple):
     """The problems of a call, forward and backward, and their plans. Printing it shows the plans and their reasons.
 
-    tables: where plans for this device are looked for, the first place first.
+    tables: where plans for this device are looked for, the first place first. note: what differs on this machine.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Explanation(NamedTuple):
     backward_problem: Problem
     backward: Plan
     tables: str
+    note: str = ""
 
     def __str__(self) -> str:
         problem = self.forward_problem
@@ -42,7 +43,7 @@ class Explanation(NamedTuple):
             f"            reason: {self.forward.reason}\n"
             f"  backward  {self.backward}\n"
             f"            reason: {self.backward.reason}\n"
-            f"  plans     {self.tables}"
+            f"  plans     {self.tables}" + (f"\n  note      {self.note}" if self.note else "")
         )
 
 
@@ -55,16 +56,18 @@ def explain(
     Only shapes, strides and dtypes matter: tensors may be on the ``meta`` device. ``device`` names an architecture
     ("sm_90", "gfx942"), which this machine need not have; without it, the plan is for the device of the tensors.
     """
-    # The launch layer imports Triton, which importing rownorm must not.
-    from .launch import backward, forward, plan
+    # The launch layer imports Triton where it is installed, which importing rownorm must not.
+    from .launch import plan
+    from .launch.device import DEVICES
     from .launch.planning.files import precedence
-    from .launch.resources import TARGETS
+    from .launch.problem import backward_problem, forward_problem
+    from .launch.triton_version import INSTALLED, VERSION
 
     if function not in FUNCTIONS:
         known = ", ".join(f"rownorm.{each.__name__}" for each in FUNCTIONS)
         raise TypeError(f"rownorm.explain: function must be one of {known}; got {function!r}")
-    if device is not None and device not in TARGETS:
-        known = ", ".join(TARGETS)
+    if device is not None and device not in DEVICES:
+        known = ", ".join(DEVICES)
         raise ValueError(f"rownorm.explain: device must be one of {known}, or None; got {device!r}")
     bound = inspect.signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
@@ -80,19 +83,23 @@ def explain(
     if device is None and not ops.execute.takes_kernels(x):
         raise ValueError(
             f"rownorm.explain: a tensor on {x.device} is computed by plain PyTorch, which has no plan. "
-            f"Name an architecture to plan for, device={'sm_90'!r}; known: {', '.join(TARGETS)}."
+            f"Name an architecture to plan for, device={'sm_90'!r}; known: {', '.join(DEVICES)}."
         )
     wanted = (True, residual is not None, *(parameter is not None for parameter in parameters))
     h = x if residual is None else residual
     dy = torch.empty_like(x, dtype=program.result_dtype(x.dtype), device="meta")
     in_backward = program.for_backward(x.dtype)
     problems = [
-        forward.problem_of(x, residual, pre_bias, program),
-        backward.problem_of(h, dy, residual is not None, in_backward, wanted),
+        forward_problem(x, residual, pre_bias, program),
+        backward_problem(h, dy, residual is not None, in_backward, wanted),
     ]
     if device is not None:
-        target = TARGETS[device].device
+        target = DEVICES[device]
         problems = [dataclasses.replace(problem, device=target) for problem in problems]
     first, second = problems
     tables = precedence(first.device.arch)
-    return Explanation(function.__name__, first, plan(first), second, plan(second), tables)
+    assumed = (
+        f"Triton is not installed here; the plans are those for Triton {VERSION[0]}.{VERSION[1]}"
+    )
+    note = "" if INSTALLED else assumed
+    return Explanation(function.__name__, first, plan(first), second, plan(second), tables, note)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 
-ACTIVATIONS = ("relu", "silu", "gelu", "gelu_tanh")
-ROUNDINGS = ("once", "llama")
+Activation = Literal["relu", "silu", "gelu", "gelu_tanh"]
+Rounding = Literal["once", "llama"]
+ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
+ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
 DEFAULT_EPS = {"layer_norm": 1e-5, "rms_norm": 1e-6}
 
 
@@ -24,8 +26,8 @@ class Program(NamedTuple):
     center: bool  # LayerNorm subtracts the mean, RMSNorm does not
     eps: float
     weight_shift: float = 0.0
-    activation: str | None = None
-    rounding: str = "once"
+    activation: Activation | None = None
+    rounding: Rounding = "once"
     # Of the rows that are computed: y in forward, dx in backward. None: that of the rows that are read, x or dy.
     out_dtype: torch.dtype | None = None
 

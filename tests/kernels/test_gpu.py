@@ -194,7 +194,7 @@ def test_every_option_in_a_cluster(center, device):
         activation="silu",
     )
     tensors = case.tensors(device)
-    problem = launch.forward.problem_of(
+    problem = launch.problem.forward_problem(
         tensors["x"], tensors["residual"], tensors["pre_bias"], case.program
     )
     if launch.device_of(0).clusters:
@@ -212,7 +212,7 @@ def backward_plan(case: Case, tensors: dict) -> launch.Plan:
     wanted = (True, tensors["residual"] is not None)
     wanted += tuple(tensors[name] is not None for name in ("pre_bias", "weight", "bias"))
     has_residual = tensors["residual"] is not None
-    asked = launch.backward.problem_of(h, tensors["x"], has_residual, case.program, wanted)
+    asked = launch.problem.backward_problem(h, tensors["x"], has_residual, case.program, wanted)
     return launch.plan(asked)
 
 

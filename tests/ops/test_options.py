@@ -14,7 +14,7 @@ import torch
 
 import rownorm
 from rownorm.ops import execute, norms
-from rownorm.program import DEFAULT_EPS, Program
+from rownorm.program import DEFAULT_EPS, Activation, Program, Rounding
 from support import option_places
 from support.option_places import FUNCTIONS, missing_places
 
@@ -28,8 +28,8 @@ VALUES = {
 }
 SCHEMA_TYPES = {
     float: "float",
-    str: "str",
-    str | None: "Optional[str]",
+    Rounding: "str",
+    Activation | None: "Optional[str]",
     torch.dtype | None: "Optional[int]",  # as PyTorch prints an optional ScalarType
 }
 
@@ -99,7 +99,7 @@ def test_every_option_reaches_both_kernels_and_plain_pytorch(option):
 # An option that a test adds to a copy of the package: y = option_for_tests * activation(...).
 
 ADDED_FIELD = {
-    "program.py": [('    rounding: str = "once"\n', "    option_for_tests: float = 1.0\n")]
+    "program.py": [('    rounding: Rounding = "once"\n', "    option_for_tests: float = 1.0\n")]
 }
 AFTER_ACTIVATION = (
     '"ACTIVATION": program.activation,',
@@ -108,7 +108,7 @@ AFTER_ACTIVATION = (
 # The other files that an option touches, beside the arithmetic of the kernels: after this text comes that text.
 ADDED_ELSEWHERE = {
     "ops/norms.py": [
-        ('    rounding: str = "once",\n', "    option_for_tests: float = 1.0,\n"),
+        ('    rounding: Rounding = "once",\n', "    option_for_tests: float = 1.0,\n"),
         ("weight_shift, activation, rounding", ", option_for_tests"),
     ],
     "ops/checks.py": [

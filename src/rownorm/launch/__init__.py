@@ -1,10 +1,25 @@
-"""Problem -> Plan -> launch: how a row program becomes kernels on a device."""
+"""Problem -> Plan -> launch: how a row program becomes kernels on a device.
 
-from . import backward, forward, native
+Problems and plans need no Triton. Where it is missing, the rest of this package raises with what to do.
+"""
+
+from typing import NoReturn
+
 from .device import Device, device_of
 from .planning import Plan, force, on_change, plan
 from .problem import Problem
-from .rows import contiguous, with_common_layouts
+from .triton_version import INSTALLED, missing
+
+if INSTALLED:
+    from . import backward, forward, native
+    from .rows import contiguous, with_common_layouts
+else:
+
+    def __getattr__(name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise ModuleNotFoundError(missing(), name="triton")
+
 
 __all__ = [
     "Device",

@@ -15,10 +15,9 @@ from ..kernels.backward.multipass import backward_apply, backward_sums
 from ..kernels.backward.resident import backward_resident
 from ..program import Program
 from ..reference import BackwardInputs, Gradients
-from .device import device_of
 from .launcher import Call, PreparedCall, bind_all
 from .planning import MOST_PARTS, Plan, loads_dy_with_h, next_power_of_2, plan, sums_rows
-from .problem import Problem
+from .problem import Problem, backward_problem
 from .rows import RowLayout, alignment, allocator, compute_type, required_layouts, rounding_type
 
 GRADIENTS = tuple(f"d{name}" for name in Gradients._fields)
@@ -169,26 +168,6 @@ def _column_sums_tile(problem: Problem) -> tuple[int, int, int]:
     return (128, 32, 4) if problem.n_cols <= 16384 else (32, 128, 4)
 
 
-def problem_of(
-    h: Tensor, dy: Tensor, has_residual: bool, program: Program, wanted: tuple[bool, ...]
-) -> Problem:
-    """The problem of computing the wanted gradients of these rows; ``wanted`` is in the order of GRADIENTS."""
-    n_cols = h.shape[-1]
-    dtypes = (dy.dtype, program.result_dtype(dy.dtype))  # of dy and dx
-    return Problem(
-        direction="backward",
-        n_rows=h.numel() // n_cols,
-        n_cols=n_cols,
-        dtype=max(dtypes, key=lambda dtype: dtype.itemsize),
-        residual_dtype=h.dtype if has_residual else None,
-        center=program.center,
-        n_column_sums=sum(wanted[2:]),
-        device=device_of(h.get_device()),
-        activation=program.activation,
-        mixed={dtype.itemsize for dtype in (*dtypes, h.dtype)} == {2, 4},
-    )
-
-
 def prepare(
     inputs: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> PreparedCall:
@@ -196,7 +175,7 @@ def prepare(
     shapes, strides, dtypes and alignment.
     """
     dy, dh, h, pre_bias, weight, bias, _, rstd = inputs
-    problem = problem_of(h, dy, has_residual, program, wanted)
+    problem = backward_problem(h, dy, has_residual, program, wanted)
     chosen = plan(problem)
     n_cols = problem.n_cols
     steps = calls(problem, chosen, program, *required_layouts(dy, dh, h))

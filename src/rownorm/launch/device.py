@@ -8,7 +8,6 @@ from typing import NamedTuple
 import torch
 
 from .cluster_capacity import SHARES, SIZES, resident_clusters
-from .launcher import CAN_START_CLUSTERS
 
 
 class Device(NamedTuple):
@@ -42,6 +41,19 @@ class Device(NamedTuple):
         return programs_per_sm // share * counts[SIZES.index(cluster_size)]
 
 
+# Clusters that run at once, as the driver of an H200 reports them: see ``Device.clusters``.
+_H200_CLUSTERS = ((66, 30, 15, 7), (132, 62, 30, 14), (264, 124, 62, 28), (528, 248, 124, 58))
+# One device of each architecture that kernels are compiled for.
+DEVICES = {
+    device.arch: device
+    for device in (
+        Device("NVIDIA A100", "sm_80", 108, 32),
+        Device("NVIDIA H100/H200", "sm_90", 132, 32, _H200_CLUSTERS),
+        Device("NVIDIA B200", "sm_100", 148, 32, ((74, 36, 18, 8),)),
+        Device("AMD MI250X", "gfx90a", 110, 64),
+        Device("AMD MI300X", "gfx942", 304, 64),
+    )
+}
 INTERPRETER = Device("Triton interpreter", "interpreter", 4, 32)
 
 
@@ -54,7 +66,11 @@ def device_of(index: int) -> Device:
     if torch.version.hip is not None:
         arch = properties.gcnArchName.split(":")[0]
         return Device(properties.name, arch, properties.multi_processor_count, 64)
+    from . import (
+        launcher,
+    )  # imported here because it needs Triton, which a plan for a GPU elsewhere does not
+
     arch = f"sm_{properties.major}{properties.minor}"
-    has_clusters = properties.major >= 9 and CAN_START_CLUSTERS
+    has_clusters = properties.major >= 9 and launcher.CAN_START_CLUSTERS
     clusters = resident_clusters(index) if has_clusters else ()
     return Device(properties.name, arch, properties.multi_processor_count, 32, clusters)

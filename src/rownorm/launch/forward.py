@@ -12,10 +12,9 @@ from ..kernels.forward.multipass import forward_apply, forward_looped, forward_m
 from ..kernels.forward.resident import forward_resident
 from ..program import Program
 from ..reference import compute_dtype
-from .device import device_of
 from .launcher import Call, PreparedCall, bind_all
 from .planning import MOST_PARTS, Plan, plan
-from .problem import Problem
+from .problem import Problem, forward_problem
 from .rows import (
     RowLayout,
     alignment,
@@ -122,25 +121,6 @@ def _evicts_results_first(problem: Problem, plan: Plan) -> bool:
     return plan.regime == "split" or plan.prefetch_parameters
 
 
-def problem_of(
-    x: Tensor, residual: Tensor | None, pre_bias: Tensor | None, program: Program
-) -> Problem:
-    """The problem of normalizing the rows of these tensors."""
-    n_cols = x.shape[-1]
-    return Problem(
-        direction="forward",
-        n_rows=x.numel() // n_cols,
-        n_cols=n_cols,
-        dtype=x.dtype,
-        residual_dtype=None if residual is None else residual.dtype,
-        center=program.center,
-        n_column_sums=0,
-        device=device_of(x.get_device()),
-        activation=program.activation,
-        pre_bias=pre_bias is not None,
-    )
-
-
 def prepare(
     x: Tensor,
     residual: Tensor | None,
@@ -153,7 +133,7 @@ def prepare(
     """Plan and compile. The result maps (x, residual, pre_bias, weight, bias) to (y, h, mu, rstd), for tensors with the
     same shapes, strides, dtypes and alignment as these.
     """
-    problem = problem_of(x, residual, pre_bias, program)
+    problem = forward_problem(x, residual, pre_bias, program)
     chosen = plan(problem)
     steps = calls(problem, chosen, program, *required_layouts(x, residual))
     compute = compute_dtype(x, residual)

@@ -30,14 +30,11 @@ from triton.compiler import ASTSource
 
 from . import native
 from .l1_cache import copies_through_l1, reserve_for_l1
+from .triton_version import FIRST_KNOWN_VERSION, LAST_KNOWN_VERSION, VERSION
 
 # ``ops.execute.INTERPRETING`` is the same setting, read without importing Triton.
 INTERPRETING = bool(knobs.runtime.interpret)
 DIRECT = os.environ.get("ROWNORM_DIRECT_LAUNCH", "1") != "0"
-VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
-# The versions whose launcher has been tested.
-FIRST_KNOWN_VERSION = (3, 6)
-LAST_KNOWN_VERSION = (3, 9)
 
 
 def is_known() -> bool:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor
 
-from .device import Device
+from ..program import Program
+from .device import Device, device_of
 
 Direction = Literal["forward", "backward"]
 # Options for which a tuned table may have rows of its own. In backward, a pre_bias is one more column sum.
@@ -46,3 +48,45 @@ class Problem:
         more_sums = self.n_column_sums > 1 + self.center
         has = (self.activation is not None, self.pre_bias or more_sums)
         return "+".join(name for name, is_there in zip(OPTIONS, has, strict=True) if is_there)
+
+
+def forward_problem(
+    x: Tensor, residual: Tensor | None, pre_bias: Tensor | None, program: Program
+) -> Problem:
+    """The problem of normalizing the rows of these tensors."""
+    n_cols = x.shape[-1]
+    return Problem(
+        direction="forward",
+        n_rows=x.numel() // n_cols,
+        n_cols=n_cols,
+        dtype=x.dtype,
+        residual_dtype=None if residual is None else residual.dtype,
+        center=program.center,
+        n_column_sums=0,
+        device=device_of(x.get_device()),
+        activation=program.activation,
+        pre_bias=pre_bias is not None,
+    )
+
+
+def backward_problem(
+    h: Tensor, dy: Tensor, has_residual: bool, program: Program, wanted: tuple[bool, ...]
+) -> Problem:
+    """The problem of computing the wanted gradients of these rows.
+
+    wanted: whether each of x, residual, pre_bias, weight and bias gets one.
+    """
+    n_cols = h.shape[-1]
+    dtypes = (dy.dtype, program.result_dtype(dy.dtype))  # of dy and dx
+    return Problem(
+        direction="backward",
+        n_rows=h.numel() // n_cols,
+        n_cols=n_cols,
+        dtype=max(dtypes, key=lambda dtype: dtype.itemsize),
+        residual_dtype=h.dtype if has_residual else None,
+        center=program.center,
+        n_column_sums=sum(wanted[2:]),
+        device=device_of(h.get_device()),
+        activation=program.activation,
+        mixed={dtype.itemsize for dtype in (*dtypes, h.dtype)} == {2, 4},
+    )

@@ -22,9 +22,10 @@ from triton.backends.compiler import GPUTarget
 from ..program import Program
 from ..reference import compute_dtype
 from . import backward, forward
-from .device import Device
+from .device import DEVICES, Device
 from .launcher import Call, compile_for
 from .planning import Plan, plan
+from .problem import backward_problem, forward_problem
 from .rows import required_layouts, stored_h_type
 
 
@@ -35,23 +36,13 @@ class Target(NamedTuple):
     triton: GPUTarget
 
 
-# Clusters that run at once, as the driver of an H200 reports them: see ``Device.clusters``.
-_H200_CLUSTERS = ((66, 30, 15, 7), (132, 62, 30, 14), (264, 124, 62, 28), (528, 248, 124, 58))
+def _triton_target(device: Device) -> GPUTarget:
+    if device.is_nvidia:
+        return GPUTarget("cuda", int(device.arch.removeprefix("sm_")), device.warp_size)
+    return GPUTarget("hip", device.arch, device.warp_size)
 
-TARGETS = {
-    target.device.arch: target
-    for target in (
-        Target(Device("NVIDIA A100", "sm_80", 108, 32), GPUTarget("cuda", 80, 32)),
-        Target(
-            Device("NVIDIA H100/H200", "sm_90", 132, 32, _H200_CLUSTERS), GPUTarget("cuda", 90, 32)
-        ),
-        Target(
-            Device("NVIDIA B200", "sm_100", 148, 32, ((74, 36, 18, 8),)), GPUTarget("cuda", 100, 32)
-        ),
-        Target(Device("AMD MI250X", "gfx90a", 110, 64), GPUTarget("hip", "gfx90a", 64)),
-        Target(Device("AMD MI300X", "gfx942", 304, 64), GPUTarget("hip", "gfx942", 64)),
-    )
-}
+
+TARGETS = {arch: Target(device, _triton_target(device)) for arch, device in DEVICES.items()}
 
 
 class Resources(NamedTuple):
@@ -99,7 +90,7 @@ def compile_forward(
     want_statistics: bool = True,
 ) -> Compiled:
     """Plan and compile the forward pass. That of a training step stores mu and rstd for backward."""
-    problem = forward.problem_of(x, residual, pre_bias, program)
+    problem = forward_problem(x, residual, pre_bias, program)
     problem = dataclasses.replace(problem, device=target.device)
     chosen = plan(problem)
     steps = forward.calls(problem, chosen, program, *required_layouts(x, residual))
@@ -136,7 +127,7 @@ def compile_backward(
     wanted = (True, own_gradient, *(parameter is not None for parameter in parameters.values()))
     dy = torch.empty_like(x, dtype=program.result_dtype(x.dtype), device="meta")
     program = program.for_backward(x.dtype)
-    problem = backward.problem_of(h, dy, has_residual, program, wanted)
+    problem = backward_problem(h, dy, has_residual, program, wanted)
     problem = dataclasses.replace(problem, device=target.device)
     chosen = plan(problem)
     dh = None if residual is None else torch.empty_like(residual, device="meta")

@@ -146,9 +146,9 @@ def _check_tensor(operation: str, name: str, value: object) -> None:
     if not isinstance(value, Tensor):
         raise TypeError(f"{operation}: {name} must be a torch.Tensor; got {type(value).__name__}")
     if value.dtype not in DTYPES:
+        fix = ".dequantize()" if value.is_quantized else ".to(torch.float32)"
         raise TypeError(
-            f"{operation}: {name} must be one of {_names(DTYPES)}; got {value.dtype}. "
-            "Convert it with .to(torch.float32)."
+            f"{operation}: {name} must be one of {_names(DTYPES)}; got {value.dtype}. Convert it with {fix}."
         )
     if value.layout != torch.strided:
         raise TypeError(f"{operation}: {name} must be a dense tensor; got layout {value.layout}")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..program import Program
+from ..program import Activation, Program, Rounding
 from . import eager, execute, library
 from .autocast import autocast_options
 from .autograd import needs_gradient
@@ -43,8 +43,8 @@ def layer_norm(
     eps: float = 1e-5,
     pre_bias: Tensor | None = None,
     weight_shift: float = 0.0,
-    activation: str | None = None,
-    rounding: str = "once",
+    activation: Activation | None = None,
+    rounding: Rounding = "once",
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Normalize each row to mean 0 and variance 1: ``y = (h - mean(h)) / sqrt(var(h) + eps) * weight + bias``.
@@ -67,8 +67,8 @@ def rms_norm(
     eps: float = 1e-6,
     pre_bias: Tensor | None = None,
     weight_shift: float = 0.0,
-    activation: str | None = None,
-    rounding: str = "once",
+    activation: Activation | None = None,
+    rounding: Rounding = "once",
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Divide each row by its root mean square: ``y = h / sqrt(mean(h^2) + eps) * weight + bias``.
@@ -89,8 +89,8 @@ def add_layer_norm(
     eps: float = 1e-5,
     pre_bias: Tensor | None = None,
     weight_shift: float = 0.0,
-    activation: str | None = None,
-    rounding: str = "once",
+    activation: Activation | None = None,
+    rounding: Rounding = "once",
     out_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
     """``h = x + pre_bias + residual``, ``y = layer_norm(h)``, in one pass; returns ``(y, h)``.
@@ -117,8 +117,8 @@ def add_rms_norm(
     eps: float = 1e-6,
     pre_bias: Tensor | None = None,
     weight_shift: float = 0.0,
-    activation: str | None = None,
-    rounding: str = "once",
+    activation: Activation | None = None,
+    rounding: Rounding = "once",
     out_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
     """``h = x + pre_bias + residual``, ``y = rms_norm(h)``, in one pass; returns ``(y, h)``.

@@ -6,14 +6,14 @@ from typing import Any, get_type_hints
 
 import torch
 
-from ..program import Program
+from ..program import Activation, Program, Rounding
 
 # The schema language's name of a type.
 _TYPES: dict[Any, str] = {
     bool: "bool",
     float: "float",
-    str: "str",
-    str | None: "str?",
+    Rounding: "str",
+    Activation | None: "str?",
     torch.dtype | None: "ScalarType?",
 }
 

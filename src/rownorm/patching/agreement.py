@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import reference
-from ..program import Program
+from ..program import Program, Rounding
 from .forms import Structure
 
 AGREE = (
@@ -21,7 +21,7 @@ DISAGREE = 0.10  # the smallest share of a form that does not
 SLACK = 32  # rounding errors of the compute dtype that another order of summation may make
 
 
-def program_of(structure: Structure, rounding: str, out_dtype: torch.dtype) -> Program:
+def program_of(structure: Structure, rounding: Rounding, out_dtype: torch.dtype) -> Program:
     """The program of a structure. ``out_dtype`` is always named, so that autocast does not change it."""
     return Program(
         center=structure.center,

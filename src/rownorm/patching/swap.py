@@ -7,7 +7,7 @@ another type and compiles again.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from torch.nn.modules import module as hooks
 
 from .. import nn as rownorm_nn
 from ..functional import default_rms_eps
+from ..integration import leaf_of_trace, quantize_like, refuse_torchscript
 from ..ops import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from .forms import Form
 from .rewrite import rewritten
@@ -33,6 +34,10 @@ class Patched(nn.Module):
         h has the dtype of residual.
         """
         return None
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        name = f"{type(self).__name__} after rownorm.patch"
+        refuse_torchscript(name, "call rownorm.unpatch(model) first")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle and copy through ``_new``, because a class made at run time cannot be found by its name."""
@@ -61,6 +66,8 @@ class PatchedForm(Patched):
             if options is not None and (form.width is None or x.shape[-1] == form.width):
                 norm = layer_norm if structure.center else rms_norm
                 return norm(x, weight, bias, **options)
+        elif len(args) + len(kwargs) == 1 and (leaf := leaf_of_trace(self, x)) is not None:
+            return leaf
         y = super().forward(*args, **kwargs)
         return y if form.out_dtype is None or y.dtype == torch.float64 else y.to(form.out_dtype)
 
@@ -146,6 +153,7 @@ def patched_class(
         "__module__": original.__module__,  # torch.fx keeps modules of torch.nn whole
         "__qualname__": original.__qualname__,
         "__doc__": original.__doc__,
+        "__init__": original.__init__,  # rownorm.nn's norms have other arguments than a subclass of torch's may have
         "rownorm_base": base,
         "rownorm_original": original,
         "rownorm_norms": norms,
@@ -154,6 +162,7 @@ def patched_class(
         attributes["forward"] = rewritten(original, frozenset(norms)).forward
     metaclass: Any = type(original)
     made: type[Patched] = metaclass(original.__name__, (base, original), attributes)
+    quantize_like(made, original)
     return _classes.setdefault((base, original, norms), made)
 
 

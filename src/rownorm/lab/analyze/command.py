@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..cases.case import ACTIVATIONS, DTYPES, OPERATIONS, Case, Direction, Dtype, Operation
+from ..cases.case import (
+    ACTIVATIONS,
+    DTYPES,
+    OPERATIONS,
+    Activation,
+    Case,
+    Direction,
+    Dtype,
+    Operation,
+)
 from ..cli.options import FOLDER, examples, name_option, names_option, unknown
 
 if TYPE_CHECKING:
@@ -82,7 +91,7 @@ def command(
     targets: tuple[str, ...],
     blocks: str | None,
     residual_dtype: Dtype | None,
-    activation: str | None,
+    activation: Activation | None,
     bias: bool | None,
     pre_bias: bool,
     ceiling_gbps: float | None,

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 Operation = Literal["layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm"]
 Direction = Literal["forward", "backward", "both"]
 Dtype = Literal["fp16", "bf16", "fp32"]
+Activation = Literal["relu", "silu", "gelu", "gelu_tanh"]  # program.Activation, without torch
 
 OPERATIONS: tuple[Operation, ...] = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward", "both")
 DTYPES: tuple[Dtype, ...] = ("fp16", "bf16", "fp32")
-ACTIVATIONS = ("relu", "silu", "gelu", "gelu_tanh")
+ACTIVATIONS: tuple[Activation, ...] = ("relu", "silu", "gelu", "gelu_tanh")
 DATA_SETS = {  # kinds of input values
     "normal": "standard normal",
     "offset": "a mean up to 10000 times the spread, as far as the dtype can represent it",
@@ -50,7 +51,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     residual_dtype: Dtype | None = None
     bias: bool | None = None
     pre_bias: bool = False
-    activation: str | None = None
+    activation: Activation | None = None
     returns_h: bool = True  # False: an add_ operation whose sum with the residual is not an output
     eps: float = 1e-5
     name: str = ""

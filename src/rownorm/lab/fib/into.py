@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...launch.forward import calls, problem_of
+from ...launch.forward import calls
 from ...launch.launcher import INTERPRETING, bind_all
 from ...launch.planning import plan
+from ...launch.problem import forward_problem
 from ...launch.rows import allocator, common_layouts, required_layouts, with_common_layouts
 from ...ops.call_key import tensor_key
 from ...program import Program
@@ -73,7 +74,7 @@ def _bound(
     program: Program,
 ) -> Run:
     """Plan and compile for tensors like these."""
-    problem = problem_of(x, residual, None, program)
+    problem = forward_problem(x, residual, None, program)
     chosen = plan(problem)
     steps = calls(problem, chosen, program, *required_layouts(x, residual))
     roles = {"x": x, "residual": residual, "weight": weight, "bias": bias, "y": y, "h": h}

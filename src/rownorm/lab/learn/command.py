@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -112,6 +113,8 @@ def check(context: click.Context, /, name: str | None, folder: Path | None, watc
     """
     from .progress import folder_of, home_folder
 
+    if find_spec("triton") is None:
+        raise ModuleNotFoundError("no Triton", name="triton")  # the entry point says what to do
     home = home_folder(folder)
     one = _chosen(name, home)
     _progress(one, home)

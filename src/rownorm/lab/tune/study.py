@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...ops import execute
-from ...program import ACTIVATIONS, Program
+from ...program import ACTIVATIONS, Activation, Program
 from ...reference import BackwardInputs
 from ..cases import data
 from ..cases.case import DTYPES, Case, Direction, Operation, torch_dtype
@@ -34,9 +34,9 @@ class Study(NamedTuple):
         return min(MOST_ROWS, ELEMENTS // self.n_cols)
 
     @property
-    def activation(self) -> str | None:
+    def activation(self) -> Activation | None:
         name = ACTIVATION if self.option == "activation" else self.option
-        return name if name in ACTIVATIONS else None
+        return next((one for one in ACTIVATIONS if one == name), None)
 
     @property
     def key(self) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from ..launcher import VERSION
 from ..problem import Problem
+from ..triton_version import VERSION
 from .capacity import next_power_of_2, vector_cols
 from .settings import Plan
 

@@ -17,7 +17,7 @@ static DType dtype_of(DLDataType type) {
     return type.bits == 32 ? FP32 : type.bits == 16 && HAS_FP16 ? FP16 : OTHER;
 }
 
-/* Whether this is None, or a contiguous tensor of a covered dtype on the CPU, with elements. */
+/* Whether this is None, or a contiguous tensor of a covered dtype on the CPU, with elements and memory. */
 static int read_rows(PyObject *tensor, Rows *rows) {
     *rows = (Rows){0};
     if (tensor == Py_None) return 1;
@@ -35,7 +35,7 @@ static int read_rows(PyObject *tensor, Rows *rows) {
         if (t.shape[i] != 1 && t.strides[i] != n_elements) return 0;
         n_elements *= t.shape[i];
     }
-    if (n_elements == 0) return 0;
+    if (n_elements == 0 || t.data == NULL) return 0; /* it may be freed, or stand for zeros */
     rows->data = (char *)t.data + t.byte_offset;
     rows->n_dims = t.ndim;
     rows->shape = t.shape;
