@@ -258,8 +258,10 @@ class Native:
     def _ask_for_node(self) -> None:
         if execute.INTERPRETING or (self._module is None and cpu_native.load() is None):
             return
-        from ..launch.native import node
-
+        try:
+            from ..launch.native import node  # not before it is needed: it imports Triton
+        except ImportError:
+            return  # Python goes on recording
         node.load_in_background(self.use_node)
 
     def _record_by(self, record: Callable[..., Any]) -> None:
