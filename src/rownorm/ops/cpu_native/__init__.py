@@ -30,8 +30,8 @@ SOURCES = (
 )  # in this order
 # Without errno, sqrt is one instruction. ``omp simd`` allows a sum to be vectorized.
 FLAGS = ("-fopenmp-simd", "-fno-math-errno")
-# For all instructions of this CPU. Compilers avoid vectors of 512 bits on many CPUs that have them. PyTorch's kernels use
-# them, and here conversions of bf16 gain most.
+# For all instructions of this CPU. Compilers avoid vectors of 512 bits on many CPUs that have them; conversions of bf16
+# gain most from them.
 NATIVE = {
     "x86_64": ("-march=native", "-mprefer-vector-width=512"),
     "aarch64": ("-mcpu=native",),

@@ -1,9 +1,9 @@
 /* Rows in fp32, and their moments. Compiled first.
 
    Arithmetic is fp32. A row of another dtype is converted when it is loaded and stored, in loops of their own: every
-   loop is simple enough to be vectorized. Where several loops follow each other they take GROUP columns at a time, which
-   stay in the L1 cache. Sums over a row are added up in fp64 for every GROUP columns, so that their error does not grow
-   with the width. */
+   loop is simple enough to be vectorized. Where several loops follow each other they take GROUP columns at a time:
+   those stay in the L1 cache. Sums over a row are added up in fp64 for every GROUP columns, so that their error does not
+   grow with the width. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -167,7 +167,7 @@ INLINE Moments moments_around(float shift, Sums deviations, double eps) {
     return (Moments){(float)(shift + correction), (float)(1 / sqrt(variance + eps))};
 }
 
-/* The mean of the first 16 columns, or the first of fewer. Where they are equal it is exact: so are the sums in fp64. */
+/* The mean of the first 16 columns, or the first of fewer. It is exact where they are equal, as the fp64 sums are. */
 static float mean_of_first(const float *h, int64_t n) {
     double sum[4];
     if (n < 16) return h[0];
