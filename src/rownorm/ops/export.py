@@ -63,7 +63,7 @@ def _table() -> Mapping[Any, Callable[..., Any]]:
         return {}
     if hasattr(tracer, "decomposition_table"):
         return tracer.decomposition_table
-    return proxy_tensor.CURRENT_DECOMPOSITION_TABLE  # torch 2.11
+    return proxy_tensor.CURRENT_DECOMPOSITION_TABLE  # type: ignore[attr-defined]  # torch 2.11
 
 
 def forward(
