@@ -32,12 +32,25 @@ INTERPRETER := $(PYTHON)
 RUN := PYTHONPATH=$(CURDIR)/src $(PYTHON)
 STAMP :=
 PARALLEL :=
+BUILD := $(RUN)
+BUILD_STAMP :=
 else
 INTERPRETER := $(VENV)/bin/python
 RUN := $(INTERPRETER)
 STAMP := $(VENV)/.stamp
 PARALLEL := -n $(WORKERS)
+BUILD := .venvs/build/bin/python
+BUILD_STAMP := .venvs/build/.stamp
 endif
+# In every environment that make created. An environment of yours that make only installed into has none, and make clean
+# leaves it alone.
+MARKER := .made-by-make
+# $(call environment,FOLDER): a virtual environment there, with the marker if there was nothing before.
+define environment
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rownorm needs Python 3.11 or newer: make PYTHON=...")'
+	@test -e $(1) || { mkdir -p $(1) && touch $(1)/$(MARKER); }
+	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+endef
 
 .PHONY: help test test-all test-versions same-code demo learn check format wheel clean
 
@@ -50,8 +63,8 @@ help:
 	@echo "make learn          start the first exercise of the course (docs/course.md)"
 	@echo "make check          formatter, linter, type checker"
 	@echo "make format         apply the fixes of the formatter and the linter"
-	@echo "make wheel          build dist/*.whl"
-	@echo "make clean          remove everything that make created, except results"
+	@echo "make wheel          build dist/*.whl; needs no environment but a small one of its own"
+	@echo "make clean          remove everything that make created, except results/ and learn/, which have your work"
 	@echo "Settings (PYTHON, VENV, TORCH, PAIR, WORKERS, TESTS, BASE, DEMO) are described at the top of the Makefile."
 
 test: $(STAMP)
@@ -101,22 +114,33 @@ format: $(STAMP)
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
-wheel: $(STAMP)
+wheel: $(BUILD_STAMP)
 	rm -rf build dist
-	$(RUN) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	$(BUILD) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	@ls dist/*.whl
 
 clean:
-	rm -rf $(VENV) .venvs build dist traces src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find examples src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	@left=; for folder in $(VENV) .venvs/*; do \
+	  if test -e $$folder/$(MARKER); then echo "rm -rf $$folder"; rm -rf $$folder; \
+	  elif test -e $$folder; then echo "make did not create $$folder: remove it yourself if nothing needs it"; left=1; \
+	  fi; \
+	done; \
+	rmdir .venvs 2>/dev/null; test -z "$$left"
 
 # pip rather than another installer, because it finds local builds of torch. setuptools first, because it builds the
 # package. flashinfer-bench without its dependencies, because they include 421 MB that it does not need; the extra fib
 # has the others.
 $(VENV)/.stamp: pyproject.toml constraints/common.txt $(CONSTRAINTS)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rownorm needs Python 3.11 or newer: make PYTHON=...")'
-	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(call environment,$(VENV))
 	$(VENV)/bin/python -m pip install --quiet setuptools
 	$(VENV)/bin/python -m pip install --quiet --no-build-isolation --editable '.[dev]'
 	$(VENV)/bin/python -m pip install --quiet --no-deps flashinfer-bench
+	@touch $@
+
+# A wheel needs setuptools only, not torch.
+.venvs/build/.stamp: $(CONSTRAINTS)
+	$(call environment,.venvs/build)
+	.venvs/build/bin/python -m pip install --quiet setuptools
 	@touch $@
