@@ -1,6 +1,6 @@
 """Drop-in modules: subclasses of torch's modules with rownorm's forward.
 
-Each forward tries ``eager.norm_in_c`` itself. The functions between a module and that call cost more in a training
+Each forward tries ``eager.native.norm`` itself. The functions between a module and that call cost more in a training
 step, where their code is not in the cache, than they seem to in a loop: experiment HST-05 in docs/experiments/host.md.
 """
 
@@ -22,7 +22,7 @@ torch.fx.wrap("layer_norm")
 torch.fx.wrap("rms_norm")
 
 
-@functools.lru_cache
+@functools.lru_cache(typed=True)  # eps=True is refused, eps=1 is not
 def _program(center: bool, eps: float, out_dtype: torch.dtype | None) -> Program:
     return Program(center, eps, out_dtype=out_dtype)
 
@@ -52,7 +52,7 @@ class LayerNorm(_OutDtype, torch.nn.LayerNorm):
         shape, weight, bias, eps = self.normalized_shape, self.weight, self.bias, self.eps
         if not is_traced():
             program = _program(True, eps, self.out_dtype)
-            y: Tensor = eager.norm_in_c(input, None, None, weight, bias, program, shape)
+            y: Tensor = eager.native.norm(input, None, None, weight, bias, program, shape)
             if y is not NotImplemented:
                 return y
         return layer_norm(input, shape, weight, bias, eps, out_dtype=self.out_dtype)
@@ -69,7 +69,7 @@ class RMSNorm(_OutDtype, torch.nn.RMSNorm):
         if type(x) is Tensor and not is_traced():
             exact_eps = default_rms_eps(x.dtype) if eps is None else eps
             program = _program(False, exact_eps, self.out_dtype)
-            y: Tensor = eager.norm_in_c(x, None, None, weight, None, program, shape)
+            y: Tensor = eager.native.norm(x, None, None, weight, None, program, shape)
             if y is not NotImplemented:
                 return y
         return rms_norm(x, shape, weight, eps, out_dtype=self.out_dtype)

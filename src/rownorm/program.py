@@ -47,3 +47,17 @@ class Program(NamedTuple):
         options = self._asdict()
         del options["center"]
         return options
+
+
+def has_numbers(options: tuple[Any, ...]) -> bool:
+    """Whether eps and weight_shift are Python numbers, as ``ops.checks`` demands. True equals 1, but it is no number.
+
+    options: a Program, or its fields in a plain tuple.
+    """
+    eps, weight_shift = options[1:3]
+    return (
+        isinstance(eps, (int, float))
+        and isinstance(weight_shift, (int, float))
+        and type(eps) is not bool
+        and type(weight_shift) is not bool
+    )

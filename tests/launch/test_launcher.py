@@ -11,7 +11,7 @@ import torch
 from rownorm.launch import launcher
 from rownorm.launch.rows import allocator
 
-ROLES = ("x", "y", "")
+ROLES = {"x": 0, "y": 1}
 INDICES = (1, -1, 0)  # of y, absent and x in TENSORS
 TENSORS = (torch.empty(5), torch.empty(5), None)
 ADDRESSES = [32, 64, None]
@@ -179,17 +179,16 @@ def test_clusters_have_no_public_interface(monkeypatch):
 
 
 def test_tensors_in_the_order_of_their_roles(monkeypatch):
-    """Inputs, outputs, fixed tensors, and None for absent ones."""
+    """Inputs, outputs, and None for absent ones."""
     started = []
     bound = launcher.Call(kernel, 1, 4, {}, {})
     ready = launcher.Bound(lambda *passed: started.append(passed))
     monkeypatch.setattr(launcher, "bind", lambda *_: ready)
-    x, fixed = torch.empty(5), torch.empty(5)
+    x = torch.empty(5)
     prepared = launcher.bind_all(
         [bound, bound],
         {"x": x, "residual": None},
         {"y": lambda: torch.zeros(5)},
-        {"partial": fixed},
         ("h", "y"),
         0,
     )
@@ -197,10 +196,8 @@ def test_tensors_in_the_order_of_their_roles(monkeypatch):
     assert nothing is None
     assert len(started) == 2
     for tensors, addresses in started:
-        assert all(
-            one is other for one, other in zip(tensors, (x, None, y, fixed, None), strict=True)
-        )
-        assert addresses == [x.data_ptr(), None, y.data_ptr(), fixed.data_ptr(), None]
+        assert all(one is other for one, other in zip(tensors, (x, None, y, None), strict=True))
+        assert addresses == [x.data_ptr(), None, y.data_ptr(), None]
 
 
 @pytest.mark.parametrize("fill", [False, True])

@@ -89,15 +89,13 @@ def read_parameters(parameters, kinds):
 
 POINTER, INTEGER = ctypes.c_uint64, ctypes.c_int32
 KERNEL = native.Kernel(
-    1234, 7, 4, 1024, False, 1, ((1, 0), (0, 0), (-1, -5), (2, 0), (-1, 1 << 40))
+    1234, 7, 4, 1024, False, 1, ((1, 0), (0, 0), (-1, -5), (0, 0), (-1, 1 << 40))
 )
 
 
-def simple_call(fallback=None, device=0, kernels=(KERNEL,), returned=(-1, 0), fixed=()):
+def simple_call(fallback=None, device=0, kernels=(KERNEL,), returned=(-1, 0)):
     """A prepared call of one input and one allocated tensor."""
-    return native.prepare(
-        1, [lambda: torch.zeros(5)], list(fixed), returned, kernels, device, fallback
-    )
+    return native.prepare(1, [lambda: torch.zeros(5)], returned, kernels, device, fallback)
 
 
 def leaked_blocks(repeat, n=1500):

@@ -32,11 +32,11 @@ def node():
     return native.node.build()
 
 
-@pytest.fixture(params=["c", "c++"])
-def eager_in_c(driver, monkeypatch, request):
-    """The autograd function in C, and the node in C++, on the CPU.
+def connect(driver, node, monkeypatch):
+    """Call norms through the C, with gradients recorded by the node in C++, or by Python without one, on the CPU.
 
-    A launch rebuilds the tensors from addresses and interprets the kernel.
+    A launch rebuilds the tensors from addresses and interprets the kernel. ``in_python`` of the driver lists what
+    Python's autograd function did.
     """
     bound, described = [], {}
     bind = launcher.bind
@@ -53,8 +53,10 @@ def eager_in_c(driver, monkeypatch, request):
         return native.Kernel(number, call.grid, call.num_warps, 0, False, 1, parameters)
 
     def tensor_at(address, like):
-        if not address or like is None:
+        if like is None or (like.numel() and not address):
             return None
+        if not like.numel():
+            return like
         size = (
             1 + sum((n - 1) * s for n, s in zip(like.shape, like.stride(), strict=True))
         ) * like.itemsize
@@ -69,29 +71,61 @@ def eager_in_c(driver, monkeypatch, request):
         start([*tensors, None], [*addresses, None])
 
     driver.on_launch = interpret
-    python_functions = eager._EagerNorm.__dict__["forward"], eager._EagerNorm._backward_cls.apply
     monkeypatch.setattr(launcher, "bind", record)
     monkeypatch.setattr(launcher, "_native_kernel", describe)
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
     execute._forget()
-    monkeypatch.setattr(native.node, "load_in_background", lambda install: None)
-    eager._install_native(execute.launch_layer())
-    driver.in_python = []
+    driver.in_python, driver.has_node = [], node is not None
 
     def recorded(name, function):
         return lambda *arguments: driver.in_python.append(name) or function(*arguments)
 
-    driver.module.use(
-        forward_in_python=recorded("forward", python_functions[0].__func__),
-        backward_in_python=recorded("backward", eager._EagerNorm.backward),
-    )
-    if request.param == "c++":
-        with monkeypatch.context() as patched:
-            backward = staticmethod(recorded("backward", eager._EagerNorm.backward))
-            patched.setattr(eager._EagerNorm, "backward", backward)
-            eager._install_node(driver.module, request.getfixturevalue("node"))
+    monkeypatch.setattr(eager, "eager_norm", recorded("forward", eager.eager_norm))
+    backward = staticmethod(recorded("backward", eager._EagerNorm.backward))
+    monkeypatch.setattr(eager._EagerNorm, "backward", backward)
+    monkeypatch.setattr(eager, "native", eager.Native())
+    eager.native.use_c(execute.launch_layer())
+    if driver.has_node:
+        eager.native.use_node(node)
+
+
+@pytest.fixture(params=["c", "c++"])
+def eager_in_c(driver, monkeypatch, request):
+    """Norms through the C, and through the C++: ``connect``."""
+    node = request.getfixturevalue("node") if request.param == "c++" else None
+    connect(driver, node, monkeypatch)
     yield driver
-    eager._EagerNorm.forward, eager._EagerNorm._backward_cls.apply = python_functions
-    eager._backward, eager.norm_in_c = eager._EagerNorm.backward, eager._not_in_c
     execute._forward_calls.clear()
     execute._backward_calls.clear()
+
+
+# Python alone, C for calls without a gradient, C++ for calls with one; and tensors on a CPU for a user, who has no
+# interpreter.
+ON_GPU = torch.cuda.is_available()
+WAYS = ("python", "c", "c++") if ON_GPU else ("python", "c", "c++", "cpu", "cpu and c++")
+
+
+@pytest.fixture(params=WAYS)
+def way(request, monkeypatch):
+    """Each way that a call can take through the host."""
+    name = request.param
+    node = request.getfixturevalue("node") if name.endswith("c++") else None
+    launch = execute.launch_layer()
+    if name in ("c", "c++") and not ON_GPU:
+        connect(request.getfixturevalue("driver"), node, monkeypatch)
+    else:
+        monkeypatch.setattr(eager, "native", eager.Native())
+        if name == "python":
+            monkeypatch.setattr(native, "_load", lambda: (None, "a test"))
+        elif name.startswith("cpu"):
+            monkeypatch.setattr(execute, "INTERPRETING", False)
+        execute._forget()
+        eager.native.use_c(launch)
+        eager.native._record_by(eager.eager_norm)
+        if node is not None:
+            eager.native.use_node(node)
+    yield name
+    monkeypatch.undo()
+    execute._forget()
+    if ON_GPU:
+        eager.native.use_c(launch)

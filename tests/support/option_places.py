@@ -65,7 +65,7 @@ def kernel_constants(function, name, option=None, value=None) -> tuple[list, lis
     bound, bind = [], launcher.bind
 
     def record(call, roles, tensors, device):
-        dtypes = {role: t.dtype for role, t in zip(roles, tensors, strict=True) if t is not None}
+        dtypes = {role: tensors[i].dtype for role, i in roles.items() if tensors[i] is not None}
         bound.append((call.constants, dtypes))
         return launcher.Bound(lambda tensors, addresses: None)
 

@@ -210,7 +210,7 @@ def prepare(
         allocators["messages"] = functools.partial(
             torch.zeros, shape, dtype=torch.int64, device=h.device
         )
-    fixed: dict[str, Tensor] = {}
+    stand_ins: dict[str, str] = {}
     for name, like, want in zip(GRADIENTS, (dy, h, pre_bias, weight, bias), wanted, strict=True):
         if not want or like is None:
             continue
@@ -219,11 +219,12 @@ def prepare(
         if name in SUMS and steps[-1].kernel is column_sums:
             allocators[f"{name}_partial"] = new((chosen.n_programs, n_cols), rstd.dtype)
         elif name in SUMS:
-            # Never stored to. The kernel takes it all the same, so that it is the same kernel for any number of rows.
-            fixed[f"{name}_partial"] = new((1,), rstd.dtype)()
+            # Never stored to. The kernel takes one all the same, so that it is the same kernel for any number of rows.
+            # A tensor that is kept for this could belong to the memory pool of a CUDA graph.
+            stand_ins[f"{name}_partial"] = "rstd"
 
     roles = list(BackwardInputs._fields)
     if has_residual:
         roles[roles.index("pre_bias")] = ""  # h already contains it
     tensors = dict(zip(roles, inputs, strict=True))
-    return bind_all(steps, tensors, allocators, fixed, GRADIENTS, h.get_device())
+    return bind_all(steps, tensors, allocators, GRADIENTS, h.get_device(), stand_ins)

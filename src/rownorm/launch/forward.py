@@ -171,4 +171,4 @@ def prepare(
             allocators["stored_h_parts"] = allocators["parts"]
 
     inputs = dict(zip(INPUTS, (x, residual, pre_bias, weight, bias), strict=True))
-    return bind_all(steps, inputs, allocators, {}, OUTPUTS, x.get_device())
+    return bind_all(steps, inputs, allocators, OUTPUTS, x.get_device())

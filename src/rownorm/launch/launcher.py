@@ -18,6 +18,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -112,24 +113,22 @@ def bind_all(
     calls: Sequence[Call],
     inputs: Mapping[str, Tensor | None],
     allocators: Mapping[str, Callable[[], Tensor]],
-    fixed: Mapping[str, Tensor],
     returned: Sequence[str],
     device: int,
+    stand_ins: Mapping[str, str] = MappingProxyType({}),
 ) -> PreparedCall:
     """Compile ``calls``, and return a function that allocates, starts the kernels and returns some of the tensors.
 
-    inputs, allocators, fixed: tensors by role. The function takes tensors like ``inputs``, in that order, with the same
-    dtypes and alignment. ``fixed`` tensors are the same at every call. returned: roles; None for those that have no
-    allocator.
+    inputs, allocators: tensors by role. The function takes tensors like ``inputs``, in that order, with the same dtypes
+    and alignment. returned: roles; None for those that have no allocator. stand_ins: for a role without a tensor of its
+    own, the role whose tensor a kernel gets instead; it is neither loaded from nor stored to.
     """
-    # The last tensor is None and has the role "". Every role without a tensor gets its index, -1.
-    roles = [*inputs, *allocators, *fixed, ""]
-    allocate, fixed_and_none = tuple(allocators.values()), (*fixed.values(), None)
-    fixed_addresses = [None if t is None else t.data_ptr() for t in fixed_and_none]
-    take_returned = itemgetter(
-        *(roles.index(role) if role in allocators else -1 for role in returned)
-    )
-    example = (*inputs.values(), *[new() for new in allocate], *fixed_and_none)
+    # The last tensor is None. Every role without a tensor gets its index, -1.
+    roles = {role: index for index, role in enumerate((*inputs, *allocators))}
+    roles |= {role: roles[other] for role, other in stand_ins.items()}
+    allocate = tuple(allocators.values())
+    take_returned = itemgetter(*(roles[role] if role in allocators else -1 for role in returned))
+    example = (*inputs.values(), *[new() for new in allocate], None)
     bound = [bind(call, roles, example, device) for call in calls]
     starts = [kernel.start for kernel in bound]
 
@@ -141,8 +140,8 @@ def bind_all(
             tensor = new()
             tensors.append(tensor)
             addresses.append(tensor.data_ptr())
-        tensors += fixed_and_none
-        addresses += fixed_addresses
+        tensors.append(None)
+        addresses.append(None)
         for start in starts:
             start(tensors, addresses)
         return take_returned(tensors)
@@ -157,18 +156,18 @@ def bind_all(
         ]
         allocated = list(allocators)
         order = [allocated.index(role) if role in allocators else -1 for role in returned]
-        return native.prepare(
-            len(inputs), allocate, [*fixed.values()], order, kernels, device, prepared
-        )
+        return native.prepare(len(inputs), allocate, order, kernels, device, prepared)
     except Exception as error:  # any failure: Python can do the same
         native.log.debug("launches in Python: %s: %s", type(error).__name__, error)
         return prepared
 
 
-def bind(call: Call, roles: Sequence[str], tensors: Sequence[Tensor | None], device: int) -> Bound:
+def bind(
+    call: Call, roles: Mapping[str, int], tensors: Sequence[Tensor | None], device: int
+) -> Bound:
     """Compile ``call`` for tensors like these. With an empty grid, starting it does nothing.
 
-    roles: of the tensors. The last tensor is None, as in ``bind_all``.
+    roles: the index among the tensors, by role. The last tensor is None, as in ``bind_all``.
     """
     if call.grid == 0:
         return Bound(lambda tensors, addresses: None)
@@ -197,8 +196,8 @@ def _is_for_cuda(compiled: Any) -> bool:
     return type(compiled.run).__name__ == "CudaLauncher"
 
 
-def _tensor_indices(call: Call, roles: Sequence[str]) -> list[int]:
-    return [roles.index(role) if role in roles else -1 for role in call.roles]
+def _tensor_indices(call: Call, roles: Mapping[str, int]) -> list[int]:
+    return [roles.get(role, -1) for role in call.roles]
 
 
 def _direct(
@@ -243,7 +242,7 @@ def _direct(
     return direct
 
 
-def _native_kernel(call: Call, roles: Sequence[str], compiled: Any) -> native.Kernel:
+def _native_kernel(call: Call, roles: Mapping[str, int], compiled: Any) -> native.Kernel:
     """The launch as the extension takes it; raises where only Triton's own launcher can start it."""
     if compiled is None or not is_known() or not _is_for_cuda(compiled):
         raise RuntimeError("Triton's launcher is not one that is known")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..program import Program
+from ..program import Program, has_numbers
 
 HALVES = (torch.float16, torch.bfloat16)
 _OUT_DTYPE = Program._fields.index("out_dtype")
@@ -27,6 +27,8 @@ IS_CAST = {
 def autocast_options(x: Tensor, options: tuple[Any, ...]) -> tuple[Any, ...]:
     """The options of a call on x, as autocast changes them. options: a Program, or its fields in a plain tuple."""
     if options[_OUT_DTYPE] is None and x.is_cuda and torch.is_autocast_enabled("cuda"):
+        if not has_numbers(options):  # ``checks`` will refuse it; the cache must not keep a tensor
+            return options
         return autocast_program(x.dtype, options)
     return options
 

@@ -23,6 +23,7 @@ from .. import reference
 from ..program import Program
 from ..reference import BackwardInputs, Gradients, compute_dtype
 from .execute import ForwardResult
+from .fast_path import can_skip_dispatcher
 
 # (x, residual, pre_bias, weight, bias, program, want_statistics) -> (y, h, mu, rstd)
 ForwardFunction = Callable[..., ForwardResult]
@@ -30,6 +31,7 @@ ForwardFunction = Callable[..., ForwardResult]
 BackwardFunction = Callable[..., Gradients]
 
 _is_grad_enabled = torch.is_grad_enabled
+_is_inference_mode_enabled = torch.is_inference_mode_enabled
 
 
 class SingleLevelFunction(_SingleLevelFunction):
@@ -46,12 +48,18 @@ class _Norm(SingleLevelFunction):
         ctx, forward, backward, x, residual, pre_bias, weight, bias, program, return_statistics
     ):
         y, h, mu, rstd = forward(x, residual, pre_bias, weight, bias, program, True)
-        ctx.save_for_backward(x if residual is None else h, pre_bias, weight, bias, mu, rstd)
         ctx.set_materialize_grads(False)
-        residual_dtype = None if residual is None else residual.dtype
+        residual_dtype = None
+        no_gradient = [t for t in (mu, rstd) if t is not None] if return_statistics else []
+        if residual is not None:
+            residual_dtype = residual.dtype
+            if not h_needs_gradient(x, residual, pre_bias):
+                no_gradient.append(h)
+            pre_bias = unguarded(pre_bias)
+        ctx.save_for_backward(x if residual is None else h, pre_bias, weight, bias, mu, rstd)
+        ctx.mark_non_differentiable(*no_gradient)
         ctx.settings = (backward, program, x.dtype, residual_dtype)
         if return_statistics:
-            ctx.mark_non_differentiable(*(t for t in (mu, rstd) if t is not None))
             return y, h, mu, rstd
         return y if residual is None else (y, h)
 
@@ -61,8 +69,27 @@ class _Norm(SingleLevelFunction):
         if dy is None:
             _, _, x_dtype, _ = ctx.settings
             return None, None, *gradients_without_dy(dh, x_dtype, needs), None, None
-        inputs = (dy, dh, *ctx.saved_tensors)
+        inputs = (dy, dh, *saved_tensors(ctx))
         return None, None, *gradients(*ctx.settings, needs, inputs), None, None  # type: ignore[call-arg]
+
+
+def unguarded(pre_bias: Tensor | None) -> Tensor | None:
+    """What to save of a pre_bias beside a residual: backward needs only its dtype and shape, so it may be modified."""
+    if pre_bias is None or not can_skip_dispatcher(pre_bias):
+        return pre_bias
+    return pre_bias.data  # it has a version counter of its own
+
+
+def saved_tensors(ctx: Any) -> tuple[Any, ...]:
+    """``ctx.saved_tensors``. After an error in a hook that unpacks them, the graph is released.
+
+    A hook may have kept h, a result of this node, which keeps the node: nothing else would ever free them.
+    """
+    try:
+        return ctx.saved_tensors
+    except Exception:
+        ctx.maybe_clear_saved_tensors()
+        raise
 
 
 def gradients(
@@ -127,7 +154,11 @@ class _NormBackward(SingleLevelFunction):
     @staticmethod
     def backward(ctx, *cotangents):  # type: ignore[no-untyped-def,override]
         saved = ctx.saved_tensors
-        present = [i for i, t in enumerate(saved) if t is not None]
+        program, has_residual, _ = ctx.options
+        # The gradients do not depend on these, so they get no gradient, rather than zeros.
+        unused = {"pre_bias" if has_residual else "", "bias" if program.activation is None else ""}
+        names = zip(BackwardInputs._fields, saved, strict=False)
+        present = [i for i, (name, t) in enumerate(names) if t is not None and name not in unused]
         used = [i for i, t in enumerate(cotangents) if t is not None]
 
         def gradients(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -192,11 +223,25 @@ def needs_gradient(
     *more: Tensor | None,
 ) -> bool:
     """Whether autograd has to record a call on these tensors. Without a loop for the first five: every call pays."""
-    return _is_grad_enabled() and (
+    return (
+        _is_grad_enabled()
+        and (
+            x.requires_grad
+            or (second is not None and second.requires_grad)
+            or (third is not None and third.requires_grad)
+            or (fourth is not None and fourth.requires_grad)
+            or (fifth is not None and fifth.requires_grad)
+            or (len(more) > 0 and any(t is not None and t.requires_grad for t in more))
+        )
+        # Gradients can be enabled inside inference mode, which never records.
+        and not _is_inference_mode_enabled()
+    )
+
+
+def h_needs_gradient(x: Tensor, residual: Tensor, pre_bias: Tensor | None) -> bool:
+    """Whether ``h = x + pre_bias + residual`` depends on something that requires a gradient."""
+    return (
         x.requires_grad
-        or (second is not None and second.requires_grad)
-        or (third is not None and third.requires_grad)
-        or (fourth is not None and fourth.requires_grad)
-        or (fifth is not None and fifth.requires_grad)
-        or (len(more) > 0 and any(t is not None and t.requires_grad for t in more))
+        or residual.requires_grad
+        or (pre_bias is not None and pre_bias.requires_grad)
     )

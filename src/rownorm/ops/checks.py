@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..program import ACTIVATIONS, ROUNDINGS, Program
+from ..reference import BackwardInputs
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -50,6 +51,51 @@ def check(
                 "rownorm.functional or flatten them first."
             )
         _check_device(operation, name, parameter, x)
+
+
+def check_gradients(
+    dy: Tensor, dh: Tensor | None, *, like: Tensor, y_dtype: torch.dtype | None = None
+) -> None:
+    """Raise unless the incoming gradients fit rows like these: the kernels trust their shapes.
+
+    like: h, or x where there is no residual. y_dtype: that of dy, if it is known.
+    """
+    for gradient, dtype in ((dy, y_dtype), (dh, like.dtype)):
+        if gradient is None:
+            continue
+        if (
+            gradient.shape != like.shape
+            or gradient.device != like.device
+            or (dtype is not None and gradient.dtype != dtype)
+        ):
+            raise RuntimeError(
+                "the gradient of a norm must have the shape, dtype and device of its output: "
+                f"{tuple(like.shape)}, {dtype or dy.dtype}, {like.device}; "
+                f"got {tuple(gradient.shape)}, {gradient.dtype}, {gradient.device}"
+            )
+
+
+def check_backward(inputs: BackwardInputs) -> None:
+    """Raise unless these are tensors that a forward pass can have left for its backward pass."""
+    dy, dh, h, *parameters, mu, rstd = inputs
+    check_gradients(dy, dh, like=h)
+    expected = (*((t, h.shape[-1:]) for t in parameters), (mu, h.shape[:-1]), (rstd, h.shape[:-1]))
+    for name, (t, shape) in zip(BackwardInputs._fields[3:], expected, strict=True):
+        if t is not None and (t.shape != shape or t.device != h.device):
+            raise RuntimeError(
+                f"rownorm.norm_backward: {name} must have the shape {tuple(shape)} and the device of h, {h.device}; "
+                f"got {tuple(t.shape)} on {t.device}"
+            )
+
+
+def check_memory(names: Sequence[str], tensors: Sequence[Tensor | None]) -> None:
+    """Raise where a tensor has elements but no memory: a kernel would read address 0."""
+    for name, t in zip(names, tensors, strict=True):
+        if t is not None and t.numel() and t.data_ptr() == 0 and not t.is_meta:
+            raise RuntimeError(
+                f"rownorm: {name} has {t.numel()} elements, but no memory. Its storage was freed, for example by a "
+                "sharded module outside its forward, or it stands for zeros: materialize it with .clone()."
+            )
 
 
 def check_options(operation: str, program: Program, has_weight: bool) -> None:

@@ -1,17 +1,17 @@
-"""Autograd on the fast path: as little Python as possible between the caller and the kernels.
+"""Norms called eagerly: the autograd function, and the native code that stands in for Python.
 
-Autograd runs backward in another thread; touching Python objects there costs cache misses. So forward saves its
-prepared call. The key of that call has the options and all properties of the inputs that a plan depends on, so backward
-does not compare them again. As long as autograd returns the saved tensors at the same addresses, the backward call
-depends only on the layout of the incoming gradients and on which gradients are needed.
+``_EagerNorm`` records a norm with gradients. Forward saves its prepared call. The key of that call has the options and
+all properties of the inputs that a plan depends on, so backward does not compare them again. As long as autograd
+returns the saved tensors at the same addresses, the backward call depends only on the layout of the incoming gradients
+and on which gradients are needed.
 
-Where kernels are started in C, the usual call is done in C too (eager.c and backward.c in launch/native), and in C++ as
-soon as that is compiled (node.cpp); every other call comes here.
+``native`` is how calls are made: in C without a gradient (eager.c in launch/native), in C++ with one (node.cpp), as
+soon as each of them is there. Both give an unusual call back to Python.
 """
 
 from __future__ import annotations
 
-import functools
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -30,11 +30,14 @@ from .autograd import (
     expand_shared,
     gradients,
     gradients_without_dy,
+    h_needs_gradient,
+    saved_tensors,
     shared_needs,
+    unguarded,
 )
+from .checks import check_gradients
 from .fast_path import (
-    BACKWARD_CONDITIONS,
-    FORWARD_CONDITIONS,
+    CONDITIONS,
     can_skip_dispatcher,
     can_skip_dispatcher_in_backward,
     disable_function_modes,
@@ -51,38 +54,41 @@ class _EagerNorm(SingleLevelFunction):
     def forward(ctx, x, residual, pre_bias, weight, bias, options):  # type: ignore[no-untyped-def,override]
         inputs = (x, residual, pre_bias, weight, bias)
         outputs: Any = execute.forward_in_c(inputs, options, True) if x.is_cpu else None
-        call, addresses = None, None
+        call = saved_addresses = residual_dtype = None
         if outputs is None:
             call, addresses = execute.find_forward(inputs, options, True)
             outputs = call(inputs, addresses)
-        y, h, *statistics = outputs
-        saved_h, saved_addresses = x if residual is None else h, None
-        if saved_tensors_hooks(True):
-            # The hooks may return other tensors, even at the same addresses.
-            ctx.save_for_backward(saved_h, pre_bias, weight, bias, *statistics)
-            statistics = ()
-        else:
-            # The statistics are not visible outside: autograd does not have to guard them.
-            ctx.save_for_backward(saved_h, pre_bias, weight, bias)
-            if addresses is not None:
-                saved_addresses = [saved_h.data_ptr(), *addresses[2:5]]
-        residual_dtype = None if residual is None else residual.dtype
+        y, h, mu, rstd = outputs
+        saved_h = x
+        if residual is not None:
+            saved_h, residual_dtype = h, residual.dtype
+            if not h_needs_gradient(x, residual, pre_bias):
+                ctx.mark_non_differentiable(h)
+            pre_bias = unguarded(pre_bias)
+        saved = (saved_h, pre_bias, weight, bias, mu, rstd)
+        ctx.save_for_backward(*saved)
+        if call is not None and not saved_tensors_hooks(True):
+            # Hooks may return other tensors, even at the same addresses.
+            saved_addresses = [None if t is None else t.data_ptr() for t in saved]
         ctx.set_materialize_grads(False)
-        # SavedForBackward in launch/native/eager.c has the same fields. A call is None if ``forward_in_c`` did it.
-        ctx.forward_state = (call, saved_addresses, statistics, options, x.dtype, residual_dtype)
+        # ``context`` in launch/native/node.cpp makes the same tuple. The call is None if ``forward_in_c`` did it.
+        ctx.forward_state = (call, saved_addresses, options, x.dtype, residual_dtype)
         return y if residual is None else (y, h)
 
     @staticmethod
     def backward(ctx, dy, dh=None, saved=None):  # type: ignore[no-untyped-def,override]
         """saved: ``ctx.saved_tensors``, if they were read already. Some hooks can be asked for them only once."""
-        forward_call, saved_addresses, statistics, _, x_dtype, _ = ctx.forward_state
+        forward_call, saved_addresses, options, x_dtype, residual_dtype = ctx.forward_state
         if dy is None:
             return (*gradients_without_dy(dh, x_dtype, ctx.needs_input_grad[:5]), None)
-        saved = ctx.saved_tensors if saved is None else saved
-        inputs = (dy, dh, *saved, *statistics)
+        saved = saved_tensors(ctx) if saved is None else saved
+        inputs = (dy, dh, *saved)
         if not can_skip_dispatcher_in_backward(dy, dh):
             return _gradients_by(library.backward, ctx, inputs)
-        if forward_call is None and statistics:
+        # Autograd passes only gradients like the outputs, but ``grad_fn.apply(...)`` passes anything.
+        y_dtype = Program(*options).result_dtype(x_dtype)
+        check_gradients(dy, dh, like=saved[0], y_dtype=y_dtype)
+        if forward_call is None:
             computed = _gradients_in_c(ctx, inputs)
             if computed is not None:
                 return computed
@@ -91,14 +97,14 @@ class _EagerNorm(SingleLevelFunction):
         except RuntimeError:
             # Batched gradients (is_grads_batched) have no storage. The dispatcher splits them.
             return _gradients_by(library.backward, ctx, inputs)
-        if addresses[2:6] != saved_addresses:
-            is_plain = can_skip_dispatcher(*inputs[2:6])
+        if saved_addresses is None or addresses[2:] != saved_addresses:
+            # A subclass, for example, that a hook on saved tensors returned.
+            is_plain = can_skip_dispatcher(*inputs[2:])
             return _gradients_by(execute.backward if is_plain else library.backward, ctx, inputs)
         # A key of 5 fields; those of ``execute.find_backward`` have 11.
         key = (
             forward_call,
             ctx.needs_input_grad,
-            # Autograd guarantees shape, dtype and device of the gradients, but not their layout and alignment.
             dy.is_contiguous() or dy.stride(),
             addresses[0] & 15,
             dh is not None and (dh.is_contiguous() or dh.stride(), addresses[1] & 15),
@@ -121,24 +127,14 @@ def _apply(ctx, dy, dh=None):  # type: ignore[no-untyped-def]
     """What the engine calls of a node: ``backward``, with an entry in a profiler's trace."""
     if is_profiler_enabled():
         with profiled("rownorm::norm_backward"):
-            return _backward(ctx, dy, dh)
-    return _backward(ctx, dy, dh)
+            return _EagerNorm.backward(ctx, dy, dh)
+    return _EagerNorm.backward(ctx, dy, dh)
 
 
 # The inherited one would only look up ``backward``.
 _EagerNorm._backward_cls.apply = _apply  # type: ignore[attr-defined]
 
 eager_norm = _EagerNorm.apply  # type: ignore[attr-defined]
-
-
-def _not_in_c(*_: Any) -> Any:
-    return NotImplemented
-
-
-# ``norms._norm`` in C for the usual call on a GPU; NotImplemented for every other call, and until a kernel was needed.
-norm_in_c: Callable[..., Any] = _not_in_c
-# The Python functions, which the C functions of _install_native replace and fall back to.
-_forward, _backward = _EagerNorm.forward, _EagerNorm.backward
 
 
 def _gradients_by(backward: BackwardFunction, ctx: Any, inputs: tuple[Any, ...]) -> Any:
@@ -183,65 +179,94 @@ def _find_backward(ctx: Any, inputs: tuple[Any, ...]) -> tuple[execute.PreparedC
     return execute.find_backward(tensors, program, True, shared_needs(needs)), True
 
 
-def _install_native(launch: Any) -> None:
-    """Replace forward and backward by the C functions, where the extension is in use."""
-    native, module = launch.native, launch.native.load()
-    # C sets the attributes that save_for_backward and set_materialize_grads set.
-    if module is None or not {"to_save", "materialize_grads"} <= set(dir(_EagerNorm)):
-        return
+def _not_in_c(*_: Any) -> Any:
+    return NotImplemented
 
-    def find_backward(ctx: Any, dy: Tensor, dh: Tensor | None, saved: tuple[Any, ...]) -> Any:
-        """A prepared call of the extension that returns what ``backward`` returns; None where there is none."""
-        _, _, statistics, *_ = ctx.forward_state
-        call, is_shared = _find_backward(ctx, (dy, dh, *saved, *statistics))
-        if not native.is_native(call):
-            return None
-        needs = ctx.needs_input_grad
-        x_and_residual = (0 if needs[0] else -1, 0 if needs[1] else -1) if is_shared else (0, 1)
-        return native.reordered(call, (*x_and_residual, 2, 3, 4, -1))
 
-    def find_forward(inputs: Any, options: Any, want_statistics: bool) -> Any:
-        """The prepared call of the extension for these inputs; None where there is none."""
-        call, _ = execute.find_forward(inputs, options, want_statistics)
-        return call if native.is_native(call) else None
+class Native:
+    """How calls are made. Every call reads ``norm`` and ``record`` here, so that each is replaced in one place.
 
-    def first_norm_with_gradients(*arguments: Any) -> Any:
+    norm(x, residual, pre_bias, weight, bias, options, normalized_shape=None): ``norms._norm`` in C for the usual call
+    on a GPU; NotImplemented for every other call, and until a kernel was needed.
+    record(x, residual, pre_bias, weight, bias, options): y, or (y, h) with a residual, with a gradient.
+    """
+
+    def __init__(self) -> None:
+        self.norm: Callable[..., Any] = _not_in_c
+        self.record: Callable[..., Any] = self._first_record
+        self._module: Any = None  # the C extension, where it is in use
+        self._lock = threading.Lock()
+        self._has_asked_for_node = False
+
+    def use_c(self, launch: Any) -> None:
+        """Let the C extension do calls without a gradient, where it is in use. launch: ``rownorm.launch``."""
+        layer, module = launch.native, launch.native.load()
+        if module is None:
+            return
+
+        def find_forward(inputs: Any, options: Any, want_statistics: bool) -> Any:
+            """The prepared call of the extension for these inputs; None where there is none."""
+            call, _ = execute.find_forward(inputs, options, want_statistics)
+            return call if layer.is_native(call) else None
+
+        def find_backward(ctx: Any, dy: Tensor, dh: Tensor | None, saved: tuple[Any, ...]) -> Any:
+            """A prepared call of the extension that returns all five gradients; None where there is none."""
+            call, is_shared = _find_backward(ctx, (dy, dh, *saved))
+            if not layer.is_native(call):
+                return None
+            needs = ctx.needs_input_grad
+            x_and_residual = (0 if needs[0] else -1, 0 if needs[1] else -1) if is_shared else (0, 1)
+            return layer.reordered(call, (*x_and_residual, 2, 3, 4, -1))
+
+        module.use(
+            find_forward=find_forward,
+            find_backward=find_backward,
+            record=self.record,
+            is_grad_enabled=torch.is_grad_enabled,
+            is_inference_mode_enabled=torch.is_inference_mode_enabled,
+            is_autocast_enabled=is_autocast_enabled,
+            autocast_options=autocast_options,
+            conditions=CONDITIONS,
+            has_function_modes=has_function_modes,
+            function_stack_size=torch._C._len_torch_function_stack,
+            function_stack_at=torch._C._get_function_stack_at,
+            device_mode_type=DeviceContext,
+            disable_function_modes=disable_function_modes,
+            forward_ad=forward_ad,
+        )
+        self._module, self.norm = module, module.norm
+
+    def use_node(self, node: Any) -> None:
+        """Let the C++ extension record norms with gradients."""
+        cpu = None if execute.INTERPRETING else cpu_native.load()
+        on_cpu = (None, None) if cpu is None else (cpu.forward, cpu.backward)
+        interface = None if self._module is None else self._module.interface
+        node.use(interface, *on_cpu, eager_norm, _EagerNorm.backward, NodeContext)
+        torch.autograd.graph.Node.register(node.NormBackward)
+        self._record_by(node.record)
+
+    def _first_record(self, *arguments: Any) -> Any:
         """``eager_norm``; from now on C++ takes over as soon as it is ready."""
-        module.use(record_forward=eager_norm)
-        native.node.load_in_background(functools.partial(_install_node, module))
-        return eager_norm(*arguments)
+        outputs = eager_norm(*arguments)  # it loads the extensions that the node needs
+        with self._lock:
+            is_first, self._has_asked_for_node = not self._has_asked_for_node, True
+        if is_first:
+            self._record_by(eager_norm)
+            self._ask_for_node()
+        return outputs
 
-    module.use(
-        find_forward=find_forward,
-        forward_in_python=_forward,
-        backward_in_python=_EagerNorm.backward,
-        record_forward=first_norm_with_gradients,
-        record_backward=_apply,
-        is_grad_enabled=torch.is_grad_enabled,
-        is_autocast_enabled=is_autocast_enabled,
-        autocast_options=autocast_options,
-        is_profiler_enabled=is_profiler_enabled,
-        find_backward=find_backward,
-        forward_conditions=FORWARD_CONDITIONS,
-        backward_conditions=BACKWARD_CONDITIONS,
-        has_function_modes=has_function_modes,
-        function_stack_size=torch._C._len_torch_function_stack,
-        function_stack_at=torch._C._get_function_stack_at,
-        device_mode_type=DeviceContext,
-        disable_function_modes=disable_function_modes,
-        forward_ad=forward_ad,
-        saved_tensors_hooks=saved_tensors_hooks,
-    )
-    global _backward, norm_in_c
-    _backward, norm_in_c = module.unrecorded_backward, module.norm
-    _EagerNorm.forward = module.forward  # type: ignore[method-assign]
-    _EagerNorm._backward_cls.apply = module.apply  # type: ignore[attr-defined]
+    def _ask_for_node(self) -> None:
+        if execute.INTERPRETING or (self._module is None and cpu_native.load() is None):
+            return
+        from ..launch.native import node
+
+        node.load_in_background(self.use_node)
+
+    def _record_by(self, record: Callable[..., Any]) -> None:
+        self.record = record
+        if self._module is not None:
+            self._module.use(record=record)
 
 
-def _install_node(module: Any, node: Any) -> None:
-    """Let the C++ extension record norms with gradients. module: the C extension."""
-    node.use(module.interface, eager_norm, _EagerNorm.backward, NodeContext)
-    module.use(record_forward=node.record)
-
-
-execute.before_first_launch(_install_native)
+native = Native()
+execute.before_first_launch(native.use_c)

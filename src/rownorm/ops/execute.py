@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..program import Program
+from ..program import Program, has_numbers
 from ..reference import BackwardInputs, Gradients
 from . import cpu, cpu_native
-from .call_key import forward_key, tensor_key
-from .checks import check
+from .call_key import INPUTS, forward_key, tensor_key
+from .checks import check, check_backward, check_memory
 
 # With TRITON_INTERPRET=1, tensors on the CPU use the kernels, in Triton's interpreter. ``launcher.INTERPRETING`` asks
 # Triton for the same setting. It is read here as well, because a call on a CPU imports Triton only to build its
@@ -87,7 +87,9 @@ def find_forward(
         # A tensor without storage, or an option that cannot be hashed: the checks raise a better error.
         check(*inputs, Program(*options))  # type: ignore[call-arg]
         raise
-    if call is None:
+    if 0 in addresses:
+        check_memory(INPUTS, inputs)
+    if call is None or not has_numbers(options):
         program = Program(*options)
         check(*inputs, program)  # type: ignore[call-arg]
         call = store(_forward_calls, key, _prepare_forward(inputs, program, want_statistics))
@@ -112,7 +114,10 @@ def backward(
 ) -> Gradients:
     """Gradients of (x, residual, pre_bias, weight, bias), those that are wanted."""
     call = find_backward(inputs, program, has_residual, wanted)
-    return Gradients._make(call(inputs, [None if t is None else t.data_ptr() for t in inputs]))
+    addresses = [None if t is None else t.data_ptr() for t in inputs]
+    if 0 in addresses:
+        check_memory(BackwardInputs._fields, inputs)
+    return Gradients._make(call(inputs, addresses))
 
 
 def find_backward(
@@ -120,6 +125,7 @@ def find_backward(
 ) -> PreparedCall:
     """The prepared call of ``backward`` for tensors like these."""
     if not takes_kernels(inputs.h):
+        check_backward(inputs)
         return lambda inputs, _: cpu.backward(
             BackwardInputs(*inputs), program, has_residual, wanted
         )
@@ -127,6 +133,7 @@ def find_backward(
     key = (program, has_residual, wanted, *tensors)
     call = _backward_calls.get(key)
     if call is None:
+        check_backward(inputs)
         prepared = _prepare_backward(inputs, program, has_residual, wanted)
         call = store(_backward_calls, key, prepared)
     return call

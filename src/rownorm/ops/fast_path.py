@@ -43,9 +43,9 @@ saved_tensors_hooks = getattr(
     torch._C._autograd, "_top_saved_tensors_default_hooks", _assume_active
 )
 
-# Every call pays for these two functions, so they have no loop, no *args and no helper functions; a tensor that is None
-# costs one comparison. A tensor is not plain if it is a subclass, or a view with the negative bit, which only the
-# dispatcher resolves.
+# Every call pays for these two functions, so they have no loop and no helper functions; a tensor that is None costs one
+# comparison. A tensor is not plain if it is a subclass, a view with the negative bit, or a tensor of zeros that has no
+# memory (torch._efficientzerotensor, which autograd makes for zero gradients). Only the dispatcher resolves those.
 
 
 def can_skip_dispatcher(
@@ -54,6 +54,7 @@ def can_skip_dispatcher(
     third: Tensor | None = None,
     fourth: Tensor | None = None,
     fifth: Tensor | None = None,
+    *more: Tensor | None,
 ) -> bool:
     """Whether these are plain tensors and nothing that intercepts operators is active."""
     return not (
@@ -65,10 +66,24 @@ def can_skip_dispatcher(
         or forward_ad._current_level >= 0
         or type(x) not in _PLAIN
         or x.is_neg()
-        or (second is not None and (type(second) not in _PLAIN or second.is_neg()))
-        or (third is not None and (type(third) not in _PLAIN or third.is_neg()))
-        or (fourth is not None and (type(fourth) not in _PLAIN or fourth.is_neg()))
-        or (fifth is not None and (type(fifth) not in _PLAIN or fifth.is_neg()))
+        or x._is_zerotensor()
+        or (
+            second is not None
+            and (type(second) not in _PLAIN or second.is_neg() or second._is_zerotensor())
+        )
+        or (
+            third is not None
+            and (type(third) not in _PLAIN or third.is_neg() or third._is_zerotensor())
+        )
+        or (
+            fourth is not None
+            and (type(fourth) not in _PLAIN or fourth.is_neg() or fourth._is_zerotensor())
+        )
+        or (
+            fifth is not None
+            and (type(fifth) not in _PLAIN or fifth.is_neg() or fifth._is_zerotensor())
+        )
+        or (len(more) > 0 and not can_skip_dispatcher(x, *more))
     )
 
 
@@ -83,14 +98,14 @@ def can_skip_dispatcher_in_backward(dy: Tensor, dh: Tensor | None) -> bool:
         or forward_ad._current_level >= 0
         or type(dy) is not Tensor
         or dy.is_neg()
-        or (dh is not None and (type(dh) is not Tensor or dh.is_neg()))
+        or dy._is_zerotensor()
+        or (dh is not None and (type(dh) is not Tensor or dh.is_neg() or dh._is_zerotensor()))
     )
 
 
-# Their conditions that need no argument, for the C extension, which a tracer never runs. It asks for function modes by
-# itself. ``norms._norm`` records a call where a profiler is on.
-FORWARD_CONDITIONS = (_dispatch_modes, _transforms, _jit_trace, is_profiler_enabled)
-BACKWARD_CONDITIONS = (_is_grad_enabled, _dispatch_modes, has_function_modes, _transforms)
+# The conditions of ``can_skip_dispatcher`` that need no argument, for the C extension, which a tracer never runs. It asks
+# for function modes by itself. ``norms._norm`` records a call where a profiler is on.
+CONDITIONS = (_dispatch_modes, _transforms, _jit_trace, is_profiler_enabled)
 
 
 def default_device_is_set() -> bool:

@@ -98,6 +98,11 @@ def add_layer_norm(
     x, residual: (..., n_cols). ``y`` has the dtype of x, or ``out_dtype``; ``h``, the new residual stream, has the
     dtype of the residual. ``y`` is computed from ``h`` before it is rounded; the gradient is the one at the ``h`` that
     is returned. Other arguments as for ``layer_norm``.
+
+    Both results belong to one node of autograd's graph. So ``h.retain_grad()`` and a hook on ``h`` see only the
+    gradient that reaches ``h`` itself, not what comes through ``y``; ``torch.autograd.grad(y, h)`` raises; and a hook
+    on a result that was not used gets None. To get the whole gradient at ``h``, write ``h = residual + x`` and
+    ``layer_norm(h)``.
     """
     options = (True, eps, weight_shift, activation, rounding, out_dtype)
     return _norm(x, _required(residual, "layer_norm"), pre_bias, weight, bias, options)
@@ -119,7 +124,8 @@ def add_rms_norm(
     """``h = x + pre_bias + residual``, ``y = rms_norm(h)``, in one pass; returns ``(y, h)``.
 
     x, residual: (..., n_cols). ``y`` has the dtype of x, or ``out_dtype``; ``h``, the new residual stream, has the
-    dtype of the residual. ``y`` is computed from ``h`` before it is rounded. Other arguments as for ``rms_norm``.
+    dtype of the residual. ``y`` is computed from ``h`` before it is rounded. Other arguments as for ``rms_norm``. For
+    gradients and hooks at ``h`` see ``add_layer_norm``.
     """
     options = (False, eps, weight_shift, activation, rounding, out_dtype)
     return _norm(x, _required(residual, "rms_norm"), pre_bias, weight, bias, options)
@@ -138,7 +144,7 @@ def _norm(
     options: the fields of a Program in a plain tuple. A Program costs more to build, so the fast path has none.
     """
     if not is_traced():
-        result = eager.norm_in_c(x, residual, pre_bias, weight, bias, options)
+        result = eager.native.norm(x, residual, pre_bias, weight, bias, options)
         if result is not NotImplemented:
             return result
     if can_skip_dispatcher(x, residual, pre_bias, weight, bias):
@@ -171,7 +177,7 @@ def _direct(
 ) -> Any:
     """As ``_norm``, without the dispatcher."""
     if needs_gradient(x, residual, pre_bias, weight, bias):
-        return eager.eager_norm(x, residual, pre_bias, weight, bias, options)
+        return eager.native.record(x, residual, pre_bias, weight, bias, options)
     inputs = (x, residual, pre_bias, weight, bias)
     outputs = execute.forward_in_c(inputs, options, False) if x.is_cpu else None
     if outputs is None:

@@ -110,7 +110,7 @@ def test_an_unknown_launcher_is_called_from_python(change, driver, monkeypatch):
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 0, raising=False)
     call = launcher.Call(kernel, 3, 4, {"n": 6}, {})
     x = torch.empty(6)
-    arguments = ([call], {"x": x}, {"y": lambda: torch.empty(6)}, {}, ("y",), 0)
+    arguments = ([call], {"x": x}, {"y": lambda: torch.empty(6)}, ("y",), 0)
     assert not native.is_native(launcher.bind_all(*arguments))
     for attribute in ("global_scratch_size", "profile_scratch_size", "launch_pdl"):
         setattr(type(compiled.run), attribute, 0)

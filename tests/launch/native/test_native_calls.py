@@ -34,15 +34,14 @@ def test_a_launch_passes_parameters_and_configuration(driver):
     kinds = (POINTER, POINTER, INTEGER, POINTER, ctypes.c_int64)
     read = []
     driver.on_launch = lambda _, parameters: read.append(read_parameters(parameters, kinds))
-    fixed = torch.zeros(3)
-    call = simple_call(fixed=[fixed], device=1)
+    call = simple_call(device=1)
     nothing, allocated = call((None,), [64])
     assert nothing is None
-    assert read == [[allocated.data_ptr(), 64, -5, fixed.data_ptr(), 1 << 40]]
+    assert read == [[allocated.data_ptr(), 64, -5, 64, 1 << 40]]
     assert driver.launched[0][:6] == (1234, (7, 1, 1), (128, 1, 1), 1024, STREAM + 1, [])
     again = call((None,), [None])[1]
     assert again is not allocated
-    assert read[1] == [again.data_ptr(), 0, -5, fixed.data_ptr(), 1 << 40]
+    assert read[1] == [again.data_ptr(), 0, -5, 0, 1 << 40]
 
 
 @pytest.mark.parametrize("cooperative", [False, True])
@@ -84,7 +83,7 @@ def test_errors_of_allocators_are_raised(driver):
     def allocate():
         raise MemoryError("out of memory")
 
-    call = native.prepare(1, [allocate], [], (0,), [KERNEL], 0, None)
+    call = native.prepare(1, [allocate], (0,), [KERNEL], 0, None)
     with pytest.raises(MemoryError, match="out of memory"):
         call((None,), [64])
     assert not driver.launched
@@ -96,7 +95,6 @@ def test_errors_of_allocators_are_raised(driver):
         {"returned": (1,)},
         {"kernels": [KERNEL._replace(parameters=((0, 0),) * 49)]},
         {"kernels": [KERNEL._replace(parameters=((32, 0),))]},
-        {"fixed": [torch.zeros(1)] * 31},
     ],
 )
 def test_too_many_tensors_or_parameters_are_refused(wrong, driver):
@@ -153,12 +151,12 @@ def test_with_several_devices_python_switches_to_the_one_of_the_call(driver, mon
 
 
 def test_results_in_another_order(driver):
-    call = native.prepare(1, [lambda: torch.zeros(5)] * 2, [], (0, -1, 1), [KERNEL], 0, None)
+    call = native.prepare(1, [lambda: torch.zeros(5)] * 2, (0, -1, 1), [KERNEL], 0, None)
     first, second, third, fourth = native.reordered(call, (2, 0, 1, -1))((None,), [64])
     assert (third, fourth) == (None, None)
     assert first.data_ptr() != second.data_ptr()
     driver.context = None
-    call = native.prepare(1, [], [], (-1, -1), [], 0, lambda *_: ("a", "b"))
+    call = native.prepare(1, [], (-1, -1), [], 0, lambda *_: ("a", "b"))
     assert native.reordered(call, (1, -1, 0))((None,), [64]) == ("b", None, "a")
 
 

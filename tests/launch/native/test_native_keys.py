@@ -80,6 +80,7 @@ def test_python_looks_at_unusual_tensors(module):
 
 
 @needs_interpreter
+@pytest.mark.parametrize("eager_in_c", ["c++"], indirect=True)
 def test_a_call_is_asked_for_once(eager_in_c, monkeypatch):
     asked = []
     find = execute.find_forward

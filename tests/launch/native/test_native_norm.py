@@ -15,7 +15,7 @@ OPTIONS = (False, 1e-6, 0.0, None, "once", None)
 
 
 def call(x, weight=None, residual=None, options=OPTIONS):
-    return eager.norm_in_c(x, residual, None, weight, None, options)
+    return eager.native.norm(x, residual, None, weight, None, options)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_default_device_is_no_reason_to_leave_c(trains, in_c):
         assert torch._C._is_torch_function_mode_enabled(), "the mode is on again"
         with BaseTorchFunctionMode():
             assert call(x) is NotImplemented
-    in_c.module.use(find_forward=_interrupt, forward_in_python=_interrupt)
+    in_c.module.use(find_forward=_interrupt, record=_interrupt)
     other = torch.randn(6, 8, requires_grad=trains)
     with torch.device("cpu"), pytest.raises(KeyboardInterrupt):
         call(other)

@@ -94,11 +94,8 @@ def _gpu_calls() -> list[_Call]:
     """Launches and gradients."""
     from ...launch import native
 
-    if why := native.reason():
-        launches, gradients = f"in Python: {why}", "in Python"
-    else:
-        why = native.node.reason()
-        launches, gradients = "in C", f"in C: {why}" if why else "in C++"
+    launches = f"in Python: {why}" if (why := native.reason()) else "in C"
+    gradients = f"in Python: {why}" if (why := native.node.reason()) else "in C++"
     return [
         ("launches", launches, native.description),
         ("gradients", gradients, native.node.description),

@@ -143,7 +143,6 @@ def parameters(
 def prepare(
     n_inputs: int,
     allocators: Sequence[Callable[[], Tensor]],
-    fixed: Sequence[Tensor],
     returned: Sequence[int],
     kernels: Sequence[Kernel],
     device: int,
@@ -156,9 +155,8 @@ def prepare(
     for kernel in kernels:
         if kernel.cluster_size > LARGEST_PORTABLE_CLUSTER:
             _allow_large_clusters(kernel.function)
-    addresses = tuple(tensor.data_ptr() for tensor in fixed)
     plain = tuple(map(_without_partial, allocators))
-    arguments = (plain, tuple(fixed), addresses, tuple(returned), tuple(kernels), device)
+    arguments = (plain, tuple(returned), tuple(kernels), device)
     return load().PreparedCall(n_inputs, *arguments, False, fallback)
 
 

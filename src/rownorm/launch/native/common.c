@@ -1,10 +1,9 @@
 /* What the other C files share: the objects that Python hands in, and helpers.
 
    The files are compiled as one, in the order of native.SOURCES, when a kernel is first needed. Python stays the
-   complete implementation: launcher.py and ops/eager.py decide how a call is done, once for each kind of call, and can
-   do all of it. The C repeats the usual call with fewer Python objects: autograd runs backward in another thread, and
-   touching Python objects there costs cache misses. A call that is unusual in any way goes to the Python function, with
-   its arguments unchanged.
+   complete implementation: launcher.py and ops/execute.py decide how a call is done, once for each kind of call, and can
+   do all of it. The C repeats the usual call with fewer Python objects. A call that is unusual in any way goes to the
+   Python function, with its arguments unchanged.
 
    Two conventions hold in all files:
      - A function that returns an object and does a call returns NULL without an exception where Python has to do that
@@ -24,39 +23,32 @@ static ErrorString error_string;
 static CurrentContext current_context;
 static const DLPackExchangeAPI *dlpack; /* torch's: reads a tensor without a call of Python */
 
-/* Objects that ``use`` receives, by name: for launching, for tensors, for the autograd function of ops/eager.py. */
+/* Objects that ``use`` receives, by name: for launching, for tensors, for ``norm``. */
 static PyObject *runtime, *current_stream, *current_device;
 static PyObject *is_neg, *tensor_type, *parameter_type;
-static PyObject *find_forward_in_python, *forward_in_python, *backward_in_python, *find_backward, *record_forward;
-static PyObject *is_grad_enabled, *is_autocast_enabled, *autocast_options, *is_profiler_enabled, *record_backward;
-static PyObject *forward_conditions, *backward_conditions, *forward_ad, *saved_tensors_hooks;
+static PyObject *find_forward_in_python, *find_backward, *record;
+static PyObject *is_grad_enabled, *is_inference_mode_enabled, *is_autocast_enabled, *autocast_options;
+static PyObject *conditions, *forward_ad;
 static PyObject *has_function_modes, *function_stack_size, *function_stack_at, *device_mode_type;
 static PyObject *disable_function_modes;
 
 static const struct { const char *name; PyObject **object; } SETTINGS[] = {
     {"runtime", &runtime}, {"current_stream", &current_stream}, {"current_device", &current_device},
     {"is_neg", &is_neg}, {"tensor_type", &tensor_type}, {"parameter_type", &parameter_type},
-    {"find_forward", &find_forward_in_python}, {"forward_in_python", &forward_in_python},
-    {"backward_in_python", &backward_in_python}, {"find_backward", &find_backward},
-    {"record_forward", &record_forward}, {"record_backward", &record_backward},
-    {"is_grad_enabled", &is_grad_enabled}, {"is_autocast_enabled", &is_autocast_enabled},
-    {"autocast_options", &autocast_options}, {"is_profiler_enabled", &is_profiler_enabled},
-    {"forward_conditions", &forward_conditions}, {"backward_conditions", &backward_conditions},
-    {"forward_ad", &forward_ad}, {"saved_tensors_hooks", &saved_tensors_hooks},
-    {"has_function_modes", &has_function_modes}, {"function_stack_size", &function_stack_size},
-    {"function_stack_at", &function_stack_at}, {"device_mode_type", &device_mode_type},
-    {"disable_function_modes", &disable_function_modes},
+    {"find_forward", &find_forward_in_python}, {"find_backward", &find_backward}, {"record", &record},
+    {"is_grad_enabled", &is_grad_enabled}, {"is_inference_mode_enabled", &is_inference_mode_enabled},
+    {"is_autocast_enabled", &is_autocast_enabled}, {"autocast_options", &autocast_options},
+    {"conditions", &conditions}, {"forward_ad", &forward_ad}, {"has_function_modes", &has_function_modes},
+    {"function_stack_size", &function_stack_size}, {"function_stack_at", &function_stack_at},
+    {"device_mode_type", &device_mode_type}, {"disable_function_modes", &disable_function_modes},
 };
 
 /* Interned names of attributes. */
-static PyObject *s_enter, *s_exit, *s_calls, *s_level, *s_state, *s_saved, *s_needs, *s_to_save, *s_materialize;
-static PyObject *s_dtype, *s_requires_grad, *s_enter_context, *s_exit_context;
+static PyObject *s_enter, *s_exit, *s_calls, *s_level, *s_requires_grad, *s_enter_context, *s_exit_context;
 
 static const struct { const char *name; PyObject **object; } NAMES[] = {
     {"launch_enter_hook", &s_enter}, {"launch_exit_hook", &s_exit}, {"calls", &s_calls},
-    {"_current_level", &s_level}, {"forward_state", &s_state}, {"saved_tensors", &s_saved},
-    {"needs_input_grad", &s_needs}, {"to_save", &s_to_save}, {"materialize_grads", &s_materialize},
-    {"dtype", &s_dtype}, {"requires_grad", &s_requires_grad}, {"__enter__", &s_enter_context},
+    {"_current_level", &s_level}, {"requires_grad", &s_requires_grad}, {"__enter__", &s_enter_context},
     {"__exit__", &s_exit_context},
 };
 

@@ -7,7 +7,7 @@
 
 typedef struct {
     Py_ssize_t size;
-    char bytes[N_SAVED_BY_HOOKS * (5 * sizeof(int32_t) + 2 * MAX_DIMENSIONS * sizeof(int64_t)) + 1];
+    char bytes[N_INPUTS * (5 * sizeof(int32_t) + 2 * MAX_DIMENSIONS * sizeof(int64_t)) + 1];
 } Key;
 
 static void put(Key *key, const void *bytes, size_t size) {
@@ -15,7 +15,8 @@ static void put(Key *key, const void *bytes, size_t size) {
     key->size += (Py_ssize_t)size;
 }
 
-/* Append what a call depends on, of one tensor. Returns 1 where Python has to look at the tensor; -1 with an exception. */
+/* Append what a call depends on, of one tensor. Returns 1 where Python has to look at the tensor, for example because it
+   has no memory; -1 with an exception. */
 static int put_tensor(Key *key, PyObject *tensor, uint64_t *address) {
     DLTensor t;
     int32_t head[5] = {-1};
@@ -38,14 +39,14 @@ static int put_tensor(Key *key, PyObject *tensor, uint64_t *address) {
     return 0;
 }
 
-/* The key of a call on these tensors as ``bytes``, and their addresses. flag: whatever else the call depends on. NULL
-   without an exception: Python has to do it. */
-static PyObject *make_key(PyObject *const *tensors, int n_tensors, int flag, uint64_t *addresses) {
+/* The key of a forward call on these inputs as ``bytes``, and their addresses. NULL without an exception: Python has to do
+   it. */
+static PyObject *make_key(PyObject *const *inputs, int want_statistics, uint64_t *addresses) {
     Key key;
     key.size = 0;
-    for (int i = 0; i < n_tensors; i++)
-        if (put_tensor(&key, tensors[i], &addresses[i])) return NULL;
-    key.bytes[key.size++] = (char)flag;
+    for (int i = 0; i < N_INPUTS; i++)
+        if (put_tensor(&key, inputs[i], &addresses[i])) return NULL;
+    key.bytes[key.size++] = (char)want_statistics;
     return PyBytes_FromStringAndSize(key.bytes, key.size);
 }
 
@@ -53,28 +54,42 @@ static PyObject *make_key(PyObject *const *tensors, int n_tensors, int flag, uin
 static PyObject *forward_key(PyObject *module, PyObject *const *arguments, Py_ssize_t n) {
     uint64_t addresses[N_INPUTS];
     if (n != N_INPUTS + 1) return PyErr_Format(PyExc_TypeError, "forward_key takes %d arguments", N_INPUTS + 1);
-    PyObject *key = make_key(arguments, N_INPUTS, arguments[N_INPUTS] == Py_True, addresses);
+    PyObject *key = make_key(arguments, arguments[N_INPUTS] == Py_True, addresses);
     return key != NULL || PyErr_Occurred() ? key : Py_NewRef(Py_None);
 }
 
 /* Incremented whenever plans may have changed. A call that was found in an earlier generation is not used. */
 static unsigned generation;
 
-/* By options, then by key: a PreparedCall, or None where Python has to do the call. */
+/* By options, then by key: a PreparedCall, or None where Python has to do the call. Only what Python has checked is
+   stored. */
 static PyObject *forward_calls;
+static Py_ssize_t n_forward_calls;
 
-/* The dictionary of the calls with these options, borrowed; NULL with an exception. */
-static PyObject *calls_with(PyObject *options) {
+static void forget_forward_calls(void) {
+    PyDict_Clear(forward_calls);
+    n_forward_calls = 0;
+}
+
+/* Whether these options can be looked up. A number that is a bool cannot: Python refuses True, which equals 1. */
+static int can_be_known(PyObject *options) {
+    if (!PyTuple_Check(options)) return 0;
+    for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(options); i++)
+        if (PyBool_Check(PyTuple_GET_ITEM(options, i))) return 0;
+    return 1;
+}
+
+static int store_call(PyObject *options, PyObject *key, PyObject *call) {
+    if (n_forward_calls >= MAX_PREPARED_CALLS) forget_forward_calls();
     PyObject *calls = PyDict_GetItemWithError(forward_calls, options);
-    if (calls != NULL || PyErr_Occurred()) return calls;
-    if (PyDict_GET_SIZE(forward_calls) >= MAX_PREPARED_CALLS) PyDict_Clear(forward_calls);
-    calls = PyDict_New();
-    if (calls == NULL || PyDict_SetItem(forward_calls, options, calls)) {
-        Py_XDECREF(calls);
-        return NULL;
+    if (calls == NULL) {
+        if (PyErr_Occurred() || (calls = PyDict_New()) == NULL) return -1;
+        int failed = PyDict_SetItem(forward_calls, options, calls);
+        Py_DECREF(calls);
+        if (failed) return -1;
     }
-    Py_DECREF(calls);
-    return calls;
+    n_forward_calls++;
+    return PyDict_SetItem(calls, key, call);
 }
 
 /* Ask execute.find_forward, and store its answer: a PreparedCall or None. A new reference; NULL with an exception. */
@@ -85,10 +100,7 @@ static PyObject *ask_python(PyObject *const *inputs, PyObject *options, int want
     PyObject *found = tuple == NULL ? NULL : PyObject_CallFunctionObjArgs(find_forward_in_python, tuple, options,
                                                                         wanted, NULL);
     Py_XDECREF(tuple);
-    if (found == NULL || now != generation) return found;
-    PyObject *calls = calls_with(options);
-    if (calls != NULL && PyDict_GET_SIZE(calls) >= MAX_PREPARED_CALLS) PyDict_Clear(calls);
-    if (calls == NULL || PyDict_SetItem(calls, key, found)) Py_CLEAR(found);
+    if (found != NULL && now == generation && store_call(options, key, found)) Py_CLEAR(found);
     return found;
 }
 
@@ -96,9 +108,10 @@ static PyObject *ask_python(PyObject *const *inputs, PyObject *options, int want
    has to do the call, and raises an error that explains what is wrong with it. */
 static PreparedCall *find_forward(PyObject *const *inputs, PyObject *options, int want_statistics,
                                   uint64_t *addresses) {
-    PyObject *key = make_key(inputs, N_INPUTS, want_statistics, addresses);
+    PyObject *key = can_be_known(options) ? make_key(inputs, want_statistics, addresses) : NULL;
     if (key == NULL) return NULL;
-    PyObject *calls = calls_with(options), *call = calls == NULL ? NULL : PyDict_GetItemWithError(calls, key);
+    PyObject *calls = PyDict_GetItemWithError(forward_calls, options);
+    PyObject *call = calls == NULL ? NULL : PyDict_GetItemWithError(calls, key);
     Py_XINCREF(call);
     if (call == NULL && !PyErr_Occurred()) call = ask_python(inputs, options, want_statistics, key);
     Py_DECREF(key);

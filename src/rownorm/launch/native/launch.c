@@ -55,10 +55,9 @@ static int read_kernel(PyObject *described, Kernel *kernel) {
 /* PreparedCall(...): the arguments that native.prepare passes, in its order. */
 static PyObject *prepared_call_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     int n_inputs, checks_device;
-    PyObject *allocators, *tensors, *addresses, *returned, *kernels, *device, *fallback;
-    if (!PyArg_ParseTuple(arguments, "iO!OO!O!O!OpO:PreparedCall", &n_inputs, &PyTuple_Type, &allocators, &tensors,
-                          &PyTuple_Type, &addresses, &PyTuple_Type, &returned, &PyTuple_Type, &kernels, &device,
-                          &checks_device, &fallback)) return NULL;
+    PyObject *allocators, *returned, *kernels, *device, *fallback;
+    if (!PyArg_ParseTuple(arguments, "iO!O!O!OpO:PreparedCall", &n_inputs, &PyTuple_Type, &allocators, &PyTuple_Type,
+                          &returned, &PyTuple_Type, &kernels, &device, &checks_device, &fallback)) return NULL;
     PreparedCall *call = (PreparedCall *)type->tp_alloc(type, 0);
     if (call == NULL) return NULL;
     call->arguments = Py_NewRef(arguments);
@@ -67,11 +66,9 @@ static PyObject *prepared_call_new(PyTypeObject *type, PyObject *arguments, PyOb
     call->n_inputs = n_inputs;
     call->checks_device = checks_device;
     call->n_allocated = PyTuple_GET_SIZE(allocators);
-    call->n_fixed = PyTuple_GET_SIZE(addresses);
     call->n_returned = PyTuple_GET_SIZE(returned);
     call->n_kernels = PyTuple_GET_SIZE(kernels);
-    if (n_inputs < 0 || n_inputs + call->n_allocated + call->n_fixed > MAX_TENSORS
-        || call->n_returned > MAX_RETURNED) {
+    if (n_inputs < 0 || n_inputs + call->n_allocated > MAX_TENSORS || call->n_returned > MAX_RETURNED) {
         PyErr_SetString(PyExc_ValueError, "too many tensors");
         goto error;
     }
@@ -83,8 +80,6 @@ static PyObject *prepared_call_new(PyTypeObject *type, PyObject *arguments, PyOb
     for (Py_ssize_t i = 0; i < call->n_allocated; i++)
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(allocators, i), "OO!:allocator", &call->allocators[i], &PyTuple_Type,
                               &call->allocator_arguments[i])) goto error;
-    for (Py_ssize_t i = 0; i < call->n_fixed; i++)
-        call->fixed[i] = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(addresses, i));
     for (Py_ssize_t i = 0; i < call->n_returned; i++) {
         call->returned[i] = (int)PyLong_AsLong(PyTuple_GET_ITEM(returned, i));
         if (!PyErr_Occurred() && (call->returned[i] < -1 || call->returned[i] >= call->n_allocated))
@@ -163,10 +158,8 @@ static int launch(const Kernel *kernel, uint64_t *addresses, CUstream stream) {
     return -1;
 }
 
-/* Start the kernels of a call on the current stream. addresses: those of the inputs and of the allocated tensors; those
-   of the fixed tensors are added here. */
+/* Start the kernels of a call on the current stream. addresses: those of the inputs and of the allocated tensors. */
 static int launch_kernels(PreparedCall *call, uint64_t *addresses) {
-    memcpy(addresses + call->n_inputs + call->n_allocated, call->fixed, call->n_fixed * sizeof call->fixed[0]);
     PyObject *number = PyObject_CallOneArg(current_stream, call->device);
     if (number == NULL) return -1;
     CUstream stream = (CUstream)(uintptr_t)PyLong_AsUnsignedLongLong(number);
@@ -227,8 +220,7 @@ static PyGetSetDef prepared_call_getset[] = {
 
 static PyTypeObject PreparedCallType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "rownorm.launch.native.PreparedCall",
-    .tp_doc = "PreparedCall(n_inputs, allocators, fixed, addresses of fixed, returned, kernels, device, checks_device, "
-              "fallback)",
+    .tp_doc = "PreparedCall(n_inputs, allocators, returned, kernels, device, checks_device, fallback)",
     .tp_basicsize = sizeof(PreparedCall),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = prepared_call_new,

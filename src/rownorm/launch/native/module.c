@@ -35,7 +35,7 @@ static PyObject *use_dlpack(PyObject *module, PyObject *capsule) {
 
 static PyObject *forget(PyObject *module, PyObject *unused) {
     generation++;
-    PyDict_Clear(forward_calls);
+    forget_forward_calls();
     Py_RETURN_NONE;
 }
 
@@ -46,15 +46,11 @@ static PyMethodDef methods[] = {
     {"forget", forget, METH_NOARGS, "Plans may have changed: find every call again."},
     {"forward_key", (PyCFunction)(void (*)(void))forward_key, METH_FASTCALL, "The key of five inputs, for the tests."},
     {"norm", (PyCFunction)(void (*)(void))norm, METH_FASTCALL, "norms._norm, or NotImplemented"},
-    {"forward", (PyCFunction)(void (*)(void))forward, METH_FASTCALL, "_EagerNorm.forward"},
-    {"backward", (PyCFunction)(void (*)(void))backward, METH_FASTCALL, "eager._apply"},
-    {"unrecorded_backward", (PyCFunction)(void (*)(void))unrecorded_backward, METH_FASTCALL,
-     "_EagerNorm.backward, without an entry in a profiler's trace"},
     {NULL}};
 
 static const Interface interface = {
     sizeof(Interface), sizeof(PreparedCall), &PreparedCallType, find_forward, known_backward_call,
-    ask_for_backward_call, backward_is_intercepted, needs_python, launch_kernels, left_to_python};
+    ask_for_backward_call, needs_python, launch_kernels, left_to_python};
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "rownorm_native", NULL, -1, methods};
 
@@ -63,19 +59,13 @@ PyMODINIT_FUNC PyInit_rownorm_native(void) {
         if (*NAMES[i].object == NULL && (*NAMES[i].object = PyUnicode_InternFromString(NAMES[i].name)) == NULL)
             return NULL;
     if (forward_calls == NULL && (forward_calls = PyDict_New()) == NULL) return NULL;
-    if (PyType_Ready(&PreparedCallType) || PyType_Ready(&SavedForBackwardType)) return NULL;
+    if (PyType_Ready(&PreparedCallType)) return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
-    /* autograd's engine calls ``apply`` of a node, as a method: the node is its first argument. */
-    PyObject *function = PyObject_GetAttrString(module, "backward");
-    PyObject *apply = function == NULL ? NULL : PyInstanceMethod_New(function);
     PyObject *capsule = PyCapsule_New((void *)&interface, INTERFACE, NULL);
-    int failed = apply == NULL || capsule == NULL || PyModule_AddObjectRef(module, "interface", capsule)
-                 || PyModule_AddObjectRef(module, "apply", apply)
+    int failed = capsule == NULL || PyModule_AddObjectRef(module, "interface", capsule)
                  || PyModule_AddObjectRef(module, "PreparedCall", (PyObject *)&PreparedCallType);
     Py_XDECREF(capsule);
-    Py_XDECREF(apply);
-    Py_XDECREF(function);
     if (failed) Py_CLEAR(module);
     return module;
 }

@@ -1,24 +1,29 @@
 /* A norm with gradients in C++: forward, and the node of autograd's graph that runs backward.
 
-   It does what _EagerNorm of ops/eager.py and its C (eager.c, backward.c) do, without a Python object for the node, for
-   what is saved and for the gradients. An unusual call goes to the Python functions, with its arguments unchanged.
+   It does what _EagerNorm of ops/eager.py does, without a Python object for the node, for what is saved and for the
+   gradients. An unusual call goes to the Python functions, with its arguments unchanged. On a GPU the C extension finds
+   the prepared calls and starts their kernels; on a CPU ``forward`` and ``backward`` of ops/cpu_native compute.
 
    It is an extension of its own, because it needs PyTorch's headers and takes half a minute to compile: native/node.py
-   builds it in the background, and the C does every call until then.
+   builds it in the background, and Python records every norm until then.
 
    What it gains: experiment HST-08 in docs/experiments/host.md. */
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/record_function.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #ifdef WITH_CUDA
 #include <ATen/cuda/EmptyTensor.h>
 #endif
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/python_cpp_function.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
@@ -28,7 +33,8 @@ namespace {
 
 using namespace torch::autograd;
 
-const Interface *native; /* of the C extension */
+const Interface *native; /* of the C extension; NULL: there is none, and the tensors are on a CPU */
+PyObject *forward_on_cpu, *backward_on_cpu; /* of ops/cpu_native; None: tensors on a CPU are Python's */
 PyObject *forward_in_python;  /* eager.eager_norm */
 PyObject *backward_in_python; /* eager._EagerNorm.backward */
 PyObject *make_context;       /* eager.NodeContext */
@@ -57,9 +63,31 @@ PyObject *object_of(const at::Tensor &tensor) {
     return tensor.defined() ? THPVariable_Wrap(tensor) : Py_NewRef(Py_None);
 }
 
+/* 0 for a tensor that is not there. Throws where one has elements but no memory. */
 uint64_t address_of(const at::Tensor &tensor) {
     return tensor.defined() ? (uint64_t)(uintptr_t)tensor.const_data_ptr() : 0;
 }
+
+/* Whether something that intercepts operators is active in backward, or a second derivative is wanted:
+   fast_path.can_skip_dispatcher_in_backward. */
+bool is_intercepted() {
+    return at::GradMode::is_enabled() || c10::impl::TorchDispatchModeTLS::any_modes_set()
+           || at::impl::torch_function_mode_enabled()
+           || c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode)
+           || ForwardADLevel::try_get_by_idx(0) != nullptr;
+}
+
+/* What a backward call depends on, of a saved tensor. */
+struct Layout {
+    std::vector<int64_t> sizes, strides;
+    at::ScalarType dtype{};
+    uint64_t alignment = 0;
+
+    Layout() = default;
+    explicit Layout(const at::Tensor &t)
+        : sizes(t.sizes().vec()), strides(t.strides().vec()), dtype(t.scalar_type()), alignment(address_of(t) & 15) {}
+    bool operator==(const Layout &) const = default;
+};
 
 /* ---- Versions of PyTorch: a node is kept by a shared_ptr in some of them and by an intrusive_ptr in others. */
 
@@ -159,18 +187,20 @@ variable_list start(PreparedCall *call, uint64_t *addresses) {
 /* ---- Backward */
 
 struct NormBackward : public Node {
-    PreparedCall *call = nullptr; /* of forward; this and the options are references */
+    PreparedCall *call = nullptr; /* of forward; NULL on a CPU. This and the options are references */
     PyObject *options = nullptr;
     at::ScalarType x_dtype{};
     std::optional<at::ScalarType> residual_dtype;
+    bool is_h_output = false; /* h has this node; it has none where only parameters need a gradient */
+    c10::DispatchKeySet plain_keys; /* those of a tensor that no subclass, transform or view flag makes special */
     SavedVariable saved[N_SAVED];
-    uint64_t saved_addresses[N_SAVED];
-    at::Tensor mu, rstd; /* not visible outside, so autograd does not have to guard them */
+    uint64_t saved_addresses[N_SAVED] = {};
+    std::vector<Layout> saved_layouts; /* with hooks on saved tensors, which may return tensors at other addresses */
 
     ~NormBackward() override {
-        if (call == nullptr || !Py_IsInitialized()) return;
+        if (options == nullptr || !Py_IsInitialized()) return;
         pybind11::gil_scoped_acquire gil;
-        Py_DECREF(call);
+        Py_XDECREF(call);
         Py_DECREF(options);
     }
 
@@ -179,17 +209,13 @@ struct NormBackward : public Node {
     void release_variables() override {
         std::lock_guard<std::mutex> lock(mutex_);
         for (SavedVariable &one : saved) one.reset_data();
-        mu.reset();
-        rstd.reset();
     }
 
     variable_list apply(variable_list &&incoming) override;
 
-    /* Compiled autograd traces ``apply`` with other tensors in place of the saved ones. */
+    /* Compiled autograd traces ``gradients_of`` with other tensors in place of the saved ones. */
     void compiled_args(torch::dynamo::autograd::CompiledNodeArgs &args) const override {
-        for (int i = 0; i < N_SAVED; i++) args.collect(saved[i], i == 0 && residual_dtype.has_value());
-        args.collect(mu);
-        args.collect(rstd);
+        for (int i = 0; i < N_SAVED; i++) args.collect(saved[i], i == 0 && is_h_output && saved_layouts.empty());
         args.collect(x_dtype);
         args.collect(residual_dtype);
         pybind11::gil_scoped_acquire gil;
@@ -202,21 +228,19 @@ struct NormBackward : public Node {
     variable_list apply_with_saved(const variable_list &incoming,
                                    torch::dynamo::autograd::SwapSavedVariables &swapped) override {
         for (SavedVariable &one : saved) swapped.before(one);
-        swapped.before(mu);
-        swapped.before(rstd);
-        variable_list gradients = apply(variable_list(incoming));
+        variable_list gradients = gradients_of(incoming);
         for (SavedVariable &one : saved) swapped.after(one);
-        swapped.after(mu);
-        swapped.after(rstd);
         return gradients;
     }
 
   private:
-    bool put_gradient(BackwardKey &key, int number, const at::Tensor &gradient, const at::Tensor &plain) const;
-    bool make_key(BackwardKey &key, const at::Tensor &dy, const at::Tensor &dh, const at::Tensor &plain) const;
-    THPObjectPtr context(PyObject *unpacked, const at::Tensor *statistics);
-    THPObjectPtr find_call(const BackwardKey &key, const at::Tensor &dy, const at::Tensor &dh, const at::Tensor *unpacked,
-                           const at::Tensor *statistics);
+    void check(const at::Tensor &gradient, int number) const;
+    variable_list gradients_of(const variable_list &incoming);
+    bool read_saved(const at::Tensor *unpacked, uint64_t *addresses) const;
+    bool put_gradient(BackwardKey &key, int number, const at::Tensor &gradient) const;
+    variable_list by_kernels(const at::Tensor &dy, const at::Tensor &dh, const at::Tensor *unpacked);
+    variable_list by_cpu_extension(const at::Tensor &dy, const at::Tensor &dh, const at::Tensor *unpacked);
+    THPObjectPtr context(PyObject *unpacked);
 };
 
 PyObject *dtype_object(std::optional<at::ScalarType> dtype) {
@@ -229,34 +253,61 @@ THPObjectPtr tuple_of(const at::Tensor *tensors, int n) {
     return tuple;
 }
 
+variable_list tensors_of(PyObject *tuple) {
+    variable_list tensors;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) tensors.push_back(tensor_of(PyTuple_GET_ITEM(tuple, i)));
+    return tensors;
+}
+
 /* An object with the attributes of _EagerNorm's ctx that Python's backward reads. */
-THPObjectPtr NormBackward::context(PyObject *unpacked, const at::Tensor *statistics) {
-    THPObjectPtr addresses = checked(PyList_New(N_SAVED)), needs = checked(PyTuple_New(N_INPUTS + 1));
-    for (int i = 0; i < N_SAVED; i++) {
-        uint64_t address = saved_addresses[i];
-        PyObject *number = address ? PyLong_FromUnsignedLongLong(address) : Py_NewRef(Py_None);
-        PyList_SET_ITEM(addresses.get(), i, checked(number).release());
+THPObjectPtr NormBackward::context(PyObject *unpacked) {
+    THPObjectPtr addresses(Py_NewRef(Py_None)), needs = checked(PyTuple_New(N_INPUTS + 1));
+    if (call != nullptr && saved_layouts.empty()) {
+        addresses = checked(PyList_New(N_SAVED));
+        for (int i = 0; i < N_SAVED; i++) {
+            uint64_t address = saved_addresses[i];
+            PyObject *number = address ? PyLong_FromUnsignedLongLong(address) : Py_NewRef(Py_None);
+            PyList_SET_ITEM(addresses.get(), i, checked(number).release());
+        }
     }
     for (int i = 0; i <= N_INPUTS; i++)
         PyTuple_SET_ITEM(needs.get(), i, PyBool_FromLong(i < N_INPUTS && task_should_compute_output(i)));
-    THPObjectPtr both = tuple_of(statistics, 2);
     THPObjectPtr x(dtype_object(x_dtype)), residual(dtype_object(residual_dtype));
-    THPObjectPtr state = checked(PyTuple_Pack(6, (PyObject *)call, addresses.get(), both.get(), options, x.get(),
-                                              residual.get()));
+    PyObject *forward_call = call == nullptr ? Py_None : (PyObject *)call;
+    THPObjectPtr state = checked(PyTuple_Pack(5, forward_call, addresses.get(), options, x.get(), residual.get()));
     return checked(PyObject_CallFunctionObjArgs(make_context, state.get(), unpacked, needs.get(), nullptr));
 }
 
-/* Append an incoming gradient, the first or the second, to the key. False: Python has to look at it. plain: a tensor
-   that was just allocated when forward ran. */
-bool NormBackward::put_gradient(BackwardKey &key, int number, const at::Tensor &gradient, const at::Tensor &plain) const {
-    key.bits <<= 6;
-    if (!gradient.defined()) return true;
-    /* A subclass, a batch of vmap, or a negated view has other dispatch keys. */
-    if (gradient.key_set() != plain.key_set() || gradient.dim() > MAX_DIMENSIONS) return false;
-    const InputMetadata &expected = input_metadata(number); /* autograd checks it, but grad_fn(...) does not */
+/* Autograd passes only gradients like the outputs, but ``grad_fn(...)`` passes anything, and the kernels trust it. */
+void NormBackward::check(const at::Tensor &gradient, int number) const {
+    if (!gradient.defined()) return;
+    const InputMetadata &expected = input_metadata(number);
     TORCH_CHECK(gradient.dtype() == expected.dtype() && gradient.device() == expected.device()
                     && gradient.sym_sizes().equals(expected.shape_as_dim_vector()),
                 "the gradient of a norm must have the shape, dtype and device of its output");
+}
+
+/* The addresses of the saved tensors. False: they are not as forward saved them, and Python has to look at them. */
+bool NormBackward::read_saved(const at::Tensor *unpacked, uint64_t *addresses) const {
+    for (int i = 0; i < N_SAVED; i++) {
+        const at::Tensor &t = unpacked[i];
+        if (t.defined() && t.key_set() != plain_keys) return false;
+        addresses[i] = address_of(t);
+        bool is_same = saved_layouts.empty() ? addresses[i] == saved_addresses[i]
+                       : t.defined()         ? Layout(t) == saved_layouts[i]
+                                             : saved_layouts[i] == Layout();
+        if (!is_same) return false;
+    }
+    return true;
+}
+
+/* Append an incoming gradient, the first or the second, to the key. False: Python has to look at it, for example at a
+   subclass, a batch of vmap, a negated view or a tensor without memory, which have other dispatch keys. */
+bool NormBackward::put_gradient(BackwardKey &key, int number, const at::Tensor &gradient) const {
+    key.bits <<= 6;
+    if (!gradient.defined()) return true;
+    if (gradient.key_set() != plain_keys || gradient.dim() > MAX_DIMENSIONS)
+        return false;
     key.bits |= 32 | (address_of(gradient) & 15);
     if (gradient.is_contiguous()) return true;
     key.bits |= 16;
@@ -264,94 +315,139 @@ bool NormBackward::put_gradient(BackwardKey &key, int number, const at::Tensor &
     return true;
 }
 
-bool NormBackward::make_key(BackwardKey &key, const at::Tensor &dy, const at::Tensor &dh, const at::Tensor &plain) const {
-    if (!dy.defined() || !put_gradient(key, 0, dy, plain) || !put_gradient(key, 1, dh, plain)) return false;
+/* The gradients of x, residual, pre_bias, weight and bias, computed by kernels. Empty: Python has to do it. */
+variable_list NormBackward::by_kernels(const at::Tensor &dy, const at::Tensor &dh, const at::Tensor *unpacked) {
+    BackwardKey key = {};
+    uint64_t addresses[MAX_TENSORS]; /* in the order of reference.BackwardInputs */
+    if (!put_gradient(key, 0, dy) || !put_gradient(key, 1, dh) || !read_saved(unpacked, addresses + 2)) return {};
+    addresses[0] = address_of(dy);
+    addresses[1] = address_of(dh);
     for (int i = 0; i < N_INPUTS; i++) key.bits = key.bits << 1 | task_should_compute_output(i);
-    return true;
+    THPObjectPtr found(native->known_backward_call(call, &key));
+    if (!found) {
+        THPObjectPtr tensors = tuple_of(unpacked, N_SAVED), ctx = context(tensors);
+        THPObjectPtr first = checked(object_of(dy)), second = checked(object_of(dh));
+        found = checked(native->ask_for_backward_call(call, &key, ctx, first, second, tensors));
+    }
+    if (!Py_IS_TYPE(found.get(), native->prepared_call_type)) return {};
+    variable_list gradients = start((PreparedCall *)found.get(), addresses);
+    if (!gradients.empty()) gradients.resize(N_INPUTS);
+    return gradients;
 }
 
-THPObjectPtr NormBackward::find_call(const BackwardKey &key, const at::Tensor &dy, const at::Tensor &dh,
-                                     const at::Tensor *unpacked, const at::Tensor *statistics) {
-    if (PyObject *known = native->known_backward_call(call, &key)) return THPObjectPtr(known);
-    THPObjectPtr tensors = tuple_of(unpacked, N_SAVED), ctx = context(tensors, statistics);
-    THPObjectPtr first = checked(object_of(dy)), second = checked(object_of(dh));
-    return checked(native->ask_for_backward_call(call, &key, ctx, first, second, tensors));
+/* The same on a CPU. x and a residual of the same dtype share one gradient, as in ops/autograd.py. */
+variable_list NormBackward::by_cpu_extension(const at::Tensor &dy, const at::Tensor &dh, const at::Tensor *unpacked) {
+    bool needs[N_INPUTS];
+    for (int i = 0; i < N_INPUTS; i++) needs[i] = task_should_compute_output(i);
+    const bool is_shared = residual_dtype == x_dtype;
+    THPObjectPtr inputs = checked(PyTuple_New(2 + N_SAVED)), wanted = checked(PyTuple_New(N_INPUTS));
+    for (int i = 0; i < 2 + N_SAVED; i++)
+        PyTuple_SET_ITEM(inputs.get(), i, checked(object_of(i == 0 ? dy : i == 1 ? dh : unpacked[i - 2])).release());
+    for (int i = 0; i < N_INPUTS; i++) {
+        bool is_wanted = !is_shared || i > 1 ? needs[i] : i == 0 && (needs[0] || needs[1]);
+        PyTuple_SET_ITEM(wanted.get(), i, PyBool_FromLong(is_wanted));
+    }
+    PyObject *arguments[] = {inputs, options, residual_dtype ? Py_True : Py_False, wanted};
+    THPObjectPtr found = checked(PyObject_Vectorcall(backward_on_cpu, arguments, 4, nullptr));
+    if (found.get() == Py_None) return {};
+    variable_list gradients = tensors_of(found);
+    if (is_shared && needs[1]) gradients[1] = gradients[0];
+    if (is_shared && !needs[0]) gradients[0].reset();
+    return gradients;
 }
 
-variable_list NormBackward::apply(variable_list &&incoming) {
-    RECORD_FUNCTION("rownorm::norm_backward", c10::ArrayRef<const c10::IValue>());
+variable_list NormBackward::gradients_of(const variable_list &incoming) {
     const at::Tensor dy = incoming[0], dh = incoming.size() > 1 ? incoming[1] : at::Tensor();
-    at::Tensor unpacked[N_SAVED], statistics[2];
+    at::Tensor unpacked[N_SAVED];
     if (dy.defined()) { /* dh alone needs nothing that was saved, so h may have been modified */
         std::lock_guard<std::mutex> lock(mutex_); /* another thread may release what is saved */
         NodePointer self = pointer_to(this, (NodePointer *)nullptr);
         /* Throws where the graph was freed, or a tensor was modified in place. */
         for (int i = 0; i < N_SAVED; i++) unpacked[i] = saved[i].unpack(self);
-        statistics[0] = mu;
-        statistics[1] = rstd;
-    }
-    pybind11::gil_scoped_acquire gil;
-    BackwardKey key = {};
-    bool is_usual = !is_yes(native->backward_is_intercepted()) && make_key(key, dy, dh, statistics[1]);
-    for (int i = 0; i < N_SAVED && is_usual; i++) is_usual = address_of(unpacked[i]) == saved_addresses[i];
-    if (is_usual) {
-        THPObjectPtr found = find_call(key, dy, dh, unpacked, statistics);
-        if (Py_IS_TYPE(found.get(), native->prepared_call_type)) {
-            /* In the order of reference.BackwardInputs. */
-            uint64_t addresses[MAX_TENSORS] = {address_of(dy), address_of(dh)};
-            memcpy(addresses + 2, saved_addresses, sizeof saved_addresses);
-            for (int i = 0; i < 2; i++) addresses[2 + N_SAVED + i] = address_of(statistics[i]);
-            variable_list gradients = start((PreparedCall *)found.get(), addresses);
-            if (!gradients.empty()) {
-                gradients.resize(N_INPUTS);
-                return gradients;
-            }
+        if (is_h_output && !saved_layouts.empty() && at::GradMode::is_enabled()) {
+            unpacked[0] = unpacked[0].detach();
+            impl::set_gradient_edge(unpacked[0], Edge(self, 1)); /* h is the second output */
         }
     }
-    THPObjectPtr tensors = tuple_of(unpacked, N_SAVED), ctx = context(tensors, statistics);
+    pybind11::gil_scoped_acquire gil;
+    if (dy.defined() && !is_intercepted()) {
+        variable_list gradients =
+            call == nullptr ? by_cpu_extension(dy, dh, unpacked) : by_kernels(dy, dh, unpacked);
+        if (!gradients.empty()) return gradients;
+    }
+    THPObjectPtr tensors = tuple_of(unpacked, N_SAVED), ctx = context(tensors);
     THPObjectPtr first = checked(object_of(dy)), second = checked(object_of(dh));
     PyObject *arguments[] = {ctx, first, second, tensors};
     THPObjectPtr found = checked(PyObject_Vectorcall(backward_in_python, arguments, 4, nullptr));
-    variable_list gradients;
-    for (int i = 0; i < N_INPUTS; i++) gradients.push_back(tensor_of(PyTuple_GET_ITEM(found.get(), i)));
+    variable_list gradients = tensors_of(found);
+    gradients.resize(N_INPUTS);
     return gradients;
+}
+
+variable_list NormBackward::apply(variable_list &&incoming) {
+    RECORD_FUNCTION("rownorm::norm_backward", c10::ArrayRef<const c10::IValue>());
+    for (size_t i = 0; i < incoming.size(); i++) check(incoming[i], (int)i);
+    return gradients_of(incoming);
 }
 
 /* ---- Forward */
 
+/* y, h, mu and rstd by the extension for CPUs; empty where it does not apply. */
+variable_list forward_by_cpu_extension(PyObject *const *inputs, PyObject *options) {
+    THPObjectPtr tuple = checked(PyTuple_Pack(N_INPUTS, inputs[0], inputs[1], inputs[2], inputs[3], inputs[4]));
+    PyObject *arguments[] = {tuple, options, Py_True};
+    THPObjectPtr found = checked(PyObject_Vectorcall(forward_on_cpu, arguments, 3, nullptr));
+    return found.get() == Py_None ? variable_list() : tensors_of(found);
+}
+
+/* y, h, mu and rstd by kernels, and their call; empty: Python has to do it. */
+variable_list forward_by_kernels(PyObject *const *inputs, PyObject *options, THPObjectPtr &call) {
+    uint64_t addresses[MAX_TENSORS];
+    call = THPObjectPtr((PyObject *)native->find_forward(inputs, options, 1, addresses));
+    if (call.get() != nullptr) return start((PreparedCall *)call.get(), addresses);
+    if (native->left_to_python()) throw_python_error();
+    return {};
+}
+
 /* y, and h with a residual, with their node; empty: Python has to do this call. */
 variable_list forward_in_cpp(PyObject *const *inputs, PyObject *options) {
-    uint64_t addresses[MAX_TENSORS];
-    /* Hooks on saved tensors, for example of activation checkpointing. */
-    if (at::SavedTensorDefaultHooks::get_hooks().has_value()) return {};
-    PreparedCall *call = native->find_forward(inputs, options, 1, addresses);
-    if (call == nullptr) {
-        if (native->left_to_python()) throw_python_error();
-        return {};
-    }
-    THPObjectPtr owned((PyObject *)call);
-    variable_list outputs = start(call, addresses); /* execute.ForwardResult: y, h, mu, rstd */
+    at::Tensor tensors[N_INPUTS];
+    for (int i = 0; i < N_INPUTS; i++) tensors[i] = tensor_of(inputs[i]);
+    const at::Tensor &x = tensors[0], &residual = tensors[1];
+    THPObjectPtr call;
+    variable_list outputs;
+    if (x.is_cpu() && forward_on_cpu != Py_None) outputs = forward_by_cpu_extension(inputs, options);
+    else if (native != nullptr) outputs = forward_by_kernels(inputs, options, call);
     if (outputs.empty()) return {};
-    const bool has_residual = inputs[1] != Py_None;
     auto node = make_node<NormBackward>((NodePointer *)nullptr);
     edge_list edges(N_INPUTS);
     for (int i = 0; i < N_INPUTS; i++)
-        if (inputs[i] != Py_None) edges[i] = impl::gradient_edge(THPVariable_Unpack(inputs[i]));
+        if (tensors[i].defined()) edges[i] = impl::gradient_edge(tensors[i]);
+    const bool is_h_output = residual.defined() && (edges[0].is_valid() || edges[1].is_valid() || edges[2].is_valid());
     node->set_next_edges(std::move(edges));
-    node->call = (PreparedCall *)owned.release();
+    node->call = (PreparedCall *)call.release();
     node->options = Py_NewRef(options);
-    node->x_dtype = THPVariable_Unpack(inputs[0]).scalar_type();
-    if (has_residual) node->residual_dtype = THPVariable_Unpack(inputs[1]).scalar_type();
-    node->mu = std::move(outputs[2]);
-    node->rstd = std::move(outputs[3]);
-    outputs.resize(has_residual ? 2 : 1);
-    for (const at::Tensor &output : outputs) set_history(output, node);
-    node->saved[0] = has_residual ? SavedVariable(outputs[1], true) : SavedVariable(tensor_of(inputs[0]), false);
-    node->saved_addresses[0] = has_residual ? address_of(outputs[1]) : addresses[0];
-    for (int i = 1; i < N_SAVED; i++) {
-        if (inputs[1 + i] != Py_None) node->saved[i] = SavedVariable(THPVariable_Unpack(inputs[1 + i]), false);
-        node->saved_addresses[i] = addresses[1 + i];
+    node->x_dtype = x.scalar_type();
+    if (residual.defined()) node->residual_dtype = residual.scalar_type();
+    node->is_h_output = is_h_output;
+    node->plain_keys = outputs[3].key_set();
+    set_history(outputs[0], node);
+    if (is_h_output) set_history(outputs[1], node);
+    /* Beside a residual, backward needs only dtype and shape of pre_bias, so it may be modified: a new version counter. */
+    if (residual.defined() && tensors[2].defined()) tensors[2] = tensors[2].variable_data();
+    const at::Tensor to_save[N_SAVED] = {residual.defined() ? outputs[1] : x, tensors[2], tensors[3], tensors[4],
+                                         outputs[2], outputs[3]};
+    const bool has_hooks = at::SavedTensorDefaultHooks::get_hooks().has_value();
+    for (int i = 0; i < N_SAVED; i++) {
+        const at::Tensor &t = to_save[i];
+        if (has_hooks) node->saved_layouts.push_back(t.defined() ? Layout(t) : Layout());
+        else node->saved_addresses[i] = address_of(t);
+        const bool is_output = i == 0 && is_h_output;
+        /* A hook that keeps an output with its node would keep the node, too. */
+        if (is_output && has_hooks) node->saved[i] = SavedVariable(t.detach(), false);
+        else if (t.defined()) node->saved[i] = SavedVariable(t, is_output);
     }
+    outputs.resize(residual.defined() ? 2 : 1);
     return outputs;
 }
 
@@ -366,18 +462,22 @@ PyObject *record(PyObject *, PyObject *const *arguments, Py_ssize_t n) {
     END_HANDLE_TH_ERRORS
 }
 
-/* use(interface of the C extension, eager_norm, _EagerNorm.backward, NodeContext) */
+/* use(interface of the C extension or None, forward and backward of cpu_native or None, eager_norm, _EagerNorm.backward,
+   NodeContext) */
 PyObject *use(PyObject *, PyObject *arguments) {
-    PyObject *capsule, *forward, *backward, *context;
-    if (!PyArg_ParseTuple(arguments, "OOOO:use", &capsule, &forward, &backward, &context)) return nullptr;
-    const auto *given = static_cast<const Interface *>(PyCapsule_GetPointer(capsule, INTERFACE));
-    if (given == nullptr) return nullptr;
-    if (given->size != sizeof(Interface) || given->prepared_call_size != sizeof(PreparedCall))
-        return PyErr_Format(PyExc_RuntimeError, "the C extension has another version of prepared_call.h");
+    PyObject *capsule, *objects[5];
+    if (!PyArg_ParseTuple(arguments, "OOOOOO:use", &capsule, &objects[0], &objects[1], &objects[2], &objects[3],
+                          &objects[4])) return nullptr;
+    const Interface *given = nullptr;
+    if (capsule != Py_None) {
+        given = static_cast<const Interface *>(PyCapsule_GetPointer(capsule, INTERFACE));
+        if (given == nullptr) return nullptr;
+        if (given->size != sizeof(Interface) || given->prepared_call_size != sizeof(PreparedCall))
+            return PyErr_Format(PyExc_RuntimeError, "the C extension has another version of prepared_call.h");
+    }
     native = given;
-    Py_XSETREF(forward_in_python, Py_NewRef(forward));
-    Py_XSETREF(backward_in_python, Py_NewRef(backward));
-    Py_XSETREF(make_context, Py_NewRef(context));
+    PyObject **const places[] = {&forward_on_cpu, &backward_on_cpu, &forward_in_python, &backward_in_python, &make_context};
+    for (int i = 0; i < 5; i++) Py_XSETREF(*places[i], Py_NewRef(objects[i]));
     Py_RETURN_NONE;
 }
 
@@ -388,6 +488,36 @@ PyMethodDef methods[] = {
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "rownorm_node", nullptr, -1, methods};
 
+/* The type of a node's Python object. Without one of its own it would be no torch.autograd.graph.Node. */
+PyTypeObject *make_node_type() {
+    static PyGetSetDef properties[] = {
+        {"next_functions", THPCppFunction_next_functions, nullptr, nullptr, nullptr},
+        {"requires_grad", THPCppFunction_requires_grad, nullptr, nullptr, nullptr},
+        {"metadata", THPCppFunction_metadata, nullptr, nullptr, nullptr},
+        {"_input_metadata", THPCppFunction_input_metadata, nullptr, nullptr, nullptr},
+        {}};
+    static PyMethodDef node_methods[] = {
+        {"_register_hook_dict", THPCppFunction_register_hook_dict, METH_O, nullptr},
+        {"register_hook", THPCppFunction_register_hook, METH_O, nullptr},
+        {"register_prehook", THPCppFunction_register_prehook, METH_O, nullptr},
+        {"name", THPCppFunction_name, METH_NOARGS, nullptr},
+        {"_sequence_nr", THPCppFunction_sequence_nr, METH_NOARGS, nullptr},
+        {}};
+    static PyTypeObject type;
+    if (type.tp_name == nullptr) {
+        _initFunctionPyTypeObject(type, "NormBackward", properties, node_methods);
+        registerCppFunction(typeid(NormBackward), &type);
+    }
+    return &type;
+}
+
 } // namespace
 
-PyMODINIT_FUNC PyInit_rownorm_node(void) { return PyModule_Create(&definition); }
+PyMODINIT_FUNC PyInit_rownorm_node(void) {
+    HANDLE_TH_ERRORS
+    PyObject *module = PyModule_Create(&definition);
+    if (module != nullptr && PyModule_AddObjectRef(module, "NormBackward", (PyObject *)make_node_type()))
+        Py_CLEAR(module);
+    return module;
+    END_HANDLE_TH_ERRORS
+}

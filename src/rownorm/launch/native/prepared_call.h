@@ -10,15 +10,14 @@
 #include <string.h>
 
 enum {
-    MAX_TENSORS = 32,         /* of one prepared call: inputs, allocated and fixed tensors */
+    MAX_TENSORS = 32,         /* of one prepared call: inputs and allocated tensors */
     MAX_PARAMETERS = 48,      /* of one kernel */
     MAX_RETURNED = 8,         /* tensors that one prepared call returns */
     MAX_DIMENSIONS = 8,       /* of a tensor in a cache key */
-    MAX_PREPARED_CALLS = 4096, /* with the same options; when there are more, all of them are dropped */
+    MAX_PREPARED_CALLS = 4096, /* of forward; when there are more, all of them are dropped */
     MAX_BACKWARD_CALLS = 4,   /* that one forward call remembers */
     N_INPUTS = 5,             /* x, residual, pre_bias, weight, bias: call_key.INPUTS */
-    N_SAVED = 4,              /* h, pre_bias, weight, bias: what autograd saves, and then mu and rstd */
-    N_SAVED_BY_HOOKS = 6,
+    N_SAVED = 6,              /* h, pre_bias, weight, bias, mu, rstd: what autograd saves */
 };
 
 typedef struct {
@@ -56,9 +55,8 @@ typedef struct {
     PyObject *arguments; /* of PreparedCall(...). It owns every object below, except those in ``backward_calls``. */
     PyObject *device, *fallback;
     int n_inputs, checks_device;
-    Py_ssize_t n_allocated, n_fixed, n_returned, n_kernels;
+    Py_ssize_t n_allocated, n_returned, n_kernels;
     PyObject *allocators[MAX_TENSORS], *allocator_arguments[MAX_TENSORS];
-    uint64_t fixed[MAX_TENSORS];  /* addresses of tensors that are the same at every call */
     int returned[MAX_RETURNED];   /* indices among the allocated tensors; -1: None */
     BackwardCall backward_calls[MAX_BACKWARD_CALLS]; /* of a forward call */
     Kernel *kernels;
@@ -75,7 +73,6 @@ typedef struct {
     PyObject *(*known_backward_call)(PreparedCall *forward_call, const BackwardKey *key);
     PyObject *(*ask_for_backward_call)(PreparedCall *forward_call, const BackwardKey *key, PyObject *ctx, PyObject *dy,
                                        PyObject *dh, PyObject *saved);
-    int (*backward_is_intercepted)(void);
     int (*needs_python)(PreparedCall *call);
     int (*launch_kernels)(PreparedCall *call, uint64_t *addresses);
     int (*left_to_python)(void);
