@@ -112,9 +112,19 @@ def test_without_headers_of_python(dummy, monkeypatch, tmp_path):
         extension.build(dummy())
 
 
-def test_a_system_without_locks(monkeypatch):
-    monkeypatch.setattr(extension.folders, "fcntl", None)
-    assert "no POSIX permissions and locks" in extension.reason_against()
+def test_a_system_without_locks(process):
+    """Windows."""
+    code = """
+for name in [name for name in sys.modules if name.startswith("extension")]:
+    del sys.modules[name]
+sys.modules["fcntl"] = None
+del os.O_NOFOLLOW, os.O_NONBLOCK
+import extension
+print(extension.reason_against(), extension.describe(dummy()))
+"""
+    printed, _ = process(code).communicate()
+    assert "this system has no POSIX permissions and locks" in printed
+    assert printed.endswith("[]\n")
 
 
 # Failures and time limits

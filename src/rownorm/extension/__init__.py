@@ -134,7 +134,7 @@ def reason_against() -> str:
         return "ROWNORM_NATIVE is 0"
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return "this Python runs without the GIL, which the extension relies on"
-    if folders.fcntl is None:
+    if not folders.HAS_LOCKS:
         return "this system has no POSIX permissions and locks, which the kept builds rely on"
     return ""
 

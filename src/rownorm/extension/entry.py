@@ -38,7 +38,7 @@ except ImportError:  # Windows; ``extension.reason_against`` says so
 SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
 DAY = 24 * 3600  # seconds
 MONTH = 30 * DAY
-_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+_NEW_FILE = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # Windows imports this too
 _NAME = re.compile(r"[A-Za-z]\w*_[0-9a-f]{16}_[0-9a-f]{16}")
 
 
@@ -174,7 +174,7 @@ def _unlock(lock: int) -> None:
 def _read(path: Path) -> bytes:
     """The content of a file of this user or of root that no other user can write; a symbolic link is an error."""
     # Non-blocking, because it could be a pipe.
-    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(file, "rb") as opened:
         state = os.fstat(file)
         if not stat.S_ISREG(state.st_mode):

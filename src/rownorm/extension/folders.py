@@ -27,6 +27,7 @@ try:
 except ImportError:  # Windows; ``extension.reason_against`` says so
     fcntl = None  # type: ignore[assignment]
 
+HAS_LOCKS = fcntl is not None
 _lock = threading.Lock()
 
 
@@ -43,7 +44,7 @@ class Refused(Exception):
 
 def find() -> Folder:
     """The folder for compiled code, created where it is missing; raises where there is none."""
-    refused = []
+    refused: list[str] = []
     for path in _candidates():
         try:
             return Folder(usable(path), tuple(refused))

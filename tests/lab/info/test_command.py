@@ -33,8 +33,8 @@ def test_info():
     ("why_no_c", "why_no_cpp", "launches", "gradients"),
     [
         ("", "", "in C", "in C++"),
-        ("", "it is being built", "in C", "in C: it is being built"),
-        ("there is no NVIDIA GPU", "", "in Python: there is no NVIDIA GPU", "in Python"),
+        ("", "it is being built", "in C", "in Python: it is being built"),
+        ("there is no NVIDIA GPU", "", "in Python: there is no NVIDIA GPU", "in C++"),
     ],
 )
 def test_info_says_how_calls_are_made(why_no_c, why_no_cpp, launches, gradients, monkeypatch):

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from ..device.facts import DeviceFacts
     from ..providers import Provider
 
+    # What is done, how, and what is compiled for it.
+    _Call = tuple[str, str, Callable[[], Extension] | None]
+
 
 @click.command("info", epilog=examples("rownorm info", "rownorm info --try"))
 @click.option(
@@ -71,13 +74,13 @@ def call_lines() -> list[str]:
     from ...ops import cpu_native
 
     why = cpu_native.reason()
-    how = [("CPU", f"in PyTorch: {why}" if why else "in C", cpu_native.description)]
+    cpu: _Call = ("CPU", f"in PyTorch: {why}" if why else "in C", cpu_native.description)
     try:
-        how = [*_gpu_calls(), *how]
+        gpu = _gpu_calls()
     except ImportError as error:  # without Triton there are no kernels
-        how = [("launches", f"none: {error}", None), *how]
+        gpu = [("launches", f"none: {error}", None)]
     lines = []
-    for name, said, description in how:
+    for name, said, description in (*gpu, cpu):
         try:
             details = extension.describe(description()) if description else []
         except ImportError:  # a Triton for other GPUs, whose kernels are launched in Python
@@ -87,15 +90,12 @@ def call_lines() -> list[str]:
     return [*lines, f"  {'kept in':10} {first}", *(f"{'':13}{line}" for line in rest)]
 
 
-def _gpu_calls() -> list[tuple[str, str, Callable[[], Extension] | None]]:
-    """For launches and gradients: the name, how it is done, and what is compiled for it."""
+def _gpu_calls() -> list[_Call]:
+    """Launches and gradients."""
     from ...launch import native
 
-    if why := native.reason():
-        launches, gradients = f"in Python: {why}", "in Python"
-    else:
-        why = native.node.reason()
-        launches, gradients = "in C", f"in C: {why}" if why else "in C++"
+    launches = f"in Python: {why}" if (why := native.reason()) else "in C"
+    gradients = f"in Python: {why}" if (why := native.node.reason()) else "in C++"
     return [
         ("launches", launches, native.description),
         ("gradients", gradients, native.node.description),
