@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 import rownorm
 from rownorm.ops import eager, execute
 from support.fake_driver import needs_compiler
-from support.native_fixtures import ON_GPU, driver, node, way  # noqa: F401
+from support.native_fixtures import ON_GPU
 
 pytestmark = [needs_compiler, pytest.mark.usefixtures("way")]
 

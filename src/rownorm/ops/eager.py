@@ -78,7 +78,7 @@ class _EagerNorm(SingleLevelFunction):
     @staticmethod
     def backward(ctx, dy, dh=None, saved=None):  # type: ignore[no-untyped-def,override]
         """saved: ``ctx.saved_tensors``, if they were read already. Some hooks can be asked for them only once."""
-        forward_call, saved_addresses, options, x_dtype, residual_dtype = ctx.forward_state
+        forward_call, saved_addresses, options, x_dtype, _ = ctx.forward_state
         if dy is None:
             return (*gradients_without_dy(dh, x_dtype, ctx.needs_input_grad[:5]), None)
         saved = saved_tensors(ctx) if saved is None else saved

@@ -103,8 +103,8 @@ def can_skip_dispatcher_in_backward(dy: Tensor, dh: Tensor | None) -> bool:
     )
 
 
-# The conditions of ``can_skip_dispatcher`` that need no argument, for the C extension, which a tracer never runs. It asks
-# for function modes by itself. ``norms._norm`` records a call where a profiler is on.
+# The conditions of ``can_skip_dispatcher`` that need no argument, for the C extension, which a tracer never runs. It
+# asks for function modes by itself. ``norms._norm`` records a call where a profiler is on.
 CONDITIONS = (_dispatch_modes, _transforms, _jit_trace, is_profiler_enabled)
 
 
