@@ -21,11 +21,11 @@ ELEMENTS_32_BIT = (24, 24, 12)
 ELEMENTS_16_BIT = (40, 28, 16)
 # RMSNorm has registers for twice as many, but not for more than this.
 MOST_ELEMENTS = 40
-# Rules of tile and resident for NVIDIA GPUs (experiment SF-16): registers of a thread. In forward four programs of 4
+# Tiles of several short rows on NVIDIA GPUs (experiment SF-16): registers of a thread. In forward four programs of 4
 # warps fit on an SM; in backward 256 threads, which are all that its programs have there.
-REGISTERS = {"forward": 128, "backward": 255}
-# In a tile of several rows, about so many for each element of a thread and for each row that it has elements of: their
-# addresses, masks, statistics and sums.
+MOST_REGISTERS = 255
+REGISTERS = {"forward": 128, "backward": MOST_REGISTERS}
+# About so many for each element of a thread, and for each row that it has elements of: address, mask, statistics, sums.
 ELEMENT_REGISTERS = {"forward": 2, "backward": 8}
 ROW_REGISTERS = {"forward": 10, "backward": 8}
 

@@ -14,7 +14,7 @@ import dataclasses
 from ..problem import Problem
 from . import compiler
 from .capacity import (
-    REGISTERS,
+    MOST_REGISTERS,
     ceil_div,
     chunks_of,
     has_registers,
@@ -104,15 +104,15 @@ def _within_registers(plan: Plan, problem: Problem) -> Plan:
 
 
 def _with_limit(plan: Plan, problem: Problem) -> Plan:
-    """A limit of registers for NVIDIA's compiler, so that it spills none to fit more programs on a multiprocessor.
+    """A limit of 255 registers, which NVIDIA's compiler has anyway: if stated, it spills none to fit more programs on a
+    multiprocessor (experiment SF-16).
 
-    Backward starts no more of them there. In forward they are worth having, but in fp64 they cost spills
-    (experiment SF-16).
+    Backward starts no more of them there. In forward they are worth having, but in fp64 they cost spills.
     """
     in_forward = plan.block_rows > 1 and problem.computes_in_fp64
     if not problem.device.is_nvidia or not (problem.direction == "backward" or in_forward):
         return plan
-    return dataclasses.replace(plan, maxnreg=REGISTERS[problem.direction])
+    return dataclasses.replace(plan, maxnreg=MOST_REGISTERS)
 
 
 def _fits_one_warp(problem: Problem) -> bool:
