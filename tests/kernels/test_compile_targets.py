@@ -47,10 +47,12 @@ def common_cases(arch: str) -> Iterator[tuple]:
     """(columns, dtype, options, parameters, residual dtype, rows) of plain norms."""
     yield from plain_norms("bfloat16", WIDTHS if arch in MAIN_TARGETS else FEW_WIDTHS)
     yield from plain_norms("float32", (8192,))
-    if (
-        arch in MAIN_TARGETS
-    ):  # the statistics of the narrowest rows take as much shared memory as the rows
+    if arch in MAIN_TARGETS:
+        # The statistics of the narrowest rows take as much shared memory as the rows.
         yield from plain_norms("float64", (1,))
+        yield 3, "float64", EVERYTHING, EVERY_PARAMETER, None, N_ROWS
+    if arch in ("sm_80", "sm_100"):  # a thread has elements of many narrow rows
+        yield 31, "float32", {"center": True}, ("weight", "bias"), None, N_ROWS
 
 
 def narrow_cases(arch: str) -> Iterator[tuple]:

@@ -111,6 +111,7 @@ def _resident_call(plan: Plan, integers: dict[str, int], constants: dict[str, An
         integers,
         constants,
         plan.cluster_size,
+        plan.maxnreg,
         programs_per_sm=plan.programs_per_sm,
     )
 

@@ -42,6 +42,14 @@ def test_a_trace_is_written_though_the_work_fails(tmp_path):
     assert "aten::sum" in {one["name"] for one in chrome.parse(tmp_path / "trace.json")}
 
 
+def test_the_name_of_a_large_trace_is_changed_at_its_end(tmp_path):
+    file = tmp_path / ".trace.part"
+    events = " " * (2 * chrome.TAIL)
+    file.write_text(f'{{"traceEvents": [{events}],"traceName": "{file}" }}')
+    chrome.rename(file, "trace.json")
+    assert file.read_text() == f'{{"traceEvents": [{events}],"traceName": "trace.json" }}'
+
+
 def test_a_trace_that_is_cut_off(recorded):
     recorded.write_text(recorded.read_text()[:-300])
     with pytest.raises(ValueError, match=r"cut off, or no JSON.*at character"):

@@ -19,7 +19,10 @@ def test_a_norm_its_summary_and_its_report():
     ran = invoke("profile", "rms_norm", *SMALL, "--tools", "chrome", "--out", "made")
     assert ran.exit_code == 0, ran.output
     for name in ("triton_profile.json", "pytorch_profile.json"):
-        assert json.loads(Path("made", name).read_text())["traceEvents"]
+        trace = Path("made", name).read_text()
+        assert json.loads(trace)["traceEvents"]
+        assert json.loads(trace)["traceName"] == name
+        assert ".part" not in trace  # the temporary file that it was written to
     summary = json.loads(Path("made/summary.json").read_text())
     assert summary["tools"] == [
         {"tool": "chrome", "status": "ok", "files": ["triton_profile.json", "pytorch_profile.json"]}

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import rownorm
+from rownorm import launch
 from rownorm.lab.tune import verify
 from rownorm.lab.tune.compiling import Ahead
 from rownorm.lab.tune.journal import read as read_trials
@@ -115,12 +116,55 @@ def test_other_rows_of_an_updated_table_are_copied(tune):
 
 
 def test_the_rows_to_verify_are_of_all_regimes_and_the_same_each_time():
-    rows = verify.drawn(SHIPPED, 24)
-    assert rows == verify.drawn(SHIPPED, 24)
+    file = shipped_table("sm_90")
+    rows = verify.drawn(file, H200, 24)
+    assert rows == verify.drawn(file, H200, 24)
     assert len({json.dumps(row) for row in rows}) == 24
     kinds = {(row["direction"], row["settings"]["regime"]) for row in SHIPPED}
     assert {(row["direction"], row["settings"]["regime"]) for row in rows} == kinds
-    assert verify.drawn(SHIPPED, 24, seed=1) != rows
+    assert verify.drawn(file, H200, 24, seed=1) != rows
+
+
+@pytest.mark.parametrize("version", [(3, 6), (3, 9)])
+def test_a_row_is_verified_where_its_settings_are_used(monkeypatch, version):
+    """The plan at the width that is compared names the row, for every row that can be drawn."""
+    monkeypatch.setattr("rownorm.launch.planning.compiler.VERSION", version)
+    rows = verify.drawn(shipped_table("sm_90"), H200, len(SHIPPED))
+    not_drawn = len(SHIPPED) - len(rows)
+    between = sum("measured_cols" in row for row in SHIPPED)
+    of_one_version = sum(
+        (row["direction"], row["option"]) == ("backward", "pre_bias") for row in SHIPPED
+    )
+    assert not_drawn == between + (of_one_version if version != (3, 6) else 0)
+    studies = studies_of(TuneRequest(environment=HERE, verify=rows))
+    for row, study in zip(rows, studies, strict=True):
+        reason = launch.plan(study.problem(H200)).reason
+        fill = " that fill their chunks" if row["settings"]["regime"] == "looped" else ""
+        assert f" to {row['max_cols']} columns{fill}: {row['gb_per_s']} GB/s" in reason, study.key
+    # Second rows of a width are among them. At that width itself, planning uses the first.
+    assert any(study.n_cols < row["max_cols"] for row, study in zip(rows, studies, strict=True))
+
+
+def test_the_problem_of_a_study_is_that_of_its_calls():
+    rows = verify.drawn(shipped_table("sm_90"), H200, len(SHIPPED))
+    for study in studies_of(TuneRequest(environment=HERE, verify=rows[::7])):
+        case = study.case(study.n_rows)
+        x = torch.empty(case.rows, case.cols, dtype=study.dtype, device="meta")
+        residual = (x.to(study.residual),) if study.residual else ()
+        named = {"weight": x[0], "pre_bias": x[0] if case.pre_bias else None}
+        named |= {"bias": x[0] if case.has_bias else None, "activation": case.activation}
+        function = getattr(rownorm, case.operation)
+        explained = rownorm.explain(function, x, *residual, device="sm_90", **named)
+        assert study.problem(H200) == getattr(explained, f"{study.direction}_problem")
+
+
+def test_a_second_row_of_a_width_is_timed_between_widths(tune):
+    rows = verify.drawn(shipped_table("sm_90"), H200, len(SHIPPED))
+    second = next(row for row in rows if row["measured_cols"] < row["max_cols"])
+    tune(TuneRequest(environment=HERE, verify=[second]))
+    assert {asked[1].n_cols for asked in tune.clock.asked if asked[0] == "seconds"} == {
+        second["max_cols"] * 7 // 8
+    }
 
 
 @pytest.mark.parametrize(("slower", "status"), [(0, 0), (5, 1)])

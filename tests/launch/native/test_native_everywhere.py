@@ -29,7 +29,8 @@ FILES = (
 def test_with_norms_in_c(file):
     plugins = ("-p", "support.norms_in_c", "-p", "no:cacheprovider")
     command = [sys.executable, "-m", "pytest", "-q", *plugins, str(TESTS / file)]
-    environment = os.environ | {"PYTHONPATH": str(TESTS)}
+    paths = (str(TESTS), os.environ.get("PYTHONPATH"))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     done = subprocess.run(
         command, cwd=TESTS.parent, env=environment, capture_output=True, text=True
     )

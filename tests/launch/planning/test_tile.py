@@ -37,6 +37,36 @@ def test_backward_of_short_rows_runs_in_one_warp(n_cols, block_rows):
     assert launch.plan(twice).num_warps > 1
 
 
+@pytest.mark.parametrize("on", [AMPERE, BLACKWELL], ids=lambda on: on.arch)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_tiles_of_narrow_rows_of_odd_width_are_half_as_large(direction, dtype, on):
+    """A thread has one column of each of its rows, so it has many rows; each takes registers (experiment SF-16)."""
+    for odd, aligned in ((1, 2), (3, 4), (7, 8), (9, 16), (31, 32), (63, 64)):
+        few, many = (launch.plan(problem(direction, 32768, n, dtype, on)) for n in (odd, aligned))
+        elements = [plan.block_rows * plan.block_cols for plan in (few, many)]
+        assert 2 * elements[0] == elements[1]
+        assert few.num_warps == many.num_warps
+        assert "registers" in few.reason
+        assert "registers" not in many.reason.removeprefix(
+            f"a row of {aligned} columns fits in the registers"
+        )
+
+
+@pytest.mark.parametrize("n_cols", [31, 64, 256, 4096])
+def test_rules_limit_registers_for_nvidias_compiler(n_cols):
+    """Else it spills to fit one more program on an SM: in vain in backward, which starts none there."""
+
+    def limit(direction, dtype=torch.float32, on=BLACKWELL):
+        return launch.plan(problem(direction, 4096, n_cols, dtype, on)).maxnreg
+
+    assert limit("backward") == limit("backward", torch.float64) == 255
+    assert limit("forward") == 0
+    assert limit("forward", torch.float64) == (255 if n_cols < 1024 else 0)
+    assert limit("backward", on=MI300X) == limit("forward", torch.float64, MI300X) == 0
+    assert limit("backward", on=H200) == 0  # the table's
+
+
 @pytest.mark.parametrize("on", [H200, BLACKWELL, MI300X], ids=lambda on: on.arch)
 @pytest.mark.parametrize("n_cols", [513, 768, 1024, 2000, 4096, 8192])
 @pytest.mark.parametrize("residual", [None, torch.bfloat16])

@@ -60,6 +60,7 @@ class Chrome:
         self.profiler.stop()
         with whole_file(self.file) as temporary:
             self.profiler.export_chrome_trace(str(temporary))
+            chrome.rename(temporary, self.file.name)
 
     def restart(self) -> None:
         """Mark the place in the trace."""

@@ -233,8 +233,9 @@ def _refuse_changed(folder: Path, request: TuneRequest, here: Environment) -> No
 
 
 def _verifying(n: int, here: Environment) -> TuneRequest:
+    from ...launch.resources import TARGETS
     from .saved import TuneRequest
-    from .table import read_rows, shipped_table
+    from .table import shipped_table
     from .verify import drawn
 
     table = shipped_table(here.arch)
@@ -242,7 +243,7 @@ def _verifying(n: int, here: Environment) -> TuneRequest:
         raise click.UsageError(
             f"--verify: rownorm ships no table for {here.arch or 'a CPU'}, the device of this machine"
         )
-    return TuneRequest(environment=here, verify=drawn(read_rows(table), n))
+    return TuneRequest(environment=here, verify=drawn(table, TARGETS[here.arch].device, n))
 
 
 def _run(

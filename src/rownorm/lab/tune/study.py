@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...launch import Device, Problem
 from ...ops import execute
 from ...program import ACTIVATIONS, Activation, Program
 from ...reference import BackwardInputs
@@ -62,6 +63,24 @@ class Study(NamedTuple):
             residual_dtype=None if self.residual is None else names[self.residual],
             pre_bias=self.option == "pre_bias",
             activation=self.activation,
+        )
+
+    def problem(self, device: Device) -> Problem:
+        """The problem on a device, whose plan is the settings of calls without ``force``."""
+        forward, pre_bias = self.direction == "forward", self.option == "pre_bias"
+        itemsizes = {dtype.itemsize for dtype in (self.dtype, self.residual) if dtype}
+        return Problem(
+            self.direction,
+            self.n_rows,
+            self.n_cols,
+            self.dtype,
+            self.residual,
+            self.center,
+            n_column_sums=0 if forward else 1 + self.center + pre_bias,
+            device=device,
+            activation=self.activation,
+            pre_bias=forward and pre_bias,
+            mixed=not forward and itemsizes == {2, 4},
         )
 
     @property

@@ -54,12 +54,12 @@ def row_of(
 
 
 def study_of(row: TableRow) -> Study:
-    """The study that finds a row."""
+    """The study that finds a row: at ``measured_cols``, or at the widest columns."""
     return Study(
         row["direction"],
         row["center"],
         DTYPES[row["itemsize"]] or torch.bfloat16,
-        row["max_cols"],
+        row.get("measured_cols", row["max_cols"]),
         DTYPES[row["residual"]],
         row["option"],
     )

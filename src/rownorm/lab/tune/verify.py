@@ -2,33 +2,52 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
+from ...launch import Device
+from ...launch.planning.table import Row, Table, parse
 from ..cli.tables import columns
 from ..texts import count
 from .candidates import DEFAULTS, Settings
 from .saved import Verified
-from .search import Search, in_words
-from .table import TableRow, study_of
+from .search import Search, in_words, width_between
+from .table import TableRow, read_rows, study_of
 
 MOST = 1.01  # time found over time shipped
 SEED = 0
 
 
-def drawn(rows: Sequence[TableRow], n: int, seed: int = SEED) -> list[TableRow]:
-    """``n`` rows of all regimes, forward and backward, in turns; the same ones for the same seed.
+def drawn(file: Path, device: Device, n: int, seed: int = SEED) -> list[TableRow]:
+    """``n`` rows of a table of all regimes, forward and backward, in turns; the same ones for the same seed.
 
-    Second rows of a width (``measured_cols``) are not drawn: they are not the fastest of their candidates.
+    ``measured_cols`` of each is a width at which planning uses the row. Rows that this version of Triton does not use
+    are not drawn, nor those that were measured between two widths: they are not the fastest of their candidates.
     """
+    table = Table(parse(json.loads(file.read_text()), file.name, device.arch))
     groups: dict[tuple[str, str], list[TableRow]] = {}
-    for row in rows:
-        if "measured_cols" not in row:
-            groups.setdefault((row["direction"], row["settings"]["regime"]), []).append(row)
+    for row in (rows := read_rows(file)):
+        if "measured_cols" not in row and (n_cols := used_at(row, table, device)):
+            group = groups.setdefault((row["direction"], row["settings"]["regime"]), [])
+            group.append(row | {"measured_cols": n_cols})
     order = random.Random(seed)
     shuffled = [order.sample(group, len(group)) for group in groups.values()]
     turns = [group[turn] for turn in range(len(rows)) for group in shuffled if turn < len(group)]
     return turns[:n]
+
+
+def used_at(row: TableRow, table: Table, device: Device) -> int | None:
+    """A width at which planning uses a row: its widest, or one between if that is for another row; None if neither.
+
+    Of two rows for one width, the second is for columns that do not fill the chunks of the first.
+    """
+    for n_cols in (row["max_cols"], width_between(row["max_cols"])):
+        problem = study_of(row | {"measured_cols": n_cols}).problem(device)
+        if table.row(problem, row["residual"], row["option"]) == Row(**row):
+            return n_cols
+    return None
 
 
 def verified(search: Search, row: TableRow) -> Verified:

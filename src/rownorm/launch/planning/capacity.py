@@ -21,6 +21,13 @@ ELEMENTS_32_BIT = (24, 24, 12)
 ELEMENTS_16_BIT = (40, 28, 16)
 # RMSNorm has registers for twice as many, but not for more than this.
 MOST_ELEMENTS = 40
+# Tiles of several short rows on NVIDIA GPUs (experiment SF-16): registers of a thread. In forward four programs of 4
+# warps fit on an SM; in backward 256 threads, which are all that its programs have there.
+MOST_REGISTERS = 255
+REGISTERS = {"forward": 128, "backward": MOST_REGISTERS}
+# About so many for each element of a thread, and for each row that it has elements of: address, mask, statistics, sums.
+ELEMENT_REGISTERS = {"forward": 2, "backward": 8}
+ROW_REGISTERS = {"forward": 10, "backward": 8}
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -65,6 +72,22 @@ def room_for_options(plan: Plan, problem: Problem) -> int:
     if problem.computes_in_fp64:
         per_thread //= 2
     return per_thread * threads_of(plan, problem)
+
+
+def has_registers(plan: Plan, problem: Problem, block_rows: int) -> bool:
+    """Whether a thread has registers for a tile of several short rows: an estimate (experiment SF-16).
+
+    Neighboring threads have neighboring columns, as many as one access loads: 16 bytes of aligned rows, one column of
+    rows of odd width. The other threads have other rows. So the narrower the access, the more rows a thread has.
+    """
+    threads = threads_of(plan, problem)
+    vector = min(16 // problem.dtype.itemsize, problem.n_cols & -problem.n_cols)
+    rows = min(block_rows, ceil_div(block_rows * plan.block_cols, vector * threads))
+    elements = ceil_div(block_rows * plan.block_cols * chunks_of(plan, problem), threads)
+    direction = problem.direction
+    estimate = ELEMENT_REGISTERS[direction] * elements + ROW_REGISTERS[direction] * rows
+    width = 2 if problem.computes_in_fp64 else 1
+    return width * estimate <= REGISTERS[direction]
 
 
 def sums_rows(plan: Plan, problem: Problem) -> bool:

@@ -152,6 +152,22 @@ class Table:
 
         None, too, where an entry of the plain norm is nearer in width than any with the option.
         """
+        entry = self._entry(problem, residual, option)
+        if entry is None:
+            return None
+        plan = entry.plan
+        if plan.regime in ("tile", "resident"):
+            block_cols = min(plan.block_cols, next_power_of_2(problem.n_cols))
+            if block_cols < plan.block_cols:
+                plan = dataclasses.replace(plan, block_cols=block_cols)
+        return compiler.adjusted(plan, problem, entry.version)
+
+    def row(self, problem: Problem, residual: int, option: str) -> Row | None:
+        """The entry whose plan ``find`` returns."""
+        entry = self._entry(problem, residual, option)
+        return entry and entry.row
+
+    def _entry(self, problem: Problem, residual: int, option: str) -> _Entry | None:
         if problem.computes_in_fp64:
             return None
         kind = (problem.direction, problem.center, problem.dtype.itemsize, residual)
@@ -164,16 +180,13 @@ class Table:
         nearest = min(filter(None, ranked), key=lambda each: each[0], default=None)
         if nearest is None:
             return None
-        _, (row, plan, version) = nearest
-        if option and not row.option:
+        _, entry = nearest
+        row = entry.row
+        if (option and not row.option) or not compiler.trusts(
+            row.direction, row.option, entry.version
+        ):
             return None
-        if not compiler.trusts(row.direction, row.option, version):
-            return None
-        if plan.regime in ("tile", "resident"):
-            block_cols = min(plan.block_cols, next_power_of_2(problem.n_cols))
-            if block_cols < plan.block_cols:
-                plan = dataclasses.replace(plan, block_cols=block_cols)
-        return compiler.adjusted(plan, problem, version)
+        return entry
 
     def _nearest(
         self, kind: tuple[Any, ...], option: str, n_cols: int, rank: int

@@ -14,8 +14,10 @@ import dataclasses
 from ..problem import Problem
 from . import compiler
 from .capacity import (
+    MOST_REGISTERS,
     ceil_div,
     chunks_of,
+    has_registers,
     most_programs,
     next_power_of_2,
     room_for_options,
@@ -55,8 +57,8 @@ def applies(problem: Problem) -> bool:
 def rule(problem: Problem) -> Plan:
     """The plan of a plain norm where the table has no entry."""
     if problem.direction == "backward" and _fits_one_warp(problem):
-        return _one_warp(problem)  # experiment BR-11
-    return several_rows(problem)
+        return _with_limit(_one_warp(problem), problem)  # experiment BR-11
+    return _with_limit(_within_registers(several_rows(problem), problem), problem)
 
 
 def several_rows(problem: Problem) -> Plan:
@@ -85,6 +87,32 @@ def _tile(problem: Problem, block_rows: int) -> Plan:
         num_stages=NUM_STAGES,
         reason=f"a row of {problem.n_cols} columns fits in the registers of one program",
     )
+
+
+def _within_registers(plan: Plan, problem: Problem) -> Plan:
+    """Fewer rows where a thread of an NVIDIA GPU has no registers for them (experiment SF-16)."""
+    block_rows = plan.block_rows
+    while block_rows > 1 and not has_registers(plan, problem, block_rows):
+        block_rows //= 2
+    if block_rows == plan.block_rows or not problem.device.is_nvidia:
+        return plan
+    return plan.adapted(
+        "fewer rows per tile, because each row of a thread takes registers",
+        regime="tile" if block_rows > 1 else "resident",
+        block_rows=block_rows,
+    )
+
+
+def _with_limit(plan: Plan, problem: Problem) -> Plan:
+    """A limit of 255 registers, which NVIDIA's compiler has anyway: if stated, it spills none to fit more programs on a
+    multiprocessor (experiment SF-16).
+
+    Backward starts no more of them there. In forward they are worth having, but in fp64 they cost spills.
+    """
+    in_forward = plan.block_rows > 1 and problem.computes_in_fp64
+    if not problem.device.is_nvidia or not (problem.direction == "backward" or in_forward):
+        return plan
+    return dataclasses.replace(plan, maxnreg=MOST_REGISTERS)
 
 
 def _fits_one_warp(problem: Problem) -> bool:
@@ -190,6 +218,7 @@ def with_options(plan: Plan, problem: Problem) -> Plan | None:
             regime="resident",
             block_rows=1,
             programs_per_sm=2 * plan.programs_per_sm,
+            maxnreg=0,  # so many programs fit only with fewer registers
         )
     room = room_for_options(plan, problem)
     if sums_rows(plan, problem) or plan.block_rows * cols <= room:
