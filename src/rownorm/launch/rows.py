@@ -153,7 +153,8 @@ def allocator(
 ) -> Callable[[], Tensor]:
     """A function that allocates such a tensor, contiguous, in half the time of ``torch.empty`` or less.
 
-    The memory is filled where torch's deterministic mode asks for it at the time of this call.
+    The memory is filled where torch's deterministic mode asks for it at the time of this call; that takes
+    ``torch.empty``. The function keeps no tensor, which could belong to the memory pool of a CUDA graph.
     """
     deterministic = torch.are_deterministic_algorithms_enabled()
     filled = deterministic and torch._C._get_deterministic_fill_uninitialized_memory()
@@ -161,5 +162,4 @@ def allocator(
     if empty_strided is not None and not filled:
         strides = torch.empty(shape, device="meta").stride()
         return functools.partial(empty_strided, tuple(shape), strides, dtype)
-    one = torch.empty((), dtype=dtype, device=device).expand(shape)
-    return functools.partial(torch.empty_like, one, memory_format=torch.contiguous_format)
+    return functools.partial(torch.empty, shape, dtype=dtype, device=device)

@@ -83,7 +83,7 @@ def _bound(
         shape = (2, problem.n_rows, steps[0].integers["n_parts"])
         allocators["parts"] = allocator(shape, compute_dtype(x, residual), x.device)
     index = x.get_device()
-    run = bind_all(steps, roles, allocators, {}, ("y", "h"), index)
+    run = bind_all(steps, roles, allocators, ("y", "h"), index)
     if index < 0 or torch.cuda.device_count() == 1:
         return run
 

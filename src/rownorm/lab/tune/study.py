@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from ...launch import Device, Problem
+from ...launch.problem import Direction
 from ...ops import execute
 from ...program import ACTIVATIONS, Activation, Program
 from ...reference import BackwardInputs
 from ..cases import data
-from ..cases.case import DTYPES, Case, Direction, Operation, torch_dtype
+from ..cases.case import DTYPES, Case, Operation, torch_dtype
 
 ELEMENTS = 1 << 28  # of one tensor
 MOST_ROWS = 32768

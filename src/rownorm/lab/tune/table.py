@@ -59,7 +59,7 @@ def study_of(row: TableRow) -> Study:
         row["direction"],
         row["center"],
         DTYPES[row["itemsize"]] or torch.bfloat16,
-        row.get("measured_cols", row["max_cols"]),
+        row.get("measured_cols") or row["max_cols"],
         DTYPES[row["residual"]],
         row["option"],
     )
