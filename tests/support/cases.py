@@ -90,7 +90,8 @@ def outputs_and_gradients(function, tensors: dict, wanted=INPUTS) -> dict[str, t
     for name in leaves:
         inputs[name] = tensors[name].detach().requires_grad_()
     y, h = function(inputs)
-    outputs = [y] if h is None else [y, h]
+    is_h_used = h is not None and h.requires_grad  # not where only parameters are leaves
+    outputs = [y, h] if is_h_used else [y]
     cotangents = [tensors["dy"], tensors["dh"]][: len(outputs)]
     results = {"y": y.detach()} if h is None else {"y": y.detach(), "h": h.detach()}
     gradients = torch.autograd.grad(outputs, [inputs[name] for name in leaves], cotangents)

@@ -37,7 +37,7 @@ Elsewhere = Callable[
 def studies_of(request: TuneRequest) -> list[Study]:
     """The studies of a request, in the order of the table."""
     if request.verify:
-        return [study_of(row) for row in request.verify]
+        return [study_of(row, row.get("measured_cols")) for row in request.verify]
     residual = torch_dtype(request.residual_dtype) if request.residual_dtype else None  # type: ignore[arg-type]
     return [
         Study(

@@ -53,13 +53,13 @@ def row_of(
     return row | {"reason": reason}
 
 
-def study_of(row: TableRow) -> Study:
-    """The study that finds a row: at ``measured_cols``, or at the widest columns."""
+def study_of(row: TableRow, n_cols: int | None = None) -> Study:
+    """The study that finds a row. n_cols: its width; the widest of the row unless it is given."""
     return Study(
         row["direction"],
         row["center"],
         DTYPES[row["itemsize"]] or torch.bfloat16,
-        row.get("measured_cols") or row["max_cols"],
+        row["max_cols"] if n_cols is None else n_cols,
         DTYPES[row["residual"]],
         row["option"],
     )

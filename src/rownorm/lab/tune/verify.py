@@ -44,7 +44,7 @@ def used_at(row: TableRow, table: Table, device: Device) -> int | None:
     Of two rows for one width, the second is for columns that do not fill the chunks of the first.
     """
     for n_cols in (row["max_cols"], width_between(row["max_cols"])):
-        problem = study_of(row | {"measured_cols": n_cols}).problem(device)
+        problem = study_of(row, n_cols).problem(device)
         if table.row(problem, row["residual"], row["option"]) == Row(**row):
             return n_cols
     return None
@@ -52,7 +52,7 @@ def used_at(row: TableRow, table: Table, device: Device) -> int | None:
 
 def verified(search: Search, row: TableRow) -> Verified:
     """Search a row again and time what was found beside what is shipped."""
-    study, shipped = study_of(row), row["settings"]
+    study, shipped = study_of(row, row.get("measured_cols")), row["settings"]
     found = search.best(study).settings
     ratio = 1.0
     if not same(found, shipped):
