@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 
 import rownorm
-from rownorm.ops import cpu_native
+from rownorm.ops import cpu_native, eager
 from support.fake_driver import needs_compiler
+from support.native_fixtures import connect_cpu
 
 measured_here = pytest.mark.skipif(
     platform.machine() not in ("aarch64", "x86_64"),
@@ -19,6 +20,7 @@ measured_here = pytest.mark.skipif(
 pytestmark = [
     needs_compiler,
     measured_here,
+    pytest.mark.exhaustive,  # a machine that runs other things, too, decides about times
     pytest.mark.usefixtures("without_interpreter", "as_for_users"),
 ]
 
@@ -29,10 +31,13 @@ ALL_SHAPES = [(rows, cols) for rows in (1, 8, 64, 512) for cols in (64, 256, 100
 
 
 @pytest.fixture
-def as_for_users(monkeypatch):
-    """With the extension, and without the settings of the other tests, which fill new memory."""
+def as_for_users(node, monkeypatch):
+    """With all extensions, and without the settings of the other tests, which fill new memory."""
     assert cpu_native.reason() == ""
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
+    monkeypatch.setattr(eager, "INTERPRETING", False)
+    monkeypatch.setattr(eager, "native", eager.Native())
+    connect_cpu(node)
     gc.disable()
     yield
     gc.enable()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rownorm.launch import launcher, native
-from rownorm.ops import eager, execute
+from rownorm.ops import cpu_native, eager, execute
 from support.fake_driver import POINTER, STREAM, Driver, read_parameters
 
 
@@ -99,8 +99,15 @@ def eager_in_c(driver, monkeypatch, request):
     execute._backward_calls.clear()
 
 
+def connect_cpu(node):
+    """Call norms on a CPU through the C and the C++, as a user does once they are loaded."""
+    eager.native._cpu = cpu_native.load()
+    eager.native._use_module(native, native.load_for_cpu())
+    eager.native.use_node(node)
+
+
 # Python alone, C for calls without a gradient, C++ for calls with one; and tensors on a CPU for a user, who has no
-# interpreter.
+# interpreter, before the C and the C++ are loaded and after.
 ON_GPU = torch.cuda.is_available()
 WAYS = ("python", "c", "c++") if ON_GPU else ("python", "c", "c++", "cpu", "cpu and c++")
 
@@ -119,10 +126,13 @@ def way(request, monkeypatch):
             monkeypatch.setattr(native, "_load", lambda: (None, "a test"))
         elif name.startswith("cpu"):
             monkeypatch.setattr(execute, "INTERPRETING", False)
+            monkeypatch.setattr(eager, "INTERPRETING", False)
         execute._forget()
         eager.native.use_c(launch)
         eager.native._record_by(eager.eager_norm)
-        if node is not None:
+        if name == "cpu and c++":
+            connect_cpu(node)
+        elif node is not None:
             eager.native.use_node(node)
     yield name
     monkeypatch.undo()

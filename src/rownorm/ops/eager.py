@@ -11,6 +11,8 @@ soon as each of them is there. Both give an unusual call back to Python.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -47,6 +49,10 @@ from .fast_path import (
     profiled,
     saved_tensors_hooks,
 )
+
+log = logging.getLogger(__name__)
+# As the process was started: a native call on a CPU would pass the interpreter by.
+INTERPRETING = execute.INTERPRETING
 
 
 class _EagerNorm(SingleLevelFunction):
@@ -186,8 +192,9 @@ def _not_in_c(*_: Any) -> Any:
 class Native:
     """How calls are made. Every call reads ``norm`` and ``record`` here, so that each is replaced in one place.
 
-    norm(x, residual, pre_bias, weight, bias, options, normalized_shape=None): ``norms._norm`` in C for the usual call
-    on a GPU; NotImplemented for every other call, and until a kernel was needed.
+    norm(x, residual, pre_bias, weight, bias, options, normalized_shape=None): ``norms._norm`` in C for the usual call;
+    NotImplemented for every other call, and until the extension is loaded: with the first kernel, or in the
+    background after the first call on a CPU.
     record(x, residual, pre_bias, weight, bias, options): y, or (y, h) with a residual, with a gradient.
     """
 
@@ -195,15 +202,37 @@ class Native:
         self.norm: Callable[..., Any] = _not_in_c
         self.record: Callable[..., Any] = self._first_record
         self._module: Any = None  # the C extension, where it is in use
+        self._cpu: Any = None  # the extension for CPUs, once it was used
         self._lock = threading.Lock()
         self._has_asked_for_node = False
 
     def use_c(self, launch: Any) -> None:
         """Let the C extension do calls without a gradient, where it is in use. launch: ``rownorm.launch``."""
-        layer, module = launch.native, launch.native.load()
-        if module is None:
-            return
+        module = launch.native.load()
+        if module is not None:
+            self._use_module(launch.native, module)
 
+    def use_cpu(self, cpu: Any) -> None:
+        """Let the C extension call the one for CPUs, ``cpu``. Without a GPU it is loaded for that, in a thread."""
+        self._cpu = cpu
+        if self._module is not None:
+            self._module.use(forward_on_cpu=cpu.forward)
+        elif not INTERPRETING and not torch.cuda.is_available():
+            thread = threading.Thread(
+                target=self._load_for_cpu, name="rownorm loads its C", daemon=True
+            )
+            with contextlib.suppress(RuntimeError):  # no more threads, or Python is shutting down
+                thread.start()
+
+    def _load_for_cpu(self) -> None:
+        try:
+            from ..launch import native as layer  # it imports Triton
+
+            self._use_module(layer, layer.load_for_cpu())
+        except Exception as error:  # any failure: Python can do the same
+            log.debug("calls on a CPU are made in Python: %s: %s", type(error).__name__, error)
+
+    def _use_module(self, layer: Any, module: Any) -> None:
         def find_forward(inputs: Any, options: Any, want_statistics: bool) -> Any:
             """The prepared call of the extension for these inputs; None where there is none."""
             call, _ = execute.find_forward(inputs, options, want_statistics)
@@ -222,6 +251,7 @@ class Native:
             find_forward=find_forward,
             find_backward=find_backward,
             record=self.record,
+            forward_on_cpu=None if self._cpu is None else self._cpu.forward,
             is_grad_enabled=torch.is_grad_enabled,
             is_inference_mode_enabled=torch.is_inference_mode_enabled,
             is_autocast_enabled=is_autocast_enabled,
@@ -238,7 +268,7 @@ class Native:
 
     def use_node(self, node: Any) -> None:
         """Let the C++ extension record norms with gradients."""
-        cpu = None if execute.INTERPRETING else cpu_native.load()
+        cpu = None if INTERPRETING else cpu_native.load()
         on_cpu = (None, None) if cpu is None else (cpu.forward, cpu.backward)
         interface = None if self._module is None else self._module.interface
         node.use(interface, *on_cpu, eager_norm, _EagerNorm.backward, NodeContext)
@@ -256,7 +286,7 @@ class Native:
         return outputs
 
     def _ask_for_node(self) -> None:
-        if execute.INTERPRETING or (self._module is None and cpu_native.load() is None):
+        if INTERPRETING or (self._module is None and cpu_native.load() is None):
             return
         try:
             from ..launch.native import node  # not before it is needed: it imports Triton
@@ -272,3 +302,4 @@ class Native:
 
 native = Native()
 execute.before_first_launch(native.use_c)
+cpu_native.on_first_use.append(native.use_cpu)

@@ -41,6 +41,7 @@ def background(monkeypatch):
 def cpu(monkeypatch):
     """Tensors on the CPU are computed by their extension rather than in Triton's interpreter."""
     monkeypatch.setattr(execute, "INTERPRETING", False)
+    monkeypatch.setattr(eager, "INTERPRETING", False)
     monkeypatch.setattr(eager, "native", eager.Native())
 
 

@@ -86,6 +86,15 @@ def _load() -> tuple[Any, str]:
     return module, ""
 
 
+def load_for_cpu() -> Any:
+    """The extension for tensors on a CPU, where there is no GPU and nothing to launch; raises where that fails."""
+    if against := extension.reason_against():
+        raise RuntimeError(against)
+    module = build()
+    connect(module, 0, 0, 0)
+    return module
+
+
 def load() -> Any:
     """The extension, or None where it is not in use."""
     return _load()[0]

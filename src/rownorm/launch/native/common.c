@@ -27,6 +27,7 @@ static const DLPackExchangeAPI *dlpack; /* torch's: reads a tensor without a cal
 static PyObject *runtime, *current_stream, *current_device;
 static PyObject *is_neg, *tensor_type, *parameter_type;
 static PyObject *find_forward_in_python, *find_backward, *record;
+static PyObject *forward_on_cpu; /* of ops/cpu_native; None: there is none */
 static PyObject *is_grad_enabled, *is_inference_mode_enabled, *is_autocast_enabled, *autocast_options;
 static PyObject *conditions, *forward_ad;
 static PyObject *has_function_modes, *function_stack_size, *function_stack_at, *device_mode_type;
@@ -36,6 +37,7 @@ static const struct { const char *name; PyObject **object; } SETTINGS[] = {
     {"runtime", &runtime}, {"current_stream", &current_stream}, {"current_device", &current_device},
     {"is_neg", &is_neg}, {"tensor_type", &tensor_type}, {"parameter_type", &parameter_type},
     {"find_forward", &find_forward_in_python}, {"find_backward", &find_backward}, {"record", &record},
+    {"forward_on_cpu", &forward_on_cpu},
     {"is_grad_enabled", &is_grad_enabled}, {"is_inference_mode_enabled", &is_inference_mode_enabled},
     {"is_autocast_enabled", &is_autocast_enabled}, {"autocast_options", &autocast_options},
     {"conditions", &conditions}, {"forward_ad", &forward_ad}, {"has_function_modes", &has_function_modes},

@@ -64,19 +64,43 @@ static int have_memory(PyObject *const *inputs) {
     return 1;
 }
 
-/* Forward without a gradient: y, or (y, h) with a residual. NULL without an exception: Python has to do it. */
-static PyObject *forward_only(PyObject *const *inputs, PyObject *options) {
+/* y, h, mu and rstd by kernels. NULL without an exception: Python has to do it. */
+static PyObject *outputs_by_kernels(PyObject *const *inputs, PyObject *options) {
     uint64_t addresses[MAX_TENSORS];
-    PyObject *outputs = NULL, *answer = NULL;
+    PyObject *outputs = NULL;
     PreparedCall *call = find_forward(inputs, options, 0, addresses);
     if (call == NULL) left_to_python();
     else outputs = start(call, addresses);
-    if (outputs != NULL) {
-        PyObject *y = PyTuple_GET_ITEM(outputs, 0);
-        answer = inputs[1] == Py_None ? Py_NewRef(y) : PyTuple_Pack(2, y, PyTuple_GET_ITEM(outputs, 1));
-        Py_DECREF(outputs);
-    }
     Py_XDECREF(call);
+    return outputs;
+}
+
+/* The same by the extension for CPUs. */
+static PyObject *outputs_by_cpu_extension(PyObject *const *inputs, PyObject *options) {
+    PyObject *tuple = PyTuple_Pack(N_INPUTS, inputs[0], inputs[1], inputs[2], inputs[3], inputs[4]);
+    if (tuple == NULL) return NULL;
+    PyObject *const arguments[] = {tuple, options, Py_False};
+    PyObject *outputs = PyObject_Vectorcall(forward_on_cpu, arguments, 3, NULL);
+    Py_DECREF(tuple);
+    if (outputs == Py_None) Py_CLEAR(outputs); /* it does not cover this call */
+    return outputs;
+}
+
+static int is_on_cpu(PyObject *x) {
+    DLTensor t;
+    if (!describe(x, &t)) return t.device.device_type == kDLCPU;
+    PyErr_Clear();
+    return 0;
+}
+
+/* Forward without a gradient: y, or (y, h) with a residual. NULL without an exception: Python has to do it. */
+static PyObject *forward_only(PyObject *const *inputs, PyObject *options) {
+    int by_extension = forward_on_cpu != Py_None && is_on_cpu(inputs[0]);
+    PyObject *outputs = (by_extension ? outputs_by_cpu_extension : outputs_by_kernels)(inputs, options);
+    if (outputs == NULL) return NULL;
+    PyObject *y = PyTuple_GET_ITEM(outputs, 0);
+    PyObject *answer = inputs[1] == Py_None ? Py_NewRef(y) : PyTuple_Pack(2, y, PyTuple_GET_ITEM(outputs, 1));
+    Py_DECREF(outputs);
     return answer;
 }
 
