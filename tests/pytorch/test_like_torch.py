@@ -131,6 +131,7 @@ LAYOUTS = {
     "expanded": lambda t: t[:1].expand(t.shape),
     "every second": lambda t: t.repeat_interleave(2, -1)[..., ::2],
     "misaligned": lambda t: torch.cat((t.flatten()[:1], t.flatten()))[1:].view(t.shape),
+    "negated view": lambda t: torch._neg_view(-t),
 }
 
 

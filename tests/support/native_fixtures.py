@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rownorm.launch import launcher, native
-from rownorm.ops import cpu_native, eager, execute
+from rownorm.ops import eager, execute
 from support.fake_driver import POINTER, STREAM, Driver, read_parameters
 
 
@@ -101,7 +101,6 @@ def eager_in_c(driver, monkeypatch, request):
 
 def connect_cpu(node):
     """Call norms on a CPU through the C and the C++, as a user does once they are loaded."""
-    eager.native._cpu = cpu_native.load()
     eager.native._use_module(native, native.load_for_cpu())
     eager.native.use_node(node)
 

@@ -11,7 +11,6 @@ soon as each of them is there. Both give an unusual call back to Python.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -193,8 +192,8 @@ class Native:
     """How calls are made. Every call reads ``norm`` and ``record`` here, so that each is replaced in one place.
 
     norm(x, residual, pre_bias, weight, bias, options, normalized_shape=None): ``norms._norm`` in C for the usual call;
-    NotImplemented for every other call, and until the extension is loaded: with the first kernel, or in the
-    background after the first call on a CPU.
+    NotImplemented for every other call, and until the extension is loaded: with the first kernel, or without a GPU
+    after the first norm with gradients, in the background.
     record(x, residual, pre_bias, weight, bias, options): y, or (y, h) with a residual, with a gradient.
     """
 
@@ -202,8 +201,9 @@ class Native:
         self.norm: Callable[..., Any] = _not_in_c
         self.record: Callable[..., Any] = self._first_record
         self._module: Any = None  # the C extension, where it is in use
-        self._cpu: Any = None  # the extension for CPUs, once it was used
-        self._lock = threading.Lock()
+        self._node: Any = None  # the C++ extension
+        self._cpu: Any = None  # the extension for CPUs, where norms on a CPU are recorded in C++
+        self._lock = threading.RLock()  # the C++ is installed from another thread
         self._has_asked_for_node = False
 
     def use_c(self, launch: Any) -> None:
@@ -211,26 +211,6 @@ class Native:
         module = launch.native.load()
         if module is not None:
             self._use_module(launch.native, module)
-
-    def use_cpu(self, cpu: Any) -> None:
-        """Let the C extension call the one for CPUs, ``cpu``. Without a GPU it is loaded for that, in a thread."""
-        self._cpu = cpu
-        if self._module is not None:
-            self._module.use(forward_on_cpu=cpu.forward)
-        elif not INTERPRETING and not torch.cuda.is_available():
-            thread = threading.Thread(
-                target=self._load_for_cpu, name="rownorm loads its C", daemon=True
-            )
-            with contextlib.suppress(RuntimeError):  # no more threads, or Python is shutting down
-                thread.start()
-
-    def _load_for_cpu(self) -> None:
-        try:
-            from ..launch import native as layer  # it imports Triton
-
-            self._use_module(layer, layer.load_for_cpu())
-        except Exception as error:  # any failure: Python can do the same
-            log.debug("calls on a CPU are made in Python: %s: %s", type(error).__name__, error)
 
     def _use_module(self, layer: Any, module: Any) -> None:
         def find_forward(inputs: Any, options: Any, want_statistics: bool) -> Any:
@@ -250,8 +230,6 @@ class Native:
         module.use(
             find_forward=find_forward,
             find_backward=find_backward,
-            record=self.record,
-            forward_on_cpu=None if self._cpu is None else self._cpu.forward,
             is_grad_enabled=torch.is_grad_enabled,
             is_inference_mode_enabled=torch.is_inference_mode_enabled,
             is_autocast_enabled=is_autocast_enabled,
@@ -264,24 +242,44 @@ class Native:
             disable_function_modes=disable_function_modes,
             forward_ad=forward_ad,
         )
-        self._module, self.norm = module, module.norm
+        self._module = module
+        self._connect()
+        self.norm = module.norm
 
     def use_node(self, node: Any) -> None:
         """Let the C++ extension record norms with gradients."""
-        cpu = None if INTERPRETING else cpu_native.load()
-        on_cpu = (None, None) if cpu is None else (cpu.forward, cpu.backward)
-        interface = None if self._module is None else self._module.interface
-        node.use(interface, *on_cpu, eager_norm, _EagerNorm.backward, NodeContext)
         torch.autograd.graph.Node.register(node.NormBackward)
-        self._record_by(node.record)
+        cpu = None if INTERPRETING else cpu_native.load()
+        with self._lock:
+            self._node, self._cpu = node, cpu
+            self._connect()
+        has_gpu = torch.version.cuda is not None and torch.cuda.device_count() > 0
+        if cpu is not None and self._module is None and not has_gpu:
+            from ..launch import native as layer
+
+            self._use_module(layer, layer.load_for_cpu())
+
+    def _connect(self) -> None:
+        """Pass to each extension what it needs of the others. In any order: each is loaded at its own time."""
+        with self._lock:
+            cpu, node, module = self._cpu, self._node, self._module
+            if node is not None:
+                on_cpu = (None, None) if cpu is None else (cpu.forward, cpu.backward)
+                interface = None if module is None else module.interface
+                node.use(interface, *on_cpu, eager_norm, _EagerNorm.backward, NodeContext)
+                self.record = node.record
+            if module is not None:
+                forward_on_cpu = None if cpu is None else cpu.forward
+                module.use(record=self.record, forward_on_cpu=forward_on_cpu)
 
     def _first_record(self, *arguments: Any) -> Any:
         """``eager_norm``; from now on C++ takes over as soon as it is ready."""
         outputs = eager_norm(*arguments)  # it loads the extensions that the node needs
         with self._lock:
             is_first, self._has_asked_for_node = not self._has_asked_for_node, True
+            if is_first:
+                self._record_by(eager_norm)
         if is_first:
-            self._record_by(eager_norm)
             self._ask_for_node()
         return outputs
 
@@ -289,17 +287,18 @@ class Native:
         if INTERPRETING or (self._module is None and cpu_native.load() is None):
             return
         try:
-            from ..launch.native import node  # not before it is needed: it imports Triton
-        except ImportError:
-            return  # Python goes on recording
+            # Here rather than in the thread: a process that is forked during an import may wait for it for ever.
+            from ..launch.native import node  # it imports Triton
+        except Exception as error:  # any failure: Python goes on recording
+            log.debug("norms are recorded in Python: %s: %s", type(error).__name__, error)
+            return
         node.load_in_background(self.use_node)
 
     def _record_by(self, record: Callable[..., Any]) -> None:
-        self.record = record
-        if self._module is not None:
-            self._module.use(record=record)
+        with self._lock:
+            self.record = record
+            self._connect()
 
 
 native = Native()
 execute.before_first_launch(native.use_c)
-cpu_native.on_first_use.append(native.use_cpu)

@@ -126,7 +126,9 @@ static PyObject *norm_without_modes(PyObject *const *inputs, PyObject *options) 
     int needs = options == NULL ? -1 : needs_gradient(inputs);
     if (needs == 1 && have_memory(inputs)) {
         PyObject *const all[] = {inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], options};
-        answer = PyObject_Vectorcall(record, all, N_INPUTS + 1, NULL);
+        PyObject *function = Py_NewRef(record); /* the call may replace it */
+        answer = PyObject_Vectorcall(function, all, N_INPUTS + 1, NULL);
+        Py_DECREF(function);
     }
     else if (needs == 0) answer = forward_only(inputs, options);
     else left_to_python();
@@ -147,8 +149,13 @@ static PyObject *norm_on_default_device(PyObject *const *inputs, PyObject *optio
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback); /* leaving the context must not see it */
     PyObject *left = PyObject_CallMethodObjArgs(context, s_exit_context, Py_None, Py_None, Py_None, NULL);
-    if (left == NULL) Py_CLEAR(answer);
-    else PyErr_Restore(type, value, traceback);
+    if (left != NULL) PyErr_Restore(type, value, traceback);
+    else {
+        Py_CLEAR(answer);
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(traceback);
+    }
     Py_XDECREF(left);
     Py_DECREF(entered);
     Py_DECREF(context);

@@ -81,11 +81,13 @@ bool is_intercepted() {
 struct Layout {
     std::vector<int64_t> sizes, strides;
     at::ScalarType dtype{};
+    at::Device device{at::kCPU};
     uint64_t alignment = 0;
 
     Layout() = default;
     explicit Layout(const at::Tensor &t)
-        : sizes(t.sizes().vec()), strides(t.strides().vec()), dtype(t.scalar_type()), alignment(address_of(t) & 15) {}
+        : sizes(t.sizes().vec()), strides(t.strides().vec()), dtype(t.scalar_type()), device(t.device()),
+          alignment(address_of(t) & 15) {}
     bool operator==(const Layout &) const = default;
 };
 
@@ -234,6 +236,8 @@ struct NormBackward : public Node {
     }
 
   private:
+    /* Not a subclass, a batch of vmap, a negated view or a tensor without memory, which have other dispatch keys. */
+    bool is_plain(const at::Tensor &t) const { return !t.defined() || t.key_set() == plain_keys; }
     void check(const at::Tensor &gradient, int number) const;
     variable_list gradients_of(const variable_list &incoming);
     bool read_saved(const at::Tensor *unpacked, uint64_t *addresses) const;
@@ -291,7 +295,7 @@ void NormBackward::check(const at::Tensor &gradient, int number) const {
 bool NormBackward::read_saved(const at::Tensor *unpacked, uint64_t *addresses) const {
     for (int i = 0; i < N_SAVED; i++) {
         const at::Tensor &t = unpacked[i];
-        if (t.defined() && t.key_set() != plain_keys) return false;
+        if (!is_plain(t)) return false;
         addresses[i] = address_of(t);
         bool is_same = saved_layouts.empty() ? addresses[i] == saved_addresses[i]
                        : t.defined()         ? Layout(t) == saved_layouts[i]
@@ -301,13 +305,11 @@ bool NormBackward::read_saved(const at::Tensor *unpacked, uint64_t *addresses) c
     return true;
 }
 
-/* Append an incoming gradient, the first or the second, to the key. False: Python has to look at it, for example at a
-   subclass, a batch of vmap, a negated view or a tensor without memory, which have other dispatch keys. */
+/* Append an incoming gradient, the first or the second, to the key. False: Python has to look at it. */
 bool NormBackward::put_gradient(BackwardKey &key, int number, const at::Tensor &gradient) const {
     key.bits <<= 6;
     if (!gradient.defined()) return true;
-    if (gradient.key_set() != plain_keys || gradient.dim() > MAX_DIMENSIONS)
-        return false;
+    if (!is_plain(gradient) || gradient.dim() > MAX_DIMENSIONS) return false;
     key.bits |= 32 | (address_of(gradient) & 15);
     if (gradient.is_contiguous()) return true;
     key.bits |= 16;
@@ -337,6 +339,9 @@ variable_list NormBackward::by_kernels(const at::Tensor &dy, const at::Tensor &d
 
 /* The same on a CPU. x and a residual of the same dtype share one gradient, as in ops/autograd.py. */
 variable_list NormBackward::by_cpu_extension(const at::Tensor &dy, const at::Tensor &dh, const at::Tensor *unpacked) {
+    if (!is_plain(dy) || !is_plain(dh)) return {};
+    for (int i = 0; i < N_SAVED; i++)
+        if (!is_plain(unpacked[i])) return {};
     bool needs[N_INPUTS];
     for (int i = 0; i < N_INPUTS; i++) needs[i] = task_should_compute_output(i);
     const bool is_shared = residual_dtype == x_dtype;

@@ -11,7 +11,6 @@ import functools
 import logging
 import platform
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,19 +98,12 @@ def _not_covered(*_: object) -> None:
     return None
 
 
-# Functions of the extension that are called once, when it is first in use.
-on_first_use: list[Callable[[Any], None]] = []
-
-
 def _connect() -> None:
     """Replace ``forward`` and ``backward`` by the functions of the extension."""
     global forward, backward
     module = load()
     forward = _not_covered if module is None else module.forward
     backward = _not_covered if module is None else module.backward
-    if module is not None:
-        for function in on_first_use:
-            function(module)
 
 
 def _first_forward(*arguments: Any) -> Any:
