@@ -22,8 +22,9 @@ def driver(monkeypatch):
     yield driver
     monkeypatch.undo()
     if real:
-        native._load.cache_clear()
-        native.load()
+        native._load.cache_clear()  # the module is loaded anew, so that its calls are not those of the old one
+        execute._forget()
+        eager.native.use_c(execute.launch_layer())
 
 
 @pytest.fixture(scope="session")
