@@ -74,7 +74,11 @@ def test_wrong_solutions_fail_in_their_part(number, name, tmp_path):
         ]
         assert compiled, "nothing rejects it"
         return
-    assert failures(steps) == [(part, habit)], steps[-1].message
+    expected = [[(part, habit)]]
+    if habit == "mask-load":
+        # It reads behind its tensor. Where a nan happens to be there, every element is wrong, and no habit shows.
+        expected.append([(part, "")])
+    assert failures(steps) in expected, steps[-1].message
     assert steps[-1].message
 
 
