@@ -47,7 +47,8 @@ message(kernels)
 def run(code_or_arguments, tmp_path, triton=True):
     """(exit status, what it prints) of a program or of the command line in a new process."""
     (tmp_path / "sitecustomize.py").write_text("" if triton else WITHOUT_TRITON)
-    path = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    path = os.pathsep.join([str(tmp_path), str(ROOT / "src"), *filter(None, given)])
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     is_code = isinstance(code_or_arguments, str)
     arguments = (
