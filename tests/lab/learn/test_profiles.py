@@ -7,7 +7,7 @@ import pytest
 from rownorm.lab.learn.catalog import exercises
 from rownorm.lab.learn.checks.profiling import SHAPES
 from rownorm.lab.learn.profiles import NAMES, Figures, varied
-from rownorm.lab.profile.advice import NEAR_PEAK
+from rownorm.lab.results.profiles import NEAR_PEAK
 from support.learning import compiled_grades
 
 FOLDER = exercises()[7].path / "starter" / "profile"

@@ -8,12 +8,13 @@ from triton import next_power_of_2
 
 from rownorm.lab.tune.candidates import candidates, forced
 from rownorm.lab.tune.study import Study
-from rownorm.lab.tune.table import read_rows, shipped_table, study_of
+from rownorm.lab.tune.table import read_rows, study_of
 from rownorm.launch import Plan, Problem, plan
 from rownorm.launch.planning import compiler
+from rownorm.launch.planning.files import shipped_file
 from support.tuning import H200
 
-ROWS = read_rows(shipped_table("sm_90"))
+ROWS = read_rows(shipped_file("sm_90"))
 
 
 def completed(settings, study):

@@ -13,11 +13,12 @@ from rownorm.lab.tune.compiling import Ahead
 from rownorm.lab.tune.journal import read as read_trials
 from rownorm.lab.tune.run import run_tune, studies_of
 from rownorm.lab.tune.saved import REQUEST, SUMMARY, TuneRequest, Tuning, read
-from rownorm.lab.tune.table import read_rows, shipped_table
+from rownorm.lab.tune.table import read_rows
 from rownorm.launch.planning import files
+from rownorm.launch.planning.files import shipped_file
 from support.tuning import H200, HERE
 
-SHIPPED = read_rows(shipped_table("sm_90"))
+SHIPPED = read_rows(shipped_file("sm_90"))
 REQUESTED = TuneRequest(
     environment=HERE,
     operations=["rms_norm"],
@@ -108,7 +109,7 @@ def test_wrong_results_are_said_at_once(tune, capsys):
 
 
 def test_other_rows_of_an_updated_table_are_copied(tune):
-    assert tune(msgspec.structs.replace(REQUESTED, update=str(shipped_table("sm_90")))) == 0
+    assert tune(msgspec.structs.replace(REQUESTED, update=str(shipped_file("sm_90")))) == 0
     rows = read_rows(tune.folder / "sm_90.json")
     new = [row for row in rows if "runner_up" in row]
     assert len(rows) >= len(SHIPPED)
@@ -116,7 +117,7 @@ def test_other_rows_of_an_updated_table_are_copied(tune):
 
 
 def test_the_rows_to_verify_are_of_all_regimes_and_the_same_each_time():
-    file = shipped_table("sm_90")
+    file = shipped_file("sm_90")
     rows = verify.drawn(file, H200, 24)
     assert rows == verify.drawn(file, H200, 24)
     assert len({json.dumps(row) for row in rows}) == 24
@@ -129,7 +130,7 @@ def test_the_rows_to_verify_are_of_all_regimes_and_the_same_each_time():
 def test_a_row_is_verified_where_its_settings_are_used(monkeypatch, version):
     """The plan at the width that is compared names the row, for every row that can be drawn."""
     monkeypatch.setattr("rownorm.launch.planning.compiler.VERSION", version)
-    rows = verify.drawn(shipped_table("sm_90"), H200, len(SHIPPED))
+    rows = verify.drawn(shipped_file("sm_90"), H200, len(SHIPPED))
     not_drawn = len(SHIPPED) - len(rows)
     between = sum("measured_cols" in row for row in SHIPPED)
     of_one_version = sum(
@@ -146,7 +147,7 @@ def test_a_row_is_verified_where_its_settings_are_used(monkeypatch, version):
 
 
 def test_the_problem_of_a_study_is_that_of_its_calls():
-    rows = verify.drawn(shipped_table("sm_90"), H200, len(SHIPPED))
+    rows = verify.drawn(shipped_file("sm_90"), H200, len(SHIPPED))
     for study in studies_of(TuneRequest(environment=HERE, verify=rows[::7])):
         case = study.case(study.n_rows)
         x = torch.empty(case.rows, case.cols, dtype=study.dtype, device="meta")
@@ -159,7 +160,7 @@ def test_the_problem_of_a_study_is_that_of_its_calls():
 
 
 def test_a_second_row_of_a_width_is_timed_between_widths(tune):
-    rows = verify.drawn(shipped_table("sm_90"), H200, len(SHIPPED))
+    rows = verify.drawn(shipped_file("sm_90"), H200, len(SHIPPED))
     second = next(row for row in rows if row["measured_cols"] < row["max_cols"])
     tune(TuneRequest(environment=HERE, verify=[second]))
     assert {asked[1].n_cols for asked in tune.clock.asked if asked[0] == "seconds"} == {

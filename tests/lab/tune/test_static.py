@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from rownorm.lab.tune.table import read_rows, shipped_table
+from rownorm.lab.tune.table import read_rows
+from rownorm.launch.planning.files import shipped_file
 from support.compiled import json_of
 
-ROWS = read_rows(shipped_table("sm_90"))
+ROWS = read_rows(shipped_file("sm_90"))
 PLAIN = {"center": False, "itemsize": 2, "residual": 0, "option": ""}
 RESIDENT = {"regime": "resident", "block_rows": 1}
 _LOOK = """

@@ -10,14 +10,14 @@ from rownorm.lab.tune.table import (
     kind_of,
     read_base,
     read_rows,
-    shipped_table,
     updated,
     write_table,
 )
+from rownorm.launch.planning.files import shipped_file
 from rownorm.launch.planning.table import parse
 from support.tuning import HERE
 
-ROWS = read_rows(shipped_table("sm_90"))
+ROWS = read_rows(shipped_file("sm_90"))
 
 
 def test_the_table_is_in_the_order_that_the_tuner_writes():

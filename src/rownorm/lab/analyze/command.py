@@ -18,6 +18,7 @@ from ..cases.case import (
     Dtype,
     Operation,
 )
+from ..cli.blocks import ELEMENTS, block_sizes
 from ..cli.options import FOLDER, examples, name_option, names_option, unknown
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942")
 DEFAULT_TARGETS = ("sm_90", "gfx942")  # an H200 and an MI300X
-ELEMENTS = 1 << 27  # of x, if --rows is not given: more than any cache
-WIDEST_BLOCK = 1 << 16
 PASSES = ("forward", "backward")
 
 
@@ -153,26 +152,6 @@ def command(
     for failure in failures:
         click.echo(f"Error: {failure}", err=True)
     context.exit(1 if failures else 0)
-
-
-def block_sizes(blocks: str | None, case: Case) -> list[int]:
-    """The block sizes of ``--blocks``; a usage error if one cannot be compiled."""
-    if blocks is None:
-        return []
-    if case.direction != "forward" or case.adds or case.pre_bias or case.activation:
-        raise click.UsageError(
-            "--blocks: the plain looped kernel is layer_norm or rms_norm, forward, without options"
-        )
-    sizes = []
-    for part in filter(None, (part.strip() for part in blocks.split(","))):
-        size = int(part) if part.isdecimal() else 0
-        if not 1 <= size <= WIDEST_BLOCK or size & (size - 1):
-            raise click.BadParameter(
-                f"a block size is a power of two up to {WIDEST_BLOCK}; got {part!r}",
-                param_hint="'--blocks'",
-            )
-        sizes.append(size)
-    return list(dict.fromkeys(sizes))
 
 
 def checked_targets(targets: Sequence[str], measure: bool) -> list[str]:

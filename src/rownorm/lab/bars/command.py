@@ -199,13 +199,13 @@ def publish(folders: Sequence[Path], out: Path, package: bool) -> None:
     One page per part shows the figures of the first of the FOLDERS; an index page has the bars with the worst case of
     each run.
     """
-    from ..tune.table import shipped_table
+    from ...launch.planning.files import shipped_file
     from .publish import publish as write_pages
 
     runs = _read_runs(folders)
     arch = next((record.environment.arch for run in runs for record in run.records), "")
     try:
-        files = write_pages(runs, out, package=package, table=shipped_table(arch))
+        files = write_pages(runs, out, package=package, table=shipped_file(arch))
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     for file in files:

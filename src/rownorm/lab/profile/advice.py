@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .. import texts
-from ..results.profiles import Figure, ScriptNorm
+from ..results.profiles import NEAR_PEAK, Figure, ScriptNorm
 from ..results.studies import Kernel
 from .figures import IDLE, NORM_SHARE, OCCUPANCY, OVERHEAD, PEAK_SHARE, TIME
 from .request import Request
 
-NEAR_PEAK = 0.75  # of the specified peak: an elementwise kernel reaches 0.85 to 0.9
 MOSTLY_IDLE = 0.3
 FEW_WARPS = 0.25
 NO_NORM = (

@@ -23,8 +23,8 @@ from torch.profiler import record_function
 from ...patching.candidates import LeftAlone, candidate_of, is_norm_by_name
 from ...patching.forms import SHORT_NAMES
 from ..study.ranges import record_backward
+from .norms import PREFIX
 
-PREFIX = "norm"
 FUNCTIONS = ("layer_norm", "rms_norm")
 
 

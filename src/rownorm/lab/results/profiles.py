@@ -19,6 +19,7 @@ from .studies import Kernel
 
 SCHEMA = 1
 FILE = "summary.json"
+NEAR_PEAK = 0.75  # of the specified bandwidth: an elementwise kernel reaches 0.85 to 0.9
 Status = Literal["ok", "missing", "denied", "failed"]
 Unit = Literal["s", "B/s", "share", "number"]
 

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import gc
+import json
 import math
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from ...models import Stage
+from ...models.blocks import Norm
 from ..device.environment import environment
 from ..measure.timing import Marks, in_turns, step_seconds
 from ..results.runs import run_id
 from ..results.studies import StageRecord, Study
 from ..train.tasks import TASKS
 from ..train.trainer import Request
-from .trace import profile_of
-from .workload import SEED, Workload
+from .trace import Profile, read_trace
+from .workload import SEED, Workload, run_under
 
+PROFILED_STEPS = 2
 WARM_UP = 3  # steps before the first that counts
 TOLERANCE = (
     0.02  # by which the first losses of two stages may differ: far more than bf16 makes them
@@ -125,3 +131,18 @@ def _failure(fields: dict[str, Any], status: str, error: object) -> dict[str, An
     """``fields`` with a status and its reason, in one line."""
     reason = " ".join(str(error).split()) or type(error).__name__
     return {"precision": "", **fields, "status": status, "why": reason[:300]}
+
+
+def profile_of(workload: Workload) -> Profile:
+    """Profile some steps of a workload."""
+    activities = [ProfilerActivity.CPU]
+    if workload.device == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    profiler = profile(activities=activities)
+    run_under(profiler, workload, PROFILED_STEPS)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(file))
+        events = json.loads(file.read_text(errors="replace"))["traceEvents"]
+    n_norms = sum(isinstance(module, Norm) for module in workload.trainer.model.modules())
+    return read_trace(events, PROFILED_STEPS, n_norms, compiled=workload.setting == "compiled")

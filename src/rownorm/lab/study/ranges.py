@@ -25,8 +25,7 @@ from torch import Tensor, nn
 from torch.profiler import record_function
 
 from ...models.blocks import Baseline, Norm
-
-NORM = "norm"
+from .trace import NORM
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Kernels of a training step, from the Chrome trace of ``torch.profiler``.
+"""Kernels of a training step, and which of them belong to norms, from the Chrome trace of ``torch.profiler``.
 
 The trace is the profiler's public format. It links a kernel with the call that launched it, by a correlation number,
 and every event of the host has its thread and its time. On a CPU, operators take the place of kernels; the time of an
@@ -7,23 +7,15 @@ operator is that without the operators that it calls.
 
 from __future__ import annotations
 
-import json
 import re
-import tempfile
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch.profiler import ProfilerActivity, profile
-
-from ...models.blocks import Norm
 from ..results.studies import Attribution, Kernel
-from .ranges import NORM
-from .workload import Workload, run_under
 
-STEPS = 2  # that are profiled
+NORM = "norm"  # the name of the range that ``study/ranges.py`` records around a norm
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 EVALUATE = (
     "autograd::engine::evaluate_function"  # a node of backward, with the sums of its gradients
@@ -49,21 +41,6 @@ class Call(NamedTuple):
     seconds: float
     thread: Any
     time: float
-
-
-def profile_of(workload: Workload) -> Profile:
-    """Profile some steps of a workload."""
-    activities = [ProfilerActivity.CPU]
-    if workload.device == "cuda":
-        activities.append(ProfilerActivity.CUDA)
-    profiler = profile(activities=activities)
-    run_under(profiler, workload, STEPS)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(file))
-        events = json.loads(file.read_text(errors="replace"))["traceEvents"]
-    n_norms = sum(isinstance(module, Norm) for module in workload.trainer.model.modules())
-    return read_trace(events, STEPS, n_norms, compiled=workload.setting == "compiled")
 
 
 def read_trace(

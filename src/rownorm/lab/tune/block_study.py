@@ -14,11 +14,11 @@ import click
 import torch
 
 from ..analyze.analysis import analyze
-from ..analyze.command import ELEMENTS, block_sizes
 from ..analyze.compile import compile_case, compile_loop, target_of
 from ..analyze.measure import measured
 from ..analyze.records import Analysis
 from ..cases.case import Case
+from ..cli.blocks import ELEMENTS, block_sizes
 from ..cli.options import refuse_taken
 from ..measure.bench import in_one_line
 from . import figures, fusion, saved

@@ -233,12 +233,12 @@ def _refuse_changed(folder: Path, request: TuneRequest, here: Environment) -> No
 
 
 def _verifying(n: int, here: Environment) -> TuneRequest:
+    from ...launch.planning.files import shipped_file
     from ...launch.resources import TARGETS
     from .saved import TuneRequest
-    from .table import shipped_table
     from .verify import drawn
 
-    table = shipped_table(here.arch)
+    table = shipped_file(here.arch)
     if table is None:
         raise click.UsageError(
             f"--verify: rownorm ships no table for {here.arch or 'a CPU'}, the device of this machine"

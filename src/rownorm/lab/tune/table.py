@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from ...launch import planning
 from ...launch.planning.table import parse
 from ..results.files import write_whole
 from ..results.records import Environment
@@ -18,7 +17,6 @@ from .candidates import Settings
 from .study import Study
 
 TableRow = dict[str, Any]  # one row: what it applies to, settings, figures
-TABLES = Path(planning.__file__).parent / "tables"
 DTYPES = {0: None, 2: torch.bfloat16, 4: torch.float32}  # that rows of an itemsize are tuned with
 
 
@@ -63,12 +61,6 @@ def study_of(row: TableRow, n_cols: int | None = None) -> Study:
         DTYPES[row["residual"]],
         row["option"],
     )
-
-
-def shipped_table(arch: str) -> Path | None:
-    """The table of the package for an architecture (``sm_90``), or None."""
-    file = TABLES / f"{arch}.json"
-    return file if file.is_file() else None
 
 
 def kind_of(row: TableRow) -> tuple[Any, ...]:

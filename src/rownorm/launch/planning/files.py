@@ -67,6 +67,12 @@ def own_source(arch: str) -> Source | None:
     return parse(content, str(file), arch, str(file))
 
 
+def shipped_file(arch: str) -> Path | None:
+    """The table of the package for an architecture (``sm_90``); None if there is none."""
+    file = Path(__file__).parent / "tables" / f"{arch}.json"
+    return file if file.is_file() else None
+
+
 def shipped_source(arch: str) -> Source | None:
     """The table of the package; None if there is none."""
     file = resources.files(__package__) / "tables" / f"{arch}.json"

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ...cases.case import Case, Dtype
-from ...profile.advice import NEAR_PEAK
 from ...profile.request import TOOLS
+from ...results.profiles import NEAR_PEAK
 from ..alternatives import RMS_NORM
 from ..catalog import exercises
 from ..compiled import compile_call
