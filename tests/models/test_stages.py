@@ -5,7 +5,8 @@ import torch
 
 from rownorm import ops
 from rownorm.models import STAGES
-from support.models import IGNORE_ONEDNN, LLAMA, MODELS, OPENFOLD, inputs, make, step
+from support.models import LLAMA, MODELS, OPENFOLD, inputs, make, step
+from support.warnings import IGNORE_ONEDNN
 
 both_models = pytest.mark.parametrize("name", list(MODELS))
 every_stage = pytest.mark.parametrize("stage", STAGES)

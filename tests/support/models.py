@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import pytest
 import torch
 
 from rownorm.models import LlamaConfig, OpenFoldConfig, TinyLlama, TinyOpenFold
@@ -24,8 +23,6 @@ OPENFOLD = OpenFoldConfig(
     max_offset=3,
 )
 MODELS = {"llama": (TinyLlama, LLAMA), "openfold": (TinyOpenFold, OPENFOLD)}
-# oneDNN on a CPU without bf16 instructions; torch then computes without oneDNN.
-IGNORE_ONEDNN = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
 
 
 class Step(NamedTuple):

@@ -9,7 +9,7 @@ from rownorm.lab.train import checkpoint, command, parallel, tasks
 from rownorm.lab.train.data import unigram_entropy
 from rownorm.models import STAGES
 from support.lab_commands import invoke, refused
-from support.models import IGNORE_ONEDNN
+from support.warnings import IGNORE_ONEDNN
 
 pytestmark = pytest.mark.usefixtures("command_line")
 FAST = {"llama": tasks.Budget(4, 3e-3), "openfold": tasks.Budget(2, 3e-3)}
