@@ -29,7 +29,7 @@ export PIP_CONSTRAINT = $(CONSTRAINTS)
 
 ifeq ($(VENV),)
 INTERPRETER := $(PYTHON)
-RUN := PYTHONPATH=$(CURDIR)/src $(PYTHON)
+RUN := PYTHONPATH=$(CURDIR)/src:$(CURDIR)/lab/src $(PYTHON)
 STAMP :=
 PARALLEL :=
 BUILD := $(RUN)
@@ -63,7 +63,7 @@ help:
 	@echo "make learn          start the first exercise of the course (docs/course.md)"
 	@echo "make check          formatter, linter, type checker"
 	@echo "make format         apply the fixes of the formatter and the linter"
-	@echo "make wheel          build dist/*.whl; needs no environment but a small one of its own"
+	@echo "make wheel          build dist/*.whl, library and lab; needs no environment but a small one of its own"
 	@echo "make clean          remove everything that make created, except results/ and learn/, which have your work"
 	@echo "Settings (PYTHON, VENV, TORCH, PAIR, WORKERS, TESTS, BASE, DEMO) are described at the top of the Makefile."
 
@@ -97,12 +97,12 @@ same-code: $(STAMP)
 	  $(INTERPRETER) tools/same_code.py compare "$$folder/base-code.jsonl" "$$folder/new-code.jsonl" && test $$plans = 0; }
 
 demo: $(STAMP)
-	@$(RUN) -m rownorm_command check --quick
-	@$(RUN) -m rownorm_command bench --suite quick --out $(DEMO)
-	@$(RUN) -m rownorm_command report $(DEMO)
+	@$(RUN) -m rownorm_lab check --quick
+	@$(RUN) -m rownorm_lab bench --suite quick --out $(DEMO)
+	@$(RUN) -m rownorm_lab report $(DEMO)
 
 learn: $(STAMP)
-	@$(RUN) -m rownorm_command learn start 1
+	@$(RUN) -m rownorm_lab learn start 1
 	@$(if $(VENV),echo "First: source $(VENV)/bin/activate    (so that python and rownorm are those of $(VENV))")
 
 check: $(STAMP)
@@ -115,13 +115,13 @@ format: $(STAMP)
 	$(RUN) -m ruff format .
 
 wheel: $(BUILD_STAMP)
-	rm -rf build dist
-	$(BUILD) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	rm -rf build lab/build dist
+	$(BUILD) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . ./lab
 	@ls dist/*.whl
 
 clean:
-	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find examples src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf build lab/build dist src/*.egg-info lab/src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find examples lab src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 	@left=; for folder in $(VENV) .venvs/*; do \
 	  if test -e $$folder/$(MARKER); then echo "rm -rf $$folder"; rm -rf $$folder; \
 	  elif test -e $$folder; then echo "make did not create $$folder: remove it yourself if nothing needs it"; left=1; \
@@ -130,12 +130,12 @@ clean:
 	rmdir .venvs 2>/dev/null; test -z "$$left"
 
 # pip rather than another installer, because it finds local builds of torch. setuptools first, because it builds the
-# package. flashinfer-bench without its dependencies, because they include 421 MB that it does not need; the extra fib
+# packages. flashinfer-bench without its dependencies, because they include 421 MB that it does not need; the extra fib
 # has the others.
-$(VENV)/.stamp: pyproject.toml constraints/common.txt $(CONSTRAINTS)
+$(VENV)/.stamp: pyproject.toml lab/pyproject.toml constraints/common.txt $(CONSTRAINTS)
 	$(call environment,$(VENV))
 	$(VENV)/bin/python -m pip install --quiet setuptools
-	$(VENV)/bin/python -m pip install --quiet --no-build-isolation --editable '.[dev]'
+	$(VENV)/bin/python -m pip install --quiet --no-build-isolation --editable '.[dev]' --editable './lab[dev]'
 	$(VENV)/bin/python -m pip install --quiet --no-deps flashinfer-bench
 	@touch $@
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from rownorm_command import main
+from rownorm_lab.main import main
 
 if __name__ == "__main__":
     sys.argv[1:1] = ["profile", "rms_norm"]

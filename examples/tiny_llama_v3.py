@@ -8,7 +8,7 @@ The loss of a model that knows only how often a token occurs is the logarithm of
 
 from __future__ import annotations
 
-from rownorm.lab.train import comparison
+from rownorm_lab.models import comparison
 
 
 def main() -> None:

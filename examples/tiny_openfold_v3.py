@@ -8,7 +8,7 @@ The classes are bins of distances between residues.
 
 from __future__ import annotations
 
-from rownorm.lab.train import comparison
+from rownorm_lab.models import comparison
 
 
 def main() -> None:

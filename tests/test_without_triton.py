@@ -52,7 +52,7 @@ def run(code_or_arguments, tmp_path, triton=True):
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     is_code = isinstance(code_or_arguments, str)
     arguments = (
-        ["-c", code_or_arguments] if is_code else ["-m", "rownorm_command", *code_or_arguments]
+        ["-c", code_or_arguments] if is_code else ["-m", "rownorm_lab.main", *code_or_arguments]
     )
     ran = subprocess.run(
         [sys.executable, *arguments],

@@ -22,13 +22,12 @@ from typing import Any, NamedTuple
 
 import click
 import msgspec
-
-from rownorm.lab.analyze.records import Analysis, KernelAnalysis, Measured
-from rownorm.lab.cases.case import Case
-from rownorm.lab.cli.tables import markdown
-from rownorm.lab.results.files import write_whole
-from rownorm.lab.results.ncu_csv import COUNTING, KernelRecord, parse
-from rownorm.lab.texts import duration, percent
+from rownorm_lab.data.analyses import Analysis, KernelAnalysis, Measured
+from rownorm_lab.data.case import Case
+from rownorm_lab.data.files import write_whole
+from rownorm_lab.data.tables import markdown
+from rownorm_lab.data.texts import duration, percent
+from rownorm_lab.profilers.ncu_csv import COUNTING, KernelRecord, parse
 
 ELEMENTS = (
     1 << 29
@@ -74,7 +73,7 @@ def _case(operation: Any, direction: Any, cols: int) -> Case:
 
 
 def _forced(planned: Planned) -> AbstractContextManager[None]:
-    from rownorm.launch import force
+    from rownorm.inside import force
 
     return force(regime=planned.regime) if planned.regime else nullcontext()
 
@@ -140,7 +139,7 @@ def _time_all(folder: Path, n_cases: int) -> list[int]:
 @click.argument("numbers", type=int, nargs=-1)
 def time_some(folder: Path, numbers: tuple[int, ...]) -> None:
     """Time these cases."""
-    from rownorm.lab.analyze.measure import measured_case
+    from rownorm_lab.compiled.measured import measured_case
 
     planned = list(cases())
     for number in numbers:
@@ -171,8 +170,7 @@ def table(folder: Path, docs: Path | None) -> None:
 def work(n_cases: int) -> None:
     """What ncu profiles: one call of every case."""
     import torch
-
-    from rownorm.lab.measure.timing import call_for_ncu
+    from rownorm_lab.measure.timing import call_for_ncu
 
     for planned in list(cases())[:n_cases]:
         with _forced(planned):
@@ -181,8 +179,7 @@ def work(n_cases: int) -> None:
 
 
 def _prepared(case: Case) -> Any:
-    from rownorm.lab.cases import data
-    from rownorm.lab.providers import all_providers
+    from rownorm_lab.providers import all_providers, data
 
     [tensors] = data.rotation(case, 1, "cuda")
     return all_providers()["rownorm"].prepare(case, tensors)
@@ -210,9 +207,9 @@ def _count(file: Path, ncu: str, n_cases: int) -> None:
 
 
 def _analysis(case: Case, ceiling: float | None = None) -> Analysis:
-    from rownorm.lab.analyze.analysis import analyze
-    from rownorm.lab.analyze.compile import compile_case, target_of
-    from rownorm.lab.analyze.roofline import Ceiling
+    from rownorm_lab.compiled.analysis import analyze
+    from rownorm_lab.compiled.compile import compile_case, target_of
+    from rownorm_lab.compiled.roofline import Ceiling
 
     roof = None if ceiling is None else Ceiling(ceiling, "measured at the same size")
     return analyze(compile_case(case, target_of("this")), ceiling=roof)

@@ -155,7 +155,7 @@ def _may_be_slower(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> bool
 
 def _warps(kernel: dict[str, Any]) -> int:
     """Warps of a kernel that a multiprocessor holds at once."""
-    from rownorm.lab.analyze.occupancy import occupancy
+    from rownorm_lab.compiled.occupancy import occupancy
 
     return occupancy(*(kernel[name] for name in ("arch", "registers", "shared", "warps"))).warps
 

@@ -13,10 +13,9 @@ import sys
 from pathlib import Path
 
 import torch
-
-from rownorm.lab.fib.dataset import read
-from rownorm.lab.fib.report import write_report
-from rownorm.lab.fib.run import run_dataset
+from rownorm_lab.commands.fib.report import write_report
+from rownorm_lab.commands.fib.run import run_dataset
+from rownorm_lab.fib.dataset import read
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rownorm.lab.fib.export import export_new
-from rownorm.lab.results.runs import is_taken
+from rownorm_lab.commands.fib.export import export_new
+from rownorm_lab.data.runs import is_taken
 
 
 def main() -> None:

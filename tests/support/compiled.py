@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).parent.parent  # scripts import ``support`` from it
+ROOT = Path(__file__).parents[2]
+TESTS = (ROOT / "tests", ROOT / "lab" / "tests")  # scripts import ``support`` and ``lab_support`` from them
 _COMPILE = """
 import json, sys, torch
 from rownorm.launch import force, launcher, resources
@@ -30,7 +31,7 @@ def json_of(arguments: list[str], cache: Path) -> Any:
     """What a Python process prints, read as JSON. It compiles kernels: it runs without the interpreter."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(cache)
-    paths = [str(TESTS), os.environ.get("PYTHONPATH")]
+    paths = [*map(str, TESTS), os.environ.get("PYTHONPATH")]
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     command = [sys.executable, *arguments]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

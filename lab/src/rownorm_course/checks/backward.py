@@ -1,0 +1,161 @@
+"""Exercise 5: the backward pass of RMSNorm: dx, dweight, partial sums, determinism."""
+
+from __future__ import annotations
+
+import re
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from rownorm_lab.data.case import Case, Dtype
+from rownorm_lab.providers.data import Tensors
+from torch import Tensor
+
+from ..alternatives import RMS_NORM_GRADIENT
+from ..compiled import compile_kernels
+from ..grade import Task
+from ..grades import Failure
+from ..judge import Call, Trial, tensors_of, try_all
+from ..learner import Learner
+from ..observe import GUARD, observed
+from .addresses import ROWS, far_rows
+
+FILE = "backward.py"
+COLS = 1024  # the widest row
+MANY = 20_000  # rows for which partial sums must be few
+
+
+def _case(rows: int, cols: int, dtype: Dtype = "fp32") -> Case:
+    return Case(
+        operation="rms_norm", direction="backward", rows=rows, cols=cols, dtype=dtype, eps=1e-6
+    )
+
+
+def _rstd(case: Case, t: Tensors) -> Tensor:
+    mean = t.x.detach().double().square().mean(-1)
+    return (mean + case.eps).rsqrt().float()
+
+
+def _call(learner: Learner, only: str = "") -> Call:
+    """The learner's function. only: judge this gradient; the other is the exact one."""
+    function = learner.function(FILE, "rms_norm_backward")
+
+    def call(case: Case, t: Tensors) -> tuple[Tensor, Tensor]:
+        with _unwatched():
+            rstd = _rstd(case, t)
+        found = function(t.dy, t.x.detach(), t.weight.detach(), rstd)
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise Failure("rms_norm_backward must return (dx, dweight)")
+        with _unwatched():
+            dx, dweight = _exact(case, t)
+        return (dx if only == "dweight" else found[0]), (dweight if only == "dx" else found[1])
+
+    return call
+
+
+def _unwatched() -> AbstractContextManager[Any]:
+    """The grader's own arithmetic is not the learner's."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()
+
+
+def _exact(case: Case, t: Tensors) -> tuple[Tensor, Tensor]:
+    x, weight = t.x.detach().double(), t.weight.detach().double()
+    assert t.dy is not None
+    dy = t.dy.double()
+    rstd = (x.square().mean(-1, keepdim=True) + case.eps).rsqrt()
+    x_hat, g = x * rstd, dy * weight
+    dx = rstd * (g - x_hat * (g * x_hat).mean(-1, keepdim=True))
+    return dx.to(t.x.dtype), (dy * x_hat).sum(0).to(t.weight.dtype)
+
+
+def _try(learner: Learner, only: str, *trials: Trial) -> None:
+    try_all(learner, _call(learner, only), trials, RMS_NORM_GRADIENT)
+
+
+def dx_formula(learner: Learner) -> None:
+    """dx of rows that fill a block."""
+    _try(learner, "dx", Trial(_case(5, 1024)))
+
+
+def dx_widths(learner: Learner) -> None:
+    """dx of other widths and dtypes."""
+    _try(
+        learner,
+        "dx",
+        *(Trial(_case(3, cols)) for cols in (1000, 77, 1)),
+        Trial(_case(4, 300, "fp16"), habit="low-precision"),
+        Trial(_case(4, 300, "bf16"), habit="low-precision"),
+    )
+
+
+def dweight_rows(learner: Learner) -> None:
+    """dweight over one row, some rows, many rows."""
+    _try(
+        learner,
+        "dweight",
+        Trial(_case(1, 300)),
+        Trial(_case(7, 300)),
+        Trial(_case(300, 77)),
+        Trial(_case(50, 77, "fp16"), habit="weight-overflow"),
+    )
+
+
+def same_bits(learner: Learner) -> None:
+    """Two calls with the same inputs."""
+    trial = Trial(_case(64, 200))
+    t = tensors_of(trial, learner)
+    call = _call(learner)
+    first, second = call(trial.case, t), call(trial.case, t)
+    for name, one, other in zip(("dx", "dweight"), first, second, strict=True):
+        if not torch.equal(one, other):
+            raise Failure(f"{trial}: {name} differs between two calls", "not-deterministic")
+
+
+def _recorded(learner: Learner) -> Call:
+    function = learner.function(FILE, "rms_norm_backward")
+    return lambda case, t: function(t.dy, t.x, t.weight, torch.empty(case.rows))
+
+
+def far(learner: Learner) -> None:
+    """Rows more than 2^31 elements away, in the machine code of every kernel that takes x."""
+    kernels, _ = compile_kernels(_recorded(learner), _case(ROWS, COLS, "fp16"))
+    for kernel in kernels:
+        if "x_ptr" in kernel.arguments:
+            far_rows(kernel, COLS * 2, looping=True)
+
+
+def no_atomics(learner: Learner) -> None:
+    """The interpreter runs one program after the other; atomics are found in the compiled code."""
+    kernels, _ = compile_kernels(_recorded(learner), _case(64, 1024, "fp16"))
+    for kernel in kernels:
+        if re.search(r"\b(atom|red)\.\S*global", kernel.compiled.asm["ptx"]):
+            raise Failure(f"{kernel.name} adds with atomics", "atomics")
+
+
+def few_partials(learner: Learner) -> None:
+    """Memory for partial sums does not grow with the rows."""
+    case = _case(MANY, 64)
+    t = tensors_of(Trial(case), learner)
+    function = learner.function(FILE, "rms_norm_backward")
+    rstd = _rstd(case, t)
+    with observed(launch=False) as seen:
+        function(t.dy, t.x.detach(), t.weight.detach(), rstd)
+    elements = sum(memory.numel() - 2 * GUARD for memory, _ in seen.allocations) - MANY * 64
+    if elements > MANY * 64 // 4:
+        raise Failure(
+            f"{case.title}: {elements:,} elements were allocated beside dx, expected at most {MANY * 64 // 4:,}",
+            "wasteful-partials",
+        )
+
+
+TASKS = [
+    Task("dx", "the formula", dx_formula),
+    Task("dx", "widths and dtypes", dx_widths),
+    Task("dx", "row offsets beyond 2^31", far, ("compile",)),
+    Task("dweight", "sums over rows", dweight_rows),
+    Task("partials", "memory for partial sums", few_partials, ("interpret",)),
+    Task("determinism", "two calls, the same bits", same_bits),
+    Task("determinism", "no atomics in the compiled code", no_atomics, ("compile",)),
+]

@@ -1,0 +1,175 @@
+"""Exercise 1: reading a kernel, running it, counting sectors, and what a block size changes."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+from rownorm_lab.data.case import Case
+
+from ..grade import Task
+from ..grades import Failure
+from ..learner import Learner
+
+ANSWERS, ANALYSER = "answers.toml", "analyser.py"
+CHOICES = {  # the right answer, and where to look if another was given
+    "pointers": ("b", "x_row_ptr is one number and cols a block of numbers: what is their sum?"),
+    "program": ("c", "look at the grid in rms_norm: (n_rows,)"),
+    "block_size": ("a", "look at what tl.arange(0, BLOCK) makes, and at the step of the loop"),
+    "constexpr": ("d", "what must be known of tl.arange(0, BLOCK) when the kernel is compiled?"),
+    "eps": ("b", "what does Triton do when a constexpr gets a value that it did not have before?"),
+    "coalescing": ("a", "which column does lane i access, and which does lane i + 1?"),
+    "mask": ("c", "which lanes have cols >= n_cols, and what are their values after the load?"),
+    "other": ("b", "what do masked lanes hold here, and what does its square add to the sum?"),
+    "reduction": ("d", "what is added inside the loop, and what once after it?"),
+    "passes": ("b", "count the loops that contain tl.load(x_row_ptr + ...)"),
+    "registers": ("c", "only tl.load and tl.store access global memory"),
+    "fusion": ("a", "how many operators does PyTorch run for that line, and where is the result of each?"),
+    "precision": ("d", "look at what follows each tl.load, and at the conversion in tl.store"),
+    "portability": ("c", "which numbers were chosen for one GPU, and which lines follow from the formula?"),
+}  # fmt: skip
+RUN = {  # figures of the learner's own run, and what each is
+    "programs": "the programs that ran: look at the grid in rms_norm",
+    "turns": "the turns of the first loop, in one program",
+    "masked_lanes": "the lanes of the last turn that have no column",
+    "loads_of_an_element": "how many times the kernel loads each element of x",
+    "checksum": "what python kernel.py ROWS COLS BLOCK prints for these sizes",
+}
+TABLE = {  # figures of rownorm analyze, by their names in answers.toml
+    "load_bytes": "load width, B per thread",
+    "loads_per_row": "loads per row",
+    "sectors_loaded_per_row": "sectors loaded per row",
+    "in_flight_per_program": "in flight per program, B",
+}
+BLOCKS = (64, 128, 256, 512, 1024)
+
+
+def _question(name: str) -> Task:
+    """One multiple-choice question."""
+    right, why = CHOICES[name]
+
+    def check(learner: Learner) -> None:
+        answer = str(learner.answers(ANSWERS).get("questions", {}).get(name, "")).strip().lower()
+        if not answer:
+            raise Failure("no answer yet", "no-answer")
+        if answer not in ("a", "b", "c", "d"):
+            raise Failure(f"{answer!r} is no answer, expected a, b, c or d")
+        if answer != right:
+            raise Failure(f"{answer!r} is not right: {why}", "wrong-choice")
+
+    return Task("questions", name, check, ("interpret",))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and value != 0
+
+
+def own_run(learner: Learner) -> None:
+    """Figures of the shape that the learner chose, and of the values that its run gave."""
+    given = learner.answers(ANSWERS).get("run", {})
+    open_ones = [
+        name for name in ("rows", "cols", "block", *RUN) if not _is_number(given.get(name))
+    ]
+    if open_ones:
+        raise Failure(f"[run] has no number yet: {', '.join(open_ones)}", "no-answer")
+    rows, cols, block = (int(given[name]) for name in ("rows", "cols", "block"))
+    if (
+        not (1 <= rows <= 64 and 1 <= cols <= 4096)
+        or block & (block - 1)
+        or not 16 <= block <= 1024
+    ):
+        raise Failure("[run] rows is 1 to 64, cols 1 to 4096, block a power of two from 16 to 1024")
+    if cols % block == 0 or cols < block:
+        raise Failure(
+            f"[run] cols = {cols} with block = {block}: choose more columns than a block, not a multiple of it"
+        )
+    turns = math.ceil(cols / block)
+    expected = {
+        "programs": rows,
+        "turns": turns,
+        "masked_lanes": turns * block - cols,
+        "loads_of_an_element": 2,
+        "checksum": _checksum(learner, rows, cols, block),
+    }
+    wrong = [name for name in RUN if not math.isclose(given[name], expected[name], rel_tol=1e-3)]
+    if wrong:
+        lines = [f"{name} = {given[name]:g} is not right: {RUN[name]}" for name in wrong]
+        raise Failure(
+            f"[run] with {rows} rows, {cols} columns and block {block}:\n" + "\n".join(lines),
+            "wrong-figure" if wrong != ["checksum"] else "wrong-reading",
+        )
+
+
+def _checksum(learner: Learner, rows: int, cols: int, block: int) -> float:
+    return float(learner.function("kernel.py", "checksum")(rows, cols, block))
+
+
+def analyser(learner: Learner) -> None:
+    """``sectors`` against a count of bytes, with aligned accesses first."""
+    function = learner.function(ANALYSER, "sectors")
+    random.seed(learner.seed)
+    start = 1 << 12
+    for what, first, step, width, habit in (
+        ("32 neighbors of 2 bytes", start, 2, 2, "transactions"),
+        ("32 neighbors of 4 bytes", start, 4, 4, "transactions"),
+        ("32 neighbors of 16 bytes", start, 16, 16, "transactions"),
+        ("32 neighbors of 4 bytes that begin 16 bytes into a sector", start + 16, 4, 4, "transactions"),
+        ("every second element of 4 bytes", start, 8, 4, "transactions"),
+        ("a column: elements that are 4096 bytes apart", start, 4096, 2, "transactions"),
+        ("the same address in all threads", start, 0, 4, "transactions"),
+        ("a random start", start + 4 * random.randint(1, 1000), 4, 4, "transactions"),
+        ("16 bytes in each thread that begin 24 bytes into a sector, 4096 apart", start + 24, 4096, 16, "straddle"),
+        ("32 neighbors of 12 bytes that begin 28 bytes into a sector", start + 28, 12, 12, "straddle"),
+        ("32 neighbors of 64 bytes", start, 64, 64, "straddle"),
+        ("100 bytes in each thread from a random start, 1000 apart", start + random.randint(1, 31), 1000, 100,
+         "straddle"),
+    ):  # fmt: skip
+        addresses = [first + step * lane for lane in range(32)]
+        right = len({byte // 32 for one in addresses for byte in range(one, one + width)})
+        got = function(addresses, width)
+        if got != right:
+            raise Failure(f"sectors of {what} is {got}, expected {right}", habit)
+
+
+def table(learner: Learner) -> None:
+    """The block-size table against the lab's analysis of the same kernel."""
+    from rownorm_lab.compiled.analysis import analyze
+    from rownorm_lab.compiled.compile import compile_loop, target_of
+
+    given = learner.answers(ANSWERS).get("table", {})
+    lines: dict[int, dict[str, Any]] = {block: given.get(f"block_{block}", {}) for block in BLOCKS}
+    open_ones = [
+        f"{name} of block_{block}"
+        for block, line in lines.items()
+        for name in TABLE
+        if not _is_number(line.get(name))
+    ]
+    if open_ones:
+        raise Failure(f"[table] has no number yet: {', '.join(open_ones)}", "no-answer")
+    case = Case(operation="rms_norm", rows=32768, cols=4096, dtype="fp16")
+    wrong = []
+    for block, line in lines.items():
+        one = analyze(compile_loop(case, block, target_of("sm_90")), block).kernels[0]
+        right = {
+            "load_bytes": max(one.load_widths),
+            "loads_per_row": one.load_requests_per_row,
+            "sectors_loaded_per_row": one.load_sectors_per_row,
+            "in_flight_per_program": one.in_flight_bytes,
+        }
+        for name, value in right.items():
+            if not math.isclose(line[name], value, rel_tol=0.02):
+                wrong.append(
+                    f"block_{block}: {name} = {line[name]:g} is not what rownorm analyze prints at "
+                    f"'{TABLE[name]}', loop {block}"
+                )
+    if wrong:
+        raise Failure("\n".join(wrong), "wrong-reading")
+
+
+TASKS = [
+    *map(_question, CHOICES),
+    Task("run", "your own run", own_run, ("interpret",)),
+    Task("analyser", "32-byte sectors", analyser, ("interpret",)),
+    Task("table", "block sizes", table, ("compile",)),
+]

@@ -1,0 +1,92 @@
+"""Exercise 3: LayerNorm in three passes, in two with shifted sums, in two by Welford's merging; a row that breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from rownorm_lab.data.case import Case, Dtype
+
+from ..alternatives import LAYER_NORM
+from ..compiled import compile_call
+from ..grade import Task
+from ..grades import Failure
+from ..judge import Call, Trial, try_all
+from ..learner import Learner
+from .addresses import ROWS, passes_over_rows
+
+FILE = "layernorm.py"
+FUNCTIONS = {"three_pass": 3, "two_pass": 2, "welford": 2}  # passes over x
+
+
+def _case(rows: int, cols: int, dtype: Dtype = "fp32", eps: float = 1e-5) -> Case:
+    return Case(operation="layer_norm", rows=rows, cols=cols, dtype=dtype, eps=eps)
+
+
+def _call(learner: Learner, name: str) -> Call:
+    function = learner.function(FILE, f"layer_norm_{name}")
+    return lambda case, t: function(t.x, t.weight, t.bias, case.eps)
+
+
+def _tasks(name: str) -> list[Task]:
+    """The same steps for each of the three functions."""
+
+    def trying(*trials: Trial) -> Callable[[Learner], None]:
+        return lambda learner: try_all(learner, _call(learner, name), trials, LAYER_NORM)
+
+    near_eps = Trial(_case(3, 1024, eps=0.05), data="near_eps")
+    merging = "welford-weights" if name == "welford" else ""
+    return [
+        Task(name, "the formula", trying(Trial(_case(4, 1024), shift=1.0), near_eps)),
+        Task(
+            name,
+            "widths that fill no block",
+            trying(*(Trial(_case(3, cols), shift=3.0) for cols in (1000, 77, 1))),
+        ),
+        Task(name, "rows of several blocks", trying(Trial(_case(2, 2500), habit=merging))),
+        Task(
+            name,
+            "a mean far larger than the spread",
+            trying(Trial(_case(3, 1024), data="offset", habit="cancellation")),
+        ),
+        Task(
+            name,
+            "16-bit rows of a wider tensor",
+            trying(
+                Trial(_case(3, 500, "fp16"), scale=300.0, habit="low-precision"),
+                Trial(_case(3, 500, "bf16"), layout="strided"),
+            ),
+        ),
+        Task(name, "passes over the row", lambda learner: _passes(learner, name), ("compile",)),
+    ]
+
+
+def _passes(learner: Learner, name: str) -> None:
+    compiled = compile_call(_call(learner, name), _case(ROWS, 4096, "fp16"))
+    passes_over_rows(compiled, FUNCTIONS[name], f"layer_norm_{name}")
+
+
+def breaking(learner: Learner) -> None:
+    """A row whose naive variance is worthless in fp32, and that has a variance worth computing."""
+    row = learner.function(FILE, "breaking_row")()
+    if not isinstance(row, torch.Tensor) or row.dtype != torch.float32 or row.dim() != 1:
+        raise Failure("breaking_row() must return a one-dimensional float32 tensor")
+    if not row.isfinite().all():
+        raise Failure("breaking_row() has values that are not finite; those break every formula")
+    exact = row.double().var(correction=0).item()
+    naive = (row.square().mean() - row.mean().square()).item()
+    if exact < 1e-6:
+        raise Failure(f"the exact variance of breaking_row() is {exact:.3g}", "no-spread")
+    error = abs(naive - exact) / exact
+    if error < 0.5:
+        raise Failure(
+            f"the variance of breaking_row() is {exact:.6g}, and mean(x^2) - mean(x)^2 gives {naive:.6g} in fp32: an "
+            f"error of {error:.2%}, expected more than 50%",
+            "small-mean",
+        )
+
+
+TASKS = [
+    *(task for name in FUNCTIONS for task in _tasks(name)),
+    Task("breaking", "a row that breaks the short formula", breaking, ("interpret",)),
+]

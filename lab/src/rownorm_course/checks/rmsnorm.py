@@ -1,0 +1,204 @@
+"""Exercise 2: RMSNorm, kernel, module and comparison."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import torch
+from rownorm_lab.data.case import Case, Dtype
+from rownorm_lab.providers.data import Tensors
+from torch import Tensor
+
+from ..alternatives import RMS_NORM, RMS_NORM_GRADIENT
+from ..compiled import compile_kernels
+from ..grade import Task
+from ..grades import Failure
+from ..judge import Trial, try_all
+from ..learner import Learner
+from .addresses import ROWS, far_rows
+
+FILE, BENCHMARK = "rmsnorm.py", "benchmark.py"
+BLOCKS = (64, 128, 256, 512, 1024)
+ENOUGH = 0.6  # of the ceiling: what a loop with two passes reaches where the second is served by L2
+
+
+def _case(rows: int, cols: int, dtype: Dtype = "fp32", **fields: object) -> Case:
+    fields = {"eps": 1e-6} | fields
+    return Case(operation="rms_norm", rows=rows, cols=cols, dtype=dtype, **fields)  # type: ignore[arg-type]
+
+
+def _call(learner: Learner):  # type: ignore[no-untyped-def]
+    function = learner.function(FILE, "rms_norm")
+    return lambda case, t: function(t.x, t.weight, case.eps)
+
+
+def _try(learner: Learner, *trials: Trial) -> None:
+    try_all(learner, _call(learner), trials, RMS_NORM)
+
+
+def formula(learner: Learner) -> None:
+    """Rows that fill a block, and rows of tiny values."""
+    _try(
+        learner,
+        Trial(_case(4, 1024)),
+        Trial(_case(3, 1024, eps=0.05), data="near_eps"),
+    )
+
+
+def widths(learner: Learner) -> None:
+    """Rows that fill no block."""
+    _try(learner, *(Trial(_case(3, cols)) for cols in (1000, 77, 1)))
+
+
+def wide(learner: Learner) -> None:
+    """Rows of several blocks."""
+    _try(learner, Trial(_case(2, 2500)))
+
+
+def dtypes(learner: Learner) -> None:
+    """16-bit rows, with values whose squares do not fit in 16 bits."""
+    _try(
+        learner,
+        Trial(_case(3, 500, "fp16")),
+        Trial(_case(3, 500, "fp16"), scale=300.0, habit="low-precision"),
+        Trial(_case(3, 500, "bf16"), habit="low-precision"),
+    )
+
+
+def strided(learner: Learner) -> None:
+    """Rows of a wider tensor."""
+    _try(learner, Trial(_case(4, 500), layout="strided"))
+
+
+def far(learner: Learner) -> None:
+    """Rows more than 2^31 elements away, in the machine code."""
+    kernels, _ = compile_kernels(_call(learner), _case(ROWS, 4096, "fp16"))
+    far_rows(kernels[0], 4096 * 2)
+
+
+def trains(learner: Learner) -> None:
+    """A module with one parameter; values and gradients of rows against fp64."""
+    module = learner.function(FILE, "RMSNorm")(96, eps=1e-6)
+    if not isinstance(module, torch.nn.Module):
+        raise Failure(f"RMSNorm is a {type(module).__name__}, expected a torch.nn.Module")
+    names = [name for name, _ in module.named_parameters()]
+    if names != ["weight"]:
+        raise Failure(
+            f"the module has the parameters {names}, expected ['weight']: torch.nn.Parameter registers one"
+        )
+    trial = Trial(_case(5, 200, direction="both"))
+    try_all(learner, _module_call(learner), [trial], RMS_NORM_GRADIENT)
+
+
+def shapes(learner: Learner) -> None:
+    """Values and gradients of other shapes than (rows, columns)."""
+    trials = [
+        Trial(_case(math.prod(shape[:-1]), 96, direction="both"), shape=shape, habit="any-shape")
+        for shape in ((2, 5, 96), (2, 3, 2, 96), (96,))
+    ]
+    try_all(learner, _module_call(learner), trials, RMS_NORM_GRADIENT)
+
+
+def _module_call(learner: Learner):  # type: ignore[no-untyped-def]
+    make = learner.function(FILE, "RMSNorm")
+
+    def call(case: Case, t: Tensors) -> Tensor:
+        module = make(case.cols, eps=case.eps).to(learner.device)
+        # The case's own weight in place of the parameter, so that its gradient is found.
+        del module.weight
+        module.weight = t.weight
+        y: Tensor = module(t.x)
+        return y
+
+    return call
+
+
+def blocks(learner: Learner) -> None:
+    """The same result with every block size."""
+    function = learner.function(FILE, "rms_norm")
+    for block in BLOCKS:
+        try_all(
+            learner,
+            lambda case, t, block=block: function(t.x, t.weight, case.eps, block=block),  # type: ignore[misc]
+            [Trial(_case(2, 300))],
+            RMS_NORM,
+        )
+
+
+def figures(learner: Learner) -> None:
+    """bytes_moved, bandwidth and speedup on figures that the learner does not know."""
+    random.seed(learner.seed)
+    rows, cols = random.randint(100, 5000), random.randint(100, 5000)
+    seconds = random.uniform(1e-6, 1e-3)
+    case = _case(rows, cols, "fp16")
+    got = learner.function(BENCHMARK, "bytes_moved")(rows, cols, 2)
+    without = case.compulsory_bytes - 2 * cols
+    if got not in (case.compulsory_bytes, without):
+        raise Failure(
+            f"bytes_moved({rows}, {cols}, 2) is {got}, {got / without:.3g} times what must move: x in, y out; the "
+            "weight may be counted or not",
+            "intensity",
+        )
+    expected = got / seconds / 1e9
+    got = learner.function(BENCHMARK, "gb_per_s")(rows, cols, 2, seconds)
+    if not math.isclose(got, expected, rel_tol=1e-3):
+        raise Failure(
+            f"gb_per_s({rows}, {cols}, 2, {seconds:.3g}) is {got:.4g}. It is your bytes_moved over the seconds, in "
+            "units of 10^9 bytes",
+            "wrong-figure",
+        )
+    mine = [random.uniform(1e-5, 2e-5) for _ in range(9)]
+    other = [2.5 * one for one in mine]
+    random.shuffle(other)
+    other[0] *= 40  # an interruption: the mean would follow it, the median does not
+    expected = sorted(other)[4] / sorted(mine)[4]
+    got = learner.function(BENCHMARK, "speedup")(mine, other)
+    if not math.isclose(got, expected, rel_tol=1e-3):
+        raise Failure(
+            f"speedup of times whose medians are {sorted(mine)[4]:.3g} (mine) and {sorted(other)[4]:.3g} (torch) is "
+            f"{got:.4g}. It is torch's median over yours; one of torch's times has an interruption",
+            "wrong-figure",
+        )
+
+
+def same_operation(learner: Learner) -> None:
+    """RMSNorm is compared with RMSNorm."""
+    cases = learner.function(BENCHMARK, "cases")()
+    if not cases:
+        raise Failure("cases() is empty")
+    for case in cases:
+        if case.operation != "rms_norm":
+            raise Failure(
+                f"cases() has {case.title}: torch would compute {case.operation} there, another operation than yours",
+                "other-operation",
+            )
+    if {case.cols for case in cases} < {256, 1024, 4096}:
+        raise Failure("cases() must have the widths 256, 1024 and 4096")
+
+
+def speed(learner: Learner) -> None:
+    """The share of the ceiling at 8192 x 4096."""
+    from ..measured import share_of_ceiling
+
+    share = share_of_ceiling(_call(learner), _case(8192, 4096, "fp16"))
+    if share < ENOUGH:
+        raise Failure(
+            f"8192x4096 fp16 runs at {share:.0%} of the ceiling, expected {ENOUGH:.0%}", "narrow"
+        )
+
+
+TASKS = [
+    Task("kernel", "the formula", formula),
+    Task("kernel", "widths that fill no block", widths),
+    Task("kernel", "rows of several blocks", wide),
+    Task("kernel", "16-bit rows", dtypes),
+    Task("kernel", "rows of a wider tensor", strided),
+    Task("kernel", "row offsets beyond 2^31", far, ("compile",)),
+    Task("module", "values and gradients", trains),
+    Task("module", "any shape", shapes),
+    Task("blocks", "every block size", blocks),
+    Task("comparison", "RMSNorm against RMSNorm", same_operation),
+    Task("comparison", "bytes, bandwidth, speed-up", figures),
+    Task("speed", "share of the ceiling", speed, ("gpu",)),
+]

@@ -1,0 +1,305 @@
+"""Exercise 6: RMSNorm as a Solution of FlashInfer-Bench: kernel, Solution, benchmark, analysis."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from rownorm_lab.data.case import Case, Dtype
+from rownorm_lab.fib.package import missing
+from rownorm_lab.providers.data import Tensors
+from torch import Tensor
+
+from ..alternatives import RMS_NORM
+from ..compiled import compile_call
+from ..grade import Task
+from ..grades import Failure, Pending
+from ..judge import Call, Trial, try_all
+from ..learner import Learner
+from .addresses import no_spills, passes_over_rows
+
+KERNEL, SOLUTION, BENCHMARK = "triton_rmsnorm.py", "create_solution.py", "benchmark.py"
+ANALYSIS, TRACES = "analysis.md", "traces.json"
+BATCHES = (1, 8, 32, 128, 512)
+TRIED = (1, 8)  # batches that the grader runs
+COLS, EPS = 4096, 1e-6
+FIGURES = {  # of the analysis, from the learner's traces
+    "slowdown_from_1_to_512": "latency_ms of batch 512 over that of batch 1",
+    "percent_of_peak_at_512": "the bytes of x, weight and out over latency_ms, as a share of the peak bandwidth",
+}
+FIB_S = 120.0  # FlashInfer-Bench is imported, and it builds
+
+
+def _case(rows: int, dtype: Dtype = "fp16", eps: float = EPS) -> Case:
+    return Case(operation="rms_norm", rows=rows, cols=COLS, dtype=dtype, eps=eps)
+
+
+def _call(learner: Learner) -> Call:
+    """``run`` writes into its last argument."""
+    run = learner.function(KERNEL, "run")
+
+    def call(case: Case, t: Tensors) -> Tensor:
+        out = torch.empty((case.rows, case.cols), dtype=t.x.dtype, device=t.x.device)
+        run(t.x, t.weight, case.eps, out)
+        return out
+
+    return call
+
+
+def kernel(learner: Learner) -> None:
+    """Values, tiny values and large values."""
+    try_all(
+        learner,
+        _call(learner),
+        (
+            Trial(_case(3)),
+            Trial(_case(2, eps=0.05), data="near_eps"),
+            Trial(_case(2), scale=300.0, habit="low-precision"),
+        ),
+        RMS_NORM,
+    )
+
+
+def machine_code(learner: Learner) -> None:
+    """One pass, 16 bytes for each thread, no spills."""
+    found = compile_call(_call(learner), _case(512))
+    no_spills(found.kernels)
+    passes_over_rows(found, 1, "the kernel")
+    for one in found.analyses:
+        for access in one.tensors:
+            if access.tensor in ("x", "y") and access.bytes_per_thread < 16:
+                raise Failure(
+                    f"{one.kernel}: a thread accesses {access.bytes_per_thread} bytes of {access.tensor} at once, "
+                    "expected 16",
+                    "narrow",
+                )
+
+
+def _definition() -> tuple[Any, Any]:
+    from rownorm_lab.fib.definition import definition_of, norm_of
+
+    norm = norm_of("seed", "rms_norm", COLS, "fp16", EPS)
+    return definition_of("seed", norm), norm
+
+
+def _require() -> None:
+    if why := missing():
+        raise Failure(f"FlashInfer-Bench is missing: {why}")
+
+
+def _made(learner: Learner) -> Any:
+    """The learner's Solution; what pydantic refuses is a Failure."""
+    from flashinfer_bench import Solution
+    from rownorm_lab.fib.dataset import first_reason
+
+    make = learner.function(SOLUTION, "make_solution")
+    before = Path.cwd()
+    os.chdir(learner.folder)
+    try:
+        made = make()
+    except ValueError as error:
+        reason = first_reason(error)
+        raise Failure(
+            f"make_solution: {reason}",
+            "entry-point" if "entry" in reason.lower() else "",
+        ) from error
+    finally:
+        os.chdir(before)
+    if not isinstance(made, Solution):
+        raise Failure(
+            f"make_solution returned {type(made).__name__}, expected a flashinfer_bench.Solution"
+        )
+    return made
+
+
+def fields(learner: Learner) -> None:
+    """Name, Definition, sources and entry point."""
+    _require()
+    made = _made(learner)
+    definition, _ = _definition()
+    if made.definition != definition.name:
+        raise Failure(
+            f"definition is {made.definition!r}, expected {definition.name!r}", "wrong-definition"
+        )
+    if not made.description or not made.author:
+        raise Failure("the Solution has no description or no author")
+    file, _, function = made.spec.entry_point.partition("::")
+    sources = {source.path: source.content for source in made.sources}
+    if file not in sources or f"def {function}(" not in sources[file]:
+        raise Failure(
+            f"entry_point is {made.spec.entry_point!r}; sources: {', '.join(sources)}",
+            "entry-point",
+        )
+    if sources.get(KERNEL, "").strip() != learner.text(KERNEL).strip():
+        raise Failure(f"{KERNEL} in the Solution is not the file in your folder", "sources-missing")
+
+
+def builds(learner: Learner) -> None:
+    """FlashInfer-Bench builds it away from the learner's folder and runs it; the lab's check judges it."""
+    _require()
+    from rownorm_lab.fib.check import Checked
+    from rownorm_lab.fib.check import check as check_dataset
+    from rownorm_lab.fib.dataset import read, write_new
+    from rownorm_lab.fib.definition import workloads_of
+
+    made = _made(learner)
+    definition, norm = _definition()
+    with tempfile.TemporaryDirectory() as temporary:
+        os.environ.setdefault("FIB_CACHE_PATH", str(Path(temporary) / "cache"))
+        folder = Path(temporary) / "dataset"
+        write_new(folder, definition, workloads_of(definition, norm, TRIED, EPS), [made])
+        for one in check_dataset(read(folder), "cuda:0" if learner.device == "cuda" else "cpu"):
+            if not isinstance(one, Checked):
+                raise Failure(str(one))
+            if one.status != "ok":
+                where = made.name if one.rows is None else f"{made.name}, {one.rows} rows"
+                raise Failure(f"{where}: {one.status}: {one.why}", _why(one.why))
+
+
+def _why(reason: str) -> str:
+    if any(word in reason for word in ("ModuleNotFound", "ImportError", "No module")):
+        return "sources-missing"
+    return (
+        "destination" if any(word in reason for word in ("argument", "parameters", "None")) else ""
+    )
+
+
+def workloads(learner: Learner) -> None:
+    """Every batch, with eps as a scalar."""
+    _require()
+    from rownorm_lab.fib.dataset import read
+
+    write = learner.function(BENCHMARK, "write_dataset")
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as temporary:
+        os.chdir(learner.folder)
+        try:
+            write(Path(temporary) / "dataset")
+        finally:
+            os.chdir(before)
+        found = read(Path(temporary) / "dataset")
+    if found.problems:
+        raise Failure(f"the dataset has a bad file: {found.problems[0]}")
+    definition, norm = _definition()
+    content = found.content
+    if definition.name not in content.definitions:
+        raise Failure(
+            f"the dataset has {', '.join(content.definitions)}, expected {definition.name}",
+            "wrong-definition",
+        )
+    given = [one.workload for one in content.workloads.get(definition.name, [])]
+    absent = sorted(set(BATCHES) - {one.axes.get("batch") for one in given})
+    if absent:
+        raise Failure(f"there is no workload with batch {', '.join(map(str, absent))}", "batches")
+    for one in given:
+        try:
+            norm.eps_of(one)
+        except ValueError as error:
+            raise Failure(str(error), "eps-random") from error
+    if _made(learner).name not in {one.name for one in content.solutions.get(definition.name, [])}:
+        raise Failure("your Solution is not in the dataset")
+
+
+def _traces(learner: Learner) -> list[Any]:
+    """The learner's traces of its own Solution."""
+    _require()
+    from flashinfer_bench import Trace
+
+    path = learner.folder / TRACES
+    if not path.exists() and learner.gpu:
+        raise Failure(
+            f"still to do: {TRACES} is not there. This machine has a GPU: run python {BENCHMARK} in "
+            f"{learner.folder}, which writes it, then check again"
+        )
+    if not path.exists():
+        raise Pending(
+            f"{TRACES} is not there: run python {BENCHMARK} on a machine with a GPU. These points wait"
+        )
+    try:
+        listed = [Trace.model_validate(one) for one in json.loads(path.read_text())]
+    except ValueError as error:
+        raise Failure(f"{TRACES} cannot be read: {str(error).splitlines()[0]}") from error
+    name = _made(learner).name
+    return [one for one in listed if one.solution == name]
+
+
+def traced(learner: Learner) -> None:
+    """A PASSED trace for every batch."""
+    passed = {one.workload.axes["batch"] for one in _traces(learner) if one.is_successful()}
+    absent = sorted(set(BATCHES) - passed)
+    if absent:
+        raise Failure(
+            f"no PASSED trace of your Solution with batch {', '.join(map(str, absent))}", "batches"
+        )
+
+
+def figures_of(text: str) -> dict[str, str]:
+    """The lines ``name: value`` of an analysis."""
+    pairs = (line.partition(":") for line in text.splitlines() if not line.startswith(("#", "<")))
+    return {name.strip(): value.strip() for name, colon, value in pairs if colon}
+
+
+def _figure(found: dict[str, str], name: str) -> float:
+    try:
+        return float(found.get(name, "").split()[0])
+    except (ValueError, IndexError):
+        raise Failure(f"{ANALYSIS} has no line '{name}: NUMBER'", "no-answer") from None
+
+
+def intensity(learner: Learner) -> None:
+    """Flops for each byte, and what follows from it."""
+    found = figures_of(learner.text(ANALYSIS))
+    given, right = _figure(found, "flop_per_byte"), _case(512).intensity
+    if abs(given / right - 1) > 0.1:
+        raise Failure(
+            f"flop_per_byte is {given:g}. It is the operations for one element over the bytes for one element, as "
+            "part 4 of the text counts them",
+            "intensity",
+        )
+    if found.get("bound_by", "").split()[:1] != ["memory"]:
+        raise Failure(
+            f"bound_by is {found.get('bound_by', '')!r}: a GPU does tens of operations in the time of one byte, and "
+            f"you counted {given:g}; write memory or compute",
+            "wrong-choice",
+        )
+
+
+def own_figures(learner: Learner) -> None:
+    """Share of the peak and scaling, from the learner's own traces."""
+    from rownorm_lab.fib.traces import record_of
+
+    found = figures_of(learner.text(ANALYSIS))
+    definition, _ = _definition()
+    traces = {one.workload.axes["batch"]: one for one in _traces(learner) if one.is_successful()}
+    if not {1, 512} <= traces.keys():
+        raise Failure(f"{TRACES} lacks batch 1 or 512", "batches")
+    record = next(iter(record_of(definition, None, traces[512])))
+    seconds, peak = record.seconds[0], record.environment.peak_bytes_per_second
+    right = {
+        "slowdown_from_1_to_512": seconds / (traces[1].evaluation.performance.latency_ms * 1e-3)
+    }
+    if peak:
+        right["percent_of_peak_at_512"] = 100 * record.case.compulsory_bytes / seconds / peak
+    for name, value in right.items():
+        given = _figure(found, name)
+        if abs(given / value - 1) > 0.05:
+            raise Failure(
+                f"{name} is {given:g}, which does not follow from {TRACES}: {FIGURES[name]}",
+                "not-your-figures",
+            )
+
+
+TASKS = [
+    Task("kernel", "values", kernel),
+    Task("kernel", "one pass, 16-byte accesses", machine_code, ("compile",)),
+    Task("solution", "fields", fields, ("interpret",), FIB_S),
+    Task("solution", "built and run by FlashInfer-Bench", builds, limit_s=FIB_S),
+    Task("benchmark", "workloads", workloads, ("interpret",), FIB_S),
+    Task("benchmark", "traces", traced, ("interpret",)),
+    Task("analysis", "arithmetic intensity", intensity, ("interpret",)),
+    Task("analysis", "your own figures", own_figures, ("interpret",)),
+]

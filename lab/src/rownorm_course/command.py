@@ -1,0 +1,332 @@
+"""``rownorm learn``: exercises."""
+
+from __future__ import annotations
+
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rownorm_lab.command_line.options import (
+    FOLDER,
+    SuggestingGroup,
+    examples,
+    refuse_taken,
+    unknown,
+)
+from rownorm_lab.data.texts import count
+
+if TYPE_CHECKING:
+    from .catalog import Exercise
+    from .progress import Progress
+
+HOME = click.option("--folder", type=FOLDER, help="Your folder. Default: learn, in this folder.")
+NAME = click.argument("name", metavar="[EXERCISE]", required=False)
+
+
+@click.group(
+    "learn",
+    cls=SuggestingGroup,
+    invoke_without_command=True,
+    epilog=examples(
+        "rownorm learn start 1",
+        "rownorm learn check",
+        "rownorm learn check --watch",
+        "rownorm learn hint",
+        "rownorm learn solution 1 --give-up",
+        "rownorm learn submit",
+    ),
+)
+@click.pass_context
+def command(context: click.Context, /) -> None:
+    """Learn to write norm kernels in Triton: exercises, graded by real checks, with or without a GPU.
+
+    Without a command: the list of exercises with your progress. An EXERCISE is its number or a part of its name;
+    without one, the exercise of the current folder, else the one that you worked on last. docs/course.md is the
+    syllabus.
+    """
+    if context.invoked_subcommand is None:
+        _list(None)
+
+
+@command.command(
+    "list", epilog=examples("rownorm learn list", "rownorm learn list --folder ~/norms")
+)
+@HOME
+def show_list(folder: Path | None) -> None:
+    """The exercises, with progress, points and time."""
+    _list(folder)
+
+
+def _list(folder: Path | None) -> None:
+    from .progress import home_folder
+    from .show import listing
+
+    click.echo("\n".join(listing(home_folder(folder))))
+    click.echo(
+        "Points are the best of all checks. Next: rownorm learn start, then rownorm learn check"
+    )
+
+
+@command.command(
+    epilog=examples("rownorm learn start", "rownorm learn start 2", "rownorm learn start fusion")
+)
+@NAME
+@HOME
+def start(name: str | None, folder: Path | None) -> None:
+    """Copy an exercise into your folder: EXERCISE, or the first that you have not started.
+
+    Files that are there are kept; missing ones are written again.
+    """
+    from .progress import folder_of, home_folder, next_new
+    from .progress import start as start_one
+
+    home = home_folder(folder)
+    one = _found(name) if name else next_new(home)
+    if one is None:
+        raise click.UsageError(f"every exercise was started in {home.resolve()}; name one")
+    written, kept = start_one(one, home)
+    place = folder_of(one, home)
+    click.echo(
+        f"Exercise {one.number}: {one.title}, {one.points} points, about {one.minutes} minutes"
+    )
+    click.echo(one.about)
+    if kept:
+        click.echo(f"kept as they were: {', '.join(kept)}")
+    if written:
+        click.echo(f"written to {place}: {', '.join(written)}")
+    if one.needs:
+        click.echo(f"It needs {one.needs}.")
+    click.echo(
+        f"Read {place / 'text.md'}, edit the other files, then: {_program()} learn check {one.number}"
+    )
+
+
+@command.command(
+    epilog=examples("rownorm learn check", "rownorm learn check 2", "rownorm learn check 2 --watch")
+)
+@NAME
+@HOME
+@click.option("--watch", is_flag=True, help="Check again whenever a file is saved; Ctrl-C ends it.")
+@click.pass_context
+def check(context: click.Context, /, name: str | None, folder: Path | None, watch: bool) -> None:
+    """Grade an exercise. Your files run in a process of their own, with limits of time and memory.
+
+    Without a GPU, kernels run in Triton's interpreter, and points for speed wait. Exit status 1 if something is wrong.
+    """
+    from .progress import folder_of, home_folder
+
+    if find_spec("triton") is None:
+        raise ModuleNotFoundError("no Triton", name="triton")  # the entry point says what to do
+    home = home_folder(folder)
+    one = _chosen(name, home)
+    _progress(one, home)
+    if not watch:
+        context.exit(_check(one, home))
+    click.echo(f"Watching {folder_of(one, home)}; Ctrl-C ends it.")
+    before: dict[str, int] = {}
+    try:
+        while True:
+            now = _saved(folder_of(one, home))
+            if now != before:
+                before = now
+                _check(one, home)
+            time.sleep(0.3)
+    except KeyboardInterrupt:
+        click.echo("\nNo longer watching.")
+
+
+def _check(one: Exercise, home: Path) -> int:
+    from . import run
+    from .progress import digests, folder_of, next_new, record
+    from .show import Display, summary
+
+    click.echo(f"Exercise {one.number}: {one.title}")
+    progress = _progress(one, home)
+    if progress.version != one.version:
+        click.echo(
+            f"This folder is of version {progress.version} of the exercise, the present one is {one.version}. It is "
+            f"graded by the present one; rownorm learn start {one.number} adds files that are new."
+        )
+    files = digests(one, home)
+    grade = run.check(one, folder_of(one, home), Display())
+    progress = record(one, home, grade, files)
+    click.echo("\n".join(summary(grade, sum(progress.best.values()))))
+    following = next_new(home, one.number) or next_new(home)
+    if not grade.finished:
+        click.echo(f"Next: {_program()} learn hint {one.number} (hints cost no points)")
+    elif following is None:
+        click.echo(f"Next: {_program()} learn solution {one.number}")
+    else:
+        click.echo(
+            f"Next: {_program()} learn solution {one.number} to compare, "
+            f"{_program()} learn start {following.number} for {following.title}"
+        )
+    return int(not grade.finished)
+
+
+def _saved(folder: Path) -> dict[str, int]:
+    """When each file of the folder was written last."""
+    found = {}
+    for path in folder.iterdir():
+        if path.is_file() and not path.name.startswith("."):
+            try:
+                found[path.name] = path.stat().st_mtime_ns
+            except FileNotFoundError:  # an editor that replaces a file removes it first
+                continue
+    return found
+
+
+@command.command(epilog=examples("rownorm learn hint", "rownorm learn hint 2 --all"))
+@NAME
+@HOME
+@click.option(
+    "--all", "every", is_flag=True, help="All hints that were given so far, and the next."
+)
+def hint(name: str | None, folder: Path | None, every: bool) -> None:
+    """Show the next hint. They go from a direction to almost the answer.
+
+    Hints cost no points. A submission says how many were taken.
+    """
+    from .progress import change, home_folder
+
+    home = home_folder(folder)
+    one = _chosen(name, home)
+    hints = one.hints()
+    if _progress(one, home).hints >= len(hints):
+        click.echo(f"There are no more than {count(len(hints), 'hint')}. Here is the last again.")
+
+    def take(progress: Progress) -> None:
+        progress.hints = min(progress.hints + 1, len(hints))
+
+    progress = change(one, home, take)
+    for number in range(1 if every else progress.hints, progress.hints + 1):
+        click.echo(f"Hint {number} of {len(hints)}: {hints[number - 1]}\n")
+
+
+@command.command(epilog=examples("rownorm learn solution 2", "rownorm learn solution 2 --give-up"))
+@NAME
+@HOME
+@click.option("--give-up", is_flag=True, help="Show it although the exercise is not passed.")
+@click.option("--out", type=FOLDER, help="Write its files into this folder instead.")
+def solution(name: str | None, folder: Path | None, give_up: bool, out: Path | None) -> None:
+    """Show the solution of an exercise that you have passed, or given up."""
+    from rownorm_lab.data.files import write_whole
+
+    from .progress import change, home_folder
+
+    home = home_folder(folder)
+    one = _chosen(name, home)
+    progress = _progress(one, home)
+    passed = sum(progress.best.values()) + sum(progress.pending.values()) >= one.points
+    if not (passed or give_up or progress.gave_up):
+        raise click.UsageError(
+            f"exercise {one.number} has {sum(progress.best.values())} of {one.points} points. Pass it first, or give "
+            f"up: rownorm learn solution {one.number} --give-up"
+        )
+    if give_up and not passed:
+
+        def note(progress: Progress) -> None:
+            progress.gave_up = True
+
+        change(one, home, note)
+    if out is not None:
+        refuse_taken(out)
+        for file, content in one.right().items():
+            write_whole(out / file, content)
+        click.echo(f"{count(len(one.right()), 'file')} in {out}")
+        return
+    for file, content in one.right().items():
+        click.echo(f"==== {file}\n{content.decode()}")
+
+
+@command.command(epilog=examples("rownorm learn submit", "rownorm learn submit 6 --out submission"))
+@NAME
+@HOME
+@click.option("--out", type=FOLDER, help="Where to write it. Default: submission/NN_name.")
+def submit(name: str | None, folder: Path | None, out: Path | None) -> None:
+    """Write a folder to hand in: your files, and scores.json with the points of each part.
+
+    The points are those of the files that are handed in: if they have changed since the last check, they are graded
+    again. A submission of the same exercise is replaced; nothing else is.
+    """
+    from . import submission
+    from .progress import digests, home_folder
+
+    home = home_folder(folder)
+    one = _chosen(name, home)
+    progress = _progress(one, home)
+    out = out or submission.FOLDER / one.folder
+    before = submission.scores_in(out)
+    if before is None or before.exercise != one.folder:
+        refuse_taken(out)
+    files = digests(one, home)
+    changed = [
+        file
+        for file in sorted(files.keys() | progress.graded.keys())
+        if files.get(file) != progress.graded.get(file)
+    ]
+    if changed:
+        click.echo(f"Not graded as they are now: {', '.join(changed)}. Grading.")
+        _check(one, home)
+        progress = _progress(one, home)
+    scores, missing = submission.write_submission(one, home, progress, out)
+    replaced = ", in place of the submission that was there" if before else ""
+    click.echo(
+        f"{count(len(scores.files) + 1, 'file')} in {out}{replaced}: {scores.points} of {scores.of} points, "
+        f"{scores.waiting_for_a_gpu} wait for a GPU"
+    )
+    for file in missing:
+        click.echo(f"missing: {file}", err=True)
+
+
+def _found(name: str) -> Exercise:
+    """The exercise of a number or a name; a usage error that lists them."""
+    from .catalog import exercises
+
+    known = exercises()
+    if name.isdecimal() and int(name) in known:
+        return known[int(name)]
+    fitting = [one for one in known.values() if name.lower() in one.folder]
+    if len(fitting) == 1 and not name.isdecimal():
+        return fitting[0]
+    names = [one.folder for one in known.values()]
+    raise click.BadParameter(unknown("exercise", name, names), param_hint="'EXERCISE'")
+
+
+def _chosen(name: str | None, home: Path) -> Exercise:
+    from .progress import current
+
+    one = _found(name) if name else current(home)
+    if one is None:
+        raise click.UsageError(f"no exercise was started in {home.resolve()}. {_other_folder(1)}")
+    return one
+
+
+def _progress(one: Exercise, home: Path) -> Progress:
+    from .progress import Damaged, read
+
+    try:
+        found = read(one, home)
+    except Damaged as error:
+        raise click.ClickException(str(error)) from None
+    if found is None:
+        raise click.UsageError(
+            f"exercise {one.number} was not started in {home.resolve()}. {_other_folder(one.number)}"
+        )
+    return found
+
+
+def _other_folder(number: int) -> str:
+    return (
+        "Change to the folder in which you started it, or name your folder with --folder. To start it here: "
+        f"rownorm learn start {number}"
+    )
+
+
+def _program() -> str:
+    """The command as it was called, so that it can be copied."""
+    called = Path(sys.argv[0])
+    return "rownorm" if called.name != "rownorm" or called.parent.name != "bin" else str(called)

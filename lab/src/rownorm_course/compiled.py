@@ -1,0 +1,215 @@
+"""A learner's kernel, compiled for a GPU that is not here, as the lab's analysis sees it.
+
+The learner's function is called with memory that is never touched; its launches are recorded instead of started, with
+their grid, block sizes and warps. Each is compiled for the target and its addresses are traced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from rownorm_lab.compiled import llir
+from rownorm_lab.compiled.analysis import analyze
+from rownorm_lab.compiled.compile import Compilation, Kernel
+from rownorm_lab.compiled.trace import Launch as TracedLaunch
+from rownorm_lab.compiled.trace import Unresolved, trace
+from rownorm_lab.data.analyses import KernelAnalysis
+from rownorm_lab.data.case import Case
+from rownorm_lab.providers.data import Tensors
+from torch import Tensor
+from triton.compiler import ASTSource
+
+from rownorm.inside import POINTER_TYPE, TARGETS, Call, Target, resources
+
+from .grades import Failure
+from .observe import Launch, Seen, observed
+
+TARGET = "sm_90"
+_FAR = 1 << 44  # the distance of the tensors' addresses in a trace
+
+
+class Compiled(NamedTuple):
+    """The kernels of one call, with what the lab's analysis says about them."""
+
+    kernels: list[Kernel]
+    analyses: list[KernelAnalysis]
+    predicted_seconds: float
+    memory_bytes: float  # to and from memory, of all kernels
+
+
+def compile_call(
+    call: Callable[[Case, Tensors], Any], case: Case, target: str = TARGET
+) -> Compiled:
+    """Record, compile and analyze what ``call`` launches for a case."""
+    chosen = TARGETS[target]
+    kernels, _ = compile_kernels(call, case, target)
+    try:
+        analysis = analyze(Compilation(case, chosen, None, kernels))
+    except (Unresolved, ValueError, KeyError, ZeroDivisionError) as error:
+        names = ", ".join(one.name for one in kernels)
+        raise Failure(
+            f"{case.title}: the addresses of {names} cannot be followed ({error}). Load the tensors that the function "
+            "was given, at offsets made of program ids, tl.arange, sizes and strides"
+        ) from error
+    return Compiled(kernels, analysis.kernels, analysis.predicted_seconds, analysis.memory_bytes)
+
+
+def compile_kernels(
+    call: Callable[[Case, Tensors], Any], case: Case, target: str = TARGET
+) -> tuple[list[Kernel], Seen]:
+    """The same without the analysis; and what was seen during the call."""
+    tensors = _untouched(case)
+    with observed(launch=False) as seen:
+        call(case, tensors)
+    if not seen.launches:
+        raise Failure(f"{case.title}: the function returned without a kernel", "no-kernel")
+    roles = {_place(one): name for name, one in tensors._asdict().items() if one is not None}
+    return [_kernel(launch, roles, case, TARGETS[target]) for launch in seen.launches], seen
+
+
+def _untouched(case: Case) -> Tensors:
+    """The tensors of a case. Memory that nothing touches takes no room."""
+    rows = torch.empty(case.rows, case.cols, dtype=case.torch_dtype)
+    vector = torch.empty(case.cols, dtype=case.torch_dtype)
+    backward = case.direction != "forward"
+    return Tensors(
+        x=rows,
+        residual=torch.empty_like(rows) if case.adds else None,
+        pre_bias=vector.clone() if case.pre_bias else None,
+        weight=vector,
+        bias=vector.clone() if case.has_bias else None,
+        dy=torch.empty_like(rows) if backward else None,
+        dh=None,
+    )
+
+
+def _place(tensor: Tensor) -> int:
+    return tensor.data_ptr()
+
+
+def _kernel(launch: Launch, roles: Mapping[int, str], case: Case, target: Target) -> Kernel:
+    kernel = launch.kernel
+    signature: dict[str, str] = {}
+    constants: dict[tuple[int, ...], Any] = {}
+    attributes: dict[tuple[int, ...], Any] = {}
+    arguments: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    for position, parameter in enumerate(kernel.params):
+        name = parameter.name
+        value = launch.arguments.get(name)
+        if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1):
+            signature[name] = "constexpr"  # Triton specializes None and 1, too
+            constants[position,] = value
+        elif isinstance(value, Tensor):
+            role = roles.get(_place(value)) or _output_role(value, case, sizes, name)
+            signature[name] = POINTER_TYPE.get(value.dtype, f"*{_INTEGERS.get(value.dtype, 'i32')}")
+            arguments[f"{role}_ptr"] = sizes[role] = value.numel() * value.element_size()
+            if value.data_ptr() % 16 == 0:
+                attributes[position,] = [["tt.divisibility", 16]]
+        elif isinstance(value, float):
+            signature[name] = "fp32"
+            arguments[name] = 0
+        else:
+            signature[name] = "i1" if isinstance(value, bool) else _integer(value)
+            arguments[name] = int(value)
+            if value % 16 == 0:
+                attributes[position,] = [["tt.divisibility", 16]]
+    warps = int(launch.options.get("num_warps", 4))
+    options = {"num_warps": warps}
+    options |= {
+        key: launch.options[key] for key in ("num_stages", "maxnreg") if key in launch.options
+    }
+    try:
+        source = ASTSource(kernel, signature, constants, attributes)
+        compiled = triton.compile(source, target=target.triton, options=options)
+    except Exception as error:
+        reason = str(error).strip().splitlines()
+        raise Failure(
+            f"{kernel.__name__} runs in the interpreter but does not compile for {target.device.arch}: "
+            f"{type(error).__name__}: {reason[-1] if reason else ''}"
+        ) from error
+    n_programs = math.prod(launch.grid)
+    share = max(1, n_programs // case.rows) if n_programs % case.rows == 0 else 1
+    call = Call(kernel, n_programs, warps, {}, {})
+    return Kernel(
+        name=kernel.__name__,
+        n_programs=n_programs,
+        num_warps=warps,
+        warp_size=target.device.warp_size,
+        share=share if n_programs > 1 else 1,
+        turns_over=0,
+        rows_each=max(1, case.rows // max(1, n_programs)),
+        sections=0,
+        arguments=arguments,
+        tensors=sizes,
+        programs_per_sm=0,
+        cluster_size=1,
+        pipeline_depth=0,
+        resources=resources(call, compiled),
+        compiled=compiled,
+    )
+
+
+_INTEGERS = {torch.int32: "i32", torch.int64: "i64", torch.int8: "i8", torch.bool: "i1"}
+
+
+def _integer(value: int) -> str:
+    return "i32" if -(2**31) <= value < 2**31 else "i64"
+
+
+def _output_role(value: Tensor, case: Case, taken: Mapping[str, int], name: str) -> str:
+    """The role of a tensor that the function made: the rows' output, else its own name."""
+    role = "dx" if case.direction != "forward" else "y"
+    if value.shape == (case.rows, case.cols) and role not in taken:
+        return role
+    return name.removesuffix("_ptr")
+
+
+def row_start_in_bytes(kernel: Kernel, tensor: str, program: int) -> int:
+    """The offset of the first access of one program to a tensor, as its machine code computes it.
+
+    The trace ends there: the program may have a loop over very many rows.
+    """
+    function = llir.parse(kernel.compiled.asm["llir"])
+    numbers, arguments, base = 0, list[int](), 0
+    for name, value in kernel.arguments.items():
+        if name.endswith("_ptr"):
+            numbers += 1
+            arguments.append(numbers * _FAR)
+            base = numbers * _FAR if name == f"{tensor}_ptr" else base
+        else:
+            arguments.append(value)
+
+    def note(visit: int, access: Any, addresses: Any, mask: Any) -> None:
+        import numpy as np
+
+        shape = np.broadcast_shapes(np.shape(addresses), np.shape(mask), (1,))
+        active = np.broadcast_to(np.asarray(mask) != 0, shape)
+        used = np.broadcast_to(np.asarray(addresses), shape)[active]
+        near = used[abs(used - base) < _FAR // 2] if len(used) else used
+        if len(near):
+            raise _Access(int(near.min()) - base)
+
+    import numpy as np
+
+    threads = kernel.num_warps * kernel.warp_size
+    launch = TracedLaunch(np.array([program]), kernel.n_programs, threads, kernel.warp_size)
+    try:
+        trace(function, arguments, launch, note)
+    except _Access as found:
+        return found.offset
+    except Unresolved as error:
+        raise Failure(f"{kernel.name}: its addresses cannot be followed: {error}") from error
+    raise Failure(f"{kernel.name}: program {program} does not access {tensor}")
+
+
+class _Access(Exception):
+    """Ends a trace at an access."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(offset)
+        self.offset = offset

@@ -1,0 +1,44 @@
+"""The dataset, and its traces: python benchmark.py (on a machine with a GPU) writes traces.json."""
+
+import sys
+from pathlib import Path
+
+BATCHES = (1, 8, 32, 128, 512)
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+
+def write_dataset(folder):
+    """Write Definition, workloads for batch 1, 8, 32, 128, 512, your Solution and the PyTorch baseline."""
+    from create_solution import make_solution
+    from rownorm_lab.fib.dataset import write_new
+    from rownorm_lab.fib.definition import definition_of, norm_of, workloads_of
+    from rownorm_lab.fib.solutions import pytorch_baseline
+
+    norm = norm_of("seed", "rms_norm", 4096, "fp16", 1e-6)
+    definition = definition_of("seed", norm)
+    workloads = workloads_of(definition, norm, BATCHES, 1e-6)
+    write_new(folder, definition, workloads, [make_solution(), pytorch_baseline(definition, norm)])
+
+
+def main():
+    """Time it, and copy the traces."""
+    import tempfile
+
+    import torch
+
+    if not torch.cuda.is_available():
+        sys.exit("Nothing was measured: torch sees no GPU.")
+    from rownorm_lab.commands.fib.run import run_dataset
+    from rownorm_lab.fib.dataset import read
+
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "dataset"
+        write_dataset(folder)
+        status = run_dataset(read(folder), definitions=(), resume=False, rounds=10, iterations=50)
+        (HERE / "traces.json").write_bytes((folder / "traces.json").read_bytes())
+    sys.exit(status)
+
+
+if __name__ == "__main__":  # FlashInfer-Bench starts processes that import this file
+    main()

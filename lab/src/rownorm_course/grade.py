@@ -1,0 +1,216 @@
+"""The process that grades: ``python -m rownorm_course.grade REQUEST`` with a ``Request`` as JSON.
+
+It imports the learner's files. Steps are written as soon as they are known, one line of JSON each, to the file that the
+request names: a process that crashes or never ends leaves the steps before, and the name of the one that it was in.
+
+There are three modes: ``interpret`` runs kernels in Triton's interpreter on the CPU, ``gpu`` compiles and runs them on
+the GPU, and ``compile`` compiles them for a GPU that need not be here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import io
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from .catalog import exercises
+from .grades import Failure, Pending, Step
+from .learner import Learner
+
+Mode = Literal["interpret", "gpu", "compile"]
+GPU_REASON = "needs a GPU: check again on a machine with one. These points wait until then"
+INTERPRETED_S = 30  # limit of a step in the interpreter; the solutions take less than a second
+PRINTED = 4000  # characters that are kept of what a step prints
+
+
+class Task(NamedTuple):
+    """One step of grading. modes: where it runs; a task that only runs on a GPU is pending without one.
+
+    limit_s: 0 is ``INTERPRETED_S`` in the interpreter, else the exercise's.
+    """
+
+    part: str
+    name: str
+    function: Callable[[Learner], None]
+    modes: tuple[Mode, ...] = ("interpret", "gpu")
+    limit_s: float = 0.0
+
+
+class Request(msgspec.Struct, kw_only=True):
+    """What a grading process does."""
+
+    exercise: int
+    folder: str
+    out: str  # folder for the files below
+    mode: Mode
+    seed: int
+    limit_s: float  # the exercise's
+    gpu: bool = False  # whether another process will run the steps that need one
+    failed: dict[str, str] = {}  # step that has failed already, by part
+    done: list[
+        tuple[str, str]
+    ] = []  # (part, name) of steps that another process of this mode ended
+
+    @property
+    def steps(self) -> Path:
+        """Steps, one line of JSON each."""
+        return Path(self.out, "steps.jsonl")
+
+    @property
+    def printed(self) -> Path:
+        """What the running step has printed."""
+        return Path(self.out, "printed")
+
+    @property
+    def stack(self) -> Path:
+        """Where the process was when SIGUSR1 came."""
+        return Path(self.out, "stack")
+
+
+def tasks_of(number: int) -> list[Task]:
+    """The steps of an exercise."""
+    tasks: list[Task] = importlib.import_module(
+        f"rownorm_course.checks.{exercises()[number].checks}"
+    ).TASKS
+    return tasks
+
+
+def grade(
+    learner: Learner,
+    mode: Mode,
+    failed: Mapping[str, str] | None = None,
+    done: Collection[tuple[str, str]] = (),
+    printed: Path | None = None,
+    limit_s: float = INTERPRETED_S,
+) -> Iterator[Step]:
+    """Run the steps of one mode. After a failure the other steps of its part are skipped.
+
+    A step is yielded twice: when it begins, with the status "running", and when it has ended. failed, done: see
+    Request; printed: a file for what the running step prints; limit_s: the exercise's.
+    """
+    parts = {part.name: part for part in exercises()[learner.number].part}
+    usual = min(INTERPRETED_S, limit_s) if mode == "interpret" else limit_s
+    stopped = dict(failed or {})  # by part: the step that failed
+    for task in tasks_of(learner.number):
+        waits = task.modes == ("gpu",) and mode == "interpret" and not learner.gpu
+        if (mode not in task.modes and not waits) or (task.part, task.name) in done:
+            continue
+        causes = [stopped[part] for part in (task.part, *parts[task.part].after) if part in stopped]
+        if causes:
+            stopped.setdefault(task.part, causes[0])
+            why = f"not tried, because {causes[0]} failed"
+            yield Step(part=task.part, name=task.name, status="skipped", message=why)
+            continue
+        if waits:
+            yield Step(part=task.part, name=task.name, status="pending", message=GPU_REASON)
+            continue
+        limit = task.limit_s or usual
+        yield Step(part=task.part, name=task.name, status="running", limit_s=limit)
+        step = one_step(learner, task, printed)
+        if step.status == "failed" and not parts[task.part].shares:
+            stopped[task.part] = step.title
+        yield step
+
+
+class _Printed(io.TextIOBase):
+    """The beginning of what a step prints, also in a file, which survives the process."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.text = ""
+        self.file = path.open("w", encoding="utf-8") if path else None
+
+    def write(self, text: str) -> int:
+        kept = text[: PRINTED - len(self.text)]
+        self.text += kept
+        if self.file and kept:
+            self.file.write(kept)
+            self.file.flush()
+        return len(text)
+
+    def close(self) -> None:
+        if self.file:
+            self.file.close()
+
+
+def one_step(learner: Learner, task: Task, printed: Path | None = None) -> Step:
+    """Run one step. Whatever the learner's code raises is a failed step."""
+    made = Step(part=task.part, name=task.name, status="failed")
+    with contextlib.closing(_Printed(printed)) as out, contextlib.redirect_stdout(out):
+        try:
+            task.function(learner)
+            made.status = "passed"
+        except Failure as failure:
+            made.message, made.habit = str(failure), failure.habit
+        except Pending as reason:
+            made.status, made.message = "pending", str(reason)
+        except NotImplementedError as error:
+            made.message = f"still to write: {error}"
+        except SystemExit as error:
+            made.message = f"your code ended the process: exit status {error.code}"
+        except Exception as error:
+            made.message = explained(error, learner.folder)
+        made.printed = out.text if made.status == "failed" else ""
+    return made
+
+
+def explained(error: BaseException, folder: Path) -> str:
+    """An error of the learner's code, with the last line of the learner's own file."""
+    lines = [
+        frame
+        for one in _causes(error)
+        for frame in traceback.extract_tb(one.__traceback__)
+        if Path(frame.filename).is_relative_to(folder)
+    ]
+    last = _causes(error)[-1]
+    text = f"{type(last).__name__}: {str(last).strip() or 'no message'}"
+    text = "\n".join(text.splitlines()[:8])
+    if lines:
+        where = lines[-1]
+        return f"{Path(where.filename).name}, line {where.lineno}: {text}\n    {where.line}"
+    return text
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    found = [error]
+    while (cause := found[-1].__cause__) is not None:
+        found.append(cause)
+    return found
+
+
+def main() -> None:
+    """Grade what the first argument asks for."""
+    import numpy
+
+    from .interpreter import DEVICE
+
+    numpy.seterr(
+        all="ignore"
+    )  # the interpreter computes in numpy; overflow is the learner's to find
+    request = msgspec.json.decode(sys.argv[1], type=Request)
+    with request.stack.open("w") as stack:
+        faulthandler.register(signal.SIGUSR1, stack)
+        learner = Learner(Path(request.folder), request.exercise, DEVICE, request.seed, request.gpu)
+        with request.steps.open("ab", buffering=0) as out:
+            for step in grade(
+                learner,
+                request.mode,
+                request.failed,
+                request.done,
+                request.printed,
+                request.limit_s,
+            ):
+                out.write(msgspec.json.encode(step) + b"\n")
+        faulthandler.unregister(signal.SIGUSR1)
+
+
+if __name__ == "__main__":
+    main()

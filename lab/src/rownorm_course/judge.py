@@ -1,0 +1,297 @@
+"""Run a learner's function on a case of the lab and compare it with fp64: what came, what was expected, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+from rownorm_lab.data.case import Case
+from rownorm_lab.measure.accuracy import exact_values, judge, one_rounding
+from rownorm_lab.providers.data import Tensors, output_names, rotation
+from torch import Tensor
+
+from .grades import Failure
+from .learner import Learner
+from .observe import GUARD, Seen, observed, unwritten
+
+Call = Callable[[Case, Tensors], Tensor | Sequence[Tensor]]
+# By habit: what a function computes that has this habit, in fp64.
+Alternatives = Mapping[str, Callable[[Case, Tensors], Tensor | list[Tensor]]]
+
+
+class Trial(NamedTuple):
+    """A case with the kind of its values and the layout of its rows.
+
+    layout: "plain", or "strided": rows of a wider tensor, with NaN between them. shape: of x as the function gets it,
+    (rows, cols) by default. habit: a key of ``CONTRASTS``, the reason if the trial fails and its contrast passes.
+    """
+
+    case: Case
+    data: str = "normal"
+    layout: str = "plain"
+    habit: str = ""
+    scale: float = 1.0  # x is multiplied by it,
+    shift: float = 0.0  # and this is added
+    weight_scale: float = 1.0
+    shape: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        words = [f"{self.data} values"] if self.data != "normal" else []
+        words += ["rows of a wider tensor"] if self.layout == "strided" else []
+        words += [f"x of shape {self.shape}"] if self.shape else []
+        words += [f"values about {self.scale:g}"] if self.scale != 1 else []
+        words += ["negative weights"] if self.weight_scale < 0 else []
+        words += [f"a mean of {self.shift:g}"] if self.shift else []
+        return self.case.title + (f" ({', '.join(words)})" if words else "")
+
+
+def try_all(
+    learner: Learner,
+    call: Call,
+    trials: Sequence[Trial],
+    alternatives: Alternatives | None = None,
+    may_use: Sequence[str] = (),
+    most_launches: int = 0,
+) -> None:
+    """Run every trial; Failure at the first that is wrong.
+
+    may_use: operators of PyTorch that are allowed; most_launches: 0 is any number of kernels.
+    """
+    for trial in trials:
+        seen = try_one(learner, call, trial, alternatives or {}, may_use)
+        if 0 < most_launches < len(seen.launches):
+            names = ", ".join(one.kernel.__name__ for one in seen.launches)
+            raise Failure(f"{trial}: {len(seen.launches)} kernels ran: {names}", "not-fused")
+
+
+def _in_fp32(trial: Trial) -> Trial:
+    return trial._replace(case=msgspec.structs.replace(trial.case, dtype="fp32"), scale=1.0)
+
+
+def _in_whole_blocks(trial: Trial) -> Trial:
+    cols = max(1024, trial.case.cols // 1024 * 1024)
+    return trial._replace(case=msgspec.structs.replace(trial.case, cols=cols))
+
+
+# By habit: the same trial without the difficulty. If it passes, the difficulty is the reason.
+CONTRASTS: Mapping[str, Callable[[Trial], Trial]] = {
+    "low-precision": _in_fp32,
+    "weight-overflow": _in_fp32,
+    "cancellation": lambda trial: trial._replace(data="normal"),
+    "welford-weights": _in_whole_blocks,
+    "any-shape": lambda trial: trial._replace(shape=()),
+}
+
+
+class _Ran(NamedTuple):
+    """A trial's inputs, what the function returned, and what was seen."""
+
+    tensors: Tensors
+    outputs: list[Tensor]
+    seen: Seen
+    why: str  # it is wrong; empty if it is right
+
+
+class _Trying(NamedTuple):
+    """A function to try."""
+
+    learner: Learner
+    call: Call
+    may_use: Sequence[str]
+
+    def run(self, trial: Trial, outside: float = torch.nan, masked: float = torch.nan) -> _Ran:
+        """Run one trial. outside: what memory behind and between the rows holds; masked: see ``observed``."""
+        case = trial.case
+        tensors = tensors_of(trial, self.learner, outside)
+        before = tensors.copy()
+        given = tensors._replace(x=tensors.x.view(trial.shape)) if trial.shape else tensors
+        with observed(masked=masked) as seen:
+            returned = self.call(case, given)
+        outputs = [returned] if isinstance(returned, Tensor) else list(returned or ())
+        if not outputs:
+            raise Failure(f"{trial}: the function returned None; it must return {_names(case)}")
+        _watch_operators(trial, seen, self.may_use)
+        for name, now, then in zip(Tensors._fields, tensors, before, strict=True):
+            if now is None or then is None:
+                continue
+            if not torch.equal(now.detach(), then.detach()):
+                raise Failure(f"{trial}: the input {name} was changed; write to an output instead")
+        if trial.shape:
+            if outputs[0].shape != trial.shape:
+                raise Failure(f"{trial}: y has shape {tuple(outputs[0].shape)}", "any-shape")
+            outputs[0] = outputs[0].reshape(case.rows, case.cols)
+        if case.direction == "both":
+            outputs += _gradients(trial, outputs[0], tensors)
+        judgement = judge(case, tensors, [_plain(one) for one in outputs], strict=False)
+        return _Ran(tensors, outputs, seen, "" if judgement.ok else judgement.why)
+
+    def is_right(self, trial: Trial, masked: float = torch.nan) -> bool:
+        """Whether a trial passes."""
+        try:
+            return not self.run(trial, masked=masked).why
+        except Exception:
+            return False
+
+    def reads_outside(self, trial: Trial, ran: _Ran) -> bool:
+        """Whether the outputs depend on memory that does not belong to the inputs."""
+        try:
+            other = self.run(trial, outside=0.0)
+        except Exception:
+            return False
+        return not all(
+            torch.allclose(one.detach(), two.detach(), equal_nan=True)
+            for one, two in zip(ran.outputs, other.outputs, strict=True)
+        )
+
+
+def try_one(
+    learner: Learner,
+    call: Call,
+    trial: Trial,
+    alternatives: Alternatives,
+    may_use: Sequence[str] = (),
+) -> Seen:
+    """Run one trial and return what was seen; Failure if something is wrong."""
+    trying = _Trying(learner, call, may_use)
+    ran = trying.run(trial)
+    if ran.why:
+        raise _failure(trying, trial, ran, alternatives)
+    if ran.seen.overrun():
+        raise Failure(f"{trial}: something was stored outside of the output", "mask-store")
+    return ran.seen
+
+
+def tensors_of(trial: Trial, learner: Learner, outside: float = torch.nan) -> Tensors:
+    """The case's tensors, each with ``outside`` behind its end, and between its rows if the layout is strided."""
+    made = rotation(trial.case, 1, learner.device, data=trial.data, seed=learner.seed)[0]
+
+    def guarded(tensor: Tensor | None, scale: float = 1.0, shift: float = 0.0) -> Tensor | None:
+        if tensor is None:
+            return None
+        values = tensor.detach() * scale + shift
+        wider = 24 if trial.layout == "strided" and tensor.dim() == 2 else 0
+        shape = (*tensor.shape[:-1], tensor.shape[-1] + wider)
+        size = torch.Size(shape).numel()
+        memory = torch.full((size + GUARD,), outside, dtype=tensor.dtype, device=tensor.device)
+        inside = memory[:size].view(shape)[..., : tensor.shape[-1]]
+        return inside.copy_(values).requires_grad_(tensor.requires_grad)
+
+    x = guarded(made.x, trial.scale, trial.shift)
+    rest = [guarded(tensor) for tensor in made[1:]]
+    rest[2] = guarded(made.weight, trial.weight_scale)
+    return Tensors(x, *rest)  # type: ignore[arg-type]
+
+
+def _gradients(trial: Trial, y: Tensor, t: Tensors) -> list[Tensor]:
+    """The gradients of a training step. A parameter without one is a Failure."""
+    if not y.requires_grad:
+        raise Failure(f"{trial}: the output does not require a gradient", "no-autograd")
+    found = torch.autograd.grad(y, t.leaves, t.dy, allow_unused=True)
+    for name, gradient in zip(output_names(trial.case)[1:], found, strict=True):
+        if gradient is None:
+            raise Failure(f"{trial}: {name} is None", "no-autograd")
+    return [gradient for gradient in found if gradient is not None]
+
+
+def _plain(output: Any) -> Any:
+    return output.detach() if isinstance(output, Tensor) else output
+
+
+def _names(case: Case) -> str:
+    return ", ".join(output_names(case))
+
+
+def _watch_operators(trial: Trial, seen: Seen, may_use: Sequence[str]) -> None:
+    used = sorted(set(seen.operators) - set(may_use))
+    if used:
+        what = ", ".join(f"torch's {name}" for name in used)
+        raise Failure(f"{trial}: {what} ran inside your function", "torch-norm")
+    if not seen.launches:
+        raise Failure(f"{trial}: the function returned without a kernel", "no-kernel")
+
+
+def _failure(trying: _Trying, trial: Trial, ran: _Ran, alternatives: Alternatives) -> Failure:
+    """The worst element, and the reason if something proves one."""
+    case, names = trial.case, output_names(trial.case)
+    shaped = dict(zip(names, ran.outputs, strict=False)) if len(ran.outputs) == len(names) else {}
+    worst = _worst(case, ran.tensors, shaped) if _comparable(shaped, ran.why) else None
+    text = f"{trial}: {ran.why}"
+    if worst is not None:
+        text = (
+            f"{trial}: {worst.name}{list(worst.place)} is {worst.got:.6g}, expected {worst.expected:.6g}. "
+            f"{worst.wrong} of {worst.elements} elements are wrong"
+        )
+        text += f"; {worst.missing} were never written" if worst.missing else ""
+    if trial.habit in CONTRASTS and trying.is_right(CONTRASTS[trial.habit](trial)):
+        return Failure(text, trial.habit)
+    if worst is None:
+        return Failure(text)
+    strided = trial.layout == "strided"
+    if worst.missing:
+        return Failure(text, "output-stride" if strided else "not-written")
+    got = shaped[worst.name].detach().double()
+    for habit, compute in alternatives.items():
+        found = compute(case, ran.tensors)
+        for one in found if isinstance(found, list) else [found]:
+            if _explains(one, got, worst.truth):
+                return Failure(text, habit)
+    if ran.seen.unfilled and trying.is_right(trial, masked=0.0):
+        places = "; ".join(ran.seen.unfilled)
+        return Failure(f"{text}. Masked lanes without other: {places}", "mask-other")
+    if trying.reads_outside(trial, ran):
+        return Failure(text, "stride" if strided else "mask-load")
+    return Failure(text)
+
+
+class _Worst(NamedTuple):
+    name: str
+    place: tuple[int, ...]
+    got: float
+    expected: float
+    wrong: int
+    elements: int
+    missing: int  # elements that were never written
+    truth: Tensor
+
+
+def _comparable(shaped: Mapping[str, Tensor], why: str) -> bool:
+    return bool(shaped) and not any(
+        word in why for word in ("has shape", "expected a tensor", ", expected")
+    )
+
+
+def _worst(case: Case, t: Tensors, outputs: Mapping[str, Tensor]) -> _Worst | None:
+    """The element that is furthest beyond its limit, of the first output that is wrong."""
+    with torch.no_grad():
+        for _, exact in exact_values(case, t):  # cases here are small: all rows at once
+            for name, output in outputs.items():
+                if name not in exact:
+                    continue
+                truth, got = exact[name].values, output.detach().double()
+                limit = one_rounding(truth, output.dtype) + exact[name].peer_noise
+                error = (got - truth).abs().nan_to_num(torch.inf, torch.inf)
+                bad = error > limit
+                if not bad.any():
+                    continue
+                flat = int((error / limit).flatten().argmax())
+                place = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), truth.shape))
+                return _Worst(
+                    name, place, got.flatten()[flat].item(), truth.flatten()[flat].item(),
+                    int(bad.sum()), truth.numel(), unwritten(output), truth,
+                )  # fmt: skip
+    return None
+
+
+def _explains(alternative: Tensor, got: Tensor, truth: Tensor) -> bool:
+    """Whether an alternative formula gives what came, and the right one does not."""
+    if alternative.shape != got.shape or not bool(alternative.isfinite().all()):
+        return False
+    size = alternative.square().mean().sqrt().clamp(min=1e-30)
+    error, distance = (got - alternative).abs(), (got - truth).abs()
+    if not bool(error.isfinite().all()):
+        return False
+    return bool(error.max() < 0.02 * size.clamp(min=alternative.abs().max() * 0.05)) and bool(
+        error.mean() < 0.05 * distance.mean()
+    )

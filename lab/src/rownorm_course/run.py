@@ -1,0 +1,231 @@
+"""Grade a folder in processes of their own, with limits of time and memory."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import resource
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from .catalog import Exercise
+from .grade import Mode, Request
+from .grades import Grade, Step
+
+MEMORY = 6 << 30  # bytes of data of a process without a GPU
+START_S = 120.0  # for a process to import torch and Triton
+POLL_S = 0.05
+_LATE = "it did not end within"
+
+
+class Watcher:
+    """Called during a check, for progress output. This base class prints nothing."""
+
+    def began(self, step: Step, mode: Mode) -> None:
+        """A step is running."""
+
+    def waits(self, step: Step, seconds: float) -> None:
+        """It has been running for that long."""
+
+    def ended(self, step: Step, mode: Mode) -> None:
+        """A step has its result."""
+
+
+def check(exercise: Exercise, folder: Path, watcher: Watcher | None = None) -> Grade:
+    """Run every step of an exercise."""
+    watcher = watcher or Watcher()
+    modes: list[Mode] = ["interpret"]
+    gpu = has_gpu()
+    if gpu:
+        modes.append("gpu")
+    if exercise.compiles:
+        modes.append("compile")
+    shares = {part.name for part in exercise.part if part.shares}
+    found: dict[tuple[str, str], Step] = {}
+    for mode in modes:
+        failed = {
+            step.part: step.title
+            for step in reversed(found.values())
+            if step.status == "failed" and step.part not in shares
+        }
+        if all({part.name, *part.after} & failed.keys() for part in exercise.part):
+            break  # nothing is left that another process could grade
+        for step in steps_of(exercise, folder, mode, failed, gpu, watcher):
+            key = (step.part, step.name)
+            known = found.get(key)
+            if known is None or known.status == "passed":
+                found[key] = step
+                watcher.ended(step, mode)
+    return Grade(exercise=exercise, steps=list(found.values()))
+
+
+def has_gpu() -> bool:
+    """Whether torch sees a GPU."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def steps_of(
+    exercise: Exercise,
+    folder: Path,
+    mode: Mode,
+    failed: dict[str, str],
+    gpu: bool,
+    watcher: Watcher,
+) -> Iterator[Step]:
+    """The steps of one mode. A step whose process dies or takes too long fails; a new process does the others."""
+    failed, done = dict(failed), list[tuple[str, str]]()
+    while True:
+        with tempfile.TemporaryDirectory() as out:
+            request = Request(
+                exercise=exercise.number,
+                folder=str(folder.resolve()),
+                out=out,
+                mode=mode,
+                limit_s=exercise.limit_s,
+                seed=secrets.randbelow(1 << 30),
+                failed=failed,
+                done=done,
+                gpu=gpu,
+            )
+            died = None
+            for step in _steps(request, exercise, watcher):
+                done.append((step.part, step.name))
+                died = step if step.limit_s else None
+                yield step
+        if died is None:
+            return
+        failed[died.part] = died.title
+
+
+def _steps(request: Request, exercise: Exercise, watcher: Watcher) -> Iterator[Step]:
+    """The steps of one process. One in which it died is the last, failed, and has its limit."""
+    with open(Path(request.out, "output"), "wb") as output:
+        process = _start(request, output.fileno())
+    running: Step | None = None
+    since, read, late = time.monotonic(), 0, False
+    try:
+        while True:
+            ended = process.poll() is not None
+            content = request.steps.read_bytes()[read:] if request.steps.exists() else b""
+            lines = content[: content.rfind(b"\n") + 1]
+            read += len(lines)
+            for line in lines.splitlines():
+                step, since = msgspec.json.decode(line, type=Step), time.monotonic()
+                running = step if step.status == "running" else None
+                if running:
+                    watcher.began(step, request.mode)
+                else:
+                    yield step
+            if ended:
+                break
+            seconds = time.monotonic() - since
+            if seconds > (running.limit_s if running else START_S):
+                late = True
+                break
+            if running:
+                watcher.waits(running, seconds)
+            time.sleep(POLL_S)
+        place = _place(process, request) if late else ""
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if not late and process.returncode == 0:
+        return
+    why = _lateness(request.mode, running, place) if late else _crash(process.returncode)
+    if running is None:
+        part = exercise.part[0].name
+        text = f"{why}{_tail(Path(request.out, 'output'))}"
+        yield Step(part=part, name="start", status="failed", message=text)
+        return
+    running.status, running.message = "failed", f"{why}{_tail(Path(request.out, 'output'))}"
+    running.printed = (
+        request.printed.read_text(errors="replace") if request.printed.exists() else ""
+    )
+    running.habit = "one-block" if request.mode == "compile" and late else ""
+    yield running
+
+
+def _start(request: Request, output: int) -> subprocess.Popen[bytes]:
+    environment = dict(os.environ)
+    # rownorm and the learner's environment come from this process.
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    environment["TRITON_INTERPRET"] = "1" if request.mode == "interpret" else "0"
+    if request.mode != "gpu":
+        environment["CUDA_VISIBLE_DEVICES"] = environment["HIP_VISIBLE_DEVICES"] = ""
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "rownorm_course.grade",
+            msgspec.json.encode(request).decode(),
+        ],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+        preexec_fn=None if request.mode == "gpu" else _limit_memory,
+    )
+
+
+def _place(process: subprocess.Popen[bytes], request: Request) -> str:
+    """The learner's line in which a process is now; empty if it does not answer."""
+    process.send_signal(signal.SIGUSR1)
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline:
+        time.sleep(POLL_S)
+        for path, line, name in re.findall(
+            r'File "(.*)", line (\d+) in (.*)', request.stack.read_text(errors="replace")
+        ):
+            if Path(path).is_relative_to(request.folder):
+                text = linecache.getline(path, int(line)).strip()
+                where = "" if name == "<module>" else f" of {name}"
+                return f"in {Path(path).name}, line {line}{where}\n    {text}"
+    return ""
+
+
+def _lateness(mode: Mode, running: Step | None, place: str) -> str:
+    limit = running.limit_s if running else START_S
+    why = (
+        "The compiler is slow if a block is far too wide"
+        if mode == "compile"
+        else "A loop that never ends is the usual reason"
+    )
+    return f"{_LATE} {limit:g} s and was stopped{f' {place}' if place else '.'}\n{why}"
+
+
+def _crash(status: int) -> str:
+    if status < 0:
+        name = signal.Signals(-status).name
+        return (
+            f"the process crashed with {name}. Reading or writing far outside of a tensor is the usual reason: check "
+            "offsets and masks"
+        )
+    return f"the process ended with status {status}"
+
+
+def _limit_memory() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+
+
+def _tail(output: Path) -> str:
+    """The end of what the process itself wrote, such as the error with which it ended."""
+    with output.open("rb") as file:
+        file.seek(max(0, output.stat().st_size - 4000))
+        text = file.read().decode(errors="replace")
+    lines = [line for line in text.splitlines() if line.strip()][-4:]
+    return "".join(f"\n    {line}" for line in lines)

@@ -1,0 +1,1 @@
+"""What commands share: options, progress, the connection to a cluster."""

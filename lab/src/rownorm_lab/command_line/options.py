@@ -1,0 +1,164 @@
+"""Options, arguments and checks of user input that several commands share.
+
+An unknown name is a usage error (exit status 2). Its message gives the nearest known name and the whole list.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..data.case import DIRECTIONS, DTYPES, OPERATIONS
+from ..data.records import Reading
+from ..data.records import read as read_records
+from ..data.runs import is_taken
+
+RECORDS = click.Path(exists=True, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
+EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+ALL_PROVIDERS = "all; without a GPU, all but torch.compile"
+
+Decorator = Callable[..., Any]
+
+
+class SuggestingGroup(click.Group):
+    """A group of commands that suggests the nearest name for an unknown one, and keeps their order."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and self.get_command(ctx, args[0]) is None:
+            message = unknown("command", args[0], self.list_commands(ctx))
+            raise click.UsageError(message, ctx)
+        return super().resolve_command(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+# ---- help ----
+
+
+def examples(*commands: str, before: str = "") -> str:
+    """The end of a command's help: ``before``, then commands that can be copied."""
+    lines = "\n".join(f"  {line}" for line in commands)
+    return f"{before}\b\nExamples:\n{lines}"
+
+
+# ---- names ----
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """The message for an unknown name: the nearest known one, and all of them."""
+    known = list(known)
+    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else "."
+    return f"unknown {what} {name!r}{hint} Known: {', '.join(known)}"
+
+
+def split_names(values: Iterable[str]) -> list[str]:
+    """The names in values that each may hold several, separated by commas: each once, in lower case."""
+    names = (part.strip().lower() for value in values for part in value.split(","))
+    return list(dict.fromkeys(name for name in names if name))
+
+
+def names_option(*flags: str, what: str, known: Sequence[str], help: str) -> Decorator:
+    """An option that takes known names, repeated or separated by commas."""
+
+    def check(
+        context: click.Context, parameter: click.Parameter, values: Sequence[str]
+    ) -> tuple[str, ...]:
+        for name in split_names(values):
+            if name not in known:
+                raise click.BadParameter(unknown(what, name, known), context, parameter)
+        return tuple(split_names(values))
+
+    return click.option(*flags, multiple=True, metavar="NAME", callback=check, help=help)
+
+
+def name_option(*flags: str, what: str, known: Sequence[str], help: str) -> Decorator:
+    """An option that takes one known name; its help lists them."""
+
+    def check(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+        if value is not None and value.lower() not in known:
+            raise click.BadParameter(unknown(what, value, known), context, parameter)
+        return value and value.lower()
+
+    return click.option(*flags, metavar="NAME", callback=check, help=f"{help}: {', '.join(known)}.")
+
+
+def case_options(
+    *,
+    operations: str,
+    directions: str,
+    dtypes: str,
+    known_operations: Sequence[str] = OPERATIONS,
+    known_directions: Sequence[str] = DIRECTIONS,
+) -> Decorator:
+    """The options --op, --pass and --dtype; the first three arguments describe their defaults."""
+    rows = (
+        ("--dtype", "dtypes", "dtype", DTYPES, dtypes),
+        ("--pass", "directions", "pass", known_directions, directions),
+        ("--op", "operations", "operation", known_operations, operations),
+    )
+
+    def add(command: Decorator) -> Decorator:
+        for flag, parameter, what, known, default in rows:
+            text = f"{', '.join(known)}. Default: {default}."
+            command = names_option(flag, parameter, what=what, known=known, help=text)(command)
+        return command
+
+    return add
+
+
+def provider_option(default: str) -> Decorator:
+    """The option --provider. Its names are checked by ``chosen_providers``, because listing them imports torch."""
+    return click.option(
+        "--provider",
+        "providers",
+        multiple=True,
+        metavar="NAME",
+        help=f"Providers to run, see rownorm info. Default: {default}.",
+    )
+
+
+def chosen_providers(given: Sequence[str], default: Sequence[str] | None = None) -> list[str]:
+    """The providers that ``--provider`` names; else ``default``, or those that suit this machine."""
+    from ..providers import all_providers, usual
+
+    known = all_providers()
+    for name in split_names(given):
+        if name not in known:
+            raise click.BadParameter(unknown("provider", name, known), param_hint="'--provider'")
+    return split_names(given) or list(default or usual())
+
+
+# ---- files ----
+
+
+def refuse_taken(folder: Path, alternative: str = "") -> None:
+    """Refuse an output folder in which something would be overwritten."""
+    if is_taken(folder):
+        raise click.BadParameter(
+            f"{folder} exists and is not empty; choose another{alternative}", param_hint="'--out'"
+        )
+
+
+def read_or_fail(*paths: Path) -> Reading:
+    """Read records and print a line for each damaged one; a usage error if none can be read."""
+    try:
+        reading = read_records(*paths)
+    except OSError as error:
+        raise click.UsageError(f"{error.filename}: {error.strerror}") from None
+    where = (
+        f"{paths[0]}: " if len(paths) == 1 else ""
+    )  # of several files, the reason names the file
+    for number, reason in reading.damaged:
+        click.echo(f"{where}line {number} cannot be used: {reason}", err=True)
+    if not reading.records:
+        raise click.UsageError(f"no record can be read from {', '.join(map(str, paths))}")
+    return reading

@@ -1,0 +1,1 @@
+"""The commands, a folder each. No command imports another: what two need is in a room below."""

@@ -1,0 +1,1 @@
+"""``rownorm analyze``: compiled kernels without a GPU."""

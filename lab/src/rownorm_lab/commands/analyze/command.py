@@ -1,0 +1,222 @@
+"""``rownorm analyze``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ...command_line.blocks import ELEMENTS, block_sizes
+from ...command_line.options import FOLDER, examples, name_option, names_option, unknown
+from ...data.case import (
+    ACTIVATIONS,
+    DTYPES,
+    OPERATIONS,
+    Activation,
+    Case,
+    Direction,
+    Dtype,
+    Operation,
+)
+
+if TYPE_CHECKING:
+    from rownorm.inside import Target
+
+    from ...compiled.compile import Compilation
+    from ...compiled.roofline import Ceiling
+    from ...data.analyses import Analysis
+
+ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942")
+DEFAULT_TARGETS = ("sm_90", "gfx942")  # an H200 and an MI300X
+PASSES = ("forward", "backward")
+
+
+@click.command(
+    "analyze",
+    epilog=examples(
+        "rownorm analyze rms_norm --cols 4096",
+        "rownorm analyze rms_norm --cols 4096 --blocks 64,128,256,512,1024",
+        "rownorm analyze layer_norm --cols 65536 --pass backward --target sm_90",
+        "rownorm analyze add_rms_norm --cols 4096 --residual-dtype fp32 --activation silu --json",
+        "rownorm analyze rms_norm --cols 4096 --target this --measure",
+        "rownorm analyze rms_norm --cols 4096 --out results/first && rownorm report results/first",
+    ),
+)
+@click.argument("operation", metavar="OPERATION")
+@click.option("--cols", type=click.IntRange(min=1), required=True, help="Columns of a row.")
+@click.option(
+    "--rows", type=click.IntRange(min=1), help="Default: as many as make x larger than any cache."
+)
+@name_option("--dtype", what="dtype", known=DTYPES, help="Default: bf16. One of")
+@name_option("--pass", "direction", what="pass", known=PASSES, help="Default: forward. One of")
+@names_option(
+    "--target",
+    "targets",
+    what="target",
+    known=(*ARCHS, "this"),
+    help=f"{', '.join(ARCHS)}, or this: the GPU of this machine. Default: {', '.join(DEFAULT_TARGETS)}.",
+)
+@click.option(
+    "--blocks",
+    metavar="N,N,...",
+    help="Also the plain looped kernel, with these block sizes: powers of two. Forward only.",
+)
+@name_option(
+    "--residual-dtype", what="dtype", known=DTYPES, help="For add_*; default: --dtype. One of"
+)
+@name_option("--activation", what="activation", known=ACTIVATIONS, help="One of")
+@click.option("--bias/--no-bias", default=None, help="Default: LayerNorm has a bias, RMSNorm none.")
+@click.option("--pre-bias", is_flag=True, help="A vector that is added to every row first.")
+@click.option(
+    "--ceiling",
+    "ceiling_gbps",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="GB/S",
+    help="The bandwidth to predict times with. Default: measured on an H200, else the specified peak.",
+)
+@click.option("--measure", is_flag=True, help="Also time the kernels on this machine's GPU.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--out", type=FOLDER, help="A folder for analysis.json; rownorm report shows it.")
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    operation: Operation,
+    cols: int,
+    rows: int | None,
+    dtype: Dtype | None,
+    direction: Direction | None,
+    targets: tuple[str, ...],
+    blocks: str | None,
+    residual_dtype: Dtype | None,
+    activation: Activation | None,
+    bias: bool | None,
+    pre_bias: bool,
+    ceiling_gbps: float | None,
+    measure: bool,
+    as_json: bool,
+    out: Path | None,
+) -> None:
+    """What the kernels of a norm do, from their compiled code: needs no GPU.
+
+    OPERATION is layer_norm, rms_norm, add_layer_norm or add_rms_norm. For each target its kernels are compiled and
+    their addresses are traced. The table has registers, occupancy, vector widths, memory instructions and sectors,
+    bytes, and the time that the roofline predicts. Every figure says whether it was read from the compiler, derived or
+    measured. docs/analysis.md explains them.
+    """
+    if operation not in OPERATIONS:
+        raise click.BadParameter(
+            unknown("operation", operation, OPERATIONS), param_hint="'OPERATION'"
+        )
+    try:
+        case = Case(
+            operation=operation,
+            direction=direction or "forward",
+            rows=rows or max(1, ELEMENTS // cols),
+            cols=cols,
+            dtype=dtype or "bf16",
+            residual_dtype=residual_dtype,
+            bias=bias,
+            pre_bias=pre_bias,
+            activation=activation,
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    sizes = block_sizes(blocks, case)
+    if out is not None:
+        from ...data.analysis_files import FILE
+
+        if (out / FILE).exists():
+            raise click.BadParameter(
+                f"{out / FILE} exists; choose another folder", param_hint="'--out'"
+            )
+    chosen = checked_targets(targets, measure)
+    ceiling = _ceiling(ceiling_gbps)
+    analyses: list[Analysis] = []
+    failures = list[str]()
+    for found in analyses_of(case, chosen, sizes, ceiling, measure, failures):
+        analyses += found
+        if not as_json:
+            from ...data.analysis_tables import text_of
+
+            click.echo("\n".join(text_of(found)) + "\n")
+    if as_json:
+        from ...data.analysis_files import encoded
+
+        click.echo(encoded(analyses))
+    if out is not None and analyses:
+        from ...data.analysis_files import write
+
+        click.echo(f"wrote {write(out, analyses)}", err=True)
+    for failure in failures:
+        click.echo(f"Error: {failure}", err=True)
+    context.exit(1 if failures else 0)
+
+
+def checked_targets(targets: Sequence[str], measure: bool) -> list[str]:
+    """The targets to compile for. ``--measure`` needs a GPU, and measures it."""
+    import torch
+
+    if not measure:
+        return list(targets or DEFAULT_TARGETS)
+    if not torch.cuda.is_available():
+        raise click.UsageError(
+            "--measure: torch sees no GPU here. Leave --measure out for predictions, or run it on a machine with a GPU"
+        )
+    if targets and tuple(targets) != ("this",):
+        raise click.UsageError("--measure times this machine's GPU: use --target this")
+    return ["this"]
+
+
+def _ceiling(gigabytes_per_second: float | None) -> Ceiling | None:
+    from ...compiled.roofline import Ceiling
+
+    if gigabytes_per_second is None:
+        return None
+    return Ceiling(gigabytes_per_second * 1e9, "given by --ceiling")
+
+
+def analyses_of(
+    case: Case,
+    targets: Sequence[str],
+    blocks: Sequence[int],
+    ceiling: Ceiling | None,
+    measure: bool,
+    failures: list[str],
+) -> Iterator[list[Analysis]]:
+    """The analyses of each target: rownorm's plan, then the plain loop with each block size.
+
+    What cannot be compiled or traced becomes a line of ``failures``; the rest is analyzed.
+    """
+    from ...compiled.analysis import analyze
+    from ...compiled.compile import target_of
+    from ...measure.bench import in_one_line
+
+    for name in targets:
+        try:
+            target = target_of(name)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+        found = []
+        for block in (None, *blocks):
+            try:
+                found.append(analyze(_compiled(case, block, target), block, ceiling))
+            except Exception as error:  # of the compiler, whatever its type
+                what = "rownorm" if block is None else f"loop {block}"
+                failures.append(f"{what} on {name}: {in_one_line(error)}")
+        if measure and found:
+            from ...compiled.measured import measured
+
+            found = measured(found)
+        if found:
+            yield found
+
+
+def _compiled(case: Case, block: int | None, target: Target) -> Compilation:
+    from ...compiled.compile import compile_case, compile_loop
+
+    if block is None:
+        return compile_case(case, target)
+    return compile_loop(case, block, target)

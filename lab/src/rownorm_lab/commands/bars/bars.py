@@ -1,0 +1,89 @@
+"""The bars as data: the parts of the measurement, and what each figure must be on an H200."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from ...data.records import CEILING, EAGER, OURS
+from .figures import ANY, Bar, FirstCallBar, Job, Part, plain_of
+
+FORWARD, BACKWARD, STEP = ("forward",), ("backward",), ("both",)
+PEERS_AND_CEILING = (EAGER, "torch.compile", "liger", "quack", "fla", CEILING)
+PROVIDERS = (OURS, *PEERS_AND_CEILING)
+
+MEMORY = Bar("of the memory allowed", "<=", 1)
+SPEED = (
+    Bar("of the fastest peer", ">=", 0.97, FORWARD),
+    Bar("of the ceiling", ">=", 0.92, FORWARD, cols=range(1024, ANY.stop)),
+    Bar("of the fastest peer", ">=", 1.00, BACKWARD),
+    Bar("of the ceiling", ">=", 0.80, BACKWARD, cols=range(1024, 16385)),
+    Bar("of the ceiling", ">=", 0.70, BACKWARD, cols=range(16385, ANY.stop)),
+    MEMORY,
+)
+RESIDUAL = (Bar("of the fastest peer", ">=", 1.00), MEMORY)
+OPTIONS = (
+    Bar("of the plain norm", ">=", 0.97),
+    Bar("of torch.compile's speed", ">", 1.00),
+    MEMORY,
+)
+LAYER_NORM_FP32 = (Bar("of torch's speed", ">", 1.00),)
+FEW_ROWS = (
+    Bar("of the fastest peer", ">=", 0.97),
+    Bar("microseconds", "<", 10, rows=range(1, 2)),
+    Bar("microseconds", "<", 20, rows=range(2, 33)),
+    Bar("microseconds", "<", 50, rows=range(33, 129)),
+    Bar("microseconds", "<", 150, rows=range(129, 513)),
+)
+WIDE_ROWS = (Bar("of torch's speed", ">=", 3),)
+HOST = (
+    Bar("of torch's host cost", "<=", 1.1, FORWARD),
+    Bar("of torch's host cost", "<=", 1.2, STEP),
+)
+COMPILED = (EAGER, "torch.compile", CEILING)
+
+# In the order of measurement; the longest parts come last, because a time limit may cut them off. Two parts must follow
+# others. few-rows follows fp16: fla tunes its kernel for 4096 columns on the first case it sees, which must be a large
+# one. options follows bf16, which measures the plain norms with all providers.
+PARTS = (
+    Part("host", "Host cost of a call", ("host",), (EAGER,), "host µs", HOST),
+    Part(
+        "layer-norm-fp32",
+        "LayerNorm in fp32",
+        ("seed", "fused-bias"),
+        (EAGER, CEILING),
+        "µs",
+        LAYER_NORM_FP32,
+    ),
+    Part("wide-rows", "A few wide rows", ("speed-wide",), (EAGER, CEILING), "µs", WIDE_ROWS),
+    Part("bf16", "bf16", ("speed",), PEERS_AND_CEILING, "GB/s", SPEED),
+    Part("residual", "Residual add and norm", ("speed-add",), PEERS_AND_CEILING, "GB/s", RESIDUAL),
+    Part("fp16", "fp16", ("speed-fp16",), PEERS_AND_CEILING, "GB/s", SPEED),
+    Part("few-rows", "A few rows", ("flashinfer",), PEERS_AND_CEILING, "µs", FEW_ROWS),
+    Part("options", "pre_bias and activations", ("speed-variants",), COMPILED, "GB/s", OPTIONS),
+    Part("fp32", "fp32", ("speed-fp32",), PEERS_AND_CEILING, "GB/s", SPEED),
+)
+# Each pass compiles at most two kernels for a new width, and none for a new number of rows.
+FIRST_CALL = FirstCallBar(
+    name="first-call",
+    operations=("rms_norm", "layer_norm"),
+    cols=(1000, 4096, 32768, 65536),
+    most={"forward": 2, "training forward": 2, "backward": 2, "other rows": 0},
+)
+NAMES = (*(part.name for part in PARTS), FIRST_CALL.name)
+
+
+def jobs_of(parts: Sequence[Part], chosen: Collection[str] = PROVIDERS) -> list[Job]:
+    """Every case once, with those of the chosen providers that its part names.
+
+    A part that is compared with the plain norms adds them.
+    """
+    jobs: dict[str, Job] = {}
+    for part in parts:
+        for case in part.cases:
+            jobs.setdefault(case.key, (case, (OURS, *part.providers)))
+        for case in map(plain_of, part.cases if part.needs_plain_norms else ()):
+            jobs.setdefault(case.key, (case, (OURS, CEILING)))
+    selected = (
+        (case, tuple(name for name in names if name in chosen)) for case, names in jobs.values()
+    )
+    return [(case, names) for case, names in selected if names]

@@ -1,0 +1,265 @@
+"""What a bar is, and how the figures of a case are computed. The bars themselves are in ``bars.py``."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from ...data.case import DIRECTIONS, ITEMSIZE, Case
+from ...data.records import CEILING, EAGER, OURS
+from ...data.rows import Row, case_line
+from ...data.suites import SUITES
+
+Job = tuple[Case, tuple[str, ...]]  # a case and its providers
+
+ANY = range(1, 1 << 62)
+PASS_LABELS = {"forward": "forward", "backward": "backward", "both": "forward and backward"}
+# Bytes that backward may allocate besides its results: ``planning.capacity.PARTIAL_SUM_BYTES``. Repeated on purpose: a
+# bar must not change with the code that it judges, and importing that module would import Triton.
+PARTIAL_SUMS = 64 << 20
+OF_PLAIN = "of the plain norm"
+UNITS: dict[str, Callable[[Row], float | None]] = {
+    "GB/s": lambda row: row.bandwidth and row.bandwidth / 1e9,
+    "µs": lambda row: row.time and 1e6 * row.time.median,
+    "host µs": lambda row: row.host and 1e6 * row.host.median,
+}
+
+ROWS = 512  # of the first calls
+OTHER_ROWS = (1, 7, 300, 5000)  # of later calls
+
+SIGNS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
+    "<": ("less than", operator.lt),
+    "<=": ("at most", operator.le),
+    ">": ("more than", operator.gt),
+    ">=": ("at least", operator.ge),
+}
+
+
+class Bar(NamedTuple):
+    """What a figure must be, in every case with these passes, columns and rows."""
+
+    figure: str  # a key of FIGURES
+    sign: str  # a key of SIGNS
+    bound: float
+    passes: tuple[str, ...] = DIRECTIONS
+    cols: range = ANY
+    rows: range = ANY
+
+    def applies(self, case: Case) -> bool:
+        return case.direction in self.passes and case.cols in self.cols and case.rows in self.rows
+
+    def holds(self, figure: float) -> bool:
+        return SIGNS[self.sign][1](figure, self.bound)
+
+    @property
+    def limit(self) -> str:
+        """``at least 0.97``."""
+        return f"{SIGNS[self.sign][0]} {self.bound:g}"
+
+    def __str__(self) -> str:
+        """``at least 0.7 of the ceiling, backward, 16385 columns and more``."""
+        where = [] if self.passes == DIRECTIONS else [PASS_LABELS[name] for name in self.passes]
+        for sizes, name in ((self.cols, "column"), (self.rows, "row")):
+            if sizes.stop == ANY.stop:
+                where += [] if sizes == ANY else [f"{sizes[0]} {name}s and more"]
+            elif len(sizes) == 1:
+                where.append(f"{sizes[0]} {name}" + ("" if sizes[0] == 1 else "s"))
+            else:
+                where.append(f"{sizes[0]} to {sizes[-1]} {name}s")
+        return ", ".join([f"{self.limit} {self.figure}", *where])
+
+
+class FirstCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One operation at one width: the names of the kernels that each step of ``first_call`` compiled."""
+
+    operation: str
+    cols: int
+    dtype: str = "bf16"
+    rows: int = ROWS
+    other_rows: tuple[int, ...] = OTHER_ROWS
+    compiled: dict[str, list[str]]
+    device: str = ""
+
+
+class FirstCallBar(NamedTuple):
+    """How many kernels each step of ``first_call`` may compile."""
+
+    name: str
+    operations: tuple[str, ...]
+    cols: tuple[int, ...]
+    most: dict[str, int]
+
+    @property
+    def calls(self) -> list[tuple[str, int]]:
+        """Every (operation, columns)."""
+        return list(itertools.product(self.operations, self.cols))
+
+
+class Part(NamedTuple):
+    """Cases that have the same providers and the same bars."""
+
+    name: str
+    title: str
+    suites: tuple[str, ...]
+    providers: tuple[str, ...]  # besides rownorm
+    unit: str  # a key of UNITS
+    bars: tuple[Bar, ...]
+
+    @property
+    def cases(self) -> list[Case]:
+        return [case for suite in self.suites for case in SUITES[suite].cases()]
+
+    @property
+    def needs_plain_norms(self) -> bool:
+        """Whether a bar compares its cases with the plain norms of the same shapes."""
+        return any(bar.figure == OF_PLAIN for bar in self.bars)
+
+    @property
+    def peers(self) -> list[str]:
+        return [name for name in self.providers if name != CEILING]
+
+
+class Missing(Exception):
+    """A figure is not known; the message is the reason."""
+
+
+class MeasuredCase(NamedTuple):
+    """One case of a part, as one run measured it."""
+
+    case: Case
+    part: Part
+    rows: Mapping[str, Row]  # by provider
+    plain: Row | None  # rownorm on the plain norm of this shape and pass
+
+    def timed(self, name: str) -> Row:
+        """The row of a provider that has a time; raises Missing."""
+        row = self.rows.get(name)
+        if row is None:
+            raise Missing(f"{name} was not measured")
+        if row.time is None:
+            raise Missing(f"{name} {row.record.status}: {row.record.why}")
+        return row
+
+    def value(self, name: str) -> float | None:
+        """What a provider reached, in the unit of the part."""
+        return UNITS[self.part.unit](self.rows[name]) if name in self.rows else None
+
+    @property
+    def over_peers(self) -> tuple[float | None, str]:
+        """rownorm's speed over that of the fastest peer, and the name of that peer."""
+        line = case_line(self.rows, OURS, self.part.peers)
+        if line is None:
+            return None, ""
+        if self.part.unit == "host µs":
+            return line.host_over_eager, EAGER if line.host_over_eager else ""
+        return line.over_fastest, line.fastest
+
+
+def of_fastest_peer(measured: MeasuredCase) -> float:
+    """rownorm's speed over that of the fastest peer.
+
+    Peers that refuse the case, fail or are wrong do not count. A peer that is not installed makes it Missing.
+    """
+    here = {name for name, row in measured.rows.items() if row.record.status != "missing"}
+    if absent := [name for name in measured.part.peers if name not in here]:
+        raise Missing(f"not measured: {', '.join(absent)}")
+    ratio, _ = measured.over_peers
+    return known(ratio, "no peer was timed")
+
+
+def of_ceiling(measured: MeasuredCase) -> float:
+    """rownorm's bandwidth over the ceiling's."""
+    measured.timed(CEILING)
+    return known(measured.timed(OURS).of_ceiling, "no ceiling")
+
+
+def speed_of(name: str) -> Callable[[MeasuredCase], float]:
+    """The figure: rownorm's speed over that of the provider ``name``."""
+
+    def figure(measured: MeasuredCase) -> float:
+        measured.timed(name)
+        return measured.timed(OURS).speedups[name].ratio
+
+    return figure
+
+
+def of_plain(measured: MeasuredCase) -> float:
+    """rownorm's bandwidth over its bandwidth on the plain norm. Bytes that options read count as compulsory."""
+    ours, plain = (
+        measured.timed(OURS).bandwidth,
+        measured.plain.bandwidth if measured.plain else None,
+    )
+    return known(ours, "no time") / known(plain, "the plain norm was not measured")
+
+
+def microseconds(measured: MeasuredCase) -> float:
+    """rownorm's device time of a call."""
+    return known(UNITS["µs"](measured.timed(OURS)), "no time")
+
+
+def of_host_cost(measured: MeasuredCase) -> float:
+    """rownorm's host time over that of eager PyTorch."""
+    ours, theirs = (UNITS["host µs"](measured.timed(name)) for name in (OURS, EAGER))
+    return known(ours, "no host time") / known(theirs, "no host time")
+
+
+def of_memory(measured: MeasuredCase) -> float:
+    """rownorm's peak memory over ``allowed_bytes``."""
+    peak = measured.timed(OURS).record.peak_bytes
+    return known(peak, "no peak memory") / allowed_bytes(measured.case)
+
+
+def known(value: float | None, otherwise: str) -> float:
+    """The value; Missing with the reason ``otherwise`` if it is None."""
+    if value is None:
+        raise Missing(otherwise)
+    return value
+
+
+FIGURES: dict[str, Callable[[MeasuredCase], float]] = {
+    "of the fastest peer": of_fastest_peer,
+    "of the ceiling": of_ceiling,
+    OF_PLAIN: of_plain,
+    "of torch's speed": speed_of(EAGER),
+    "of torch.compile's speed": speed_of("torch.compile"),
+    "microseconds": microseconds,
+    "of torch's host cost": of_host_cost,
+    "of the memory allowed": of_memory,
+}
+
+
+def plain_of(case: Case) -> Case:
+    """The same shape and pass without pre_bias and activation."""
+    return msgspec.structs.replace(case, pre_bias=False, activation=None)
+
+
+def allowed_bytes(case: Case) -> int:
+    """Forward: y [, h] and the statistics. Backward: dx [, dresidual], gradients of parameters, partial sums.
+
+    Each tensor is counted as PyTorch's allocator may count it: rounded up to 512 bytes; above 1 MiB, up to 1 MiB more,
+    because the allocator does not split off a smaller remainder.
+    """
+    elements, size = case.rows * case.cols, ITEMSIZE[case.dtype]
+    rows = [elements * size]
+    if case.adds:
+        rows.append(elements * ITEMSIZE[case.residual_dtype or case.dtype])
+    statistics = [4 * case.rows] * (2 if case.centers else 1)
+    parameters = 1 + case.has_bias + case.pre_bias
+    gradients = [case.cols * size] * parameters
+    forward = sum(map(_counted, rows + statistics))
+    # The partial sums are one tensor per parameter, plus one that the parts of a row use to exchange statistics.
+    backward = sum(map(_counted, rows + gradients)) + PARTIAL_SUMS + (parameters + 1) * _UNSPLIT
+    return {"forward": forward, "backward": backward, "both": forward + backward}[case.direction]
+
+
+# Of PyTorch's allocator: sizes are multiples of _BLOCK, and a remainder of up to _UNSPLIT bytes is not split off.
+_BLOCK, _UNSPLIT = 512, 1 << 20
+
+
+def _counted(size: int) -> int:
+    whole = -(-size // _BLOCK) * _BLOCK
+    return whole + (_UNSPLIT if whole > _UNSPLIT else 0)

@@ -1,0 +1,284 @@
+"""``rownorm bars publish``: runs to Markdown pages, one per part, an index page, and a small data file."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ...data.files import write_whole
+from ...data.published import Published, PublishedBar, PublishedCase, PublishedPart
+from ...data.records import CEILING, OURS
+from ...data.tables import markdown, markdown_page
+from ...data.texts import count, slug
+from . import bars
+from .figures import FIGURES, MeasuredCase, Missing, Part
+from .judge import Finding, Run, cases_in, findings_of, summarize_bars
+from .tables import conditions, first_call_lines, formatted, remarks, shape_of, title_of
+
+PROVIDER_LABELS = {"liger": "Liger", "quack": "QuACK", "fla": "flash-linear-attention"}
+PACKAGE_FOLDER = Path(__file__).parents[2] / "page" / "data"
+HOW_TO_READ = {
+    "GB/s": "Figures are GB/s of compulsory bytes; larger is better.",
+    "µs": "Figures are microseconds of device time for one call; smaller is better.",
+    "host µs": "Figures are microseconds of host time for one call, without waiting for the device; smaller is better.",
+}
+CEILING_NOTE = "`ceiling` is PyTorch's elementwise kernel over the same bytes."
+RATIO_NOTE = (
+    "`over the fastest peer` is rownorm's speed over that of the fastest other provider: above 1, none is faster. "
+    "Ratios are medians of the ratios within each round, not ratios of the figures shown."
+)
+
+
+def publish(
+    runs: Sequence[Run], folder: Path, *, package: bool = False, table: Path | None = None
+) -> list[Path]:
+    """Write the pages and the data file into ``folder``; return what was written.
+
+    The pages show the figures of the first run; the index judges all runs. package: write the data file into the
+    installed package instead. table: the tuned table whose figures become the page ``widths.md``. ValueError if the
+    runs hold no records, or records of several devices.
+    """
+    devices = {record.environment.device for run in runs for record in run.records}
+    if len(devices) != 1:
+        raise ValueError(
+            f"publish needs records of one device; got {', '.join(sorted(devices)) or 'none'}"
+        )
+    found = [findings_of(run, bars.PARTS, bars.FIRST_CALL) for run in runs]
+    pages = {
+        part.name: part_page(runs, part) for part in bars.PARTS if measured_cases(runs[0], part)
+    }
+    if runs[0].first_calls:
+        pages[bars.FIRST_CALL.name] = first_call_page(runs[0])
+    if table is not None:
+        pages["widths"] = widths_page(json.loads(table.read_text()))
+    studies = sorted(file.stem for file in folder.glob("study-*.md"))  # rownorm study writes them
+    pages["README"] = index_page(runs, found, [*pages], studies)
+    data = msgspec.json.encode(published(runs, found))
+    name = f"{device_slug(*devices)}.json"
+    written = [write_whole(folder / f"{page}.md", text) for page, text in pages.items()]
+    return [*written, write_whole((PACKAGE_FOLDER if package else folder) / name, data)]
+
+
+def device_slug(device: str) -> str:
+    """A short file name for a device: ``h200`` for NVIDIA H200."""
+    return slug(device).removeprefix("nvidia-").removeprefix("amd-").removeprefix("instinct-")
+
+
+def measured_cases(run: Run, part: Part) -> list[MeasuredCase]:
+    """The cases of a part for which the run has records."""
+    return [measured for measured in cases_in(run, part) if measured.rows]
+
+
+# ---- pages ----
+
+
+def page(title: str, *paragraphs: str) -> str:
+    """A Markdown page."""
+    return markdown_page(title, "rownorm bars publish", *paragraphs)
+
+
+def part_page(runs: Sequence[Run], part: Part) -> str:
+    """The figures of every provider on every case of a part, from the first run."""
+    notes = [HOW_TO_READ[part.unit], *([CEILING_NOTE] if CEILING in part.providers else [])]
+    of_run = f" The first of {len(runs)} runs." if len(runs) > 1 else ""
+    sections = [
+        f"## {title}\n\n{figures_table(part, list(group))}"
+        for title, group in itertools.groupby(measured_cases(runs[0], part), key=title_of)
+    ]
+    return page(
+        f"{part.title} ({part.unit})",
+        f"{conditions(runs[0])}.{of_run} [How it is measured](../method.md).",
+        " ".join([*notes, RATIO_NOTE]),
+        *sections,
+    )
+
+
+def figures_table(part: Part, group: Sequence[MeasuredCase]) -> str:
+    """A line for each case: the ceiling, rownorm, the peers, and ratios."""
+    has_ceiling = CEILING in part.providers
+    has_plain = any(bar.figure == "of the plain norm" for bar in part.bars)
+    header = ["rows x columns", *(["ceiling", OURS, "of ceiling"] if has_ceiling else [OURS])]
+    header += [PROVIDER_LABELS.get(name, name) for name in part.peers]
+    header += ["over the fastest peer", *(["of the plain norm"] if has_plain else [])]
+    lines = []
+    for measured in group:
+        ours = measured.rows.get(OURS)
+        cells = [shape_of(measured)]
+        cells += [formatted(part, measured.value(CEILING))] if has_ceiling else []
+        cells += [formatted(part, measured.value(OURS))]
+        cells += [_ratio(ours.of_ceiling if ours else None)] if has_ceiling else []
+        cells += [formatted(part, measured.value(name)) for name in part.peers]
+        cells += [_ratio(measured.over_peers[0])]
+        cells += [_ratio(_of_plain(measured))] if has_plain else []
+        lines.append(cells)
+    return markdown(header, lines)
+
+
+def first_call_page(run: Run) -> str:
+    """The number of kernels that the first calls compile."""
+    return page(
+        "Kernels that the first calls compile",
+        f"{conditions(run)}. bf16, 512 rows first, then other numbers of rows.",
+        markdown(
+            ["norm and columns", *bars.FIRST_CALL.most, "bar"],
+            first_call_lines(run, bars.FIRST_CALL),
+        ),
+    )
+
+
+def widths_page(table: dict[str, Any]) -> str:
+    """The share of the ceiling at every width of a tuned table, as measured when the settings were chosen."""
+    kinds: dict[str, dict[int, dict[str, str]]] = defaultdict(lambda: defaultdict(dict))
+    for row in table["plans"]:
+        if row.get("gb_per_s") and row.get("ceiling_gb_per_s"):
+            norm = "LayerNorm" if row["center"] else "RMSNorm"
+            width = row.get("measured_cols", row["max_cols"])
+            share = _ratio(row["gb_per_s"] / row["ceiling_gb_per_s"])
+            kinds[_kind(row)][width][f"{norm} {row['direction']}"] = share
+    heads = [
+        f"{norm} {way}" for way in ("forward", "backward") for norm in ("RMSNorm", "LayerNorm")
+    ]
+    sections = [
+        f"## {kind}\n\n"
+        + markdown(
+            ["columns", *heads],
+            [
+                [width, *(shares.get(head, "") for head in heads)]
+                for width, shares in sorted(widths.items())
+            ],
+        )
+        for kind, widths in kinds.items()
+    ]
+    return page(
+        "Every tuned width",
+        f"{table['device']}, torch {table['torch']}, triton {table['triton']}, {table['date']}.",
+        "rownorm's bandwidth over the ceiling's, as measured when the launch settings were chosen: at most 32768 rows, "
+        "device time from CUDA graphs. Empty: the table has no entry of its own for this width.",
+        *sections,
+    )
+
+
+def index_page(
+    runs: Sequence[Run],
+    found: Sequence[Sequence[Finding]],
+    pages: Sequence[str],
+    studies: Sequence[str] = (),
+) -> str:
+    """The conditions of each run, the bars with the worst case of each run, and links to the pages."""
+    summaries = summarize_bars(found)
+    n = sum(one.verdict == "holds" for one in summaries)
+    lines = [[one.part, one.bar, *one.worst, one.verdict] for one in summaries]
+    heads = ["part", "must be", *(f"worst in run {i + 1}" for i in range(len(runs))), "verdict"]
+    return page(
+        "Results",
+        "\n".join(f"- Run {i + 1}: {conditions(run)}." for i, run in enumerate(runs)),
+        f"[How it is measured](../method.md). The pages show the figures of run 1: {_links(pages)}.",
+        *([f"Training steps of whole models: {_links(studies)}."] if studies else []),
+        f"## Bars\n\n{n} of {count(len(summaries), 'bar')} hold in every run.",
+        markdown(heads, lines),
+        *_remarks(runs),
+    )
+
+
+def _remarks(runs: Sequence[Run]) -> Iterator[str]:
+    for i, run in enumerate(runs):
+        if lines := list(remarks(run.records)):
+            yield f"## Remarks on run {i + 1}\n\n" + "\n".join(f"- {line}" for line in lines)
+
+
+def _links(pages: Sequence[str]) -> str:
+    return ", ".join(f"[{name}]({name}.md)" for name in pages)
+
+
+def _kind(row: dict[str, Any]) -> str:
+    """The kind of a row of a tuned table: ``bf16 with an fp32 residual``."""
+    names = {2: "bf16", 4: "fp32"}
+    kind = names[row["itemsize"]]
+    if row["residual"]:
+        kind += f" with a residual in {names[row['residual']]}"
+    if row["option"]:
+        option = "an activation (silu)" if row["option"] == "activation" else row["option"]
+        kind += f" with {option}"
+    return kind
+
+
+def _of_plain(measured: MeasuredCase) -> float | None:
+    try:
+        return FIGURES["of the plain norm"](measured)
+    except Missing:
+        return None
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+# ---- data ----
+
+
+def published(runs: Sequence[Run], found: Sequence[Sequence[Finding]]) -> Published:
+    """The data file: the figures of the first run, and the bars over all runs."""
+    last = max(runs[0].records, key=lambda record: record.time)
+    here = last.environment
+    methods = [record.method for record in runs[0].records if record.method]
+    return Published(
+        device=here.device,
+        arch=here.arch,
+        peak_bytes_per_second=here.peak_bytes_per_second,
+        date=last.time[:10],
+        driver=here.driver,
+        versions={"torch": here.torch, "triton": here.triton, "rownorm": here.rownorm}
+        | here.versions,
+        timers=sorted({method.timer for method in methods}),
+        cold=all(method.cold for method in methods),
+        rounds=max((method.rounds for method in methods), default=0),
+        runs=len(runs),
+        parts=[
+            PublishedPart(
+                name=part.name,
+                title=part.title,
+                unit=part.unit,
+                providers=[OURS, *part.providers],
+                cases=[_published_case(one) for one in measured_cases(runs[0], part)],
+            )
+            for part in bars.PARTS
+            if measured_cases(runs[0], part)
+        ],
+        bars=[
+            PublishedBar(
+                part=one.part,
+                bar=one.bar,
+                cases=len(one.cases),
+                worst=one.worst,
+                holds=one.verdict == "holds",
+            )
+            for one in summarize_bars(found)
+        ],
+    )
+
+
+def _published_case(measured: MeasuredCase) -> PublishedCase:
+    case, ours = measured.case, measured.rows.get(OURS)
+    ratio, peer = measured.over_peers
+    return PublishedCase(
+        operation=case.variant,
+        direction=case.direction,
+        dtype=case.dtype,
+        rows=case.rows,
+        cols=case.cols,
+        values=[_short(measured.value(name)) for name in (OURS, *measured.part.providers)],
+        of_ceiling=_short(ours.of_ceiling if ours else None),
+        over_fastest_peer=_short(ratio),
+        fastest_peer=peer,
+    )
+
+
+def _short(value: float | None) -> float | None:
+    """Four significant digits."""
+    return None if value is None else float(f"{value:.4g}")

@@ -1,0 +1,154 @@
+"""``rownorm bench``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...command_line.options import (
+    ALL_PROVIDERS,
+    EXISTING_FOLDER,
+    FOLDER,
+    case_options,
+    chosen_providers,
+    examples,
+    name_option,
+    names_option,
+    provider_option,
+    refuse_taken,
+)
+from ...command_line.ray import connected, ray_option
+from ...data.case import ACTIVATIONS, DTYPES
+from ...data.shapes import SHAPE_EXAMPLES
+from ...data.suites import SUITES
+from .selection import parse_shapes_option, select_cases
+
+ROUNDS, QUICK_ROUNDS = 15, 7  # with fewer than 7, ``compare`` has no intervals for 50 cases
+SUITE_LIST = "\b\nSuites:\n" + "\n".join(f"  {s.name:15} {s.about}" for s in SUITES.values())
+
+
+@click.command(
+    "bench",
+    epilog=examples(
+        "rownorm bench --suite seed",
+        "rownorm bench --suite speed --op rms_norm --pass backward",
+        "rownorm bench --op rms_norm,layer_norm --dtype bf16 --shape 4096x256..32768",
+        "rownorm bench --op layer_norm --pre-bias --dtype fp32 --shape 512x8192 --provider rownorm,torch",
+        "rownorm bench --suite llama-3-8b --list",
+        "rownorm bench --resume results/2026-01-31-120000",
+        "rownorm bench --suite speed-all --ray head-node:6379 --out results/all",
+        before=f"{SUITE_LIST}\n\n",
+    ),
+)
+@names_option(
+    "--suite",
+    "suites",
+    what="suite",
+    known=list(SUITES),
+    help="A named list of cases; the suites are listed below.",
+)
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="ROWSxCOLS",
+    callback=parse_shapes_option,
+    help=f"Sizes, lists and ranges: {SHAPE_EXAMPLES}. A range doubles, or goes in steps.",
+)
+@case_options(operations="rms_norm", directions="forward", dtypes="bf16")
+@provider_option(ALL_PROVIDERS)
+@click.option(
+    "--bias/--no-bias", default=None, help="A bias after the norm. Default: LayerNorm only."
+)
+@click.option("--pre-bias", is_flag=True, default=None, help="A bias before the norm.")
+@name_option("--activation", what="activation", known=ACTIVATIONS, help="After the norm")
+@name_option("--residual-dtype", what="dtype", known=DTYPES, help="For add_ operations")
+@click.option("--eps", type=float, help="Default: 1e-5.")
+@click.option("--rounds", type=click.IntRange(min=1), help=f"Default: {ROUNDS}.")
+@click.option("--quick", is_flag=True, help=f"{QUICK_ROUNDS} rounds; the quick suite by default.")
+@click.option("--out", type=FOLDER, help="A new folder; default: results/DATE-TIME.")
+@click.option(
+    "--resume",
+    type=EXISTING_FOLDER,
+    metavar="FOLDER",
+    help="Continue a run that was interrupted.",
+)
+@ray_option
+@click.option("--list", "only_list", is_flag=True, help="Print the cases and stop.")
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    suites: Sequence[str],
+    shapes: Sequence[tuple[int, int]],
+    operations: Sequence[str],
+    directions: Sequence[str],
+    dtypes: Sequence[str],
+    providers: Sequence[str],
+    rounds: int | None,
+    quick: bool,
+    out: Path | None,
+    resume: Path | None,
+    ray_address: str | None,
+    only_list: bool,
+    **options: Any,
+) -> None:
+    """Measure: one record for each provider and case, written as soon as it is complete.
+
+    --op, --pass and --dtype apply to the shapes of --shape. Of a --suite they select cases; by default all.
+    Ctrl-C ends a run and keeps what was measured. --resume continues it, and retries what failed or was missing.
+    With --ray, the GPUs of a cluster measure different cases at the same time; docs/method.md explains it.
+
+    Exit status 1 if rownorm failed or is wrong, or if nothing could be measured.
+    """
+    from ...data.runs import BenchRequest, new_name, read_request
+
+    if resume is not None:
+        _refuse_other_options(context, "resume", allowed="ray_address")
+        folder = resume
+        try:
+            request = read_request(folder)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+    else:
+        if quick and not (suites or shapes):
+            suites = ["quick"]
+        cases = select_cases(suites, shapes, operations, directions, dtypes, options)
+        if not cases:
+            raise click.UsageError(
+                "nothing to measure; for example: --suite quick, or --op rms_norm --shape 4096x8192"
+            )
+        if only_list:
+            click.echo("\n".join(f"{case.key}  {case.name}".rstrip() for case in cases))
+            return
+        request = BenchRequest(
+            cases=cases,
+            providers=chosen_providers(providers) if providers or not ray_address else [],
+            rounds=rounds or (QUICK_ROUNDS if quick else ROUNDS),
+        )
+        folder = out or new_name()
+        refuse_taken(folder, f", or continue it: --resume {folder}")
+    from .run import run_bench
+
+    with connected(ray_address, len(request.cases)) as pool:
+        status = run_bench(folder, request, pool)
+    context.exit(status)
+
+
+def _refuse_other_options(context: click.Context, option: str, allowed: str) -> None:
+    """Refuse every option of the command line but ``option``, which is used, and ``allowed``."""
+    others = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name
+        and parameter.name not in (option, allowed)
+        and context.get_parameter_source(parameter.name) == click.core.ParameterSource.COMMANDLINE
+    ]
+    if others:
+        raise click.UsageError(
+            f"--{option} uses the options that the run was started with; {', '.join(others)} cannot be changed",
+            context,
+        )

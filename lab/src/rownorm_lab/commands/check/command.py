@@ -1,0 +1,96 @@
+"""``rownorm check``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from ...command_line.options import (
+    ALL_PROVIDERS,
+    case_options,
+    chosen_providers,
+    examples,
+    names_option,
+    provider_option,
+)
+from ...data.case import DATA_SETS, DTYPES, OPERATIONS
+
+if TYPE_CHECKING:
+    from ...measure.check import CheckResult
+
+
+@click.command(
+    "check",
+    epilog=examples(
+        "rownorm check",
+        "rownorm check --quick",
+        "rownorm check --op rms_norm,layer_norm --dtype bf16 --provider rownorm,torch",
+        "rownorm check --data offset,near_eps",
+    ),
+)
+@case_options(operations="all", directions="forward and backward", dtypes="all")
+@names_option(
+    "--data",
+    "data_sets",
+    what="data set",
+    known=list(DATA_SETS),
+    help=f"{', '.join(DATA_SETS)}. Default: all.",
+)
+@provider_option(ALL_PROVIDERS)
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="rownorm and torch, bf16 and fp32, the hardest data; the worst result of each dtype.",
+)
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    operations: Sequence[str],
+    directions: Sequence[str],
+    dtypes: Sequence[str],
+    data_sets: Sequence[str],
+    providers: Sequence[str],
+    quick: bool,
+) -> None:
+    """Measure errors against fp64 for every provider, operation, pass, dtype and hard data set.
+
+    An ulp is one step of the output's dtype. Without a GPU the kernels are checked in Triton's interpreter.
+
+    Exit status 1 if an error of rownorm is too large, 2 if nothing could be checked.
+    """
+    from ...measure.check import cannot_check, check
+    from .table import check_table, legend
+
+    names = chosen_providers(providers, default=["rownorm", "torch"] if quick else None)
+    for name in names if providers else ():
+        if why := cannot_check(name):
+            raise click.UsageError(f"{name} cannot be checked: {why}")
+    results: list[CheckResult] = []
+
+    def collected() -> Iterator[CheckResult]:
+        for result in check(
+            operations or OPERATIONS,  # type: ignore[arg-type]
+            dtypes or (("bf16", "fp32") if quick else DTYPES),  # type: ignore[arg-type]
+            names,
+            data_sets=data_sets or (("normal", "offset", "outliers") if quick else list(DATA_SETS)),
+            directions=directions or ("forward", "backward"),  # type: ignore[arg-type]
+        ):
+            results.append(result)
+            yield result
+
+    try:
+        for line in check_table(collected(), brief=quick):
+            click.echo(line)
+    except RuntimeError as error:
+        raise click.ClickException(str(error)) from None
+    if not any(one.status in ("ok", "over", "failed") for one in results):
+        raise click.UsageError("nothing was checked")
+    ours = [one for one in results if one.ours and one.status in ("ok", "over", "failed")]
+    bad = [one for one in ours if not one.ok]
+    click.echo("\n".join(["", *legend(results)]))
+    if ours:
+        click.echo(f"\nrownorm: {len(ours) - len(bad)} of {len(ours)} results are accurate")
+    context.exit(int(bool(bad)))

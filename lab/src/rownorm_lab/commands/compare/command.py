@@ -1,0 +1,115 @@
+"""``rownorm compare``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from ...command_line.options import (
+    RECORDS,
+    examples,
+    provider_option,
+    read_or_fail,
+    split_names,
+    unknown,
+)
+from ...data.compare import changes, compare, differences
+from ...data.statistics import MARGIN
+from ...data.tables import wrapped
+from .table import compare_table, remarks
+
+FAIL_ON = {"slower": {"slower"}, "unclear": {"slower", "unclear"}, "never": set[str]()}
+
+
+def _finite(context: click.Context, parameter: click.Parameter, value: float) -> float:
+    if not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a number to compare with", context, parameter)
+    return value
+
+
+@click.command(
+    "compare",
+    epilog=examples(
+        "rownorm compare results/main results/branch",
+        "rownorm compare results/main results/branch --margin 0.05 --fail-on never",
+        "rownorm compare h100.jsonl h200.jsonl --anyway",
+    ),
+)
+@click.argument("base", type=RECORDS)
+@click.argument("new", type=RECORDS)
+@provider_option("rownorm")
+@click.option(
+    "--margin",
+    type=click.FloatRange(min=0),
+    callback=_finite,
+    default=MARGIN,
+    show_default=True,
+    help="A smaller difference counts as the same.",
+)
+@click.option("--raw", is_flag=True, help="Compare times, not times relative to the ceiling.")
+@click.option("--anyway", is_flag=True, help="Compare different devices or methods too.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(list(FAIL_ON)),
+    default="slower",
+    show_default=True,
+    help="What makes the exit status 1; unclear includes slower.",
+)
+@click.option("--fail-on-suspect", is_flag=True, help="Suspect measurements count for that too.")
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    base: Path,
+    new: Path,
+    providers: Sequence[str],
+    margin: float,
+    raw: bool,
+    anyway: bool,
+    fail_on: str,
+    fail_on_suspect: bool,
+) -> None:
+    """Say for each case whether NEW is faster than BASE, the same, slower, or whether that is unclear. For CI.
+
+    The confidence of 95% is of the whole comparison: of twenty comparisons of unchanged code, at most one is expected
+    to call any case faster or slower. Noise between runs is measured with the ceiling, so measure it in both.
+
+    Exit status 1 if a case is slower and its measurements are not suspect, or if it was measured in BASE and is wrong
+    or fails in NEW; 2 if the two cannot be compared.
+    """
+    old, now = read_or_fail(base).records, read_or_fail(new).records
+    names = split_names(providers) or ["rownorm"]
+    known = dict.fromkeys(one.provider for one in [*old, *now])
+    for name in split_names(providers):
+        if name not in known:
+            raise click.BadParameter(unknown("provider", name, known), param_hint="'--provider'")
+    if unlike := differences(old, now):
+        message = f"{base} and {new} were measured differently: {'; '.join(unlike)}"
+        if not anyway:
+            raise click.UsageError(f"{message}. To compare them nevertheless: --anyway")
+        click.echo(f"Note: {message}")
+    if changed := changes(old, now):
+        click.echo(f"Versions and settings of {base} against {new}:")
+        click.echo("\n".join(line for each in changed for line in wrapped(f"  {each}", indent=4)))
+    outcome = compare(old, now, providers=names, margin=margin, by_ceiling=not raw)
+    if not outcome.comparisons and not outcome.lost:
+        raise click.UsageError(
+            f"{base} and {new} have no measured case of {', '.join(names)} in common"
+        )
+    for line in compare_table(outcome.comparisons):
+        click.echo(line)
+    for lost in outcome.lost:
+        click.echo("\n".join(wrapped(f"lost: {lost.provider} {lost.case.title}: {lost.why}")))
+    for where, keys in ((base, outcome.only_base), (new, outcome.only_new)):
+        if keys:
+            click.echo(f"{len(keys)} only in {where}")
+    for line in remarks(outcome, margin):
+        click.echo(line)
+    failed = bool(outcome.lost) or any(
+        one.verdict in FAIL_ON[fail_on] and (fail_on_suspect or not one.suspect)
+        for one in outcome.comparisons
+    )
+    context.exit(int(failed and fail_on != "never"))

@@ -1,0 +1,1 @@
+"""``rownorm fib``: export, check, run, report, apply."""

@@ -1,0 +1,262 @@
+"""``rownorm profile``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...command_line.options import (
+    EXISTING_FOLDER,
+    FOLDER,
+    examples,
+    name_option,
+    names_option,
+    refuse_taken,
+    unknown,
+)
+from ...data.case import DIRECTIONS, DTYPES, OPERATIONS, Case
+from ...models import SIZES, STAGES, TASKS
+from ...profilers.request import STEPS, ModelStep, Request, Script
+
+if TYPE_CHECKING:
+    from ...data.profiles import Profile, ToolResult
+    from ...data.study_tables import Table
+
+TOOLS = ("chrome", "proton", "ncu", "rocprofv3")
+COLS, ROWS = 4096, 8192
+KERNELS = 5  # lines of a table of kernels
+CELL = 52  # characters of a cell in the terminal
+USAGE = "name one of OPERATION (for example rms_norm), --model or --script"
+
+
+@click.command(
+    "profile",
+    epilog=examples(
+        "rownorm profile rms_norm --cols 4096 --rows 8192 --out results/profile",
+        "rownorm profile layer_norm --cols 1024 --pass forward --tools chrome,ncu",
+        "rownorm profile --model llama --size small",
+        "rownorm profile --script train.py --out results/mine -- --batch 8",
+        "rownorm profile --read results/mine && rownorm report results/mine",
+    ),
+)
+@click.argument("arguments", metavar="[OPERATION] [-- ARGUMENTS]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--cols", type=click.IntRange(min=1), help=f"Of a norm. Default: {COLS}.")
+@click.option("--rows", type=click.IntRange(min=1), help=f"Default: {ROWS}.")
+@name_option("--dtype", what="dtype", known=DTYPES, help="Default: bf16. One of")
+@name_option("--pass", "direction", what="pass", known=DIRECTIONS, help="Default: both. One of")
+@click.option("--model", type=click.Choice(TASKS), help="Profile training steps of this model.")
+@click.option("--size", type=click.Choice(SIZES), help="Default: medium on a GPU, tiny on a CPU.")
+@click.option(
+    "--stage",
+    type=click.Choice([one for one in STAGES if one != "rownorm"]),
+    help="The stage of PyTorch to profile beside rownorm's. Default: fused.",
+)
+@click.option(
+    "--script",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Profile this script; what follows -- are its arguments.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=0),
+    help=f"Optimizer steps of a script to profile; it is ended after them. 0: all of it. Default: {STEPS}.",
+)
+@names_option(
+    "--tools",
+    "tools",
+    what="tool",
+    known=TOOLS,
+    help=f"{', '.join(TOOLS)}. Default: chrome, proton and the one of the GPU's vendor.",
+)
+@click.option("--out", type=FOLDER, help="Default: results/DATE-TIME.")
+@click.option(
+    "--read", "again", type=EXISTING_FOLDER, help="Run nothing; summarize this folder again."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the summary as JSON instead of tables."
+)
+@click.pass_context
+def command(context: click.Context, /, arguments: Sequence[str], **given: Any) -> None:
+    """Why is it as fast as it is? Profile a norm, a model or a script with every tool that is here.
+
+    Writes Chrome traces of rownorm and of torch on the same work (triton_profile.json, pytorch_profile.json; they open
+    in ui.perfetto.dev), then runs Proton, and ncu on NVIDIA or rocprofv3 on AMD. summary.md and summary.json say what
+    they found: launch overhead, bandwidth, occupancy, sectors, kernels, the bottleneck and what to try. Each tool is
+    ok, missing, denied or failed; a tool that is not there loses nothing of the others.
+
+    In a script the norms are found, with their share of a step and what rownorm would save. A script that crashes keeps
+    what was recorded.
+
+    Exit status 1 if a tool failed, if the script crashed, or if a tool of --tools is missing or denied.
+    """
+    if given["again"] is not None:
+        _refuse_others(given, arguments)
+        folder: Path = given["again"]
+        profile = _read_again(folder)
+        interrupted = False
+    else:
+        request = _request(arguments, given)
+        from ...data.runs import new_name
+
+        folder = given["out"] or new_name()
+        refuse_taken(folder)
+        profile, interrupted = _profiled(request, folder, given["tools"])
+    _write(profile, folder)
+    if given["as_json"]:
+        from ...data.profiles import encoded
+
+        click.echo(encoded(profile))
+    else:
+        _show(profile)
+    click.echo(f"wrote {folder / 'summary.md'}", err=True)
+    context.exit(130 if interrupted else int(_has_failed(profile, given["tools"])))
+
+
+def _request(arguments: Sequence[str], given: dict[str, Any]) -> Request:
+    """What is asked for; a usage error unless it is one thing."""
+    script, model = given["script"], given["model"]
+    if script is None and given["steps"] is not None:
+        raise click.UsageError("--steps is for --script")
+    if model is None and (given["size"] or given["stage"]):
+        raise click.UsageError("--size and --stage are for --model")
+    of_norm = [name for name in ("cols", "rows", "dtype", "direction") if given[name] is not None]
+    if (script or model) and of_norm:
+        flag = of_norm[0].replace("direction", "pass")
+        raise click.UsageError(f"--{flag} is for a norm by itself, not for --model or --script")
+    if script and model:
+        raise click.UsageError(USAGE)
+    if script:
+        steps = STEPS if given["steps"] is None else given["steps"]
+        return Request(script=Script(str(script), list(arguments), steps))
+    if model and arguments:
+        raise click.UsageError(USAGE)
+    if model:
+        return Request(
+            model=ModelStep(model, given["size"] or _usual_size(), given["stage"] or "fused")
+        )
+    if len(arguments) != 1:
+        raise click.UsageError(USAGE)
+    operation: Any = arguments[0]
+    if operation not in OPERATIONS:
+        message = unknown("operation", operation, OPERATIONS)
+        raise click.BadParameter(message, param_hint="'OPERATION'")
+    return Request(
+        Case(
+            operation=operation,
+            direction=given["direction"] or "both",
+            rows=given["rows"] or ROWS,
+            cols=given["cols"] or COLS,
+            dtype=given["dtype"] or "bf16",
+        )
+    )
+
+
+def _usual_size() -> str:
+    import torch
+
+    return "medium" if torch.cuda.is_available() else "tiny"
+
+
+def _refuse_others(given: dict[str, Any], arguments: Sequence[str]) -> None:
+    others = [name for name, value in given.items() if value and name not in ("again", "as_json")]
+    if others or arguments:
+        raise click.UsageError("--read summarizes a folder again; it goes with --json only")
+
+
+def _profiled(request: Request, folder: Path, named: Sequence[str]) -> tuple[Profile, bool]:
+    """(the profile, whether it was interrupted). What was recorded until then is summarized."""
+    from ...data.profiles import ToolResult
+    from ...device.environment import environment
+    from ...profilers.request import Collected, write_collected, write_request
+    from .summary import summarize
+
+    here = environment()
+    write_request(folder, request)
+    results: list[ToolResult] = []
+    interrupted = False
+    for tool in named or usual_tools(here.kind):
+        try:
+            results.append(collected(tool, request, folder))
+        except KeyboardInterrupt:
+            results.append(ToolResult(tool, "failed", "interrupted"))
+            interrupted = True
+        write_collected(folder, Collected(here, results))
+        if interrupted:
+            break
+    return summarize(request, folder, results, here, _say), interrupted
+
+
+def usual_tools(kind: str) -> Sequence[str]:
+    """The tools for a kind of device. Without a GPU all of them, so that the summary says what is missing."""
+    other = {"cuda": "rocprofv3", "hip": "ncu"}.get(kind)
+    return [tool for tool in TOOLS if tool != other]
+
+
+def collected(tool: str, request: Request, folder: Path) -> ToolResult:
+    """Run one tool."""
+    from ...profilers import chrome, ncu, proton, rocprof
+
+    modules = {"chrome": chrome, "proton": proton, "ncu": ncu, "rocprofv3": rocprof}
+    _say(f"{tool}: {request.title}")
+    result: ToolResult = modules[tool].collect(request, folder)  # type: ignore[attr-defined]
+    _say(f"{tool}: {result.status}" + (f", {result.why}" if result.why else ""))
+    return result
+
+
+def _say(step: str) -> None:
+    click.echo(step, err=True)
+
+
+def _read_again(folder: Path) -> Profile:
+    """The summary of a folder from its files."""
+    from ...profilers.request import read_collected, read_request
+    from .summary import summarize
+
+    try:
+        request, before = read_request(folder), read_collected(folder)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    return summarize(request, folder, before.tools, before.environment, _say)
+
+
+def _write(profile: Profile, folder: Path) -> None:
+    from ...data.profiles import write_profile
+    from .publish import publish
+
+    write_profile(folder, profile)
+    publish(profile, folder)
+
+
+def _show(profile: Profile) -> None:
+    from ...data.profile_tables import counter_table, figure_table, kernel_tables, norm_table
+    from ...data.tables import wrapped
+
+    click.echo(f"{profile.title} on {profile.environment.describe()}")
+    for tool in profile.tools:
+        said = tool.why or ", ".join(tool.files)
+        click.echo("\n".join(wrapped(f"  {tool.tool:10} {tool.status:8} {said}", 22)))
+    tables = [figure_table(profile), counter_table(profile), norm_table(profile)]
+    tables += kernel_tables(profile, KERNELS)
+    for table in tables:
+        if table.lines:
+            _echo(table)
+    click.echo("")
+    click.echo("\n".join(wrapped(f"Primary bottleneck: {profile.bottleneck}")))
+    for line in profile.advice:
+        click.echo("\n".join(wrapped(f"Next: {line}")))
+
+
+def _echo(table: Table) -> None:
+    from ...data.tables import columns, shortened
+
+    lines = [[shortened(cell, CELL) for cell in line] for line in table.lines]
+    click.echo("\n".join(("", table.title, *columns(table.header, lines))))
+
+
+def _has_failed(profile: Profile, named: Sequence[str]) -> bool:
+    bad = {one.tool for one in profile.tools if one.status == "failed"}
+    bad |= {one.tool for one in profile.tools if one.tool in named and one.status != "ok"}
+    return bool(bad)

@@ -1,0 +1,187 @@
+"""From the files of a folder to a ``Profile``. A file that cannot be read makes its tool a failed one, and no more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from ...data.profiles import Figure, Profile, ScriptNorm, ToolResult, share_of_norms
+from ...data.records import Environment
+from ...data.studies import Kernel
+from ...profilers import chrome, ncu, ncu_csv, proton, rocprof
+from ...profilers.chrome import Event
+from ...profilers.norms import found_norms
+from ...profilers.request import HOST, Request, Times, repeats
+from ...profilers.trace import read_trace
+from . import advice, figures
+from .script import read_outcome
+
+Found = TypeVar("Found")
+OnStep = Callable[[str], None]
+
+
+def summarize(
+    request: Request,
+    folder: Path,
+    tools: Sequence[ToolResult],
+    here: Environment,
+    on_step: OnStep = lambda _: None,
+) -> Profile:
+    """The profile of a folder. tools: what ``collect`` returned. here: where they ran."""
+    reading = _Reading(request, folder, here, {one.tool: one for one in tools})
+    reading.traces()
+    reading.proton()
+    reading.ncu()
+    reading.rocprof()
+    reading.predictions(on_step)
+    reading.figures += figures.speed_up(request, reading.figures)
+    norms = reading.norms
+    if norms:
+        from .saving import with_rownorm
+
+        norms = with_rownorm(norms, on_step)
+        reading.figures += figures.of_saving(norms, reading.kernels["script"])
+    on_gpu = here.kind != "cpu"
+    bottleneck, next_steps = advice.bottleneck_of(
+        request, reading.figures, reading.kernels, norms, on_gpu
+    )
+    return Profile(
+        title=request.title,
+        date=datetime.now(UTC).date().isoformat(),
+        environment=here,
+        tools=list(reading.tools.values()),
+        figures=reading.figures,
+        kernels=reading.kernels,
+        norms=norms,
+        bottleneck=bottleneck,
+        advice=next_steps,
+    )
+
+
+class _Reading:
+    """What has been read so far."""
+
+    def __init__(
+        self, request: Request, folder: Path, here: Environment, tools: dict[str, ToolResult]
+    ) -> None:
+        self.request, self.folder, self.here, self.tools = request, folder, here, tools
+        self.figures: list[Figure] = []
+        self.kernels: dict[str, list[Kernel]] = {}
+        self.norms: list[ScriptNorm] = []
+
+    def traces(self) -> None:
+        """Chrome traces, and the times that were taken beside them."""
+        on_gpu = self.here.kind != "cpu"
+        times = self._host_times()
+        for subject in self.request.subjects:
+            found = self._read("chrome", chrome.FILES[subject], chrome.parse)
+            if found is not None:
+                timed = chrome.after_restart(found)
+                kernels = self._kernels(subject, timed)
+                self.kernels[subject] = kernels
+                self.figures += figures.of_trace(self.request, subject, timed, kernels, self.here)
+            self.figures += figures.of_host(self.request, subject, times.get(subject, {}), on_gpu)
+            share = share_of_norms(self.kernels.get(subject, []))
+            if share is not None and not self.request.case and (share or not self.request.script):
+                source = chrome.FILES[subject]
+                source += ": kernels" if on_gpu else ": operators, without those that they call"
+                self.figures.append(
+                    Figure(
+                        name=figures.NORM_SHARE,
+                        subject=subject,
+                        value=share,
+                        unit="share",
+                        source=source,
+                    )
+                )
+
+    def _kernels(self, subject: str, timed: Sequence[Event]) -> list[Kernel]:
+        """Of one call or step; the norms of a script are kept."""
+        if self.request.script:
+            found = found_norms(timed, max(1, read_outcome(self.folder).steps))
+            self.norms = found.norms
+            return found.kernels
+        kernels = read_trace(timed, repeats(self.request, "chrome"), 0).kernels
+        if self.request.case:  # nothing else runs
+            return [msgspec.structs.replace(one, is_norm=True) for one in kernels]
+        return kernels
+
+    def _host_times(self) -> Times:
+        try:
+            return msgspec.json.decode((self.folder / HOST).read_bytes(), type=Times)
+        except (OSError, msgspec.DecodeError):  # of a script, or of a process that was killed
+            return {}
+
+    def proton(self) -> None:
+        """Kernel times of Proton."""
+        n_calls = max(1, read_outcome(self.folder).steps) if self.request.script else 0
+        for subject in self.request.subjects:
+            kernels = self._read("proton", proton.FILES[subject], proton.parse)
+            if kernels:
+                n = n_calls or repeats(self.request, "proton")
+                self.figures += figures.of_proton(self.request, subject, kernels, n)
+
+    def ncu(self) -> None:
+        """Counters of NVIDIA."""
+        records = self._read(
+            "ncu", ncu.FILE, lambda file: ncu_csv.parse(file.read_text(errors="replace"))
+        )
+        if records:
+            others = "script" if self.request.script else "torch"
+            subject_of = {
+                one.kernel: "rownorm" if re.match(ncu.OURS, one.kernel) else others
+                for one in records
+            }
+            self.figures += figures.of_ncu(records, subject_of)
+
+    def rocprof(self) -> None:
+        """Times and counters of AMD, of rownorm's kernels."""
+        stats: list[rocprof.KernelStats] = []
+        launches: list[rocprof.Launch] = []
+        counted: list[rocprof.Launch] = []
+        for file in sorted((self.folder / rocprof.SUBFOLDER).rglob("*.csv")):
+            name = str(file.relative_to(self.folder))
+            if file.name.endswith("_kernel_stats.csv"):
+                stats += self._read(rocprof.PROGRAM, name, _text(rocprof.parse_stats)) or []
+            elif file.name.endswith("_kernel_trace.csv"):
+                launches += self._read(rocprof.PROGRAM, name, _text(rocprof.parse_trace)) or []
+            elif file.name.endswith("_counter_collection.csv"):
+                counted += self._read(rocprof.PROGRAM, name, _text(rocprof.parse_counters)) or []
+        stats = stats or rocprof.stats_of(launches)
+        ours = [one for one in stats if re.match(ncu.OURS, one.kernel)]
+        self.figures += figures.of_rocprof(ours, counted, self.here)
+
+    def predictions(self, on_step: OnStep) -> None:
+        """Occupancy and sectors of a norm, if no tool counted them on this GPU."""
+        counted = any(one.name == figures.OCCUPANCY for one in self.figures)
+        if self.request.case is None or self.here.kind == "cpu" or counted:
+            return
+        on_step("no counters: predicting occupancy and sectors")
+        try:
+            self.figures += figures.predicted(self.request.case)
+        except Exception as error:  # of the compiler, whatever its type
+            on_step(f"cannot predict: {error}")
+
+    def _read(self, tool: str, name: str, parse: Callable[[Path], Found]) -> Found | None:
+        """What ``parse`` makes of a file; None without it. A file that cannot be used is a failure of its tool."""
+        file = self.folder / name
+        if not file.exists():
+            return None
+        try:
+            return parse(file)
+        except PermissionError as error:
+            self.tools[tool] = ToolResult(tool, "denied", str(error), [name])
+        except (ValueError, KeyError, TypeError) as error:
+            before = self.tools.get(tool, ToolResult(tool, "ok"))
+            why = "; ".join(filter(None, (before.why, f"{name} cannot be used: {error}")))
+            self.tools[tool] = ToolResult(tool, "failed", why, before.files)
+        return None
+
+
+def _text(parse: Callable[[str], Found]) -> Callable[[Path], Found]:
+    return lambda file: parse(file.read_text(errors="replace"))

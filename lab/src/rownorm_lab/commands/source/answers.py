@@ -1,0 +1,60 @@
+"""What people ask about a kernel, answered from its compiled code."""
+
+from __future__ import annotations
+
+from ...compiled.compile import ROWS
+from ...data import texts
+from ...data.analyses import Analysis, KernelAnalysis
+
+
+def answers(analysis: Analysis) -> list[tuple[str, str]]:
+    """(question, answer) pairs for an analysis of one kernel."""
+    kernel = analysis.kernels[0]
+    return [
+        ("How many passes over the rows?", _passes(kernel)),
+        ("Are accesses coalesced, and how wide?", _coalesced(kernel)),
+        ("What is in registers and in shared memory?", _storage(analysis, kernel)),
+        ("How do threads work together?", _cooperation(kernel)),
+    ]
+
+
+def _passes(kernel: KernelAnalysis) -> str:
+    rows = [one for one in kernel.tensors if one.tensor in ROWS]
+    if not rows:
+        return "None: it reads no rows."
+    return (
+        "; ".join(
+            f"{one.tensor} is {'loaded' if one.kind in ('load', 'copy') else 'stored'} "
+            f"{one.passes:.3g} {'time' if round(one.passes, 2) == 1 else 'times'}"
+            for one in rows
+        )
+        + "."
+    )
+
+
+def _coalesced(kernel: KernelAnalysis) -> str:
+    worst = min(kernel.tensors, key=lambda one: one.sector_use)
+    widths = ", ".join(f"{one.tensor} {one.kind} {one.bytes_per_thread}" for one in kernel.tensors)
+    verdict = f"{texts.percent(kernel.sector_use)} of the bytes in the sectors of rows are used"
+    if worst.sector_use < 0.99:
+        verdict += f"; least of {worst.tensor}: {texts.percent(worst.sector_use)}"
+    return f"{verdict}. Bytes of one thread: {widths}."
+
+
+def _storage(analysis: Analysis, kernel: KernelAnalysis) -> str:
+    lanes = 64 if analysis.target.startswith("gfx") else 32
+    whole = kernel.registers * kernel.warps * lanes * 4
+    spills = f"{kernel.spilled_bytes} bytes spilled" if kernel.spilled_bytes else "nothing spilled"
+    return (
+        f"{kernel.registers} registers of each of {kernel.warps * lanes} threads, {texts.memory(whole)} of a program; "
+        f"{spills}; {texts.memory(kernel.shared_bytes)} of shared memory. Occupancy "
+        f"{texts.percent(kernel.occupancy)}, limited by {kernel.limited_by}."
+    )
+
+
+def _cooperation(kernel: KernelAnalysis) -> str:
+    count = kernel.instructions.get
+    return (
+        f"In the {kernel.isa} there are {count('reduction', 0)} shuffles or other exchanges between lanes, "
+        f"{count('shared', 0)} accesses of shared memory and {count('barrier', 0)} barriers."
+    )

@@ -1,0 +1,69 @@
+"""A kernel's source beside its machine code as one HTML file, with the style of the report page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from string import Template
+
+from ...data.analyses import Analysis
+from ...page.page import part
+from .answers import answers
+from .beside import Listing, Pair
+
+STYLE = """
+.code { width: 100%; border-collapse: collapse; font: .82rem/1.45 ui-monospace, "Liberation Mono", monospace; }
+.code td { padding: 0 .6rem; vertical-align: top; white-space: pre-wrap; border-bottom: 1px solid var(--line); }
+.code td:first-child { color: var(--soft); text-align: right; width: 3rem; }
+.code td:nth-child(2) { width: 52%; }
+.code i { display: block; font-style: normal; color: var(--soft); }
+.code i[class] { color: var(--ink); padding-left: .4rem; border-left: 4px solid var(--soft); }
+.code i.load { border-color: #2563eb; } .code i.store { border-color: #d97706; }
+.code i.reduction { border-color: #7c3aed; } .code i.barrier { border-color: #dc2626; }
+.code i.shared { border-color: #0d9488; } .code i.spill, .code i.atomic { border-color: #be123c; }
+"""
+
+
+def page(analysis: Analysis, isa: str, code: Sequence[Listing]) -> str:
+    """The whole page."""
+    kernel = analysis.kernels[0]
+    facts = "".join(
+        f"<dt>{escape(question)}</dt><dd>{escape(answer)}</dd>"
+        for question, answer in answers(analysis)
+    )
+    return (
+        Template(part("page.html"))
+        .substitute(
+            title=escape(f"{kernel.kernel}: source and {isa}"),
+            css=part("page.css") + STYLE,
+            subtitle=escape(
+                f"{kernel.kernel} for {analysis.case.title} on {analysis.target}, Triton {analysis.triton}"
+            ),
+            damaged="",
+            opening=f'<p class="verdict">{escape(kernel.kernel)}: source beside its {escape(isa)}</p>'
+            f'<dl class="facts">{facts}</dl>',
+            bar="",
+            charts="",
+            chapters="",
+            tables="\n".join(map(_listing, code)),
+            footer=f"Written by <code>rownorm source {escape(kernel.kernel)}</code>.",
+            data="{}",
+            scripts="",
+        )
+        .replace("<h1>rownorm report</h1>", "<h1>rownorm source</h1>")
+    )
+
+
+def _listing(listing: Listing) -> str:
+    where = f"{listing.file}: {listing.function}" if listing.function else listing.file
+    rows = "".join(map(_row, listing.lines))
+    return f'<section><h2>{escape(where)}</h2><table class="code">{rows}</table></section>'
+
+
+def _row(pair: Pair) -> str:
+    instructions = "".join(
+        f'<i class="{mark}">{escape(text)}</i>' if mark else f"<i>{escape(text)}</i>"
+        for mark, text in pair.instructions
+    )
+    number = pair.number or ""
+    return f"<tr><td>{number}</td><td>{escape(pair.source)}</td><td>{instructions}</td></tr>"

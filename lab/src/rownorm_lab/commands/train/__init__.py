@@ -1,0 +1,1 @@
+"""``rownorm train``: a small model on data that is made on the spot."""

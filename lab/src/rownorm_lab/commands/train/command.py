@@ -1,0 +1,234 @@
+"""``rownorm train``: train one of the models, save it, resume it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...command_line.options import EXISTING_FOLDER, FOLDER, examples, refuse_taken
+from ...models import SIZES, STAGES, TASKS
+
+if TYPE_CHECKING:
+    from ...models.checkpoint import Checkpoint
+    from ...models.trainer import Request, Trainer
+
+PARALLELS = ("ddp", "fsdp", "tensor")
+
+
+@click.command(
+    epilog=examples(
+        "rownorm train llama",
+        "rownorm train openfold --stage fused --steps 500 --out results/openfold",
+        "rownorm train openfold --resume results/openfold --steps 1000",
+        "rownorm train llama --size medium --amp bf16 --compile",
+    )
+)
+@click.argument("task", type=click.Choice(TASKS))
+@click.option(
+    "--stage", type=click.Choice(STAGES), help="How the model computes. Default: rownorm."
+)
+@click.option("--size", type=click.Choice(SIZES), help="Default: tiny.")
+@click.option(
+    "--steps",
+    "n_steps",
+    type=click.IntRange(min=1),
+    default=200,
+    show_default=True,
+    help="All steps of the run, with those before --resume.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0, 2**31 - 1), help="Of parameters and data. Default: 0."
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(min=1),
+    help="Samples of a step, over all processes. Default: as many as suit the size.",
+)
+@click.option("--amp", type=click.Choice(["bf16"]), help="Train fp32 parameters under autocast.")
+@click.option("--compile", "compiled", is_flag=True, help="Run the model through torch.compile.")
+@click.option("--out", type=FOLDER, help="Save a checkpoint to this new folder.")
+@click.option("--resume", type=EXISTING_FOLDER, help="Continue a run; save to the same folder.")
+@click.option(
+    "--every",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Steps between two lines of progress.",
+)
+@click.option(
+    "--save-every",
+    type=click.IntRange(min=1),
+    default=200,
+    show_default=True,
+    help="Steps between two checkpoints, if there is a folder for them; one is also saved at the end.",
+)
+@click.option(
+    "--deterministic",
+    is_flag=True,
+    help="On a GPU, use only algorithms that give the same bits in every run. A CPU always does.",
+)
+@click.option(
+    "--parallel",
+    type=click.Choice(PARALLELS),
+    help="Share the work among the processes that torchrun has started: the samples (ddp, fsdp), or every layer and "
+    "every sequence (tensor; llama only).",
+)
+def command(
+    task: str,
+    stage: str | None,
+    size: str | None,
+    n_steps: int,
+    seed: int | None,
+    samples: int | None,
+    amp: str | None,
+    compiled: bool,
+    out: Path | None,
+    resume: Path | None,
+    every: int,
+    save_every: int,
+    deterministic: bool,
+    parallel: Any,
+) -> None:
+    """Train a tiny Llama on a synthetic language, or a tiny OpenFold on synthetic alignments.
+
+    A line of progress has the loss, the rate since the last line and, on a GPU, the peak of its memory. Data and
+    parameters depend on the seed alone. A run that is resumed has the losses of one that was never
+    interrupted; on a GPU, --deterministic is needed for that.
+
+    Several GPUs: torchrun --nproc-per-node 8 -m rownorm_lab.main train llama --parallel fsdp
+
+    --parallel tensor splits the heads and the sequences of llama, in every stage. The number of processes must divide
+    its key and value heads: 2 in tiny and small, 4 in medium.
+    """
+    import torch
+
+    from ...models.checkpoint import load, restore, save
+    from ...models.parallel import world_of
+    from ...models.tasks import TASKS as tasks
+    from ...models.trainer import Trainer
+
+    if out is not None:
+        refuse_taken(out, "; --resume continues the run in it" if resume is None else "")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if deterministic:
+        _use_deterministic_algorithms()
+    try:
+        checkpoint = None if resume is None else load(resume)
+        request = _request(checkpoint, task, stage, size, seed, samples, amp)
+        config = tasks[request.task].configs[request.size]
+        world = world_of(parallel, device, request.task, config, request.n_samples)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    try:
+        trainer = Trainer(request, world, device, compiled)
+        if checkpoint is not None:
+            restore(trainer, checkpoint)
+            _echo(trainer, f"resumes {checkpoint.request.describe()}")
+        _echo(trainer, _title(trainer, n_steps))
+        folder = out or resume
+        _train(
+            trainer,
+            n_steps,
+            every,
+            None if folder is None else lambda: save(trainer, folder),
+            save_every,
+        )
+    finally:
+        world.close()
+
+
+def _request(
+    checkpoint: Checkpoint | None,
+    task: str,
+    stage: str | None,
+    size: str | None,
+    seed: int | None,
+    samples: int | None,
+    amp: str | None,
+) -> Request:
+    """What is trained: the options, and for those that are not given the checkpoint's; ValueError if they conflict."""
+    from ...models.trainer import Request
+
+    if checkpoint is None:
+        chosen: Any = stage or "rownorm"
+        return Request(task, size or "tiny", chosen, seed or 0, amp, samples)
+    saved = checkpoint.request
+    fixed = {"task": task, "size": size, "seed": seed, "samples": samples}
+    for name, given in fixed.items():
+        before = saved.n_samples if name == "samples" else getattr(saved, name)
+        if given not in (None, before):
+            raise ValueError(
+                f"the checkpoint has {name} {before}, not {given}; "
+                f"resume with {before}, or train from the start with --out"
+            )
+    changes: dict[str, Any] = {"stage": stage or saved.stage, "amp": amp or saved.amp}
+    return saved._replace(**changes)
+
+
+def _title(trainer: Trainer, n_steps: int) -> str:
+    import torch
+
+    n_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    where = torch.cuda.get_device_name() if trainer.device == "cuda" else "CPU"
+    steps = f"steps {trainer.step_number + 1} to {n_steps}"
+    if trainer.step_number >= n_steps:
+        steps = f"nothing to do: {trainer.step_number} steps are done, give more with --steps"
+    processes = "" if trainer.world.size == 1 else f", {trainer.world.size} processes"
+    return f"{trainer.request.describe()}; {n_parameters / 1e6:.2f} M parameters, {where}{processes}; {steps}"
+
+
+def _train(
+    trainer: Trainer,
+    n_steps: int,
+    every: int,
+    save: Callable[[], Path] | None,
+    save_every: int,
+) -> None:
+    """Train until n_steps are done, with a line of progress and a checkpoint after so many steps, and at the end."""
+    start, before = time.perf_counter(), trainer.step_number
+    while trainer.step_number < n_steps:
+        trainer.step()
+        done = trainer.step_number
+        if done in (1, n_steps) or done % every == 0:
+            loss = trainer.losses[-1]
+            if not math.isfinite(loss):
+                raise click.ClickException(
+                    f"the loss is {loss} after step {done}; this state is not saved"
+                )
+            rate = trainer.units(done - before) / (time.perf_counter() - start)
+            _echo(trainer, _line(trainer, n_steps, loss, rate))
+            start, before = time.perf_counter(), done
+        if save is not None and (done == n_steps or done % save_every == 0):
+            path = save()
+            _echo(trainer, f"saved {path}")
+            start, before = time.perf_counter(), done
+
+
+def _line(trainer: Trainer, n_steps: int, loss: float, rate: float) -> str:
+    import torch
+
+    step = f"{trainer.step_number:>{len(str(n_steps))}}/{n_steps}"
+    digits = 0 if rate >= 100 else 1
+    line = f"step {step}  loss {loss:.4f}  {rate:,.{digits}f} {trainer.task.unit}/s"
+    if trainer.device == "cuda":
+        line += f"  peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB"
+    return line
+
+
+def _echo(trainer: Trainer, text: str) -> None:
+    if trainer.world.rank == 0:
+        click.echo(text)
+
+
+def _use_deterministic_algorithms() -> None:
+    import os
+
+    import torch
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)

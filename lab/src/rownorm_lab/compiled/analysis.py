@@ -1,0 +1,132 @@
+"""From compiled kernels to an ``Analysis``."""
+
+from __future__ import annotations
+
+from ..data.analyses import Analysis, KernelAnalysis, TensorTraffic
+from ..data.case import Case
+from . import isa
+from .accesses import Kind
+from .compile import ROWS, Compilation, Kernel
+from .occupancy import occupancy_of
+from .roofline import (
+    Ceiling,
+    Limits,
+    ceiling_of,
+    kernel_times,
+    limits_of,
+    memory_bytes,
+    running_programs,
+)
+from .traffic import Traffic, traffic_of
+
+
+def analyze(
+    compilation: Compilation, block: int | None = None, ceiling: Ceiling | None = None
+) -> Analysis:
+    """Look at every kernel of a compilation. ceiling: else the shipped one, or the specified peak."""
+    import triton
+
+    case, target, plan = compilation.case, compilation.target, compilation.plan
+    arch = target.device.arch
+    limits = limits_of(target)
+    roof = ceiling or ceiling_of(limits, case)
+    kernels = [_kernel(one, case, arch, limits, roof) for one in compilation.kernels]
+    moved = sum(one.memory_read + one.memory_written for one in kernels)
+    return Analysis(
+        case=case,
+        target=arch,
+        device=limits.name,
+        block=block,
+        plan="a loop over blocks" if plan is None else str(plan),
+        reason="" if plan is None else plan.reason,
+        triton=triton.__version__,
+        kernels=kernels,
+        memory_bytes=moved,
+        compulsory_bytes=case.compulsory_bytes,
+        flops=case.flops,
+        intensity=case.flops / moved,
+        ceiling=roof.bytes_per_second,
+        ceiling_source=roof.source,
+        predicted_seconds=sum(one.predicted_seconds for one in kernels),
+    )
+
+
+def _kernel(
+    kernel: Kernel, case: Case, arch: str, limits: Limits, ceiling: Ceiling
+) -> KernelAnalysis:
+    code = isa.default_isa(kernel.compiled)
+    lines = isa.lines_of(kernel.compiled, code)
+    fits = occupancy_of(kernel, arch)
+    traffic = traffic_of(kernel, arch, _row_bytes(kernel, case), case.rows)
+    unrolled = isa.unrolling(kernel.compiled)
+    running = running_programs(kernel, fits, limits.sms)
+    moved = memory_bytes(kernel, traffic, running, limits.l2_bytes, case.rows)
+    times = kernel_times(traffic, moved, running, unrolled, ceiling)
+    loads: tuple[Kind, ...] = ("load", "copy", "poll")
+    stores: tuple[Kind, ...] = ("store", "atomic")
+    requests = traffic.total("requests", *loads, *stores)
+    return KernelAnalysis(
+        kernel=kernel.name,
+        programs=kernel.n_programs,
+        warps=kernel.num_warps,
+        registers=kernel.resources.registers,
+        registers_allocated=fits.registers,
+        spilled_bytes=kernel.resources.spills,
+        shared_bytes=fits.shared,
+        occupancy=fits.fraction,
+        programs_per_sm=fits.programs,
+        limited_by=fits.limited_by,
+        instructions=isa.counts(lines),
+        load_widths=isa.widths(lines, "load"),
+        store_widths=isa.widths(lines, "store"),
+        isa=code,
+        tensors=_tensors(traffic),
+        load_requests_per_row=traffic.total("requests", *loads) / case.rows,
+        store_requests_per_row=traffic.total("requests", *stores) / case.rows,
+        load_sectors_per_row=traffic.total("sectors", *loads) / case.rows,
+        store_sectors_per_row=traffic.total("sectors", *stores) / case.rows,
+        sectors_per_request=traffic.total("sectors", *loads, *stores) / requests,
+        sector_bytes=traffic.sector_bytes,
+        sector_use=_sector_use(traffic),
+        passes=_passes(traffic),
+        in_flight_bytes=traffic.in_flight * unrolled,
+        memory_read=moved.read,
+        memory_written=moved.written,
+        predicted_seconds=max(times),
+        bound=times.limited_by,
+    )
+
+
+def _row_bytes(kernel: Kernel, case: Case) -> int:
+    """Bytes from a row to the next in the tensors of rows; of the narrowest, if they differ."""
+    sizes = [size for name, size in kernel.tensors.items() if name in ROWS]
+    return min(sizes, default=case.cols * 4 * case.rows) // case.rows
+
+
+def _tensors(traffic: Traffic) -> list[TensorTraffic]:
+    return [
+        TensorTraffic(
+            tensor=flow.tensor,
+            kind=flow.kind,
+            bytes_per_thread=flow.width,
+            requests=round(flow.requests),
+            sectors=round(flow.sectors),
+            passes=flow.passes,
+            sector_use=flow.bytes / (flow.sectors * traffic.sector_bytes),
+        )
+        for flow in traffic.flows
+    ]
+
+
+def _passes(traffic: Traffic) -> float:
+    """How many times the rows are loaded."""
+    rows = [flow for flow in traffic.flows if flow.tensor in ROWS and flow.kind in ("load", "copy")]
+    sizes = sum(flow.tensor_bytes for flow in rows)
+    return sum(flow.bytes for flow in rows) / sizes if sizes else 0.0
+
+
+def _sector_use(traffic: Traffic) -> float:
+    """The part of the sectors of rows that programs need. Below 1: misaligned, or loaded by several threads."""
+    rows = [flow for flow in traffic.flows if flow.tensor in ROWS] or traffic.flows
+    moved = sum(flow.sectors for flow in rows) * traffic.sector_bytes
+    return sum(flow.bytes for flow in rows) / moved

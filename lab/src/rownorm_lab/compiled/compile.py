@@ -1,0 +1,215 @@
+"""A case and a target to compiled kernels and their launch: programs, arguments, tensors. Needs no GPU."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from triton.compiler import ASTSource
+
+from rownorm.inside import (
+    INTERPRETING,
+    POINTER_TYPE,
+    TARGETS,
+    Binary,
+    Call,
+    Plan,
+    Program,
+    Resources,
+    Target,
+    compile_backward,
+    compile_forward,
+    device_of,
+    resources,
+)
+
+from ..data.case import ITEMSIZE, Case
+from ..providers.kernels import loop
+
+ROWS = ("x", "residual", "y", "h", "dy", "dh", "dx", "dresidual")  # (rows, columns)
+
+
+class Kernel(NamedTuple):
+    """One compiled kernel and its launch."""
+
+    name: str
+    n_programs: int
+    num_warps: int
+    warp_size: int
+    share: int  # neighboring programs that work on the same rows: a cluster, a group, the parts of a row
+    turns_over: int  # rows of all programs in one turn of their loop over rows; 0: no such loop
+    rows_each: int  # rows of a program without such a loop
+    sections: int  # column_sums: vectors whose columns the programs divide among themselves; else 0
+    arguments: dict[str, int]  # in order: tensors by role, with their bytes; integers by name
+    tensors: dict[str, int]  # bytes by role
+    programs_per_sm: int  # programs that shared memory is reserved for; 0: the driver decides
+    cluster_size: int
+    pipeline_depth: int
+    resources: Resources
+    compiled: Any  # Triton's: ``asm`` and ``metadata``
+
+
+class Compilation(NamedTuple):
+    """The kernels of a case on a target, in the order in which they run."""
+
+    case: Case
+    target: Target
+    plan: Plan | None  # None: the plain looped kernel
+    kernels: list[Kernel]
+
+
+def target_of(name: str) -> Target:
+    """The target of that name; "this" is the GPU of this machine. ValueError if there is none."""
+    if INTERPRETING:
+        raise ValueError(
+            "Triton interprets kernels here and cannot compile: unset TRITON_INTERPRET"
+        )
+    if name == "this":
+        if not torch.cuda.is_available():
+            raise ValueError(
+                f"torch sees no GPU, so there is no target 'this'; name one of {', '.join(TARGETS)}"
+            )
+        device = device_of(0)
+        if device.arch not in TARGETS:
+            raise ValueError(
+                f"the limits of {device.arch}, this GPU, are not known; name one of {', '.join(TARGETS)}"
+            )
+        return Target(device, triton.runtime.driver.active.get_current_target())
+    return TARGETS[name]
+
+
+def compile_case(case: Case, target: Target) -> Compilation:
+    """Compile the kernels that rownorm would run. Forward is that of inference: it stores no statistics."""
+    x = torch.empty(case.rows, case.cols, dtype=case.torch_dtype, device="meta")
+    residual = x.to(case.torch_residual_dtype) if case.adds else None
+    pre_bias, weight, bias = (
+        x[0] if wanted else None for wanted in (case.pre_bias, True, case.has_bias)
+    )
+    program = Program(center=case.centers, eps=case.eps, activation=case.activation)
+    tensors = (x, residual, pre_bias, weight, bias)
+    if case.direction == "forward":
+        compiled = compile_forward(*tensors, program, target, want_statistics=False)
+    else:
+        compiled = compile_backward(*tensors, program, target)
+    kernels = [_kernel(one, compiled.plan, case, target) for one in compiled.binaries]
+    return Compilation(case, target, compiled.plan, kernels)
+
+
+def compile_loop(case: Case, block: int, target: Target, num_warps: int = 4) -> Compilation:
+    """Compile the plain kernel that loops over a row in blocks of that many columns; forward only."""
+    kernel = loop.layer_norm_kernel if case.centers else loop.rms_norm_kernel
+    names = ("x", "weight", "y", *(("bias",) if case.has_bias else ()))
+    pointer = POINTER_TYPE[case.torch_dtype]
+    integers = {"row_stride": case.cols, "n_cols": case.cols}
+    signature: dict[str, str] = {}
+    constants: dict[tuple[int, ...], Any] = {}
+    attributes: dict[tuple[int, ...], Any] = {}
+    for position, name in enumerate(kernel.arg_names):
+        if name.removesuffix("_ptr") in names:
+            signature[name] = pointer
+            attributes[position,] = [["tt.divisibility", 16]]
+        elif name in integers:
+            signature[name] = "i32"
+            if integers[name] % 16 == 0:  # as Triton specializes the arguments of a call
+                attributes[position,] = [["tt.divisibility", 16]]
+        elif name == "eps":
+            signature[name] = "fp32"
+        else:
+            signature[name] = "constexpr"
+            constants[position,] = block if name == "BLOCK" else None
+    source = ASTSource(kernel, signature, constants, attributes)
+    compiled = triton.compile(source, target=target.triton, options={"num_warps": num_warps})
+    call = Call(kernel, case.rows, num_warps, integers, {})
+    sizes = _sizes(case, None, 1)
+    arguments = {
+        name: sizes.get(name.removesuffix("_ptr"), integers.get(name, 0))
+        for name, kind in signature.items()
+        if kind != "constexpr"
+    }
+    one = Kernel(
+        name=kernel.__name__,
+        n_programs=case.rows,
+        num_warps=num_warps,
+        warp_size=target.device.warp_size,
+        share=1,
+        turns_over=0,
+        rows_each=1,
+        sections=0,
+        arguments=arguments,
+        tensors={name: sizes[name] for name in names},
+        programs_per_sm=0,
+        cluster_size=1,
+        pipeline_depth=0,
+        resources=resources(call, compiled),
+        compiled=compiled,
+    )
+    return Compilation(case, target, None, [one])
+
+
+def _kernel(binary: Binary, plan: Plan, case: Case, target: Target) -> Kernel:
+    call, compiled, dtypes = binary
+    name = call.kernel.__name__
+    sizes = _sizes(case, plan, call.integers["n_parts"])
+    arguments: dict[str, int] = {}
+    for argument in call.kernel.arg_names:
+        role = argument.removesuffix("_ptr")
+        if argument in call.integers:
+            arguments[argument] = call.integers[argument]
+        elif argument.endswith("_ptr") and dtypes.get(role) is not None:
+            arguments[argument] = sizes[role]
+    # Programs that share rows are neighbors; the others divide the rows among themselves.
+    share = {
+        "forward_moments": call.integers["n_parts"],
+        "forward_apply": call.integers["n_parts"],
+        "backward_sums": call.integers["n_parts"],
+        "backward_grid": call.integers["n_parts"],
+        "backward_apply": call.integers.get("n_col_blocks", 1),
+    }.get(name, call.cluster_size)
+    n_programs = call.grid * call.cluster_size
+    loops = name in ("backward_resident", "backward_grid") or (
+        name == "forward_cluster" and call.constants["PREFETCH_ROWS"]
+    )
+    tensors = {
+        argument.removesuffix("_ptr"): size
+        for argument, size in arguments.items()
+        if argument.endswith("_ptr")
+    }
+    sections = len(tensors) // 2 if name == "column_sums" else 0
+    rows_each = call.integers["rows_per_program"] if name == "backward_apply" else plan.block_rows
+    return Kernel(
+        name=name,
+        n_programs=n_programs,
+        num_warps=call.num_warps,
+        warp_size=target.device.warp_size,
+        share=share,
+        turns_over=n_programs // share * plan.block_rows if loops else 0,
+        rows_each=rows_each,
+        sections=sections,
+        arguments=arguments,
+        tensors=tensors,
+        programs_per_sm=call.programs_per_sm,
+        cluster_size=call.cluster_size,
+        pipeline_depth=max(plan.pipeline_depth, plan.num_stages),
+        resources=resources(call, compiled),
+        compiled=compiled,
+    )
+
+
+def _sizes(case: Case, plan: Plan | None, n_parts: int) -> dict[str, int]:
+    """Bytes of every tensor, by role."""
+    item = ITEMSIZE[case.dtype]
+    stream = ITEMSIZE[case.residual_dtype or case.dtype]
+    elements, statistics = case.rows * case.cols, 4 * case.rows
+    n_partials = plan.n_programs if plan is not None else 0
+    sizes = dict.fromkeys(("x", "y", "dy", "dx"), elements * item)
+    # Without a residual, h of backward is x.
+    sizes |= dict.fromkeys(("residual", "dh", "dresidual"), elements * stream)
+    sizes["h"] = elements * (stream if case.adds else item)
+    sizes |= dict.fromkeys(("mu", "rstd"), statistics)
+    sizes |= dict.fromkeys(("parts", "stored_h_parts"), 2 * statistics * n_parts)
+    sizes["messages"] = 2 * statistics * n_parts
+    for name in ("pre_bias", "weight", "bias"):
+        sizes |= dict.fromkeys((name, f"d{name}"), case.cols * item)
+        sizes[f"d{name}_partial"] = n_partials * case.cols * 4
+    return sizes

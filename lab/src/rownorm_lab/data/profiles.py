@@ -1,0 +1,101 @@
+"""A ``Profile``: what the profilers of a machine say about one piece of work. One JSON file, ``summary.json``.
+
+Every figure names its source: the tool and the counter, the clock, or the prediction that it was made from. Changing
+the meaning of a field requires a new ``SCHEMA``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from .case import Case
+from .files import write_whole
+from .records import Environment
+from .studies import Kernel
+
+SCHEMA = 1
+FILE = "summary.json"
+NEAR_PEAK = 0.75  # of the specified bandwidth: an elementwise kernel reaches 0.85 to 0.9
+Status = Literal["ok", "missing", "denied", "failed"]
+Unit = Literal["s", "B/s", "share", "number"]
+
+
+class ToolResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How one tool fared. why: the reason and the remedy, unless the status is ok."""
+
+    tool: str
+    status: Status
+    why: str = ""
+    files: list[str] = []  # in the folder of the profile
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """One number. subject: rownorm, torch or script, with the kernel if it is about one."""
+
+    name: str
+    subject: str
+    value: float
+    unit: Unit
+    source: str
+
+
+class ScriptNorm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A norm that was found in a script: everything of one kind, in one step."""
+
+    what: str  # the class of the module, the function or the operator
+    calls: float
+    seconds: float  # of all calls
+    direction: str = ""  # forward or backward; "" if a kernel does not say it
+    case: Case | None = None  # None: the shape is unknown, or rownorm computes it already
+    rownorm_seconds: float | None = None  # of all calls with rownorm; None: not estimated
+    source: str = ""  # of rownorm_seconds, or why there is none
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=SCHEMA):
+    """The whole file."""
+
+    title: str
+    date: str
+    environment: Environment
+    tools: list[ToolResult]
+    figures: list[Figure]
+    kernels: dict[str, list[Kernel]]  # by subject; of one call or one step, largest first
+    norms: list[ScriptNorm]
+    bottleneck: str
+    advice: list[str]
+
+    def figure(self, name: str, subject: str) -> Figure | None:
+        """The first figure of that name."""
+        found = (one for one in self.figures if (one.name, one.subject) == (name, subject))
+        return next(found, None)
+
+
+def write_profile(folder: Path, profile: Profile) -> Path:
+    """Write ``summary.json``, whole or not at all."""
+    return write_whole(folder / FILE, encoded(profile))
+
+
+def encoded(profile: Profile) -> bytes:
+    """The profile as JSON."""
+    return msgspec.json.format(msgspec.json.encode(profile), indent=1)
+
+
+def read_profile(folder: Path) -> Profile | None:
+    """The profile of a folder; None if it has none. ValueError if the file cannot be used."""
+    file = folder / FILE
+    if not file.exists():
+        return None
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Profile)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{file} cannot be read as a profile: {error}") from None
+
+
+def share_of_norms(kernels: Sequence[Kernel]) -> float | None:
+    """The share of kernel time that norms take; None if no kernel was recorded."""
+    total = sum(one.seconds for one in kernels)
+    return sum(one.seconds for one in kernels if one.is_norm) / total if total else None

@@ -1,0 +1,1 @@
+"""The report: a page, plots and an analysis from records and nothing else."""

@@ -1,0 +1,191 @@
+"""The results in one sentence and a few figures. ``headline.js`` writes the same texts for the chosen filters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from ..data import texts
+from ..data.records import EAGER, OURS
+from ..data.rows import Results, Row, fastest_other, typical
+from .fastest import Standings, over_fastest, standings
+
+MANY_SUSPECT = 0.2  # of the measurements
+OVER_FASTEST = "the fastest other provider"
+
+
+class Figure(NamedTuple):
+    """One headline number, with a label and a note."""
+
+    value: str
+    label: str
+    note: str = ""
+
+
+def sentence(results: Results) -> str:
+    """The result in one or two sentences."""
+    subject, rows = results.subject, results.of(results.subject)
+    if subject is None:
+        found = Counter[str](row.record.status for row in results.rows)
+        return f"Nothing was measured on {results.device}: {_counts(found)}."
+    parts = [_standings_text(subject, standings(rows), len(rows))]
+    if results.kind == "cpu":
+        parts[0] = f"On this CPU {parts[0]}"
+    if speedups := _speedups_text(rows):
+        parts.append(speedups)
+    if subject != OURS:
+        parts.insert(0, f"{OURS} was not measured here.")
+    if failures := _failures(results, subject):
+        parts.append(failures)
+    return " ".join(parts)
+
+
+def figures(results: Results) -> list[Figure]:
+    """The headline numbers that were measured."""
+    rows = results.of(results.subject)
+    found = [
+        _standings_figure(standings(rows)),
+        _speedup_figure(OVER_FASTEST, [s.ratio for row in rows if (s := over_fastest(row))]),
+        _speedup_figure(
+            called(EAGER), [row.speedups[EAGER].ratio for row in rows if EAGER in row.speedups]
+        )
+        if _has_several_others(rows)
+        else None,
+        _bandwidth_figure(rows),
+        _host_figure(results),
+        _error_figure(results, rows),
+    ]
+    return [figure for figure in found if figure]
+
+
+def suspect_warning(results: Results) -> str:
+    """A warning if many measurements are suspect; else an empty string."""
+    measured = results.measured
+    suspect = sum(bool(row.record.suspect) for row in measured)
+    if suspect <= MANY_SUSPECT * len(measured):
+        return ""
+    share = f"{suspect} of {texts.count(len(measured), 'measurement')}"
+    return (
+        f"{share} are marked suspect, so these figures are unreliable. The reasons are listed below the results. "
+        "Measure again on an idle machine."
+    )
+
+
+def best_bandwidth(rows: list[Row]) -> Row | None:
+    """The row with the highest bandwidth."""
+    return max(rows, key=lambda row: row.bandwidth or 0.0, default=None)
+
+
+def called(provider: str | None) -> str:
+    """The provider's name in a sentence."""
+    return "eager PyTorch" if provider == EAGER else str(provider)
+
+
+def _has_several_others(rows: list[Row]) -> bool:
+    return len({name for row in rows for name in row.speedups}) > 1
+
+
+def _standings_text(subject: str, found: Standings, measured: int) -> str:
+    if not found.cases:
+        return (
+            f"{subject} was measured in {texts.count(measured, 'case')}, without another provider "
+            "to compare it with."
+        )
+    share = f"{found.fastest_or_level} of {texts.count(found.cases, 'case')}"
+    return ", ".join([f"{subject} is fastest or level in {share}", *_other_cases(found)]) + "."
+
+
+def _speedups_text(rows: list[Row]) -> str:
+    """The median speed-ups: over the fastest other provider, and over eager PyTorch."""
+    fastest = typical(s.ratio for row in rows if (s := over_fastest(row)))
+    if fastest is None:
+        return ""
+    if not _has_several_others(rows):
+        only = next(name for row in rows if (name := fastest_other(row)))
+        return f"Its median speed-up over {called(only)}, the only other provider, is {texts.times(fastest)}."
+    text = f"Its median speed-up is {texts.times(fastest)} over {OVER_FASTEST} of each case"
+    eager = typical(row.speedups[EAGER].ratio for row in rows if EAGER in row.speedups)
+    return f"{text} and {texts.times(eager)} over {called(EAGER)}." if eager else f"{text}."
+
+
+def _other_cases(found: Standings) -> list[str]:
+    counted = {"slower": found.slower, "too noisy to decide": found.unclear}
+    return [f"{words} in {number}" for words, number in counted.items() if number]
+
+
+def _failures(results: Results, subject: str) -> str:
+    """The cases of the subject that have no time, counted by status."""
+    found = Counter[str](
+        row.record.status
+        for row in results.rows
+        if row.provider == subject and row.record.status != "ok"
+    )
+    return f"In addition it has {_counts(found)}." if found else ""
+
+
+def _counts(found: Counter[str]) -> str:
+    return texts.listed([f"{number} {status}" for status, number in found.most_common()])
+
+
+def _standings_figure(found: Standings) -> Figure | None:
+    if not found.cases:
+        return None
+    counts = [f"fastest in {found.fastest}", f"level in {found.level}", *_other_cases(found)]
+    value = f"{found.fastest_or_level} of {found.cases:,}"
+    return Figure(value, "cases: fastest or level", ", ".join(counts))
+
+
+def _speedup_figure(other: str, ratios: list[float]) -> Figure | None:
+    middle = typical(ratios)
+    if middle is None:
+        return None
+    note = f"{texts.times(min(ratios))} to {texts.times(max(ratios))}"
+    return Figure(texts.times(middle), f"median speed-up over {other}", note)
+
+
+def _bandwidth_figure(rows: list[Row]) -> Figure | None:
+    top = best_bandwidth(rows)
+    if top is None or top.bandwidth is None:
+        return None
+    highest = texts.gigabytes_per_second(top.bandwidth)
+    of_peak = f"{texts.percent(top.of_peak)} of peak" if top.of_peak else ""
+    if share := typical(row.of_ceiling for row in rows):
+        note = f"highest {highest}" + (f", {of_peak}" if of_peak else "")
+        return Figure(texts.percent(share), "of the measured ceiling, median", note)
+    return Figure(highest, "highest bandwidth", of_peak)
+
+
+def _host_figure(results: Results) -> Figure | None:
+    def host(provider: str | None) -> float | None:
+        return typical(
+            row.host.median
+            for row in results.of(provider)
+            if row.host and row.group.direction == "forward"
+        )
+
+    ours, theirs = host(results.subject), host(EAGER)
+    if ours is None:
+        return None
+    note = (
+        f"{called(EAGER)} {texts.duration(theirs)}" if theirs and results.subject != EAGER else ""
+    )
+    return Figure(texts.duration(ours), "host time of a forward call, median", note)
+
+
+def _error_figure(results: Results, rows: list[Row]) -> Figure | None:
+    ours, theirs = _largest_error(rows), _largest_error(results.of(EAGER))
+    if ours is None:
+        return None
+    value, group = ours
+    notes = [group]
+    if theirs and results.subject != EAGER:
+        notes.append(f"{called(EAGER)} {texts.significant(theirs[0], 2)} ulp")
+    return Figure(
+        f"{texts.significant(value, 2)} ulp", "largest error against fp64", "; ".join(notes)
+    )
+
+
+def _largest_error(rows: list[Row]) -> tuple[float, str] | None:
+    """The largest error in ulp, and the kind of case that has it."""
+    judged = [(one.max_ulp, str(row.group)) for row in rows if (one := row.record.accuracy)]
+    return max(judged, key=lambda pair: pair[0], default=None)

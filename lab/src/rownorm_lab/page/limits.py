@@ -1,0 +1,43 @@
+"""The limits that charts draw: the device's peak bandwidth, and the roofs of the roofline."""
+
+from __future__ import annotations
+
+from ..data.rows import Results
+from .points import Point
+
+MEASURED = "measured ceiling"  # the roof of the measured ceiling
+LEFT, LABELED, RIGHT = (
+    0.25,
+    4.0,
+    8.0,
+)  # intensities: of the left end, of labels, of the right end if compute is unknown
+
+
+def bandwidth_limits(results: Results) -> list[Point]:
+    """The device's peak, drawn as a rule. The ceiling is measured, so it is a line like the providers."""
+    return peak_limit(results.peak) if results.peak else []
+
+
+def peak_limit(peak: float) -> list[Point]:
+    """A peak in bytes per second as a rule with a label."""
+    return [{"gbps": peak / 1e9, "label": f"peak {peak / 1e9:,.0f} GB/s"}]
+
+
+def roofs(results: Results, peak_flops: float | None) -> list[Point]:
+    """The corners and labels of each roof: bandwidth times intensity, up to the peak FLOP/s if it is known."""
+    found: list[Point] = []
+    for name, bandwidth in (("peak", results.peak), (MEASURED, results.ceiling)):
+        if not bandwidth:
+            continue
+        end = peak_flops / bandwidth if peak_flops else RIGHT
+        label = f"{name}, {bandwidth / 1e9:,.4g} GB/s"
+        for at, text in ((LEFT, None), (min(LABELED, end / 1.5), label), (end, None)):
+            gflops = bandwidth * at / 1e9
+            found.append({"roof": name, "intensity": at, "gflops": gflops, "label": text})
+    if peak_flops and found:
+        ridge = peak_flops / (results.peak or results.ceiling or 1.0)
+        top = {"roof": "fp32", "gflops": peak_flops / 1e9}
+        found.append(top | {"intensity": ridge, "label": None})
+        label = f"fp32 peak, {peak_flops / 1e12:.3g} TFLOP/s"
+        found.append(top | {"intensity": 4 * ridge, "label": label})
+    return found

@@ -1,0 +1,168 @@
+"""Studies on the page and as plots: tables, and a chart that needs no JavaScript."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import altair as alt
+import vl_convert
+
+from ..data import texts
+from ..data.files import write_whole
+from ..data.judged import JudgedStudy, judged_in, read_judged
+from ..data.judged_tables import figure_table, run_lines, summary
+from ..data.records import CEILING, EAGER, OURS
+from ..data.studies import Study, read_study, studies_in
+from ..data.study_tables import Table, comparison_table, failures, kernel_table, notes, step_tables
+from .chapter import Chapter
+from .looks import LOOKS
+from .plots import CONFIG
+
+KERNELS = 12  # lines of a table of kernels on the page
+NUMBERS = (
+    "calls",
+    "time",
+    "share",
+    "value",
+    "with rownorm",
+    "saves",
+    "forward",
+    "backward",
+    "step",
+    "spread",
+    "torch",
+    "speed",
+    "cost",
+    "bar",
+)
+COLORS = {"baseline": LOOKS[CEILING][0], "fused": LOOKS[EAGER][0], "rownorm": LOOKS[OURS][0]}
+PARTS = ("forward", "backward", "update")
+
+
+def chapter(folders: Sequence[Path]) -> Chapter | None:
+    """The studies in these folders; ValueError if one cannot be read."""
+    found = {folder: [read_study(file) for file in studies_in(folder)] for folder in folders}
+    judged = {folder: [read_judged(file) for file in judged_in(folder)] for folder in folders}
+    studies = [study for one in found.values() for study in one]
+    runs = [run for one in judged.values() for run in one]
+    if not studies and not runs:
+        return None
+    machines = [*(one.environment for one in studies), *(one.environment for one in runs)]
+    return Chapter(
+        "study",
+        "Training steps",
+        "".join([*map(_one, studies), *map(_judged, runs)]),
+        folders=[folder for folder in folders if found[folder] or judged[folder]],
+        devices=[one.device for one in machines],
+        plots=[functools.partial(write_plot, study) for study in studies],
+    )
+
+
+def _one(study: Study) -> str:
+    head = f"{study.environment.describe()}, {study.date}; {texts.count(study.steps, 'step')}"
+    parts = [
+        f"<h3>{escape(study.title)}</h3>",
+        f'<p class="how">{escape(head)}. {escape(" ".join(notes(study)))}</p>',
+        *(f'<p class="banner">{escape(line)}</p>' for line in failures(study)),
+    ]
+    if points := _points(study):
+        parts.append(
+            f'<div class="panel">{vl_convert.vegalite_to_svg(_chart(study, points))}</div>'
+        )
+    if (compared := comparison_table(study)).lines:
+        parts.append(table_html(compared))
+    parts += [table_html(table) for table in step_tables(study)]
+    kernels = [
+        table_html(kernel_table(study, one, KERNELS)) for one in study.records if one.kernels
+    ]
+    parts.append(f"<details><summary>Kernels of a step</summary>{''.join(kernels)}</details>")
+    return "".join(parts)
+
+
+def _judged(run: JudgedStudy) -> str:
+    """A run whose figures have bars: one table."""
+    how = f"{' '.join(run_lines([run]))} {run.conditions}. {run.note} {summary([run])}"
+    return table_html(figure_table([run])) + f'<p class="how">{escape(how)}</p>'
+
+
+def write_plot(study: Study, folder: Path) -> Path | None:
+    """Write ``study-<task>.png``; nothing if no step was timed."""
+    points = _points(study)
+    if not points:
+        return None
+    png = vl_convert.vegalite_to_png(_chart(study, points), scale=2)
+    return write_whole(folder / f"study-{study.task}.png", png)
+
+
+def _points(study: Study) -> list[dict[str, Any]]:
+    """Medians of forward and backward in milliseconds, and the rest of the step."""
+    points = []
+    for one in study.records:
+        if one.step:
+            forward, backward = median(one.forward), median(one.backward)
+            values = (forward, backward, max(0.0, median(one.step) - forward - backward))
+            points += [
+                {
+                    "setting": one.setting,
+                    "stage": one.stage,
+                    "part": part,
+                    "ms": 1e3 * value,
+                    "order": PARTS.index(part),
+                }
+                for part, value in zip(PARTS, values, strict=True)
+            ]
+    return points
+
+
+def _chart(study: Study, points: list[dict[str, Any]]) -> dict[str, Any]:
+    """Bars of the time of a step, one for each stage, in a row for each setting."""
+    stages = list(dict.fromkeys(point["stage"] for point in points))
+    chart = (
+        alt.Chart(alt.Data(values=points))
+        .mark_bar(stroke="white")
+        .encode(
+            x=alt.X("ms:Q", title="ms in a step: forward, backward, update"),
+            y=alt.Y("stage:N", title=None, sort=stages),
+            row=alt.Row("setting:N", title=None, sort=study.settings),
+            color=alt.Color(
+                "stage:N",
+                legend=None,
+                scale=alt.Scale(domain=list(COLORS), range=list(COLORS.values())),
+            ),
+            opacity=alt.Opacity(
+                "part:N",
+                title=None,
+                scale=alt.Scale(domain=list(PARTS), range=[1.0, 0.7, 0.4]),
+                legend=alt.Legend(orient="bottom"),
+            ),
+            order="order:Q",
+        )
+        .properties(width=560, height=26 * len(stages))
+    )
+    timings = ", CPU timings" if study.environment.kind == "cpu" else ""
+    here = study.environment
+    subtitle = f"{here.device}{timings}; torch {here.torch}, triton {here.triton}"
+    spec: dict[str, Any] = chart.to_dict()
+    title = {"text": study.title, "subtitle": subtitle}
+    return spec | {"title": title, "padding": 16, "config": CONFIG}
+
+
+def table_html(table: Table) -> str:
+    """A table with its title."""
+    heads = "".join(f"<th>{escape(name)}</th>" for name in table.header)
+    numbers = [name in NUMBERS or name.endswith("/s") for name in table.header]
+    lines = "".join("<tr>" + "".join(map(_cell, line, numbers)) + "</tr>" for line in table.lines)
+    return (
+        f'<h3>{escape(table.title)}</h3><div class="scroll"><table><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{lines}</tbody></table></div>"
+    )
+
+
+def _cell(text: str, is_number: bool) -> str:
+    kind = ' class="number"' if is_number else ' class="wrap"' if len(text) > 60 else ""
+    return f"<td{kind}>{escape(text)}</td>"

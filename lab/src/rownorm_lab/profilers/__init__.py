@@ -1,0 +1,1 @@
+"""Profilers: how each is run, and what it writes as figures."""

@@ -1,0 +1,165 @@
+"""The norms in the trace of a script: their kernels, shapes and times.
+
+A kernel belongs to a norm if the host launched it inside a range of ``hooks``, or inside an operator that is named as
+a norm, or if it is itself named as one: kernels of compiled code, which may do other work too. In backward the whole
+node counts, with the sums of its gradients. On a CPU operators take the place of kernels.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from ..data.case import DTYPES, Case
+from ..data.profiles import ScriptNorm
+from ..data.studies import Kernel
+from .trace import EVALUATE, NAMES, Call, Event, calls_of
+
+OURS = "rownorm::"
+PREFIX = "norm"  # of the names of the ranges that ``hooks.py`` records
+SHORT_DTYPES = {"float": "fp32", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
+
+
+class Found(NamedTuple):
+    """All kernels, and the norms among them: in one step, largest first."""
+
+    kernels: list[Kernel]
+    norms: list[ScriptNorm]
+
+
+class Kind(NamedTuple):
+    """Norms that are counted together."""
+
+    what: str
+    direction: str
+    case: Case | None
+
+
+class Span(NamedTuple):
+    """A time in a thread in which a norm runs. number: of the call; several spans of backward may share it."""
+
+    thread: Any
+    start: float
+    end: float
+    kind: Kind
+    number: Any
+
+
+def found_norms(timed: Sequence[Event], steps: int) -> Found:
+    """The kernels of a step and its norms. timed: events with a duration; steps: that were recorded, at least 1."""
+    spans = _Outermost(_spans(timed))
+    kernels: dict[tuple[str, bool], list[float]] = defaultdict(lambda: [0, 0.0])
+    seconds: dict[Kind, float] = defaultdict(float)
+    numbers: dict[Kind, set[Any]] = defaultdict(set)
+    for order, call in enumerate(calls_of(timed)):
+        span = spans.at(call) or _named_kernel(call, order)
+        total = kernels[call.name, span is not None]
+        total[0] += 1
+        total[1] += call.seconds
+        if span is not None:
+            seconds[span.kind] += call.seconds
+            numbers[span.kind].add(span.number)
+    norms = [
+        ScriptNorm(
+            what=kind.what,
+            direction=kind.direction,
+            case=kind.case,
+            calls=len(numbers[kind]) / steps,
+            seconds=total / steps,
+        )
+        for kind, total in seconds.items()
+    ]
+    shown = [
+        Kernel(name, n / steps, s / steps, is_norm) for (name, is_norm), (n, s) in kernels.items()
+    ]
+    return Found(
+        sorted(shown, key=lambda one: -one.seconds), sorted(norms, key=lambda one: -one.seconds)
+    )
+
+
+def _spans(timed: Sequence[Event]) -> list[Span]:
+    nodes = _Nodes(event for event in timed if str(event["name"]).startswith(EVALUATE))
+    spans = []
+    for number, event in enumerate(timed):
+        category, name = event.get("cat"), str(event["name"])
+        if category == "user_annotation" and name.startswith(f"{PREFIX}|"):
+            spans.append(_range(nodes.around(event), name))
+        elif category == "cpu_op" and NAMES.search(name):
+            spans.append(_operator(nodes.around(event), event, number))
+    return spans
+
+
+def _range(event: Event, name: str) -> Span:
+    """The span of a range of ``hooks``; event: the node of autograd around it, else the range."""
+    _, what, operation, direction, shape, dtype, number = name.split("|")
+    rows, cols = map(int, shape.split("x"))
+    kind = Kind(what, direction, _case(operation, direction, rows, cols, dtype))
+    return Span(event["tid"], event["ts"], event["ts"] + event["dur"], kind, number)
+
+
+def _operator(place: Event, event: Event, number: int) -> Span:
+    """The span of an operator that is named as a norm; its shape if the trace has it and it is not rownorm's own."""
+    name, arguments = str(event["name"]), event.get("args", {})
+    direction = "backward" if "backward" in name else "forward"
+    dims, types = arguments.get("Input Dims") or [[]], arguments.get("Input type") or [""]
+    case = None
+    if dims[0] and not name.startswith(OURS):
+        operation = "rms_norm" if "rms" in name else "layer_norm"
+        rows, cols = 1, dims[0][-1]
+        for size in dims[0][:-1]:
+            rows *= size
+        case = _case(operation, direction, rows, cols, SHORT_DTYPES.get(types[0], ""))
+    kind = Kind(name, direction, case)
+    return Span(place["tid"], place["ts"], place["ts"] + place["dur"], kind, f"operator {number}")
+
+
+def _case(operation: str, direction: str, rows: int, cols: int, dtype: str) -> Case | None:
+    """The case of a norm; None for dtypes that the lab does not measure, and for no rows."""
+    if dtype not in DTYPES or rows < 1 or cols < 1:
+        return None
+    fields: dict[str, Any] = {"operation": operation, "direction": direction, "dtype": dtype}
+    return Case(rows=rows, cols=cols, **fields)
+
+
+def _named_kernel(call: Call, order: int) -> Span | None:
+    """A kernel that is itself named as a norm."""
+    if NAMES.search(call.name) is None:
+        return None
+    kind = Kind(call.name, "", None)
+    return Span(None, 0.0, 0.0, kind, f"kernel {order}")
+
+
+class _Nodes:
+    """The nodes of backward, by thread."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self.nodes: dict[Any, list[Event]] = defaultdict(list)
+        for event in sorted(events, key=lambda one: one["ts"]):
+            self.nodes[event["tid"]].append(event)
+        self.starts = {thread: [one["ts"] for one in some] for thread, some in self.nodes.items()}
+
+    def around(self, event: Event) -> Event:
+        """The node that runs when ``event`` begins; the event itself if there is none."""
+        before = bisect_right(self.starts.get(event["tid"], []), event["ts"])
+        node = self.nodes[event["tid"]][before - 1] if before else event
+        return node if event["ts"] <= node["ts"] + node["dur"] else event
+
+
+class _Outermost:
+    """Spans that are in no other span, by thread."""
+
+    def __init__(self, spans: Iterable[Span]) -> None:
+        self.spans: dict[Any, list[Span]] = defaultdict(list)
+        for span in sorted(spans, key=lambda one: (one.start, -one.end)):
+            some = self.spans[span.thread]
+            if not some or span.start >= some[-1].end:
+                some.append(span)
+        self.starts = {thread: [one.start for one in some] for thread, some in self.spans.items()}
+
+    def at(self, call: Call) -> Span | None:
+        """The span in which the host started a kernel or an operator."""
+        before = bisect_right(self.starts.get(call.thread, []), call.time)
+        span = self.spans[call.thread][before - 1] if before else None
+        return span if span is not None and call.time <= span.end else None

@@ -1,0 +1,147 @@
+"""rocprofv3, AMD's profiler: how it is run, and the three kinds of CSV that it writes.
+
+    *_kernel_stats.csv          one line for each kernel: calls and times
+    *_kernel_trace.csv          one line for each launch, with its start and end in nanoseconds
+    *_counter_collection.csv    one line for each counter of each launch
+
+Headers differ between releases in case and in underscores, so they are compared without both.
+"""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ..data.profiles import ToolResult
+from .process import Ran, failure, run, work_command
+from .request import Request
+
+PROGRAM = "rocprofv3"
+SUBFOLDER = "rocprof"
+NANOSECOND = 1e-9
+KIBIBYTE = 1024
+TRAFFIC = ("FETCH_SIZE", "WRITE_SIZE")  # KiB between L2 and memory
+OCCUPANCY = "OccupancyPercent"
+RUNS = {  # output name: options. Counters that do not fit together need runs of their own.
+    "trace": ("--kernel-trace", "--stats"),
+    "traffic": ("--pmc", *TRAFFIC),
+    "occupancy": ("--pmc", OCCUPANCY),
+}
+DENIED = ("permission denied", "unable to open /dev/kfd")
+
+
+class KernelStats(NamedTuple):
+    """All launches of one kernel."""
+
+    kernel: str
+    calls: int
+    seconds: float
+
+
+class Launch(NamedTuple):
+    """One launch. seconds: None where a file has no times. counters: by name."""
+
+    kernel: str
+    seconds: float | None
+    counters: dict[str, float]
+
+
+def collect(request: Request, folder: Path) -> ToolResult:
+    """Run the work under rocprofv3 once for each kind of output. What one run has written outlasts the next."""
+    import torch
+
+    if not (torch.version.hip and torch.cuda.is_available()):
+        why = (
+            "torch sees no AMD GPU: rocprofv3 runs on a machine with one, and with a torch for ROCm"
+        )
+        return ToolResult(PROGRAM, "missing", why)
+    program = shutil.which(PROGRAM) or shutil.which(PROGRAM, path="/opt/rocm/bin")
+    if program is None:
+        why = "rocprofv3 is not in PATH nor in /opt/rocm/bin: install the package rocprofiler-sdk"
+        return ToolResult(PROGRAM, "missing", why)
+    where, failed = folder / SUBFOLDER, list[tuple[str, Ran]]()
+    for name, options in RUNS.items():
+        command = [program, *options, "--output-format", "csv", "-d", str(where), "-o", name]
+        log = folder / f"rocprofv3-{name}.log"
+        ran = run([*command, "--", *work_command("counters", folder)], log)
+        if ran.status:
+            failed.append((name, ran))
+    files = sorted(str(file.relative_to(folder)) for file in where.rglob("*.csv"))
+    if not failed:
+        return ToolResult(PROGRAM, "ok", files=files)
+    why = "; ".join(f"{name}: {failure(ran)}" for name, ran in failed)
+    if any(
+        word in ran.log.read_text(errors="replace").lower() for word in DENIED for _, ran in failed
+    ):
+        remedy = "add the user to the groups render and video, or run as root"
+        return ToolResult(PROGRAM, "denied", f"{why}. The driver refused: {remedy}", files)
+    return ToolResult(PROGRAM, "failed", why, files)
+
+
+def parse_stats(text: str) -> list[KernelStats]:
+    """``*_kernel_stats.csv``. ValueError, with the reason, if it is another file or cut off; so below."""
+    return [
+        KernelStats(name, int(float(calls)), float(total) * NANOSECOND)
+        for name, calls, total in _rows(text, "Name", "Calls", "TotalDurationNs")
+    ]
+
+
+def parse_trace(text: str) -> list[Launch]:
+    """``*_kernel_trace.csv``: the launches in the order of the file."""
+    return [
+        Launch(name, (int(end) - int(start)) * NANOSECOND, {})
+        for name, start, end in _rows(text, "Kernel_Name", "Start_Timestamp", "End_Timestamp")
+    ]
+
+
+def parse_counters(text: str) -> list[Launch]:
+    """``*_counter_collection.csv``: one launch with all its counters; several lines of a counter are added up."""
+    launches: dict[str, Launch] = {}
+    wanted = ("Dispatch_Id", "Kernel_Name", "Counter_Name", "Counter_Value")
+    for dispatch, name, counter, value in _rows(text, *wanted):
+        counters = launches.setdefault(dispatch, Launch(name, None, {})).counters
+        counters[counter] = counters.get(counter, 0.0) + float(value)
+    return list(launches.values())
+
+
+def stats_of(launches: Sequence[Launch]) -> list[KernelStats]:
+    """The launches of a trace by kernel, for a run without ``--stats``."""
+    by_kernel: dict[str, list[float]] = {}
+    for one in launches:
+        if one.seconds is not None:
+            by_kernel.setdefault(one.kernel, []).append(one.seconds)
+    return [KernelStats(name, len(times), sum(times)) for name, times in by_kernel.items()]
+
+
+def _rows(text: str, *wanted: str) -> list[list[str]]:
+    """The wanted columns of every line."""
+    lines = [line for line in text.splitlines() if line.strip()]  # files may end in an empty line
+    header, *rows = csv.reader(lines) if lines else [[]]
+    names = [_plain(name) for name in header]
+    absent = [name for name in wanted if _plain(name) not in names]
+    if absent:
+        raise ValueError(f"not this CSV of rocprofv3: it has no column {', '.join(absent)}")
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(header):
+            raise ValueError(
+                f"the CSV of rocprofv3 is cut off: line {number} has {len(row)} of {len(header)} values"
+            )
+    places = [names.index(_plain(name)) for name in wanted]
+    return [[row[place] for place in places] for row in rows]
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace(" ", "").lower()
+
+
+def mean(launches: Sequence[Launch], kernel: str, counter: str) -> float | None:
+    """The mean of a counter over the launches of a kernel; None if it was not collected."""
+    values = [
+        one.counters[counter]
+        for one in launches
+        if one.kernel == kernel and counter in one.counters
+    ]
+    return sum(values) / len(values) if values else None

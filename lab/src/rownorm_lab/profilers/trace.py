@@ -1,0 +1,196 @@
+"""Kernels of a training step, and which of them belong to norms, from the Chrome trace of ``torch.profiler``.
+
+The trace is the profiler's public format. It links a kernel with the call that launched it, by a correlation number,
+and every event of the host has its thread and its time. On a CPU, operators take the place of kernels; the time of an
+operator is that without the operators that it calls.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ..data.studies import Attribution, Kernel
+
+NORM = "norm"  # the name of the range that ``study/ranges.py`` records around a norm
+DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+EVALUATE = (
+    "autograd::engine::evaluate_function"  # a node of backward, with the sums of its gradients
+)
+NAMES = re.compile(r"layer_norm|rms_norm|rownorm::", re.IGNORECASE)
+MICROSECOND = 1e-6
+MOST_WITHOUT_LAUNCH = 0.01  # share of kernel time; beyond it nothing is said about norms
+
+Event = dict[str, Any]
+
+
+class Profile(NamedTuple):
+    """The kernels of one step, largest first, and how those of norms were found."""
+
+    kernels: list[Kernel]
+    attribution: Attribution
+
+
+class Call(NamedTuple):
+    """One kernel or operator. thread, time: where and when the host started it."""
+
+    name: str
+    seconds: float
+    thread: Any
+    time: float
+
+
+def read_trace(
+    events: Iterable[Event], steps: int, n_norms: int, *, compiled: bool = False
+) -> Profile:
+    """The kernels of a step, from the events of a trace of so many steps. n_norms: in the model."""
+    timed = [event for event in events if event.get("ph") == "X"]
+    operators = [event for event in timed if event.get("cat") == "cpu_op"]
+    spans = _named_operators(operators) if compiled else _norm_spans(timed, operators)
+    inside = Spans(spans)
+    totals: dict[tuple[str, bool], list[float]] = defaultdict(lambda: [0, 0.0])
+    calls = calls_of(timed)
+    for call in calls:
+        named = compiled and NAMES.search(call.name) is not None
+        total = totals[call.name, named or inside.has(call.thread, call.time)]
+        total[0] += 1
+        total[1] += call.seconds
+    kernels = [
+        Kernel(name, n_calls / steps, seconds / steps, is_norm)
+        for (name, is_norm), (n_calls, seconds) in totals.items()
+    ]
+    kernels.sort(key=lambda kernel: -kernel.seconds)
+    lost = sum(call.seconds for call in calls if call.thread is None)
+    if lost > MOST_WITHOUT_LAUNCH * sum(call.seconds for call in calls):
+        return Profile(kernels, "unknown")
+    names = {kernel.name for kernel in kernels} | {event["name"] for event in operators}
+    return Profile(kernels, _attribution(kernels, names, n_norms, compiled))
+
+
+def _attribution(
+    kernels: Sequence[Kernel], names: Iterable[str], n_norms: int, compiled: bool
+) -> Attribution:
+    """How norms were found. Every norm has at least one kernel in each pass; with fewer, some were not found."""
+    if sum(kernel.calls for kernel in kernels if kernel.is_norm) < 2 * n_norms:
+        return "unknown"
+    if not compiled:
+        return "ranges"
+    passes = {"backward" in name for name in names if NAMES.search(name)}
+    return "names" if len(passes) == 2 else "unknown"
+
+
+def calls_of(timed: Sequence[Event]) -> list[Call]:
+    """Everything that ran on a GPU; without a GPU, every operator. timed: events with a duration."""
+    operators = [event for event in timed if event.get("cat") == "cpu_op"]
+    return _device_calls(timed, operators) or _operator_calls(operators)
+
+
+def _device_calls(timed: Sequence[Event], operators: Sequence[Event]) -> list[Call]:
+    """Everything that ran on a GPU, with the place of its launch; empty without a GPU.
+
+    The place is that of the call of the driver or the runtime; where the trace has none, that of the operator. The
+    thread is None if there is neither.
+    """
+    launches = {
+        _argument(event, "correlation"): event
+        for event in timed
+        if str(event.get("cat")).endswith(("_runtime", "_driver"))
+    }
+    by_operator = {_argument(event, "External id"): event for event in operators}
+    calls = []
+    for event in timed:
+        if event.get("cat") in DEVICE:
+            launch = launches.get(_argument(event, "correlation"))
+            launch = launch or by_operator.get(_argument(event, "External id"))
+            thread, time = (None, 0.0) if launch is None else (launch["tid"], launch["ts"])
+            calls.append(Call(event["name"], event["dur"] * MICROSECOND, thread, time))
+    return calls
+
+
+def _argument(event: Event, name: str) -> Any:
+    """An argument of an event; the event's identity if it has none, which equals nothing else."""
+    return event.get("args", {}).get(name, ("none", id(event)))
+
+
+def _operator_calls(operators: Sequence[Event]) -> list[Call]:
+    """Every operator with its own time: without that of the operators inside it."""
+    calls = []
+    for event, inner in _nested(operators):
+        own = max(0.0, event["dur"] - inner) * MICROSECOND
+        calls.append(Call(event["name"], own, event["tid"], event["ts"]))
+    return calls
+
+
+def _nested(operators: Sequence[Event]) -> Iterator[tuple[Event, float]]:
+    """(operator, the time of those that it called directly)."""
+    inner = [0.0] * len(operators)
+    order = sorted(range(len(operators)), key=lambda i: _place(operators[i]))
+    open_ones: dict[Any, list[int]] = defaultdict(list)
+    for i in order:
+        event, stack = operators[i], open_ones[operators[i]["tid"]]
+        while stack and _end(operators[stack[-1]]) <= event["ts"]:
+            stack.pop()
+        if stack:
+            inner[stack[-1]] += event["dur"]
+        stack.append(i)
+    return zip(operators, inner, strict=True)
+
+
+def _norm_spans(timed: Sequence[Event], operators: Sequence[Event]) -> list[Event]:
+    """The ranges of norms; in backward the whole node, with the sums of its gradients."""
+    spans = [e for e in timed if e.get("cat") == "user_annotation" and e["name"] == NORM]
+    nodes = [event for event in operators if event["name"].startswith(EVALUATE)]
+    ranges = _Starts(spans)
+    return spans + [node for node in nodes if ranges.any_within(node)]
+
+
+def _named_operators(operators: Sequence[Event]) -> list[Event]:
+    return [event for event in operators if NAMES.search(event["name"])]
+
+
+class _Starts:
+    """The starts of events, by thread."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self.times: dict[Any, list[float]] = defaultdict(list)
+        for event in events:
+            self.times[event["tid"]].append(event["ts"])
+        for times in self.times.values():
+            times.sort()
+
+    def any_within(self, event: Event) -> bool:
+        """Whether one of them begins while ``event`` runs."""
+        times = self.times.get(event["tid"], [])
+        after = bisect_right(times, _end(event))
+        return after > 0 and times[after - 1] >= event["ts"]
+
+
+class Spans:
+    """Times by thread, as the union of events."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self.spans: dict[Any, list[tuple[float, float]]] = defaultdict(list)
+        for event in sorted(events, key=_place):
+            spans = self.spans[event["tid"]]
+            if spans and event["ts"] <= spans[-1][1]:
+                spans[-1] = (spans[-1][0], max(spans[-1][1], _end(event)))
+            else:
+                spans.append((event["ts"], _end(event)))
+
+    def has(self, thread: Any, time: float) -> bool:
+        """Whether one of the events was running in this thread at this time."""
+        spans = self.spans.get(thread, [])
+        after = bisect_right(spans, (time, float("inf")))
+        return after > 0 and time <= spans[after - 1][1]
+
+
+def _place(event: Event) -> tuple[float, float]:
+    return event["ts"], -event["dur"]
+
+
+def _end(event: Event) -> float:
+    end: float = event["ts"] + event["dur"]
+    return end

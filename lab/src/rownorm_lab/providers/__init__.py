@@ -1,0 +1,237 @@
+"""A provider runs a case: rownorm, eager PyTorch, Liger, ... Each is one decorated function in a file of this folder.
+
+    @provider(
+        "liger",
+        about="Liger's RMSNorm",
+        operations=("rms_norm",),
+        package="liger-kernel",
+        needs=("liger_kernel",),
+        needs_gpu=True,
+    )
+    def liger(case, t):
+        from liger_kernel.transformers.functional import liger_rms_norm
+
+        return by_autograd(case, t, lambda: liger_rms_norm(t.x, t.weight, case.eps, in_place=False))
+
+The function gets a case and one set of its tensors and returns a call without arguments. The call returns the tensors
+that ``data.output_names`` lists. A case outside what the decorator declares is refused before the function is called;
+for any other limit the function raises ``Refusal``. ``options`` lists what the provider offers beside the plain norm;
+without it there are none, and a case with a pre_bias, say, is refused. Optional packages are imported inside the
+function. The commands info, check, bench and report find a provider by itself; the bars name theirs in bars/bars.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import pkgutil
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..data.case import DIRECTIONS, OPERATIONS, Case
+from .data import Tensors
+
+Call = Callable[[], Tensor | Sequence[Tensor]]
+Make = Callable[[Case, Tensors], Call]
+Kind = Literal["ours", "peer", "plain", "ceiling"]
+Option = Literal["bias", "no_bias", "pre_bias", "activation", "mixed_residual", "no_h"]
+
+EVERY_OPTION: tuple[Option, ...] = ("bias", "no_bias", "pre_bias", "activation", "mixed_residual")
+_OPTION_WORDS: dict[Option, str] = {
+    "bias": "a bias in RMSNorm",
+    "no_bias": "LayerNorm without a bias",
+    "pre_bias": "a bias before the norm",
+    "activation": "an activation after the norm",
+    "mixed_residual": "a residual stream in another dtype than x",
+    "no_h": "a residual add without the new residual stream",
+}
+
+
+class Refusal(Exception):
+    """A provider cannot run a case; the message is the reason, for records and reports."""
+
+
+class Provider(NamedTuple):
+    """A provider, with everything that its decorator declares."""
+
+    name: str
+    make: Make
+    about: str  # one line
+    kind: Kind
+    operations: tuple[str, ...]
+    directions: tuple[str, ...]
+    options: tuple[Option, ...]
+    dtypes: tuple[str, ...]
+    needs: tuple[str, ...]  # modules that must be importable
+    package: str  # the package that installs them; its version is recorded
+    install: str  # the command that installs it
+    needs_gpu: bool
+    slow_on_cpu: bool  # on a CPU it runs only if it is named
+    interpreted: bool  # without a GPU, its kernels run in Triton's interpreter
+
+    def prepare(self, case: Case, t: Tensors) -> Call:
+        """The call for one set of tensors; raises Refusal."""
+        reason = self.refusal(case)
+        if reason is not None:
+            raise Refusal(reason)
+        return self.make(case, t)
+
+    def refusal(self, case: Case) -> str | None:
+        """The reason why the provider's declaration excludes this case, or None."""
+        if case.operation not in self.operations:
+            return f"{self.name} has no {case.operation}"
+        if case.direction not in self.directions:
+            return f"{self.name} has no {'backward' if case.direction == 'both' else case.direction} pass"
+        if case.dtype not in self.dtypes:
+            return f"{self.name} does not take {case.dtype}"
+        for option in _options_of(case):
+            if option not in self.options:
+                return f"{self.name} does not offer {_OPTION_WORDS[option]}"
+        return None
+
+    @property
+    def version(self) -> str:
+        """The installed version of the package, or an empty string."""
+        try:
+            return importlib.metadata.version(self.package) if self.package else ""
+        except importlib.metadata.PackageNotFoundError:
+            return ""
+
+
+_registry: dict[str, Provider] = {}
+
+
+def provider(
+    name: str,
+    *,
+    about: str,
+    kind: Kind = "peer",
+    operations: tuple[str, ...] = OPERATIONS,
+    directions: tuple[str, ...] = DIRECTIONS,
+    options: tuple[Option, ...] = (),
+    dtypes: tuple[str, ...] = ("fp16", "bf16", "fp32"),
+    needs: tuple[str, ...] = (),
+    package: str = "",
+    install: str = "",
+    needs_gpu: bool = False,
+    slow_on_cpu: bool = False,
+    interpreted: bool = False,
+) -> Callable[[Make], Make]:
+    """Register a function as a provider."""
+    install = install or (f"pip install {package}" if package else "")
+
+    def register(make: Make) -> Make:
+        _registry[name] = Provider(
+            name=name,
+            make=make,
+            about=about,
+            kind=kind,
+            operations=operations,
+            directions=directions,
+            options=options,
+            dtypes=dtypes,
+            needs=needs,
+            package=package,
+            install=install,
+            needs_gpu=needs_gpu,
+            slow_on_cpu=slow_on_cpu,
+            interpreted=interpreted,
+        )
+        return make
+
+    return register
+
+
+def all_providers() -> dict[str, Provider]:
+    """Every provider by name: rownorm, PyTorch, peers, plain kernels, the ceiling. Imports none of their packages."""
+    _import_files()
+    kinds = ("ours", "peer", "plain", "ceiling")
+
+    def place(one: Provider) -> tuple[int, bool, str]:
+        return kinds.index(one.kind), one.package != "torch", one.name
+
+    return {one.name: one for one in sorted(_registry.values(), key=place)}
+
+
+def usual() -> list[str]:
+    """The default providers: all; without a GPU, all but those that are slow on a CPU."""
+    gpu = torch.cuda.is_available()
+    return [one.name for one in all_providers().values() if gpu or not one.slow_on_cpu]
+
+
+def missing(provider: Provider, device: str | None = None) -> str | None:
+    """Why a provider cannot be used on a device (default: the present one), and what to do; None if it can."""
+    absent = [name for name in provider.needs if importlib.util.find_spec(name) is None]
+    if absent:
+        are = "is" if len(absent) == 1 else "are"
+        return f"{' and '.join(absent)} {are} not installed; {provider.install}"
+    on_gpu = torch.cuda.is_available() if device is None else device.startswith("cuda")
+    if on_gpu or not provider.needs_gpu:
+        return None
+    if provider.interpreted:
+        return None if interpreting() else "needs a GPU, or TRITON_INTERPRET=1 to check it"
+    return "needs a GPU"
+
+
+def import_failure(error: ImportError) -> str:
+    """The reason why a provider cannot be used whose package is installed but fails to import."""
+    return f"cannot be imported: {error}"
+
+
+def interpreting() -> bool:
+    """Whether kernels on CPU tensors run in Triton's interpreter."""
+    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "yes", "on")
+
+
+def by_autograd(case: Case, t: Tensors, forward: Call) -> Call:
+    """The call for the case's direction, given a differentiable forward.
+
+    For backward, the forward runs once here, so that a call computes only the gradients of all inputs and parameters.
+    """
+    if case.direction == "forward":
+        return forward
+    leaves, cotangents = t.leaves, t.cotangents
+    if case.direction == "backward":
+        outputs = as_tuple(forward())
+        return lambda: torch.autograd.grad(outputs, leaves, cotangents, retain_graph=True)
+
+    def step() -> tuple[Tensor, ...]:
+        outputs = as_tuple(forward())
+        return (*outputs, *torch.autograd.grad(outputs, leaves, cotangents))
+
+    return step
+
+
+def as_tuple(outputs: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """One tensor or several, as a tuple."""
+    return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+
+
+def _options_of(case: Case) -> Iterator[Option]:
+    """The options of a case that a provider must declare."""
+    if case.has_bias and not case.centers:
+        yield "bias"
+    if case.centers and not case.has_bias:
+        yield "no_bias"
+    if case.pre_bias:
+        yield "pre_bias"
+    if case.activation is not None:
+        yield "activation"
+    if case.adds and case.torch_residual_dtype != case.torch_dtype:
+        yield "mixed_residual"
+    if not case.returns_h:
+        yield "no_h"
+
+
+@functools.cache
+def _import_files() -> None:
+    """Import every file of this folder, which registers its provider."""
+    for module in pkgutil.iter_modules(__path__):
+        if not module.ispkg:
+            importlib.import_module(f"{__name__}.{module.name}")

@@ -1,0 +1,33 @@
+"""flash-linear-attention: the Triton norms of flash-attention, autotuned."""
+
+from __future__ import annotations
+
+from ..data.case import Case
+from . import Call, Refusal, by_autograd, provider
+from .data import Tensors
+
+WIDEST_BYTES = 65536  # of a row of x; in backward, of a row of the residual stream
+
+
+@provider(
+    "fla",
+    about="flash-linear-attention, autotuned Triton kernels",
+    options=("bias", "no_bias", "mixed_residual"),
+    package="fla-core",
+    needs=("fla", "einops"),
+    install="pip install fla-core einops",
+    needs_gpu=True,
+)
+def fla(case: Case, t: Tensors) -> Call:
+    stored = t.x if t.residual is None or case.direction == "forward" else t.residual
+    widest = WIDEST_BYTES // stored.element_size()
+    if case.cols > widest:
+        raise Refusal(f"fla takes rows of up to {widest} columns in this dtype")
+    from fla.modules.layernorm import (  # type: ignore[import-not-found,unused-ignore]
+        layer_norm,
+        rms_norm,
+    )
+
+    norm = layer_norm if case.centers else rms_norm
+    options = {"residual": t.residual, "eps": case.eps, "prenorm": case.adds}
+    return by_autograd(case, t, lambda: norm(t.x, t.weight, t.bias, **options))

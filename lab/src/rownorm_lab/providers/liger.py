@@ -1,0 +1,39 @@
+"""Liger-Kernel: Triton kernels for training, one power-of-two block per row."""
+
+from __future__ import annotations
+
+from ..data.case import Case
+from . import Call, Refusal, by_autograd, provider
+from .data import Tensors
+
+WIDEST = 65536  # its calculate_settings rejects a larger block
+
+
+@provider(
+    "liger",
+    about="Liger-Kernel, Triton kernels for training",
+    operations=("layer_norm", "rms_norm", "add_rms_norm"),
+    package="liger-kernel",
+    needs=("liger_kernel",),
+    needs_gpu=True,
+)
+def liger(case: Case, t: Tensors) -> Call:
+    from liger_kernel.transformers import functional  # type: ignore[import-not-found,unused-ignore]
+
+    if case.cols > WIDEST:
+        raise Refusal(f"liger takes rows of up to {WIDEST} columns")
+    # in_place would overwrite dy with dx. "gemma" computes in fp32 until the store, as the case requires.
+    options = {"casting_mode": "gemma", "in_place": False}
+    if case.operation == "layer_norm":
+        return by_autograd(
+            case, t, lambda: functional.liger_layer_norm(t.x, t.weight, t.bias, case.eps)
+        )
+    if case.operation == "rms_norm":
+        return by_autograd(
+            case, t, lambda: functional.liger_rms_norm(t.x, t.weight, case.eps, **options)
+        )
+    return by_autograd(
+        case,
+        t,
+        lambda: functional.liger_fused_add_rms_norm(t.x, t.residual, t.weight, case.eps, **options),
+    )

@@ -1,0 +1,72 @@
+"""Eager PyTorch: one operator after the other."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from rownorm.inside import Program
+
+from ..data.case import Case
+from . import EVERY_OPTION, Call, by_autograd, provider
+from .data import Tensors
+
+
+@provider(
+    "torch",
+    about="eager PyTorch, one operator after the other",
+    options=EVERY_OPTION,
+    package="torch",
+)
+def torch_eager(case: Case, t: Tensors) -> Call:
+    program, inputs = program_of(case), t[:5]
+    x, residual, pre_bias, weight, bias = inputs
+    if residual is None and pre_bias is None and case.activation is None:
+        # PyTorch has one operator for this case; nothing else may add host time.
+        shape, eps = x.shape[-1:], case.eps
+        if case.centers:
+            return by_autograd(case, t, lambda: F.layer_norm(x, shape, weight, bias, eps))
+        if bias is None:
+            return by_autograd(case, t, lambda: F.rms_norm(x, shape, weight, eps))
+    return by_autograd(case, t, lambda: composition(program, *inputs))
+
+
+def program_of(case: Case) -> Program:
+    """The row program of a case."""
+    return Program(case.centers, case.eps, activation=case.activation)
+
+
+def composition(
+    program: Program,
+    x: Tensor,
+    residual: Tensor | None,
+    pre_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """The case in PyTorch's own operators, as a model would write it.
+
+    The norm reads h as stored. If x and the residual differ in dtype, the norm runs in the wider one.
+    """
+    h = x if pre_bias is None else x + pre_bias
+    if residual is not None:
+        h = h + residual
+    weight = weight.to(h.dtype)
+    bias = None if bias is None else bias.to(h.dtype)
+    if program.center:
+        z = F.layer_norm(h, h.shape[-1:], weight, bias, program.eps)
+    else:
+        z = F.rms_norm(h, h.shape[-1:], weight, program.eps)
+        z = z if bias is None else z + bias
+    y = _activated(z, program.activation).to(x.dtype)
+    return y if residual is None else (y, h.to(residual.dtype))
+
+
+def _activated(z: Tensor, activation: str | None) -> Tensor:
+    match activation:
+        case None:
+            return z
+        case "gelu_tanh":
+            return F.gelu(z, approximate="tanh")
+        case _:
+            return getattr(F, activation)(z)

@@ -1,0 +1,83 @@
+"""``rownorm source``: what it refuses, and its listing and page. Compiled code is in lab/tests/compiled."""
+
+import re
+from pathlib import Path
+
+import pytest
+from lab_support.analyses import made_up
+from lab_support.lab_commands import invoke, refused, without_torch
+from rownorm_lab.commands.source.beside import listings, summarized
+from rownorm_lab.commands.source.kernels import KERNELS
+from rownorm_lab.commands.source.page import page
+from rownorm_lab.compiled.isa import Line
+
+import rownorm.kernels.memory
+
+pytestmark = pytest.mark.usefixtures("command_line")
+
+
+def test_the_list_names_every_kernel_of_the_library():
+    """A kernel is what ``@triton.jit`` decorates with arguments: those that are launched."""
+    folder = Path(rownorm.kernels.memory.__file__).parent
+    code = "\n".join(file.read_text() for file in folder.rglob("*.py"))
+    launched = set(re.findall(r"^@triton\.jit\(do_not_specialize.*\ndef (\w+)", code, re.MULTILINE))
+    assert launched == set(KERNELS) - {"plain_loop"}
+    ran = invoke("source", "--list")
+    assert ran.exit_code == 0
+    assert all(name in ran.output for name in KERNELS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("", "name a KERNEL"),
+        ("forward_residnt", "did you mean forward_resident?"),
+        ("forward_resident --isa gcn", "unknown instruction set 'gcn'"),
+        ("forward_resident --target sm_75", "unknown target"),
+    ],
+)
+def test_bad_input_is_refused(arguments, message):
+    assert message in refused("source", *arguments.split())
+
+
+def test_an_existing_page_is_not_overwritten(tmp_path):
+    (tmp_path / "page.html").write_text("mine")
+    ran = invoke("source", "forward_resident", "--out", "page.html")
+    assert ran.exit_code == 2
+    assert (tmp_path / "page.html").read_text() == "mine"
+
+
+def test_help_needs_no_torch():
+    assert without_torch("source", "--help").returncode == 0
+
+
+def lines_of_store_row():
+    """Two instructions of ``memory.store_row``, and one of Triton's own library."""
+    file = rownorm.kernels.memory.__file__
+    source = Path(file).read_text().splitlines()
+    number = next(i for i, line in enumerate(source, 1) if "tl.store(pointers" in line)
+    store = Line("@P0 STG.E.128 [R2.64], R4", "STG.E.128", "store", 16, file, number)
+    shuffle = Line("SHFL.BFLY PT, R3", "SHFL.BFLY", "reduction", 0, "/x/standard.py", 5)
+    other = Line("FADD R1 <R2>", "FADD", "", 0, file, number)
+    return [store, store, other, shuffle], number
+
+
+def test_instructions_are_beside_their_source():
+    lines, number = lines_of_store_row()
+    found = listings(lines, "forward_resident")
+    assert [(one.file, one.function) for one in found] == [
+        ("kernels/memory.py", "store_row"),
+        ("other sources", ""),
+    ]
+    pair = next(pair for pair in found[0].lines if pair.number == number)
+    assert "tl.store(pointers" in pair.source
+    assert summarized(pair.instructions) == [("store", "STG.E.128 x 2"), ("", "1 other")]
+
+
+def test_the_page_marks_instructions_and_needs_no_network():
+    lines, _ = lines_of_store_row()
+    text = page(made_up(), "sass", listings(lines, "forward_resident"))
+    assert '<i class="store">@P0 STG.E.128 [R2.64], R4</i>' in text
+    assert "FADD R1 &lt;R2&gt;" in text
+    assert "How many passes over the rows?" in text
+    assert "http" not in text.replace("http-equiv", "")

@@ -1,0 +1,152 @@
+"""Analyses of kernels that are compiled for GPUs that are not here.
+
+Tests run in Triton's interpreter, which cannot compile. So this file is also a script, which a test runs in a process
+without the interpreter; it prints JSON.
+"""
+
+import json
+import sys
+
+import pytest
+from rownorm_lab.data.case import Case
+
+from support.compiled import json_of
+
+# (operation, direction, rows, columns, target, regime that is forced): every regime, a width that fills no tile, rows
+# that are not a multiple of a tile, and rows that do not begin at a sector.
+CASES = [
+    ("rms_norm", "forward", 1001, 256, "sm_90", ""),
+    ("rms_norm", "backward", 6001, 1000, "sm_90", ""),
+    ("rms_norm", "forward", 50, 1000, "gfx942", ""),
+    ("layer_norm", "forward", 40, 65536, "sm_90", ""),
+]
+MORE = [
+    ("layer_norm", "backward", 40, 65536, "gfx942", ""),
+    ("layer_norm", "backward", 3001, 1003, "sm_90", ""),
+    ("layer_norm", "backward", 700, 65536, "sm_90", "grid"),
+    ("layer_norm", "backward", 2000, 8192, "sm_90", "cluster"),
+    ("rms_norm", "forward", 300, 131072, "sm_90", "cluster"),
+    ("rms_norm", "forward", 3, 1 << 20, "sm_90", "split"),
+    ("rms_norm", "forward", 77, 5000, "sm_90", "looped"),
+    ("layer_norm", "backward", 77, 5000, "sm_80", "looped"),
+    ("layer_norm", "backward", 20000, 100, "gfx90a", ""),
+    ("add_layer_norm", "forward", 100, 4096, "sm_100", ""),
+    ("add_rms_norm", "backward", 100, 4096, "gfx942", ""),
+]
+
+
+def differences(cases):
+    """Where the traffic that some programs and turns stand for differs from that of all of them."""
+    from rownorm_lab.compiled import llir, traffic
+    from rownorm_lab.compiled.compile import compile_case, target_of
+
+    from rownorm.launch import force
+
+    wrong = []
+    for operation, direction, rows, cols, target, regime in cases:
+        case = Case(operation=operation, direction=direction, rows=rows, cols=cols)
+        with force(**({"regime": regime} if regime else {})):
+            compiled = compile_case(case, target_of(target))
+        for kernel in compiled.kernels:
+            found = traffic.traffic_of(kernel, target, cols * 2, rows)
+            function = llir.parse(kernel.compiled.asm["llir"])
+            everything = kernel._replace(share=kernel.n_programs, turns_over=0, sections=0)
+            counts, _ = traffic._counted(everything, function, found.sector_bytes, cols * 2, rows)
+            flows = {(flow.tensor, flow.kind): flow for flow in found.flows}
+            expected = {(flow.tensor, flow.kind): flow for flow in traffic._flows(counts, kernel)}
+            for key in {*flows, *expected}:
+                pair = [
+                    (one[key].requests, one[key].sectors, one[key].bytes) if key in one else None
+                    for one in (flows, expected)
+                ]
+                # Sampled turns of rows that are not aligned are an estimate.
+                exact = not (kernel.turns_over and cols * 2 % found.sector_bytes)
+                if not _close(*pair, 1e-9 if exact else 0.01):
+                    wrong.append(f"{case.title} {target} {kernel.name} {key}: {pair}")
+    return wrong
+
+
+def _close(some, all_of_them, tolerance):
+    if some is None or all_of_them is None:
+        return False
+    return all(abs(a - b) <= tolerance * max(a, b) for a, b in zip(some, all_of_them, strict=True))
+
+
+def test_some_programs_stand_for_all(triton_cache):
+    assert not json_of([__file__, "CASES"], triton_cache)
+
+
+@pytest.mark.exhaustive
+def test_some_programs_stand_for_all_in_every_regime(triton_cache):
+    assert not json_of([__file__, "MORE"], triton_cache)
+
+
+@pytest.fixture(scope="module")
+def block_table(triton_cache):
+    """(target, block) to an analysis, and the sources of its fields."""
+    arguments = [
+        "analyze",
+        "rms_norm",
+        "--cols",
+        "4096",
+        "--dtype",
+        "fp16",
+        "--blocks",
+        "64,1024",
+        "--json",
+    ]
+    found = json_of(["-m", "rownorm_lab.main", *arguments], triton_cache)
+    return {(one["target"], one["block"]): one for one in found["analyses"]}, found["sources"]
+
+
+def test_block_sizes_for_an_h200_and_an_mi300x(block_table):
+    analyses, sources = block_table
+    assert set(analyses) == {(t, b) for t in ("sm_90", "gfx942") for b in (None, 64, 1024)}
+    for (target, block), one in analyses.items():
+        [kernel] = one["kernels"]
+        by_tensor = {tensor["tensor"]: tensor for tensor in kernel["tensors"]}
+        assert by_tensor["x"]["passes"] == (2 if block else 1)
+        assert by_tensor["y"]["passes"] == 1
+        sectors_of_row = 4096 * 2 // kernel["sector_bytes"]
+        assert by_tensor["y"]["sectors"] == sectors_of_row * one["case"]["rows"]
+        assert kernel["spilled_bytes"] == 0
+        assert one["memory_bytes"] == one["compulsory_bytes"]
+        width = max(map(int, kernel["load_widths"]))
+        assert width == (2 if block == 64 else 8 if target == "gfx942" and block else width)
+        assert width == by_tensor["x"]["bytes_per_thread"]
+    # A block of 64 columns and 128 threads: half of the threads load what the others load.
+    narrow = analyses["sm_90", 64]["kernels"][0]
+    assert narrow["sector_use"] < 0.8 < analyses["sm_90", 1024]["kernels"][0]["sector_use"]
+    assert narrow["load_requests_per_row"] == 3 * 4096 / 64 * 4
+    assert sources["registers"] == "compiler"
+    assert sources["load_sectors_per_row"] == "derived"
+    assert sources["measured"] == "measured"
+
+
+def test_the_source_of_a_kernel(triton_cache):
+    found = json_of(["-m", "rownorm_lab.main", "source", "plain_loop", "--json"], triton_cache)
+    assert found["isa"] == "sass"
+    first = found["code"][0]
+    assert first["function"] == "rms_norm_kernel"
+    loads = [
+        pair["source"]
+        for pair in first["lines"]
+        if any(mark == "load" for mark, _ in pair["instructions"])
+    ]
+    assert len(loads) == 3
+    assert all("tl.load(" in line for line in loads)
+    stores = [
+        pair["source"]
+        for pair in first["lines"]
+        if any(mark == "store" for mark, _ in pair["instructions"])
+    ]
+    assert len(stores) == 1
+    assert "tl.store(" in stores[0]
+    answers = dict(found["answers"])
+    assert answers["How many passes over the rows?"].startswith(
+        "x is loaded 2 times; y is stored 1"
+    )
+
+
+if __name__ == "__main__":
+    print(json.dumps(differences(globals()[sys.argv[1]])))

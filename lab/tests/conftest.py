@@ -1,0 +1,30 @@
+"""Fixtures of the lab's tests."""
+
+import pytest
+from rownorm_lab import providers
+
+
+@pytest.fixture
+def command_line(tmp_path, monkeypatch, without_interpreter):
+    """Commands run in an empty folder, on the CPU path, with short rounds."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    monkeypatch.setattr("rownorm_lab.measure.timing.CPU_ROUND", 2e-4)
+
+
+@pytest.fixture
+def short_rounds(monkeypatch):
+    """Rounds of one or two calls."""
+    monkeypatch.setattr("rownorm_lab.measure.timing.CPU_ROUND", 2e-5)
+
+
+@pytest.fixture
+def add_provider(monkeypatch, without_interpreter):
+    """A function that adds or replaces a provider for this test: ``add_provider(name, make, **options)``."""
+    providers.all_providers()
+    monkeypatch.setattr(providers, "_registry", dict(providers._registry))
+
+    def add(name, make, **options):
+        providers.provider(name, about="of a test", **options)(make)
+
+    return add

@@ -1,0 +1,253 @@
+"""``rownorm learn`` as a learner uses it."""
+
+import json
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from lab_support.lab_commands import invoke
+from lab_support.learning import put
+from rownorm_course import progress, run
+from rownorm_course.catalog import exercises
+from rownorm_course.grades import Grade, Step
+
+pytestmark = pytest.mark.usefixtures("command_line")
+FOLDER = Path("learn/02_rmsnorm")
+
+
+def start(number=2):
+    ran = invoke("learn", "start", number)
+    assert ran.exit_code == 0, ran.output
+    return ran.output
+
+
+def test_the_list_has_every_exercise():
+    output = invoke("learn").output
+    for one in exercises().values():
+        assert one.title in output
+    assert f"0 of {100 * len(exercises())} points" in output
+
+
+def test_start_keeps_files_and_restores_missing_ones():
+    assert "rownorm learn check 2" in start()
+    (FOLDER / "rmsnorm.py").write_text("mine")
+    (FOLDER / "benchmark.py").unlink()
+    output = start()
+    assert "kept as they were: text.md, rmsnorm.py" in output
+    assert (FOLDER / "rmsnorm.py").read_text() == "mine"
+    assert (FOLDER / "benchmark.py").exists()
+
+
+def test_names_and_numbers():
+    assert "RMSNorm" in start("rmsnorm")
+    ran = invoke("learn", "start", "rmsnrom")
+    assert ran.exit_code == 2
+    assert "did you mean 02_rmsnorm?" in ran.output
+    assert invoke("learn", "start", "99").exit_code == 2
+
+
+def test_nothing_started():
+    for command in ("check", "hint", "solution"):
+        ran = invoke("learn", command)
+        assert ran.exit_code == 2
+        assert "rownorm learn start 1" in ran.output
+
+
+def test_the_wrong_folder_is_named_whole(tmp_path):
+    ran = invoke("learn", "check", 2, "--folder", "elsewhere")
+    assert ran.exit_code == 2
+    words = " ".join(ran.output.split())
+    assert str(tmp_path / "elsewhere") in words
+    assert "--folder" in words
+    assert "rownorm learn start 2" in words
+
+
+def test_start_without_a_number_begins_the_next():
+    assert "Exercise 1" in start(1)
+    assert "Exercise 2" in invoke("learn", "start").output
+    assert "Exercise 3" in invoke("learn", "start").output
+
+
+def test_hints_come_one_by_one():
+    start()
+    first, second = invoke("learn", "hint").output, invoke("learn", "hint").output
+    assert first.startswith("Hint 1 of")
+    assert second.startswith("Hint 2 of")
+    for _ in range(10):
+        last = invoke("learn", "hint").output
+    assert "no more than" in last
+
+
+def test_the_solution_is_shown_after_giving_up():
+    start()
+    ran = invoke("learn", "solution")
+    assert ran.exit_code == 2
+    assert "--give-up" in ran.output
+    assert "squares += x * x" in invoke("learn", "solution", "--give-up").output
+    assert "gave up" in invoke("learn").output
+    assert invoke("learn", "solution", "--out", "made").exit_code == 0
+    assert Path("made/rmsnorm.py").exists()
+    assert invoke("learn", "solution", "--out", "made").exit_code == 2
+
+
+def test_a_damaged_progress_file_affects_no_other_exercise():
+    start(2)
+    start(3)
+    (FOLDER / ".progress.json").write_text("{")
+    assert invoke("learn", "hint", 3).exit_code == 0
+    listed = invoke("learn").output
+    assert "unreadable" in listed
+    ran = invoke("learn", "check", 2)
+    assert ran.exit_code == 1
+    assert "Your files are not affected" in ran.output
+
+
+def graded(number, **statuses):
+    """A grade in which the parts have these statuses, and all others have passed."""
+    one = exercises()[number]
+    steps = [
+        Step(part=part.name, name="a step", status=statuses.get(part.name, "passed"))
+        for part in one.part
+    ]
+    return Grade(exercise=one, steps=steps)
+
+
+def keep(number, files=None, **statuses):
+    one, home = exercises()[number], Path("learn")
+    files = progress.digests(one, home) if files is None else files
+    return progress.record(one, home, graded(number, **statuses), files)
+
+
+def test_points_that_wait_are_not_lost_by_a_later_mistake():
+    start()
+    keep(2, speed="pending")
+    assert "done, 10 wait" in invoke("learn").output
+    keep(2, kernel="failed", module="skipped", blocks="skipped", speed="skipped")
+    assert "done, 10 wait" in invoke("learn").output
+    assert "90/100" in invoke("learn").output
+    keep(2, speed="failed")  # on a GPU, and too slow
+    assert "started" in invoke("learn").output
+
+
+def test_hints_that_are_taken_during_a_check_are_kept():
+    start()
+    assert invoke("learn", "hint").exit_code == 0
+    assert keep(2).hints == 1
+
+
+def test_submit_takes_the_points_of_the_last_check_of_the_same_files():
+    """On a GPU, then without one; the second check does not lose the points of the first."""
+    start()
+    put(FOLDER, 2)
+    keep(2, files={}, comparison="failed")
+    keep(2)
+    keep(2, speed="pending")
+    ran = invoke("learn", "submit")
+    assert ran.exit_code == 0, ran.output
+    assert "Grading" not in ran.output
+    scores = json.loads(Path("submission/02_rmsnorm/scores.json").read_text())
+    assert (scores["points"], scores["waiting_for_a_gpu"]) == (100, 0)
+    assert Path("submission/02_rmsnorm/rmsnorm.py").exists()
+
+
+def test_submit_grades_files_that_have_changed():
+    start(3)
+    keep(3)
+    (Path("learn/03_layernorm") / "layernorm.py").write_text("def layer_norm_three_pass(:\n")
+    ran = invoke("learn", "submit", 3)
+    assert ran.exit_code == 0, ran.output
+    assert "Not graded as they are now: layernorm.py" in ran.output
+    assert "(best so far: 100)" in ran.output
+    scores = json.loads(Path("submission/03_layernorm/scores.json").read_text())
+    assert (scores["points"], scores["best"]) == (0, 100)
+
+
+def test_a_submission_is_replaced_and_nothing_else():
+    start(2)
+    start(3)
+    keep(2)
+    keep(3)
+    assert "in place of" not in invoke("learn", "submit", 2, "--out", "made").output
+    (FOLDER / "benchmark.py").unlink()
+    keep(2)
+    ran = invoke("learn", "submit", 2, "--out", "made")
+    assert "in place of the submission" in ran.output
+    assert not Path("made/benchmark.py").exists()
+    assert invoke("learn", "submit", 3, "--out", "made").exit_code == 2
+    Path("notes").mkdir()
+    Path("notes/mine.txt").write_text("mine")
+    assert invoke("learn", "submit", 3, "--out", "notes").exit_code == 2
+
+
+def test_an_older_version_is_graded_and_named():
+    start()
+    path = FOLDER / ".progress.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 0}))
+    (FOLDER / "rmsnorm.py").write_text("def rms_norm(:\n")
+    ran = invoke("learn", "check", 2)
+    assert ran.exit_code == 1
+    assert "of version 0 of the exercise" in ran.output
+    assert "rmsnorm.py, line 1" in ran.output
+    assert "0 of 100 points" in ran.output
+
+
+def steps(number, limit_s=30):
+    """The steps of the interpreter, in real processes."""
+    hurried = msgspec.structs.replace(exercises()[number], limit_s=limit_s)
+    folder = Path("learn", hurried.folder)
+    return list(run.steps_of(hurried, folder, "interpret", {}, False, run.Watcher()))
+
+
+def test_a_crash_fails_its_step_and_no_other():
+    """Steps that use the crashed one are listed as not tried; the comparison, in another file, is graded."""
+    start()
+    put(FOLDER, 2)
+    (FOLDER / "rmsnorm.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    found = steps(2)
+    assert "crashed with SIGSEGV" in found[0].message
+    assert [step.status for step in found if step.part == "comparison"] == ["passed", "passed"]
+    skipped = [step for step in found if step.status == "skipped"]
+    assert {step.part for step in skipped} == {"kernel", "module", "blocks", "speed"}
+    assert all("kernel: the formula failed" in step.message for step in skipped)
+
+
+def test_a_loop_that_never_ends_is_stopped_and_its_line_named():
+    start()
+    put(FOLDER, 2)
+    path = FOLDER / "rmsnorm.py"
+    text = path.read_text()
+    loop = "    print('the loop')\n    while True:\n        n_cols += 0\n"
+    begin = text.index("    squares = tl.zeros")
+    path.write_text(text[:begin] + loop + text[begin:])
+    begun = time.monotonic()
+    found = steps(2, limit_s=10)
+    assert time.monotonic() - begun < 100
+    assert "did not end within 10 s" in found[0].message
+    line = path.read_text().splitlines().index("        n_cols += 0") + 1
+    assert any(f"rmsnorm.py, line {near}" in found[0].message for near in (line - 1, line))
+    assert found[0].printed.strip() == "the loop"
+    assert [step.status for step in found if step.part == "comparison"] == ["passed", "passed"]
+
+
+def test_what_a_failed_step_printed_is_shown():
+    start()
+    (FOLDER / "rmsnorm.py").write_text("print('imported')\nraise ValueError('no')\n")
+    ran = invoke("learn", "check", 2)
+    assert "Your code printed:" in ran.output
+    assert "imported" in ran.output
+    assert "rmsnorm.py, line 2: ValueError: no" in ran.output
+
+
+@pytest.mark.exhaustive
+def test_check_grades_records_and_submits():
+    """Real processes; the list keeps the points, and the folder to hand in has the scores."""
+    start(3)
+    put(Path("learn/03_layernorm"), 3, "mean_of_a_hundred")
+    ran = invoke("learn", "check", 3)
+    assert ran.exit_code == 1
+    assert "80 of 100 points" in ran.output
+    assert "80/100" in invoke("learn").output
+    assert invoke("learn", "submit").exit_code == 0
+    scores = json.loads(Path("submission/03_layernorm/scores.json").read_text())
+    assert scores["points"] == 80

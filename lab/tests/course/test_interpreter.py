@@ -1,0 +1,94 @@
+"""Kernels of the course in Triton's interpreter, in processes of their own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from rownorm_course.catalog import exercises
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="for the interpreter")
+TRIED = {2: "rmsnorm.py", 3: "layernorm.py", 4: "fusion.py", 5: "backward.py", 8: "wide.py"}
+# Triton 3.6's interpreter with the error of NumPy 2.4, in whatever versions are here.
+LOOP = """
+import torch
+from rownorm_course import interpreter as ours
+import numpy
+import triton
+import triton.language as tl
+from triton.runtime import interpreter
+
+patch = interpreter._patch_lang_tensor
+
+def refuse(self):
+    raise TypeError("only 0-dimensional arrays can be converted to Python scalars")
+
+def of_triton_36(tensor, scope):
+    patch(tensor, scope)
+    scope.set_attr(tensor, "__index__", refuse)
+
+@triton.jit
+def count_turns(out_ptr, n_cols, BLOCK: tl.constexpr):
+    turns = 0
+    for _ in range(0, n_cols, BLOCK):
+        turns += 1
+    tl.store(out_ptr, turns)
+
+def turns():
+    out = torch.zeros(1, dtype=torch.int32)
+    count_turns[(1,)](out, 10, BLOCK=4)
+    return out.item()
+
+interpreter._patch_lang_tensor = of_triton_36
+try:
+    print(turns())
+except interpreter.InterpreterError as error:
+    print(error)
+triton.__version__, numpy.__version__ = "3.6.0", "2.4.0"
+ours.accept_arrays_of_one()
+print(turns())
+"""
+
+
+def python(*arguments, folder):
+    """Run Python as a learner does, in a process that chooses the interpreter itself."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_loop_with_triton_36_and_numpy_24(tmp_path):
+    (tmp_path / "loop.py").write_text(LOOP)  # Triton reads the source of a kernel from its file
+    ran = python("loop.py", folder=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    refused, accepted = ran.stdout.splitlines()
+    assert "0-dimensional" in refused
+    assert accepted == "3"
+
+
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(one, marks=() if one == 2 else pytest.mark.exhaustive) for one in TRIED],
+)
+def test_a_starter_tries_itself_without_a_gpu(number, tmp_path):
+    """The right solution prints small errors; the starter says what is to be written."""
+
+    def tried(files):
+        for name, content in files.items():
+            (tmp_path / name).write_bytes(content)
+        return python(TRIED[number], folder=tmp_path)
+
+    right, starter = tried(exercises()[number].right()), tried(exercises()[number].starter())
+    assert right.returncode == 0, right.stderr
+    lines = [line for line in right.stdout.splitlines() if "largest error" in line]
+    assert lines
+    assert max(float(line.split()[-1]) for line in lines) < 1e-4
+    assert "NotImplementedError" in starter.stderr

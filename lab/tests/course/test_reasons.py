@@ -1,0 +1,60 @@
+"""A reason is given if something proves it, and no other."""
+
+import pytest
+import torch
+from lab_support.learning import put
+from rownorm_course.grade import one_step, tasks_of
+from rownorm_course.learner import Learner
+
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="for the interpreter; test_gpu.py is for a GPU"
+)
+
+
+def first_failure(folder, number, part):
+    learner = Learner(folder, number, "cpu", 11)
+    for task in tasks_of(number):
+        if task.part == part and "interpret" in task.modes:
+            step = one_step(learner, task)
+            if step.status == "failed":
+                return step
+    return None
+
+
+def edit(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_masked_lanes_that_reach_no_result_need_no_other(tmp_path):
+    file = put(tmp_path, 2) / "rmsnorm.py"
+    edit(file, "weight_ptr + cols, mask=col_ok, other=0.0", "weight_ptr + cols, mask=col_ok")
+    assert first_failure(tmp_path, 2, "kernel") is None
+
+
+def test_masked_lanes_are_named_with_their_line(tmp_path):
+    file = put(tmp_path, 2, "load_without_other") / "rmsnorm.py"
+    step = first_failure(tmp_path, 2, "kernel")
+    line = next(
+        number
+        for number, text in enumerate(file.read_text().splitlines(), 1)
+        if "mask=cols < n_cols)" in text
+    )
+    assert f"rmsnorm.py, line {line}" in step.message
+
+
+@pytest.mark.parametrize(
+    ("number", "file", "part", "old", "new"),
+    [
+        (2, "rmsnorm.py", "kernel", "x * rstd * weight", "x * rstd * weight * 1.1"),
+        (5, "backward.py", "dx", "dx = rstd * (", "dx = 0.9 * rstd * ("),
+        (3, "layernorm.py", "welford", "mean += delta *", "mean += 0.9 * delta *"),
+    ],
+)
+def test_an_unknown_formula_has_no_reason(number, file, part, old, new, tmp_path):
+    put(tmp_path, number)
+    edit(tmp_path / file, old, new)
+    step = first_failure(tmp_path, number, part)
+    assert "expected" in step.message
+    assert step.habit == ""

@@ -1,0 +1,85 @@
+"""Folders with the solutions of the exercises, and their grades."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from rownorm_course.catalog import exercises
+from rownorm_lab.data.files import write_whole
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from rownorm_course.grade import grade
+from rownorm_course.learner import Learner
+for number, folder in json.loads(sys.argv[1]):
+    steps = [one for one in grade(Learner(Path(folder), number, "cpu", 7), "compile") if one.status != "running"]
+    print(json.dumps([[one.part, one.name, one.status, one.habit, one.message] for one in steps]))
+"""
+
+
+def wrong_solutions():
+    """(exercise, name) of every solution that must be rejected."""
+    return [
+        (one.number, folder.name)
+        for one in exercises().values()
+        for folder in sorted((one.path / "solutions" / "wrong").iterdir())
+        if folder.is_dir() and folder.name != "__pycache__"
+    ]
+
+
+def reason(number, name):
+    """(part, habit) for which a solution must be rejected."""
+    path = exercises()[number].path / "solutions" / "wrong" / name / "reason.txt"
+    part, habit = path.read_text().split()
+    return part, habit
+
+
+def put(folder, number, wrong=""):
+    """Write the right solution, or a wrong one, into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    one = exercises()[number]
+    given = {name: content for name, content in one.starter().items() if one.is_given(name)}
+    for name, content in (given | one.right()).items():
+        write_whole(folder / name, content)
+    for file in (one.path / "solutions" / "wrong" / wrong).glob("*.diff") if wrong else ():
+        target = folder / file.stem
+        target.write_text(changed(target.read_text(), file.read_text()))
+    return folder
+
+
+def changed(text, diff):
+    """``text`` with the changes of a unified diff without context. The lines that it removes must be there."""
+    lines, hunks = text.splitlines(), []
+    for line in diff.splitlines():
+        if line.startswith("@@"):
+            start, _, count = line.split()[1].removeprefix("-").partition(",")
+            # A hunk that only adds names the line that it comes after.
+            hunks.append((int(start) - (count != "0"), [], []))
+        else:
+            _, removed, added = hunks[-1]
+            (removed if line.startswith("-") else added).append(line[1:])
+    for start, removed, added in reversed(hunks):
+        end = start + len(removed)
+        assert lines[start:end] == removed, f"the right solution has changed: {lines[start:end]}"
+        lines[start:end] = added
+    return "\n".join(lines) + "\n"
+
+
+def compiled_grades(folders):
+    """The steps of the mode ``compile``, by (number, folder), in one process without the interpreter."""
+    wanted = json.dumps([(number, str(folder)) for number, folder in folders])
+    source = str(Path(__file__).parents[2] / "src")
+    paths = os.pathsep.join([source, *filter(None, sys.path)])
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT, wanted],
+        env=os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("[[")]
+    return dict(zip(map(tuple, folders), lines, strict=True))

@@ -1,0 +1,79 @@
+"""Reports in a real browser; tests that use them are skipped without chromium."""
+
+import shutil
+
+import pytest
+from lab_support.lab_records import CPU, cpu_records, failed_records, gpu_records, record
+from lab_support.report_page import open_page
+from rownorm_lab.data.case import Case
+from rownorm_lab.page.write import write_report
+
+
+@pytest.fixture(scope="session")
+def browser():
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("needs the program chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def reports(tmp_path_factory):
+    """Pages by name, each written once."""
+    folder = tmp_path_factory.mktemp("reports")
+    sets = {
+        "gpu": gpu_records(),
+        "cpu": cpu_records(),
+        "both": gpu_records() + cpu_records(),
+        "one": gpu_records()[:1],
+        "empty": [],
+        "failed": failed_records(),
+        "failed on a CPU": [
+            record(case, name, CPU, status="failed", why="not enough memory")
+            for case in (Case(operation="rms_norm", rows=8, cols=64),)
+            for name in ("rownorm", "torch")
+        ],
+    }
+    written = {}
+
+    def report(name: str):
+        if name not in written:
+            written[name] = write_report(sets[name], folder / name, plots=False)[0]
+        return written[name]
+
+    return report
+
+
+@pytest.fixture
+def visit(browser):
+    """Open a file; at the end check that there were no errors and no requests."""
+    pages, failures = [], []
+
+    def visit(path, **options):
+        pages.append(open_page(browser, path, failures, **options))
+        return pages[-1]
+
+    yield visit
+    for page in pages:
+        page.context.close()
+    assert failures == []
+
+
+@pytest.fixture(scope="session")
+def shared(browser, reports):
+    """Pages by name, 1280 pixels wide, for tests that change nothing."""
+    pages, failures = {}, []
+
+    def shared(name: str):
+        if name not in pages:
+            size = {"width": 1280, "height": 900}
+            pages[name] = open_page(browser, reports(name), failures, viewport=size)
+        return pages[name]
+
+    yield shared
+    assert failures == []

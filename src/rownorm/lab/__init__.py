@@ -1,1 +1,0 @@
-"""The lab: everything behind the command ``rownorm``. The library never imports it."""

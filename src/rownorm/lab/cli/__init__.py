@@ -1,1 +1,0 @@
-"""The command group, and what the commands share: options, tables and progress."""

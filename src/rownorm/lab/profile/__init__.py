@@ -1,1 +1,0 @@
-"""Profilers and what they write."""
