@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import click
 import msgspec
+
 from rownorm_lab.data.analyses import Analysis, KernelAnalysis, Measured
 from rownorm_lab.data.case import Case
 from rownorm_lab.data.files import write_whole
@@ -170,6 +171,7 @@ def table(folder: Path, docs: Path | None) -> None:
 def work(n_cases: int) -> None:
     """What ncu profiles: one call of every case."""
     import torch
+
     from rownorm_lab.measure.timing import call_for_ncu
 
     for planned in list(cases())[:n_cases]:

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import torch
+
 from rownorm_lab.commands.fib.report import write_report
 from rownorm_lab.commands.fib.run import run_dataset
 from rownorm_lab.fib.dataset import read

@@ -1,6 +1,7 @@
 """Fixtures of the lab's tests."""
 
 import pytest
+
 from rownorm_lab import providers
 
 

@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 
 import click
+
 import rownorm_lab
 from lab_support.lab_commands import invoke
 from rownorm_lab import main

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-TESTS = (ROOT / "tests", ROOT / "lab" / "tests")  # scripts import ``support`` and ``lab_support`` from them
+TESTS = (
+    ROOT / "tests",
+    ROOT / "lab" / "tests",
+)  # scripts import ``support`` and ``lab_support`` from them
 _COMPILE = """
 import json, sys, torch
 from rownorm.launch import force, launcher, resources

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
+
 from rownorm_lab.data.case import Case
 from rownorm_lab.providers.data import Tensors
-from torch import Tensor
 
 from .judge import Alternatives
 

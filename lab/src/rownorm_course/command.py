@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
 from rownorm_lab.command_line.options import (
     FOLDER,
     SuggestingGroup,

@@ -12,6 +12,10 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
+from torch import Tensor
+from triton.compiler import ASTSource
+
+from rownorm.inside import POINTER_TYPE, TARGETS, Call, Target, resources
 from rownorm_lab.compiled import llir
 from rownorm_lab.compiled.analysis import analyze
 from rownorm_lab.compiled.compile import Compilation, Kernel
@@ -20,10 +24,6 @@ from rownorm_lab.compiled.trace import Unresolved, trace
 from rownorm_lab.data.analyses import KernelAnalysis
 from rownorm_lab.data.case import Case
 from rownorm_lab.providers.data import Tensors
-from torch import Tensor
-from triton.compiler import ASTSource
-
-from rownorm.inside import POINTER_TYPE, TARGETS, Call, Target, resources
 
 from .grades import Failure
 from .observe import Launch, Seen, observed

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 import torch
+from torch import Tensor
+
 from rownorm_lab.data.case import Case
 from rownorm_lab.measure.accuracy import exact_values, judge, one_rounding
 from rownorm_lab.providers.data import Tensors, output_names, rotation
-from torch import Tensor
 
 from .grades import Failure
 from .learner import Learner

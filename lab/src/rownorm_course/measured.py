@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+
 from rownorm_lab.data.case import Case
 from rownorm_lab.data.records import CEILING, EAGER, Record
 from rownorm_lab.data.runs import run_id

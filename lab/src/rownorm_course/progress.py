@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+
 from rownorm_lab.data.files import write_whole
 
 from .catalog import TEXT, Exercise, exercises

@@ -7,6 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import click
+
 from rownorm_lab.data.tables import columns, shortened, wrapped
 from rownorm_lab.data.texts import count
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+
 from rownorm_lab.data.files import write_whole
 
 from .catalog import Exercise

@@ -12,6 +12,7 @@ import time
 
 import psutil
 import pytest
+
 from lab_support.lab_commands import TWO_PROVIDERS, invoke
 from lab_support.tuning import H200, HERE, FakeClock
 from rownorm_lab.command_line.progress import Display

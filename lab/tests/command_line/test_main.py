@@ -11,12 +11,12 @@ from pathlib import Path
 
 import click
 import pytest
+
+import rownorm
 from lab_support.lab_commands import TINY, TWO_PROVIDERS, invoke, refused
 from rownorm_lab.data.case import DATA_SETS
 from rownorm_lab.data.records import read
 from rownorm_lab.main import COMMANDS, cli, main
-
-import rownorm
 
 pytestmark = pytest.mark.usefixtures("command_line")
 

@@ -3,8 +3,9 @@
 import io
 
 import pytest
-from lab_support.lab_records import record
 from rich.console import Console
+
+from lab_support.lab_records import record
 from rownorm_lab.command_line.progress import Display
 from rownorm_lab.data.case import Case
 from rownorm_lab.measure.bench import Step

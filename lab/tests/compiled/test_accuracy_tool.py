@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 import msgspec
 import pytest
+
 from lab_support.analyses import made_up
 from rownorm_lab.data.analyses import Measured
 

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+
 from lab_support.analyses import made_up
 from lab_support.lab_commands import invoke, refused, without_torch
 from rownorm_lab.data.analysis_files import read, write

@@ -8,8 +8,8 @@ import json
 import sys
 
 import pytest
-from rownorm_lab.data.case import Case
 
+from rownorm_lab.data.case import Case
 from support.compiled import json_of
 
 # (operation, direction, rows, columns, target, regime that is forced): every regime, a width that fills no tile, rows
@@ -37,10 +37,9 @@ MORE = [
 
 def differences(cases):
     """Where the traffic that some programs and turns stand for differs from that of all of them."""
+    from rownorm.launch import force
     from rownorm_lab.compiled import llir, traffic
     from rownorm_lab.compiled.compile import compile_case, target_of
-
-    from rownorm.launch import force
 
     wrong = []
     for operation, direction, rows, cols, target, regime in cases:

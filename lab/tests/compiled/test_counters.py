@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from rownorm_lab.profilers import ncu_csv
 
+from rownorm_lab.profilers import ncu_csv
 from support.compiled import json_of
 
 CAPTURED = Path(__file__).parents[1] / "commands" / "profile" / "captured" / "h200" / "ncu.csv"

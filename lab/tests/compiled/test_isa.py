@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+
 from rownorm_lab.compiled import isa
 
 SASS = """

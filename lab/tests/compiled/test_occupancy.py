@@ -1,6 +1,7 @@
 """Occupancy, compared with NVIDIA's occupancy calculator and with what AMD's compiler prints."""
 
 import pytest
+
 from rownorm_lab.compiled.occupancy import occupancy
 
 

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+
 from rownorm_lab.compiled import llir, operations, traffic
 from rownorm_lab.compiled.trace import Launch, Unresolved, trace
 from rownorm_lab.compiled.traffic import counted

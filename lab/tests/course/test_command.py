@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from lab_support.lab_commands import invoke
 from lab_support.learning import put
 from rownorm_course import progress, run

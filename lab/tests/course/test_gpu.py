@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+
 from lab_support.learning import put
 from rownorm_course import run
 from rownorm_course.catalog import exercises
@@ -30,6 +31,7 @@ def measure(folder):
         timeout=540,
     )
     from flashinfer_bench import Trace
+
     from rownorm_lab.fib.definition import definition_of, norm_of
     from rownorm_lab.fib.traces import record_of
 

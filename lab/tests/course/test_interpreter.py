@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+
 from rownorm_course.catalog import exercises
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="for the interpreter")

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+
 from lab_support.learning import compiled_grades
 from rownorm_course.catalog import exercises
 from rownorm_course.checks.profiling import SHAPES

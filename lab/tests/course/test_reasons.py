@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from lab_support.learning import put
 from rownorm_course.grade import one_step, tasks_of
 from rownorm_course.learner import Learner

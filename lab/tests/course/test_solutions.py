@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+
 from lab_support.learning import compiled_grades, put, reason, wrong_solutions
 from rownorm_course.catalog import exercises
 from rownorm_course.grade import grade, one_step, tasks_of

@@ -6,6 +6,7 @@ import sys
 import msgspec
 import pytest
 import torch
+
 from rownorm_lab.data.case import DTYPES, ITEMSIZE, Case, torch_dtype
 
 

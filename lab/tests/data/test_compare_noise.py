@@ -4,6 +4,7 @@ import math
 import random
 
 import pytest
+
 from rownorm_lab.data.case import Case
 from rownorm_lab.data.compare import compare
 from rownorm_lab.data.records import Environment, Method, Record

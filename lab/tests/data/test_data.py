@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from rownorm_lab.data.case import DTYPES, OPERATIONS, Case
 from rownorm_lab.providers.data import DATA_SETS, output_names, rotation
 

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+
 from rownorm_lab.data.judged import (
     CallRecord,
     StepRecord,

@@ -1,6 +1,7 @@
 """Of several records of one case and provider the newest is used, and a sentence says so."""
 
 import pytest
+
 from lab_support.lab_records import record
 from rownorm_lab.data.case import Case
 from rownorm_lab.data.latest import Unused, latest, mixed_text, unused_texts

@@ -6,6 +6,7 @@ import os
 
 import msgspec
 import pytest
+
 from rownorm_lab.data.case import Case
 from rownorm_lab.data.records import Accuracy, Clocks, Environment, Method, Record, Writer, read
 

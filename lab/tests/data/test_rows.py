@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+
 from lab_support.lab_records import CPU, H200, cpu_records, gpu_records, record
 from rownorm_lab.data import texts
 from rownorm_lab.data.case import Case

@@ -1,6 +1,7 @@
 """Shapes as text are parsed, or refused with an example."""
 
 import pytest
+
 from rownorm_lab.data.shapes import parse_shapes
 
 

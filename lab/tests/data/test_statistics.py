@@ -6,6 +6,7 @@ import random
 from statistics import median
 
 import pytest
+
 from rownorm_lab.data.statistics import (
     Ratio,
     _middle_places,

@@ -1,6 +1,7 @@
 """Comparisons of a study, and its tables."""
 
 import pytest
+
 from rownorm_lab.data.records import Environment
 from rownorm_lab.data.studies import (
     Kernel,

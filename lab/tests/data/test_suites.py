@@ -1,6 +1,7 @@
 """Suites contain what their names say."""
 
 import pytest
+
 from rownorm_lab.data.suites import SPEED, SUITES
 
 

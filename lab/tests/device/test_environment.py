@@ -4,10 +4,10 @@ import platform
 
 import msgspec
 import torch
-from rownorm_lab.data.records import Environment
-from rownorm_lab.device.environment import environment, version_of
 
 import rownorm
+from rownorm_lab.data.records import Environment
+from rownorm_lab.device.environment import environment, version_of
 
 
 def test_environment_of_this_machine():

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+
 from rownorm_lab.device import facts as device_facts
 from rownorm_lab.device import sensors
 from rownorm_lab.device.facts import database, facts_of, known

@@ -7,6 +7,7 @@ import flashinfer_bench
 import pytest
 import torch
 import torch.nn.functional as F
+
 from lab_support.fib import add_traces, export
 from lab_support.lab_commands import invoke
 from rownorm_lab.fib import enable

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from lab_support.fib import add_traces, evaluation, export
 from lab_support.lab_commands import invoke
 from rownorm_lab.fib.check import check

@@ -10,13 +10,13 @@ import pytest
 import torch
 from flashinfer_bench import Definition, TraceSet
 from flashinfer_bench.cli import main
+
+import rownorm
 from lab_support.fib import add_traces, export
 from lab_support.lab_commands import invoke
 from rownorm_lab.fib import bundle
 from rownorm_lab.fib.definition import BATCHES
 from rownorm_lab.fib.recognize import NotServed, recognize
-
-import rownorm
 from support.regimes import REGIMES, forced
 
 # Builds a Solution and runs it where rownorm cannot be imported; prints the largest error and the modules.

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from flashinfer_bench import Evaluation
+
 from lab_support.fib import GPU, add_traces, evaluation, export
 from lab_support.lab_commands import METHOD, invoke
 from rownorm_lab.commands.fib.report import section

@@ -1,6 +1,7 @@
 """Records of a made-up H200 on which every bar holds, and run folders with them."""
 
 import msgspec
+
 from rownorm_lab.commands.bars import bars, figures
 from rownorm_lab.commands.bars.figures import FirstCall
 from rownorm_lab.commands.bars.judge import FIRST_CALL_FILE

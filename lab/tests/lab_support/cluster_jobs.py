@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import msgspec
+
 from lab_support.tuning import H200, FakeClock
 from rownorm_lab.cluster.errors import ProcessLost
 from rownorm_lab.commands.tune.compiling import Ahead

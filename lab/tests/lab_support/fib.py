@@ -1,6 +1,7 @@
 """Datasets of FlashInfer-Bench for tests: small exports, and traces as a GPU would have left them."""
 
 from flashinfer_bench import Trace
+
 from lab_support.lab_commands import invoke
 from rownorm_lab.fib.dataset import read
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from click.testing import CliRunner
+
 from rownorm_lab.data.case import Case
 from rownorm_lab.data.records import Environment, Method, Record, Writer
 from rownorm_lab.main import cli

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import torch
+
 from rownorm_lab.models.tiny_llama import LlamaConfig, TinyLlama
 from rownorm_lab.models.tiny_openfold import N_LETTERS, OpenFoldConfig, TinyOpenFold
 

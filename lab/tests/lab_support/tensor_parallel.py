@@ -2,12 +2,13 @@
 
 import torch
 import torch.nn.functional as F
-from rownorm_lab.models import STAGES
-from rownorm_lab.models.tensor_parallel import SeparateStates, parallelize
-from rownorm_lab.models.tiny_llama import LlamaConfig, TinyLlama
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
+
+from rownorm_lab.models import STAGES
+from rownorm_lab.models.tensor_parallel import SeparateStates, parallelize
+from rownorm_lab.models.tiny_llama import LlamaConfig, TinyLlama
 
 CONFIG = LlamaConfig(
     width=16, n_layers=2, n_heads=4, n_kv_heads=2, hidden=12, vocabulary=10, n_tokens=6

@@ -4,10 +4,9 @@ The fake clock stands in for the GPU's only in tests of the search's logic. Corr
 real kernels in ``test_timer.py``, compiled code in ``test_static.py``.
 """
 
+from rownorm.launch.resources import TARGETS
 from rownorm_lab.commands.tune.journal import key_of
 from rownorm_lab.data.records import Environment
-
-from rownorm.launch.resources import TARGETS
 
 H200 = TARGETS["sm_90"].device
 HERE = Environment(

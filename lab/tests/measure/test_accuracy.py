@@ -5,13 +5,13 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+
+from rownorm.ops import execute
 from rownorm_lab.data.case import DTYPES, OPERATIONS, Case
 from rownorm_lab.measure import accuracy
 from rownorm_lab.measure.accuracy import exact_values, judge, judge_all, one_rounding, spacing
 from rownorm_lab.providers import all_providers, as_tuple
 from rownorm_lab.providers.data import DATA_SETS, output_names, rotation
-
-from rownorm.ops import execute
 
 OPTIONS = (
     {},

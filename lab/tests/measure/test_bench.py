@@ -7,6 +7,8 @@ import weakref
 import msgspec
 import pytest
 import torch
+
+import rownorm
 from rownorm_lab import providers
 from rownorm_lab.data.case import Case
 from rownorm_lab.data.records import Record
@@ -14,8 +16,6 @@ from rownorm_lab.measure import bench as bench_module
 from rownorm_lab.measure import machine
 from rownorm_lab.measure.bench import bench
 from rownorm_lab.providers import Refusal, by_autograd, data, provider
-
-import rownorm
 
 CASE = Case(operation="rms_norm", rows=8, cols=64, dtype="fp32")
 TRAINING = Case(operation="add_layer_norm", direction="both", rows=8, cols=64, dtype="bf16")

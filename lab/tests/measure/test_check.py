@@ -4,12 +4,12 @@ import math
 
 import msgspec
 import pytest
+
+import rownorm
 from rownorm_lab import providers
 from rownorm_lab.measure import check as check_module
 from rownorm_lab.measure.check import check
 from rownorm_lab.providers import Refusal, provider
-
-import rownorm
 
 SMALL = {"shapes": ((4, 64), (3, 33)), "device": "cpu", "kernels": False}
 

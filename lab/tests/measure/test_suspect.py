@@ -1,6 +1,7 @@
 """Reasons to distrust a measurement."""
 
 import pytest
+
 from rownorm_lab.data.case import Case
 from rownorm_lab.data.records import Clocks, Method
 from rownorm_lab.measure.suspect import suspect_reasons, typical_clocks

@@ -5,6 +5,7 @@ import time
 
 import pytest
 import torch
+
 from rownorm_lab.measure import timing
 from rownorm_lab.measure.timing import CpuRounds, RoundSize, round_size, rounds_of, shortened
 

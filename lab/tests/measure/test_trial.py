@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from rownorm_lab.data.suites import SUITES
 from rownorm_lab.measure import trial
 from rownorm_lab.providers import Refusal, all_providers

@@ -4,6 +4,7 @@ import os
 
 import pytest
 import torch
+
 from rownorm_lab.models import checkpoint
 from rownorm_lab.models.parallel import World
 from rownorm_lab.models.tasks import TASKS, Budget

@@ -4,11 +4,11 @@ import re
 
 import pytest
 import torch
+
 from lab_support.lab_commands import invoke, refused
 from rownorm_lab.commands.train import command
 from rownorm_lab.models import STAGES, checkpoint, parallel, tasks
 from rownorm_lab.models.data import unigram_entropy
-
 from support.warnings import IGNORE_ONEDNN
 
 pytestmark = pytest.mark.usefixtures("command_line")

@@ -1,6 +1,7 @@
 """The comparison of stages: the same losses, every step timed, speed-ups beside the first stage."""
 
 import pytest
+
 from rownorm_lab.models import STAGES, tasks
 from rownorm_lab.models.comparison import StageResult, compare_stages, table
 

@@ -4,10 +4,11 @@ from unittest import mock
 
 import pytest
 import torch
-from rownorm_lab.models import tiny_openfold
-from rownorm_lab.models.tiny_openfold import TinyOpenFold
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor import compile_fx
+
+from rownorm_lab.models import tiny_openfold
+from rownorm_lab.models.tiny_openfold import TinyOpenFold
 
 
 class Partitioned(Exception):

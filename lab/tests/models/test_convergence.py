@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from rownorm_lab.models import STAGES
 from rownorm_lab.models.data import bin_entropy, walk_entropy
 from rownorm_lab.models.parallel import World

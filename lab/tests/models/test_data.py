@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from rownorm_lab.models import tiny_llama, tiny_openfold
 from rownorm_lab.models.data import (
     GAP,

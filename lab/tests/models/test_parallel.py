@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+
 from lab_support.lab_commands import invoke
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.usefixtures("command_line")]

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from lab_support.models import LLAMA, MODELS, OPENFOLD, inputs, make, step
-from rownorm_lab.models import STAGES
 
+from lab_support.models import LLAMA, MODELS, OPENFOLD, inputs, make, step
 from rownorm import ops
+from rownorm_lab.models import STAGES
 from support.warnings import IGNORE_ONEDNN
 
 both_models = pytest.mark.parametrize("name", list(MODELS))

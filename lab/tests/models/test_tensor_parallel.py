@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+
 from lab_support import tensor_parallel
 from lab_support.lab_commands import refused
 from rownorm_lab.models import tasks
 from rownorm_lab.models.tensor_parallel import SeparateStates, check
 from rownorm_lab.models.tiny_llama import TinyLlama
-
 from support.ranks import run_on_ranks
 
 

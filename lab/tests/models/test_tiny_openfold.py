@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+
 from lab_support.models import OPENFOLD, inputs, make
 from rownorm_lab.models import STAGES
 from rownorm_lab.models.blocks import compute_of

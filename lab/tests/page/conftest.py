@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+
 from lab_support.lab_records import CPU, cpu_records, failed_records, gpu_records, record
 from lab_support.report_page import open_page
 from rownorm_lab.data.case import Case

@@ -4,6 +4,7 @@ import re
 
 import pytest
 from click.testing import CliRunner
+
 from lab_support.lab_records import H200, cpu_records, failed_records, gpu_records, record
 from rownorm_lab.data.case import Case
 from rownorm_lab.data.rows import results_of

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+
 from lab_support.lab_records import CPU, H200, record
 from rownorm_lab.data.case import Case
 from rownorm_lab.data.rows import results_of

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from lab_support.lab_commands import invoke, small_record, without_torch, write_run
 
 pytestmark = pytest.mark.usefixtures("command_line")

@@ -6,6 +6,7 @@ import struct
 
 import pytest
 import vl_convert
+
 from lab_support.lab_records import cpu_records, failed_records, gpu_records, record
 from rownorm_lab.data.case import Case
 from rownorm_lab.data.files import write_whole

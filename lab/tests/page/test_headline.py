@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+
 from lab_support.lab_records import failed_records, gpu_records, record
 from rownorm_lab.data.case import Case
 from rownorm_lab.data.rows import Results, fastest_other, results_of

@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+
 from lab_support.lab_records import cpu_records, gpu_records
 from lab_support.many_records import many_records
 from rownorm_lab.data.rows import cases_of, results_of

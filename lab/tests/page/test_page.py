@@ -3,6 +3,7 @@
 import csv
 
 import msgspec
+
 from lab_support.lab_records import CPU, H200, cpu_records, gpu_records, record
 from lab_support.report_page import CHARTS, change, choose, lines, marks, measured, show, widths
 from rownorm_lab.data.case import Case

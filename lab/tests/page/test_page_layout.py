@@ -1,6 +1,7 @@
 """The layout of the page in a real browser: what fits where, and what can be read."""
 
 import pytest
+
 from lab_support.lab_records import gpu_records
 from lab_support.report_page import legend, measured
 

@@ -1,6 +1,7 @@
 """The top of the page in a real browser: the verdict, its baseline, and what it is about."""
 
 import pytest
+
 from lab_support.lab_records import gpu_records
 from lab_support.report_page import change, choose, lines, marks, measured, show, top
 

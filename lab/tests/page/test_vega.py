@@ -4,6 +4,7 @@ from importlib.metadata import version
 
 import pytest
 import vl_convert
+
 from rownorm_lab.page.vega import cache_file, library
 
 

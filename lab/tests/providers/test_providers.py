@@ -4,6 +4,7 @@ import sys
 
 import pytest
 import torch
+
 from rownorm_lab.data.case import OPERATIONS, Case
 from rownorm_lab.measure.accuracy import judge
 from rownorm_lab.providers import Refusal, all_providers, as_tuple, by_autograd, missing, provider

@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from rownorm_lab.data.case import Case, Dtype
 from rownorm_lab.providers.data import Tensors
-from torch import Tensor
 
 from ..alternatives import RMS_NORM_GRADIENT
 from ..compiled import compile_kernels

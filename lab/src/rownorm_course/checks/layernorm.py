@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+
 from rownorm_lab.data.case import Case, Dtype
 
 from ..alternatives import LAYER_NORM

@@ -78,9 +78,8 @@ def wide_loads(learner: Learner) -> None:
 
 def predicted(learner: Learner) -> None:
     """The predicted share of the limit, for both shapes."""
-    from rownorm_lab.compiled.roofline import ceiling_of, limits_of
-
     from rownorm.inside import TARGETS
+    from rownorm_lab.compiled.roofline import ceiling_of, limits_of
 
     for shape, least in SHARES.items():
         case = _case(*shape)

@@ -325,9 +325,8 @@ def wide_accesses(learner: Learner) -> None:
 
 def predicted(learner: Learner) -> None:
     """The predicted share of the limit in the large call."""
-    from rownorm_lab.compiled.roofline import ceiling_of, limits_of
-
     from rownorm.inside import TARGETS
+    from rownorm_lab.compiled.roofline import ceiling_of, limits_of
 
     case = _case(*SHAPES["large"])
     found = compile_call(_call(learner), case)

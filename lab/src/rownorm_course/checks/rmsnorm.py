@@ -6,9 +6,10 @@ import math
 import random
 
 import torch
+from torch import Tensor
+
 from rownorm_lab.data.case import Case, Dtype
 from rownorm_lab.providers.data import Tensors
-from torch import Tensor
 
 from ..alternatives import RMS_NORM, RMS_NORM_GRADIENT
 from ..compiled import compile_kernels

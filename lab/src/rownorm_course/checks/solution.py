@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from rownorm_lab.data.case import Case, Dtype
 from rownorm_lab.fib.package import missing
 from rownorm_lab.providers.data import Tensors
-from torch import Tensor
 
 from ..alternatives import RMS_NORM
 from ..compiled import compile_call
@@ -94,6 +95,7 @@ def _require() -> None:
 def _made(learner: Learner) -> Any:
     """The learner's Solution; what pydantic refuses is a Failure."""
     from flashinfer_bench import Solution
+
     from rownorm_lab.fib.dataset import first_reason
 
     make = learner.function(SOLUTION, "make_solution")

@@ -196,7 +196,7 @@ class Norm(nn.Module):
         center: bool,
         eps: float,
         bias: bool = False,
-        activation: Literal["relu"] | None = None,
+        activation: Literal[relu] | None = None,
     ) -> None:
         super().__init__()
         self.compute, self.center, self.eps, self.activation = compute, center, eps, activation

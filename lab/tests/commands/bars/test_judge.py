@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from lab_support.bars_records import good_first_calls, good_records, only, record, write_run
 from lab_support.lab_commands import invoke, without_torch
 from rownorm_lab.commands.bars import bars, figures, judge

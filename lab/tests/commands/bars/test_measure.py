@@ -9,14 +9,14 @@ import torch
 import triton
 import triton.language as tl
 import triton.testing
+
+import rownorm
 from lab_support.bars_records import only, record, write_run
 from lab_support.lab_commands import invoke
 from rownorm_lab import providers
 from rownorm_lab.commands.bars import bars, measure
 from rownorm_lab.data.case import Case
 from rownorm_lab.data.records import FILE, read
-
-import rownorm
 
 pytestmark = pytest.mark.usefixtures("short_rounds")
 

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+
 from lab_support.bars_records import H200, good_records, only, record, write_run
 from lab_support.lab_commands import invoke
 from rownorm_lab.commands.bars import bars, publish

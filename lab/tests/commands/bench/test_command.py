@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+
 from lab_support.lab_commands import TINY, TWO_PROVIDERS, invoke, small_record, write_run
 from rownorm_lab.commands.bench import run as bench_run
 from rownorm_lab.commands.bench.selection import select_cases

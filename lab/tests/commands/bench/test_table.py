@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+
 from lab_support.lab_records import CPU, H200, record, record_of_missing
 from rownorm_lab.commands.bench.table import bench_table, not_in_the_table
 from rownorm_lab.data.case import Case

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+
 from lab_support.lab_commands import TWO_PROVIDERS, invoke
 
 pytestmark = pytest.mark.usefixtures("command_line")

@@ -1,6 +1,7 @@
 """The table of ``rownorm check``."""
 
 import pytest
+
 from rownorm_lab.commands.check.table import check_table, legend, outcome
 from rownorm_lab.measure.check import CheckResult
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+
 from lab_support.lab_commands import invoke, small_record, write_run
 from rownorm_lab.commands.compare.table import quantity
 from rownorm_lab.data.case import Case

@@ -4,11 +4,11 @@ import json
 
 import pytest
 import torch
-from lab_support.lab_commands import invoke
-from rownorm_lab.commands.info.command import call_lines, plan_lines
 
+from lab_support.lab_commands import invoke
 from rownorm.launch import native
 from rownorm.ops import cpu_native
+from rownorm_lab.commands.info.command import call_lines, plan_lines
 
 pytestmark = pytest.mark.usefixtures("command_line")
 

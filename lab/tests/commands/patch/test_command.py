@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+
 from lab_support.lab_commands import invoke
 
 pytestmark = pytest.mark.usefixtures("without_interpreter")

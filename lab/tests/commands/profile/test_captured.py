@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from rownorm_lab.commands.profile.summary import summarize
 from rownorm_lab.profilers import ncu, ncu_csv
 from rownorm_lab.profilers.request import read_collected, read_request

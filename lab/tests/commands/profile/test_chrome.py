@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
+
 from rownorm_lab.commands.profile.sessions import Chrome
 from rownorm_lab.profilers import chrome
 

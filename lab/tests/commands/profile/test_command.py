@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from lab_support.lab_commands import invoke, refused, without_torch
 from rownorm_lab.commands.profile.command import usual_tools
 

@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+
 from rownorm_lab.data.case import Case
 from rownorm_lab.profilers.ncu import collect, options
 from rownorm_lab.profilers.ncu_csv import REQUESTS, SECTORS, TIME, KernelRecord, parse

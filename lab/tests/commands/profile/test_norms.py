@@ -3,13 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
+
+import rownorm
 from rownorm_lab.commands.profile.hooks import norm_ranges
 from rownorm_lab.commands.profile.sessions import Chrome
 from rownorm_lab.profilers import chrome
 from rownorm_lab.profilers.norms import found_norms
-from torch import nn
-
-import rownorm
 
 
 class TinyRMSNorm(nn.Module):

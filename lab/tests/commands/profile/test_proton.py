@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from rownorm_lab.profilers import proton
 
 

@@ -1,6 +1,7 @@
 """The CSV files of rocprofv3. The samples are synthetic: written by hand to the documented headers, made-up figures."""
 
 import pytest
+
 from rownorm_lab.profilers import rocprof
 
 STATS = """"Name","Calls","TotalDurationNs","AverageNs","Percentage","MinNs","MaxNs","StdDev"

@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+
 from rownorm_lab.commands.profile.script import read_outcome, run_script
 from rownorm_lab.commands.profile.summary import summarize
 from rownorm_lab.data.profiles import ToolResult

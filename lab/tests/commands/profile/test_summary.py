@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from rownorm_lab.commands.profile.publish import page
 from rownorm_lab.commands.profile.summary import summarize
 from rownorm_lab.data.case import Case

@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+
 from rownorm_lab.commands.profile import work
 from rownorm_lab.commands.profile.summary import summarize
 from rownorm_lab.data.profiles import ToolResult, share_of_norms

@@ -4,14 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
+
+import rownorm.kernels.memory
 from lab_support.analyses import made_up
 from lab_support.lab_commands import invoke, refused, without_torch
 from rownorm_lab.commands.source.beside import listings, summarized
 from rownorm_lab.commands.source.kernels import KERNELS
 from rownorm_lab.commands.source.page import page
 from rownorm_lab.compiled.isa import Line
-
-import rownorm.kernels.memory
 
 pytestmark = pytest.mark.usefixtures("command_line")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from lab_support.lab_commands import invoke, refused, small_record, without_torch, write_run
 from rownorm_lab.commands.study import command, measure
 from rownorm_lab.data.studies import read_study

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+
 from lab_support.lab_commands import invoke, refused
 from rownorm_lab.commands.study import calls, cpu, small
 from rownorm_lab.data.case import Case

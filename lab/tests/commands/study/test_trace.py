@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+
+from rownorm_lab.commands.study.measure import profile_of
 from rownorm_lab.models import STAGES, tasks
 from rownorm_lab.models.blocks import Norm
 from rownorm_lab.models.ranges import NORM, norm_ranges
 from rownorm_lab.models.workload import Workload, run_under
-from rownorm_lab.commands.study.measure import profile_of
 from rownorm_lab.profilers.trace import read_trace
 
 

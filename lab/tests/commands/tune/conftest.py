@@ -1,6 +1,7 @@
 """A search without a GPU: see ``support/tuning.py``."""
 
 import pytest
+
 from lab_support.tuning import H200, FakeClock
 from rownorm_lab.commands.tune.journal import Journal
 from rownorm_lab.commands.tune.search import Search

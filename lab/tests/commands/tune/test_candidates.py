@@ -4,15 +4,15 @@ import dataclasses
 
 import pytest
 import torch
-from lab_support.tuning import H200
-from rownorm_lab.commands.tune.candidates import candidates, forced
-from rownorm_lab.commands.tune.study import Study
-from rownorm_lab.commands.tune.table import read_rows, study_of
 from triton import next_power_of_2
 
+from lab_support.tuning import H200
 from rownorm.launch import Plan, Problem, plan
 from rownorm.launch.planning import compiler
 from rownorm.launch.planning.files import shipped_file
+from rownorm_lab.commands.tune.candidates import candidates, forced
+from rownorm_lab.commands.tune.study import Study
+from rownorm_lab.commands.tune.table import read_rows, study_of
 
 ROWS = read_rows(shipped_file("sm_90"))
 

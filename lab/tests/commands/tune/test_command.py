@@ -4,6 +4,7 @@ import re
 
 import msgspec
 import pytest
+
 from lab_support.analyses import made_up
 from lab_support.lab_commands import invoke, refused, without_torch
 from rownorm_lab.data.tuning_tables import best_of, blocks_text, fusion_text
@@ -18,7 +19,6 @@ from rownorm_lab.data.tunings import (
     write,
 )
 from rownorm_lab.device.environment import environment
-
 from support.compiled import json_of
 
 pytestmark = pytest.mark.usefixtures("command_line")

@@ -3,10 +3,10 @@
 import json
 
 import torch
+
 from rownorm_lab.commands.tune import compiling
 from rownorm_lab.commands.tune.compiling import Ahead
 from rownorm_lab.commands.tune.study import Study
-
 from support.compiled import json_of
 
 STUDY = Study("forward", False, torch.bfloat16, 16)

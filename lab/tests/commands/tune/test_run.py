@@ -5,18 +5,18 @@ import json
 import msgspec
 import pytest
 import torch
+
+import rownorm
 from lab_support.tuning import H200, HERE
+from rownorm import launch
+from rownorm.launch.planning import files
+from rownorm.launch.planning.files import shipped_file
 from rownorm_lab.commands.tune import verify
 from rownorm_lab.commands.tune.compiling import Ahead
 from rownorm_lab.commands.tune.journal import read as read_trials
 from rownorm_lab.commands.tune.run import run_tune, studies_of
 from rownorm_lab.commands.tune.table import read_rows
 from rownorm_lab.data.tunings import REQUEST, SUMMARY, TuneRequest, Tuning, read
-
-import rownorm
-from rownorm import launch
-from rownorm.launch.planning import files
-from rownorm.launch.planning.files import shipped_file
 
 SHIPPED = read_rows(shipped_file("sm_90"))
 REQUESTED = TuneRequest(

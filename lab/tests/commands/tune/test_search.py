@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+
 from lab_support.tuning import H200
 from rownorm_lab.commands.tune import search as module
 from rownorm_lab.commands.tune.candidates import candidates

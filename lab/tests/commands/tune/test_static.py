@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from rownorm_lab.commands.tune.table import read_rows
 
 from rownorm.launch.planning.files import shipped_file
+from rownorm_lab.commands.tune.table import read_rows
 from support.compiled import json_of
 
 ROWS = read_rows(shipped_file("sm_90"))

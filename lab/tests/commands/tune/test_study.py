@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from rownorm_lab.commands.tune.study import Study
 
 

@@ -5,11 +5,11 @@ import json
 
 import msgspec
 import pytest
-from lab_support.tuning import HERE
-from rownorm_lab.commands.tune.table import kind_of, read_base, read_rows, updated, write_table
 
+from lab_support.tuning import HERE
 from rownorm.launch.planning.files import shipped_file
 from rownorm.launch.planning.table import parse
+from rownorm_lab.commands.tune.table import kind_of, read_base, read_rows, updated, write_table
 
 ROWS = read_rows(shipped_file("sm_90"))
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from rownorm_lab.commands.tune import study as study_module
 from rownorm_lab.commands.tune.study import Study
 from rownorm_lab.commands.tune.timer import checked, steady
