@@ -33,12 +33,17 @@ def run(name, *arguments, **settings):
 
 
 def test_readme(capsys):
-    code = re.search(
-        r"```python\n(.*?)```", (EXAMPLES.parent / "README.md").read_text(), re.DOTALL
-    )[1]
-    assert len([line for line in code.splitlines() if line]) <= 6
-    exec(code, {})
+    """A function, a module and a patched model: the snippets run one after the other, as a reader types them."""
+    text = (EXAMPLES.parent / "README.md").read_text()
+    function, module, patched = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names = {}
+    assert len([line for line in function.splitlines() if line]) <= 6
+    exec(function, names)
     assert "8 x 4096 float32 on NVIDIA H100/H200 (sm_90)" in capsys.readouterr().out
+    exec(module, names)
+    torch.testing.assert_close(names["y"], F.layer_norm(names["x"], (4096,)))
+    exec(patched, names)
+    assert "1 norm swapped" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["layer_norm", "layer_norm_kernel"])

@@ -14,6 +14,7 @@ from flashinfer_bench.cli import main
 import rownorm
 from lab_support.fib import add_traces, export
 from lab_support.lab_commands import invoke
+from rownorm_lab.data.case import OPERATIONS
 from rownorm_lab.fib import bundle
 from rownorm_lab.fib.definition import BATCHES
 from rownorm_lab.fib.recognize import NotServed, recognize
@@ -98,7 +99,7 @@ def test_public_names(tmp_path):
 
 @pytest.mark.parametrize("convention", ["seed", "public"])
 def test_every_operation_and_dtype_is_recognized(tmp_path, convention):
-    options = ("--op", ",".join(rownorm_lab.data.case.OPERATIONS), "--dtype", "fp16,bf16,fp32")
+    options = ("--op", ",".join(OPERATIONS), "--dtype", "fp16,bf16,fp32")
     folder = export(
         tmp_path / "all", "--convention", convention, *options, "--cols", 48, "--eps", "1e-6"
     )

@@ -1,1 +1,1 @@
-"""What is measured, and what was: cases, suites, records and statistics. Importing it needs neither torch nor Triton."""
+"""Cases, suites, records, statistics, and tables of them. Importing it needs neither torch nor Triton."""

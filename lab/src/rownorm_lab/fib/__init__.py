@@ -2,7 +2,7 @@
 
     definition.py   the norm that a Definition describes; Definitions and Workloads of two conventions
     recognize.py    which norm a Definition of another author computes, proved by its reference
-    bundle.py       the library's own source files, for a Solution that runs without rownorm; it calls ``rownorm/ops/into.py``
+    bundle.py       the library's own source files, for a Solution that runs without rownorm
     solutions.py    three Solutions for a Definition: self-contained, the installed package, PyTorch
     dataset.py      a dataset folder: reading it file by file, writing it
     check.py, traces.py, applied.py    checking, reading traces, applying

@@ -16,6 +16,7 @@ from flashinfer_bench import AxisConst, Definition
 from torch import Tensor
 
 from rownorm.inside import Program
+from rownorm.inside import reference as row_program
 
 from ..data.case import Dtype, Operation
 from .definition import DTYPE_NAMES, Norm

@@ -12,6 +12,7 @@ others. ``Baseline``, ``Fused`` and ``Rownorm`` are the only places where stages
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -196,7 +197,7 @@ class Norm(nn.Module):
         center: bool,
         eps: float,
         bias: bool = False,
-        activation: Literal[relu] | None = None,
+        activation: Literal["relu"] | None = None,
     ) -> None:
         super().__init__()
         self.compute, self.center, self.eps, self.activation = compute, center, eps, activation

@@ -1,4 +1,5 @@
-"""The work that is profiled: ``python -m rownorm_lab.commands.profile.work FOLDER TOOL`` does what FOLDER/request.json asks for.
+"""The work that is profiled: ``python -m rownorm_lab.commands.profile.work FOLDER TOOL`` does what is asked for in
+FOLDER/request.json.
 
 TOOL is chrome or proton, which record inside this process, or counters for ncu and rocprofv3, which run around it.
 """

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import rownorm
+
 from ...data.case import Case, Direction, Dtype
 from ...data.judged import CallRecord
 from ...data.shapes import Shape
@@ -82,7 +84,7 @@ def measure(setting: Setting) -> CallRecord:
 def our_call(case: Case, t: Tensors) -> Callable[[], Any]:
     """rownorm's call."""
     x, residual, _, weight, bias, *_ = t
-    function, eps = getattr(ops, case.operation), case.eps
+    function, eps = getattr(rownorm, case.operation), case.eps
     if residual is None:
         return by_autograd(case, t, lambda: function(x, weight, bias, eps=eps))
     return by_autograd(case, t, lambda: function(x, residual, weight, bias, eps=eps))

@@ -1,6 +1,6 @@
 """RMSNorm with ReLU in two ways, and the bytes that each moves between the GPU and its memory, counted by ncu.
 
-``python -m rownorm_lab.commands.tune.counted WAY OPERATION ROWS COLS DTYPE`` is the process that ncu profiles: one call.
+``python -m rownorm_lab.commands.tune.counted WAY OPERATION ROWS COLS DTYPE`` is what ncu profiles: one call.
 """
 
 from __future__ import annotations

@@ -1,0 +1,97 @@
+"""README, CONTRIBUTING and docs: every link has a target, and README stays short and links every document."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+# The absolute links of docs/package-index.md.
+ON_GITHUB = "https://github.com/rownorm/rownorm/blob/main/"
+
+
+@cache
+def text_of(page):
+    """The text without code, whose brackets and # are neither links nor headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"^(?: {4}|\t).*$", "", text, flags=re.MULTILINE)
+
+
+def links_of(page):
+    """The targets of links and pictures. Links in code spans are left out."""
+    return re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "code", text_of(page)))
+
+
+@cache
+def anchors_of(page):
+    """What GitHub makes of the headings; a repeated heading gets a number."""
+    anchors = []
+    for heading in re.findall(r"^#{1,6} +(.+?)\s*$", text_of(page), re.MULTILINE):
+        shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+        anchor = re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
+        repeated = sum(bool(re.fullmatch(rf"{re.escape(anchor)}(-\d+)?", one)) for one in anchors)
+        anchors.append(f"{anchor}-{repeated}" if repeated else anchor)
+    return anchors
+
+
+def reason_against(page, link):
+    """Why a link is broken; empty if it is not, or leads to another site."""
+    base = page.parent
+    if link.startswith(ON_GITHUB):
+        base, link = ROOT, link.removeprefix(ON_GITHUB)
+    if re.match(r"[a-z]+:", link):
+        return ""
+    name, _, anchor = link.partition("#")
+    target = (base / name).resolve() if name else page
+    if not target.exists():
+        return f"{link}: there is no {name}"
+    if anchor and anchor not in anchors_of(target):
+        return f"{link}: no such heading; there are {', '.join(anchors_of(target))}"
+    return ""
+
+
+def test_every_link_has_a_target():
+    assert not [
+        f"{page.relative_to(ROOT)}: {why}"
+        for page in PAGES
+        for link in links_of(page)
+        if (why := reason_against(page, link))
+    ]
+
+
+def test_broken_links_are_noticed(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A `b_c` (d), e\n\n## Twice\n\n## Twice\n\n"
+        "[1](#a-b_c-d-e) [2](#twice-1) [3](page.md#twice) [4](https://elsewhere/x#y)\n"
+        "`[code](no.md)`\n\n    [code](no.md)\n\n```\n# [code](no.md)\n```\n\n"
+        "[5](no.md) ![6](no.png) [7](#code) [8](page.md#twice-2)\n"
+        f"[9]({ON_GITHUB}README.md) [10]({ON_GITHUB}no.md)\n"
+    )
+    broken = [link for link in links_of(page) if reason_against(page, link)]
+    assert broken == ["no.md", "no.png", "#code", "page.md#twice-2", f"{ON_GITHUB}no.md"]
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+def test_readme_links_every_document():
+    """Each in one click; pages of results and experiments through their README."""
+    documents = {*DOCS.glob("*.md"), *DOCS.glob("*/README.md")} - {DOCS / "package-index.md"}
+    linked = {(ROOT / link.partition("#")[0]).resolve() for link in links_of(ROOT / "README.md")}
+    assert not sorted(str(one.relative_to(ROOT)) for one in documents - linked)
+
+
+def test_every_page_of_a_folder_is_linked():
+    """By the README of its folder, which is generated for the results, or by docs/performance.md."""
+    folders = [page.parent for page in DOCS.glob("*/README.md")]
+    linking = [DOCS / "performance.md", *(folder / "README.md" for folder in folders)]
+    linked = {
+        (page.parent / link.partition("#")[0]).resolve()
+        for page in linking
+        for link in links_of(page)
+    }
+    pages = {page.resolve() for folder in folders for page in folder.glob("*.md")}
+    assert not sorted(str(one.relative_to(ROOT)) for one in pages - linked)
