@@ -24,11 +24,11 @@ esac
 def tree(tmp_path):
     """A tree with the Makefile and what it reads."""
     tree = tmp_path / "tree"
-    for folder in ("examples", "src", "tests/__pycache__", "tools"):
+    for folder in ("examples", "lab", "src", "tests/__pycache__", "tools"):
         (tree / folder).mkdir(parents=True)
     shutil.copytree(ROOT / "constraints", tree / "constraints")
-    for name in ("Makefile", "pyproject.toml"):
-        shutil.copy(ROOT / name, tree)
+    for name in ("Makefile", "pyproject.toml", "lab/pyproject.toml"):
+        shutil.copy(ROOT / name, tree / name)
     python = tree / "python"
     python.write_text(PYTHON)
     python.chmod(0o755)

@@ -4,18 +4,16 @@ import email
 import email.policy
 import os
 import re
-import shutil
-import subprocess
 import sys
 import tarfile
 import venv
 import zipfile
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from support.packages import ROOT, assert_complete, built_wheel, files_in, run, source_copy
+
 USE = """
 import sys, torch, rownorm
 x, weight = torch.randn(3, 100), torch.randn(100)
@@ -25,54 +23,14 @@ print(rownorm.__version__, rownorm.__file__)
 """
 
 
-def run(*command, **settings):
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, **settings)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    return ran.stdout
-
-
-# Files that lie beside those of the package in a developer's or a learner's tree.
-STRAYS = (
-    "exercises/notes.md",
-    "exercises/02_rmsnorm/notes.txt",
-    "exercises/02_rmsnorm/starter/notes.md",
-    "exercises/02_rmsnorm/starter/rmsnorm.py.orig",
-    "exercises/02_rmsnorm/starter/__pycache__/rmsnorm.cpython-311.pyc",
-    "exercises/02_rmsnorm/solutions/right/__pycache__/rmsnorm.cpython-311.pyc",
-    "exercises/07_profiling/starter/profile/.DS_Store",
-    "launch/native/eager.o",
-)
-NOT_SHIPPED = {"rownorm/exercises/07_profiling/capture.sh"}  # a developer's script
+# Files that lie beside those of the package in a developer's tree.
+STRAYS = ("rownorm/notes.md", "rownorm/launch/native/eager.o", "rownorm/ops/norms.py.orig")
+FILES = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "docs/package-index.md")
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """A copy of what a package is built from, with stray files, because building writes files next to the sources."""
-    # From the metadata, because importing setuptools fails after distutils was imported.
-    installed = {one.name.lower(): one.version for one in metadata.distributions()}
-    if "pip" not in installed or int(installed.get("setuptools", "0").split(".")[0]) < 77:
-        pytest.skip("needs pip and setuptools 77 or newer to build the wheel")
-    copy = tmp_path_factory.mktemp("source") / "rownorm"
-    shutil.copytree(
-        ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
-    )
-    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "docs/package-index.md"):
-        (copy / name).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / name, copy / name)
-    for name in ("test_a.py", "support/__init__.py"):
-        (copy / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
-        (copy / "tests" / name).touch()
-    for name in STRAYS:
-        (copy / "src/rownorm" / name).parent.mkdir(exist_ok=True)
-        (copy / "src/rownorm" / name).write_text("stray")
-    return copy
-
-
-def built_wheel(source, folder):
-    pip = (sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index")
-    run(*pip, "--wheel-dir", str(folder), str(source))
-    (built,) = folder.glob("rownorm-*.whl")
-    return built
+    return source_copy(".", tmp_path_factory.mktemp("source") / "rownorm", FILES, STRAYS)
 
 
 @pytest.fixture(scope="module")
@@ -89,27 +47,9 @@ def sdist(source, tmp_path_factory):
     return built
 
 
-def assert_complete(shipped):
-    """These are the files under src: all that git tracks, and no others except new ones."""
-
-    def listed(*options):
-        names = run("git", "ls-files", *options, "src", cwd=ROOT).splitlines()
-        return {name.removeprefix("src/") for name in names if (ROOT / name).exists()} - NOT_SHIPPED
-
-    if shutil.which("git") is None or not (ROOT / ".git").exists():
-        pytest.skip("needs the git repository for the list of files")
-    tracked = listed()
-    assert not tracked - shipped
-    assert not shipped - tracked - listed("--others", "--exclude-standard")
-
-
-def files_in_wheel(wheel):
-    return {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-
-
 def test_wheel_contains_the_files_of_the_package_and_no_others(wheel):
-    assert {"rownorm/py.typed", "rownorm_command.py"} <= files_in_wheel(wheel)
-    assert_complete(files_in_wheel(wheel))
+    assert "rownorm/py.typed" in files_in(wheel)
+    assert_complete(files_in(wheel), ".")
     assert any(name.endswith("licenses/LICENSE") for name in zipfile.ZipFile(wheel).namelist())
 
 
@@ -117,7 +57,7 @@ def test_sdist_contains_what_the_wheel_is_built_from_and_no_tests(sdist):
     with tarfile.open(sdist) as archive:
         files = {one.name.partition("/")[2] for one in archive if one.isfile()}
     sources = {name.removeprefix("src/") for name in files if name.startswith("src/")}
-    assert_complete({name for name in sources if "egg-info" not in name})
+    assert_complete({name for name in sources if "egg-info" not in name}, ".")
     assert {name for name in files if not name.startswith("src/")} == {
         "LICENSE",
         "MANIFEST.in",
@@ -131,7 +71,7 @@ def test_sdist_contains_what_the_wheel_is_built_from_and_no_tests(sdist):
 
 @pytest.mark.exhaustive
 def test_sdist_builds_the_same_wheel(sdist, wheel, tmp_path):
-    assert files_in_wheel(built_wheel(sdist, tmp_path)) == files_in_wheel(wheel)
+    assert files_in(built_wheel(sdist, tmp_path)) == files_in(wheel)
 
 
 @pytest.fixture(scope="module")

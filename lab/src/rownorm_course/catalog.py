@@ -1,4 +1,4 @@
-"""The exercises that the package ships: ``rownorm/exercises/NN_name``. Importing it needs neither torch nor Triton.
+"""The exercises that the package ships: ``exercises/NN_name``. Importing it needs neither torch nor Triton.
 
 exercise.toml       title, minutes, version, and the parts with their points
 text.md             what to do

@@ -1,9 +1,9 @@
 """The library's own source files as a package that needs no rownorm.
 
 A self-contained Solution holds every file that ``rownorm.ops.into`` imports, directly or not, unchanged and at its
-place below ``rownorm/``: kernels, planner with its tuned table, launcher with its C files. Relative imports then work as they are,
-plans are the same as those of the installed package, and nothing is copied by hand. A package that is imported only as
-the parent of a file is reduced to its docstring, so that it does not import the rest of the library.
+place below ``rownorm/``: kernels, planner with its tuned table, launcher with its C files. Relative imports then work
+as they are, plans are the same as those of the installed package, and nothing is copied by hand. A package that is
+imported only as the parent of a file is reduced to its docstring, so that it does not import the rest of the library.
 """
 
 from __future__ import annotations
