@@ -4,6 +4,8 @@ Nothing here is needed to use the norms, and any of it may change between versio
 ``rownorm`` and what this file lists, and no more.
 """
 
+from typing import NoReturn
+
 from . import extension, reference
 from .launch import Device, Plan, Problem, device_of, force
 from .launch.planning import files as tables
@@ -11,7 +13,7 @@ from .launch.planning.table import SETTINGS, Row, Table, parse
 from .launch.planning.tile import MOST_CHUNKS
 from .launch.problem import Direction
 from .launch.triton_version import INSTALLED, missing
-from .ops import cpu_native
+from .ops import cpu_native, execute
 from .patching.candidates import LeftAlone, candidate_of, is_norm_by_name
 from .patching.forms import SHORT_NAMES
 from .program import ACTIVATIONS, Activation, Program
@@ -33,6 +35,7 @@ __all__ = [
     "candidate_of",
     "cpu_native",
     "device_of",
+    "execute",
     "extension",
     "force",
     "is_norm_by_name",
@@ -54,7 +57,6 @@ if INSTALLED:  # the rest compiles or starts kernels
         compile_forward,
         resources,
     )
-    from .ops import execute
 
     __all__ += [
         "INTERPRETING",
@@ -66,7 +68,12 @@ if INSTALLED:  # the rest compiles or starts kernels
         "Target",
         "compile_backward",
         "compile_forward",
-        "execute",
         "native",
         "resources",
     ]
+else:
+
+    def __getattr__(name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise ModuleNotFoundError(missing(), name="triton")
