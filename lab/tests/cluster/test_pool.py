@@ -9,7 +9,7 @@ import pytest
 from lab_support.lab_commands import TINY, refused
 from lab_support.tuning import HERE
 from rownorm.version import __version__
-from rownorm_lab.cluster.errors import ClusterError
+from rownorm_lab.cluster import ClusterError
 from rownorm_lab.cluster.worker import Worker
 
 pytestmark = pytest.mark.usefixtures("command_line")

@@ -5,7 +5,7 @@ import pytest
 
 from lab_support.analyses import made_up
 from lab_support.lab_commands import invoke, refused, without_torch
-from rownorm_lab.data.analysis_files import read, write
+from rownorm_lab.data.analyses import read, write
 from rownorm_lab.data.analysis_tables import text_of
 
 pytestmark = pytest.mark.usefixtures("command_line")

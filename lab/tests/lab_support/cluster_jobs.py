@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from lab_support.tuning import H200, FakeClock
-from rownorm_lab.cluster.errors import ProcessLost
+from rownorm_lab.cluster import ProcessLost
 from rownorm_lab.commands.tune.compiling import Ahead
 from rownorm_lab.commands.tune.gpu import Gpu
 from rownorm_lab.commands.tune.jobs import StudyJob, trials_made

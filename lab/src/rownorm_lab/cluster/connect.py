@@ -8,7 +8,7 @@ import socket
 
 import ray
 
-from .errors import ClusterError
+from . import ClusterError
 
 CONNECT_S = 5
 LOCAL_STORE = 200 << 20  # bytes of Ray's object store; jobs and results are small

@@ -11,7 +11,7 @@ import torch
 
 from ..data.records import Environment
 from ..device.environment import environment
-from .errors import ProcessLost
+from . import ProcessLost
 
 
 def located(environment: Environment) -> Environment:

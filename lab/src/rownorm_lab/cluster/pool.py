@@ -19,9 +19,8 @@ from ray.exceptions import RayError, RayTaskError
 from ..data.records import Environment
 from ..data.texts import count
 from ..version import __version__
-from . import worker
+from . import ClusterError, ProcessLost, worker
 from .connect import connect, slots
-from .errors import ClusterError, ProcessLost
 
 TRIES = 3
 START_S = 120  # the longest wait for a process while there is none

@@ -29,7 +29,7 @@ def connected(address: str | None, most: int) -> Iterator[Pool | None]:
         return
     if importlib.util.find_spec("ray") is None:
         raise click.UsageError("--ray: Ray is not installed; pip install 'rownorm-lab[ray]'")
-    from ..cluster.errors import ClusterError
+    from ..cluster import ClusterError
     from ..cluster.pool import Pool
 
     try:

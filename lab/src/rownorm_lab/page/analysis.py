@@ -16,7 +16,7 @@ from ..data.tables import escaped, markdown
 from . import headline, points, scaling
 from .bounds import LEAST_OF_PEAK, MEMORY, MOSTLY_MEMORY, Bounds, by_limit
 from .failures import failures_of
-from .peaks import peak_flops
+from .limits import peak_flops
 
 
 def analysis(results: Sequence[Results], damaged: Sequence[tuple[int, str]] = ()) -> str:

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from ..data import texts
 from ..data.records import CEILING
 from ..data.rows import Results, Row
-from .peaks import peak_flops
+from .limits import peak_flops
 
 Limit = Literal[
     "memory", "mostly memory", "launch", "latency", "launch or latency", "compute", "unknown"

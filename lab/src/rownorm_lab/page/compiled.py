@@ -7,8 +7,7 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
-from ..data.analyses import Analysis
-from ..data.analysis_files import read
+from ..data.analyses import Analysis, read
 from ..data.analysis_tables import findings, table
 from .chapter import Chapter
 

@@ -1,8 +1,9 @@
-"""The limits that charts draw: the device's peak bandwidth, and the roofs of the roofline."""
+"""The limits of a device: its peak FLOP/s, and those that charts draw: peak bandwidth, roofs of the roofline."""
 
 from __future__ import annotations
 
 from ..data.rows import Results
+from ..device.database import known
 from .points import Point
 
 MEASURED = "measured ceiling"  # the roof of the measured ceiling
@@ -11,6 +12,15 @@ LEFT, LABELED, RIGHT = (
     4.0,
     8.0,
 )  # intensities: of the left end, of labels, of the right end if compute is unknown
+
+
+def peak_flops(results: Results) -> float | None:
+    """Peak fp32 FLOP/s of the device, from the database; None if it is not listed.
+
+    Times by another clock have a device name with that clock after a comma.
+    """
+    found = known(results.device.partition(",")[0])
+    return float(found.peak_flops_fp32.value) if found and found.peak_flops_fp32 else None
 
 
 def bandwidth_limits(results: Results) -> list[Point]:

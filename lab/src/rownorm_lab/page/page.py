@@ -21,9 +21,8 @@ from . import sections, shipped
 from .chapter import Chapter
 from .charts import Charts, Spec
 from .fastest import FASTEST
-from .limits import bandwidth_limits, peak_limit, roofs
+from .limits import bandwidth_limits, peak_flops, peak_limit, roofs
 from .looks import looks_of
-from .peaks import peak_flops
 from .points import points_of
 from .vega import library
 

@@ -14,8 +14,7 @@ from ..data.records import CEILING
 from ..data.rows import Group, Results
 from .charts import Charts, Spec, drawn
 from .fastest import FASTEST
-from .limits import bandwidth_limits, roofs
-from .peaks import peak_flops
+from .limits import bandwidth_limits, peak_flops, roofs
 from .points import Point, points_of
 
 FONT = "Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"

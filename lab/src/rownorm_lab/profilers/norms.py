@@ -7,15 +7,14 @@ node counts, with the sums of its gradients. On a CPU operators take the place o
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..data.case import DTYPES, Case
 from ..data.profiles import ScriptNorm
 from ..data.studies import Kernel
-from .trace import EVALUATE, NAMES, Call, Event, calls_of
+from .trace import EVALUATE, NAMES, Call, Event, Outermost, calls_of, running
 
 OURS = "rownorm::"
 PREFIX = "norm"  # of the names of the ranges that ``hooks.py`` records
@@ -49,12 +48,12 @@ class Span(NamedTuple):
 
 def found_norms(timed: Sequence[Event], steps: int) -> Found:
     """The kernels of a step and its norms. timed: events with a duration; steps: that were recorded, at least 1."""
-    spans = _Outermost(_spans(timed))
+    spans = Outermost((one.thread, one.start, one.end, one) for one in _spans(timed))
     kernels: dict[tuple[str, bool], list[float]] = defaultdict(lambda: [0, 0.0])
     seconds: dict[Kind, float] = defaultdict(float)
     numbers: dict[Kind, set[Any]] = defaultdict(set)
     for order, call in enumerate(calls_of(timed)):
-        span = spans.at(call) or _named_kernel(call, order)
+        span = spans.at(call.thread, call.time) or _named_kernel(call, order)
         total = kernels[call.name, span is not None]
         total[0] += 1
         total[1] += call.seconds
@@ -80,14 +79,19 @@ def found_norms(timed: Sequence[Event], steps: int) -> Found:
 
 
 def _spans(timed: Sequence[Event]) -> list[Span]:
-    nodes = _Nodes(event for event in timed if str(event["name"]).startswith(EVALUATE))
+    nodes = running(event for event in timed if str(event["name"]).startswith(EVALUATE))
+
+    def place(event: Event) -> Event:
+        """The node of backward that runs when ``event`` begins; the event itself if there is none."""
+        return nodes.at(event["tid"], event["ts"]) or event
+
     spans = []
     for number, event in enumerate(timed):
         category, name = event.get("cat"), str(event["name"])
         if category == "user_annotation" and name.startswith(f"{PREFIX}|"):
-            spans.append(_range(nodes.around(event), name))
+            spans.append(_range(place(event), name))
         elif category == "cpu_op" and NAMES.search(name):
-            spans.append(_operator(nodes.around(event), event, number))
+            spans.append(_operator(place(event), event, number))
     return spans
 
 
@@ -129,37 +133,3 @@ def _named_kernel(call: Call, order: int) -> Span | None:
         return None
     kind = Kind(call.name, "", None)
     return Span(None, 0.0, 0.0, kind, f"kernel {order}")
-
-
-class _Nodes:
-    """The nodes of backward, by thread."""
-
-    def __init__(self, events: Iterable[Event]) -> None:
-        self.nodes: dict[Any, list[Event]] = defaultdict(list)
-        for event in sorted(events, key=lambda one: one["ts"]):
-            self.nodes[event["tid"]].append(event)
-        self.starts = {thread: [one["ts"] for one in some] for thread, some in self.nodes.items()}
-
-    def around(self, event: Event) -> Event:
-        """The node that runs when ``event`` begins; the event itself if there is none."""
-        before = bisect_right(self.starts.get(event["tid"], []), event["ts"])
-        node = self.nodes[event["tid"]][before - 1] if before else event
-        return node if event["ts"] <= node["ts"] + node["dur"] else event
-
-
-class _Outermost:
-    """Spans that are in no other span, by thread."""
-
-    def __init__(self, spans: Iterable[Span]) -> None:
-        self.spans: dict[Any, list[Span]] = defaultdict(list)
-        for span in sorted(spans, key=lambda one: (one.start, -one.end)):
-            some = self.spans[span.thread]
-            if not some or span.start >= some[-1].end:
-                some.append(span)
-        self.starts = {thread: [one.start for one in some] for thread, some in self.spans.items()}
-
-    def at(self, call: Call) -> Span | None:
-        """The span in which the host started a kernel or an operator."""
-        before = bisect_right(self.starts.get(call.thread, []), call.time)
-        span = self.spans[call.thread][before - 1] if before else None
-        return span if span is not None and call.time <= span.end else None

@@ -7,11 +7,12 @@ operator is that without the operators that it calls.
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..data.studies import Attribution, Kernel
 
@@ -25,6 +26,7 @@ MICROSECOND = 1e-6
 MOST_WITHOUT_LAUNCH = 0.01  # share of kernel time; beyond it nothing is said about norms
 
 Event = dict[str, Any]
+Value = TypeVar("Value")
 
 
 class Profile(NamedTuple):
@@ -50,12 +52,12 @@ def read_trace(
     timed = [event for event in events if event.get("ph") == "X"]
     operators = [event for event in timed if event.get("cat") == "cpu_op"]
     spans = _named_operators(operators) if compiled else _norm_spans(timed, operators)
-    inside = Spans(spans)
+    inside = running(spans)
     totals: dict[tuple[str, bool], list[float]] = defaultdict(lambda: [0, 0.0])
     calls = calls_of(timed)
     for call in calls:
         named = compiled and NAMES.search(call.name) is not None
-        total = totals[call.name, named or inside.has(call.thread, call.time)]
+        total = totals[call.name, named or inside.at(call.thread, call.time) is not None]
         total[0] += 1
         total[1] += call.seconds
     kernels = [
@@ -143,48 +145,38 @@ def _norm_spans(timed: Sequence[Event], operators: Sequence[Event]) -> list[Even
     """The ranges of norms; in backward the whole node, with the sums of its gradients."""
     spans = [e for e in timed if e.get("cat") == "user_annotation" and e["name"] == NORM]
     nodes = [event for event in operators if event["name"].startswith(EVALUATE)]
-    ranges = _Starts(spans)
-    return spans + [node for node in nodes if ranges.any_within(node)]
+    at = running(nodes).at
+    around = [node for span in spans if (node := at(span["tid"], span["ts"])) is not None]
+    return spans + around
 
 
 def _named_operators(operators: Sequence[Event]) -> list[Event]:
     return [event for event in operators if NAMES.search(event["name"])]
 
 
-class _Starts:
-    """The starts of events, by thread."""
+class Outermost(Generic[Value]):
+    """Times in which something runs, by thread, each with a value. Of times inside each other, the outermost counts."""
 
-    def __init__(self, events: Iterable[Event]) -> None:
-        self.times: dict[Any, list[float]] = defaultdict(list)
-        for event in events:
-            self.times[event["tid"]].append(event["ts"])
-        for times in self.times.values():
-            times.sort()
+    def __init__(self, times: Iterable[tuple[Any, float, float, Value]]) -> None:
+        """times: (thread, start, end, value)."""
+        self._starts: dict[Any, list[float]] = defaultdict(list)
+        self._running: dict[Any, list[tuple[float, Value]]] = defaultdict(list)
+        for thread, start, end, value in sorted(times, key=lambda one: (one[1], -one[2])):
+            running = self._running[thread]
+            if not running or start >= running[-1][0]:
+                self._starts[thread].append(start)
+                running.append((end, value))
 
-    def any_within(self, event: Event) -> bool:
-        """Whether one of them begins while ``event`` runs."""
-        times = self.times.get(event["tid"], [])
-        after = bisect_right(times, _end(event))
-        return after > 0 and times[after - 1] >= event["ts"]
+    def at(self, thread: Any, time: float) -> Value | None:
+        """What was running in this thread at this time."""
+        before = bisect_right(self._starts.get(thread, []), time)
+        end, value = self._running[thread][before - 1] if before else (-math.inf, None)
+        return value if time <= end else None
 
 
-class Spans:
-    """Times by thread, as the union of events."""
-
-    def __init__(self, events: Iterable[Event]) -> None:
-        self.spans: dict[Any, list[tuple[float, float]]] = defaultdict(list)
-        for event in sorted(events, key=_place):
-            spans = self.spans[event["tid"]]
-            if spans and event["ts"] <= spans[-1][1]:
-                spans[-1] = (spans[-1][0], max(spans[-1][1], _end(event)))
-            else:
-                spans.append((event["ts"], _end(event)))
-
-    def has(self, thread: Any, time: float) -> bool:
-        """Whether one of the events was running in this thread at this time."""
-        spans = self.spans.get(thread, [])
-        after = bisect_right(spans, (time, float("inf")))
-        return after > 0 and time <= spans[after - 1][1]
+def running(events: Iterable[Event]) -> Outermost[Event]:
+    """The events as the times in which they run."""
+    return Outermost((event["tid"], event["ts"], _end(event), event) for event in events)
 
 
 def _place(event: Event) -> tuple[float, float]:

@@ -126,7 +126,7 @@ def command(
         raise click.UsageError(str(error)) from None
     sizes = block_sizes(blocks, case)
     if out is not None:
-        from ...data.analysis_files import FILE
+        from ...data.analyses import FILE
 
         if (out / FILE).exists():
             raise click.BadParameter(
@@ -143,11 +143,11 @@ def command(
 
             click.echo("\n".join(text_of(found)) + "\n")
     if as_json:
-        from ...data.analysis_files import encoded
+        from ...data.analyses import encoded
 
         click.echo(encoded(analyses))
     if out is not None and analyses:
-        from ...data.analysis_files import write
+        from ...data.analyses import write
 
         click.echo(f"wrote {write(out, analyses)}", err=True)
     for failure in failures:

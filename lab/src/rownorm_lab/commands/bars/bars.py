@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ...data.records import CEILING, EAGER, OURS
+from ...data.suites import HOST_LIMITS
 from .figures import ANY, Bar, FirstCallBar, Job, Part, plain_of
 
 FORWARD, BACKWARD, STEP = ("forward",), ("backward",), ("both",)
@@ -36,8 +37,8 @@ FEW_ROWS = (
 )
 WIDE_ROWS = (Bar("of torch's speed", ">=", 3),)
 HOST = (
-    Bar("of torch's host cost", "<=", 1.1, FORWARD),
-    Bar("of torch's host cost", "<=", 1.2, STEP),
+    Bar("of torch's host cost", "<=", HOST_LIMITS["forward"], FORWARD),
+    Bar("of torch's host cost", "<=", HOST_LIMITS["both"], STEP),
 )
 COMPILED = (EAGER, "torch.compile", CEILING)
 

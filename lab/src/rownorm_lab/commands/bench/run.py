@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from ...cluster.errors import ClusterError
+from ...cluster import ClusterError
 from ...command_line.options import unknown
 from ...command_line.progress import Display
 from ...data import runs

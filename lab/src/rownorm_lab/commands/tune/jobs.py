@@ -159,7 +159,7 @@ def trials_made(job: StudyJob, gpu: Gpu) -> Iterator[bytes]:
 
 
 def _search(job: StudyJob, gpu: Gpu, keep: Callable[[Trial], None]) -> None:
-    from ...cluster.errors import ProcessLost
+    from ...cluster import ProcessLost
 
     study = studies_of(job.request)[job.number]
     search = Search(gpu.device, Trials(job.trials, keep), gpu.ahead, gpu.timer_of)

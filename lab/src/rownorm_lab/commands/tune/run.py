@@ -11,7 +11,7 @@ import click
 
 from rownorm.inside import Device
 
-from ...cluster.errors import ClusterError
+from ...cluster import ClusterError
 from ...command_line.progress import Display
 from ...data import tunings as saved
 from ...data.case import torch_dtype
