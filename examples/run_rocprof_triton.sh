@@ -7,7 +7,7 @@
 # missing, and the exit status is 1. PYTHON names another interpreter than python3.
 set -u
 out=rocprof_results
-"${PYTHON:-python3}" -m rownorm_lab.main profile rms_norm --tools chrome,rocprofv3 --out "$out" "$@"
+"${PYTHON:-python3}" -m rownorm_lab profile rms_norm --tools chrome,rocprofv3 --out "$out" "$@"
 status=$?
 # 2 is a usage error: nothing was written, and an old summary stays as it is.
 test $status = 2 || cp "$out/summary.md" "$out/triton_analysis_summary.md"

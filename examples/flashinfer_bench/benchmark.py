@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from rownorm_lab.commands.fib.report import write_report
-from rownorm_lab.commands.fib.run import run_dataset
 from rownorm_lab.fib.dataset import read
+from rownorm_lab.fib.run import run_dataset
 
 
 def main() -> None:

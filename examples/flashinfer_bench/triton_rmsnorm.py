@@ -10,8 +10,9 @@ Without a GPU this is PyTorch on the CPU; ``TRITON_INTERPRET=1`` runs the kernel
 from __future__ import annotations
 
 import torch
-from rownorm_lab.fib.into import norm_into
 from torch import Tensor
+
+from rownorm.ops.into import norm_into
 
 
 def run(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:

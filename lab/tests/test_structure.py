@@ -15,7 +15,8 @@ from rownorm_lab import main
 # Top to bottom. A room imports rooms of lower floors only.
 FLOORS = (
     ("commands", "course", "main", "__main__"),
-    ("command_line", "compiled", "fib", "models"),
+    ("fib",),
+    ("command_line", "compiled", "models"),
     ("page", "measure", "cluster"),
     ("profilers", "providers", "device"),
     ("data", "version"),

@@ -1,53 +1,20 @@
 """The library's inside, as the lab sees it: the one door for programs that plan, compile, tune or examine kernels.
 
 Nothing here is needed to use the norms, and any of it may change between versions. The lab imports the public names of
-``rownorm`` and what this file lists, and no more.
+``rownorm`` and what this file lists, and no more. A name is imported when it is used, because some need Triton.
 """
 
-from typing import NoReturn
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from . import extension, reference
-from .launch import Device, Plan, Problem, device_of, force
-from .launch.planning import files as tables
-from .launch.planning.table import SETTINGS, Row, Table, parse
-from .launch.planning.tile import MOST_CHUNKS
-from .launch.problem import Direction
-from .launch.triton_version import INSTALLED, missing
-from .ops import cpu_native, execute
-from .patching.candidates import LeftAlone, candidate_of, is_norm_by_name
-from .patching.forms import SHORT_NAMES
-from .program import ACTIVATIONS, Activation, Program
-
-__all__ = [
-    "ACTIVATIONS",
-    "MOST_CHUNKS",
-    "SETTINGS",
-    "SHORT_NAMES",
-    "Activation",
-    "Device",
-    "Direction",
-    "LeftAlone",
-    "Plan",
-    "Problem",
-    "Program",
-    "Row",
-    "Table",
-    "candidate_of",
-    "cpu_native",
-    "device_of",
-    "execute",
-    "extension",
-    "force",
-    "is_norm_by_name",
-    "missing",
-    "parse",
-    "reference",
-    "tables",
-]
-
-if INSTALLED:  # the rest compiles or starts kernels
-    from .launch import native
+if TYPE_CHECKING:
+    from . import extension, reference
+    from .launch import Device, Plan, Problem, device_of, force, native
     from .launch.launcher import INTERPRETING, POINTER_TYPE, Call
+    from .launch.planning import files as tables
+    from .launch.planning.table import SETTINGS, Row, Table, parse
+    from .launch.planning.tile import MOST_CHUNKS
+    from .launch.problem import Direction
     from .launch.resources import (
         TARGETS,
         Binary,
@@ -57,23 +24,80 @@ if INSTALLED:  # the rest compiles or starts kernels
         compile_forward,
         resources,
     )
+    from .launch.triton_version import missing
+    from .ops import cpu_native, execute
+    from .patching.candidates import LeftAlone, candidate_of, is_norm_by_name
+    from .patching.forms import SHORT_NAMES
+    from .program import ACTIVATIONS, Activation, Program
 
-    __all__ += [
-        "INTERPRETING",
-        "POINTER_TYPE",
-        "TARGETS",
-        "Binary",
-        "Call",
-        "Resources",
-        "Target",
-        "compile_backward",
-        "compile_forward",
-        "native",
-        "resources",
-    ]
-else:
+__all__ = [
+    "ACTIVATIONS",
+    "INTERPRETING",
+    "MOST_CHUNKS",
+    "POINTER_TYPE",
+    "SETTINGS",
+    "SHORT_NAMES",
+    "TARGETS",
+    "Activation",
+    "Binary",
+    "Call",
+    "Device",
+    "Direction",
+    "LeftAlone",
+    "Plan",
+    "Problem",
+    "Program",
+    "Resources",
+    "Row",
+    "Table",
+    "Target",
+    "candidate_of",
+    "compile_backward",
+    "compile_forward",
+    "cpu_native",
+    "device_of",
+    "execute",
+    "extension",
+    "force",
+    "is_norm_by_name",
+    "missing",
+    "native",
+    "parse",
+    "reference",
+    "resources",
+    "tables",
+]
 
-    def __getattr__(name: str) -> NoReturn:
-        if name.startswith("__"):
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        raise ModuleNotFoundError(missing(), name="triton")
+# Names that are modules, and the modules that have the others.
+_MODULES = {
+    "cpu_native": "ops.cpu_native",
+    "execute": "ops.execute",
+    "extension": "extension",
+    "native": "launch.native",
+    "reference": "reference",
+    "tables": "launch.planning.files",
+}
+_HOMES = {
+    "launch": ("Device", "Plan", "Problem", "device_of", "force"),
+    "launch.launcher": ("INTERPRETING", "POINTER_TYPE", "Call"),
+    "launch.planning.table": ("SETTINGS", "Row", "Table", "parse"),
+    "launch.planning.tile": ("MOST_CHUNKS",),
+    "launch.problem": ("Direction",),
+    "launch.resources": (
+        *("TARGETS", "Binary", "Resources", "Target"),
+        *("compile_backward", "compile_forward", "resources"),
+    ),
+    "launch.triton_version": ("missing",),
+    "patching.candidates": ("LeftAlone", "candidate_of", "is_norm_by_name"),
+    "patching.forms": ("SHORT_NAMES",),
+    "program": ("ACTIVATIONS", "Activation", "Program"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"{__package__}.{_MODULES[name]}")
+    if name in _HOME_OF:
+        return getattr(import_module(f"{__package__}.{_HOME_OF[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,7 +16,7 @@ import rownorm
 from lab_support.lab_commands import TINY, TWO_PROVIDERS, invoke, refused
 from rownorm_lab.data.case import DATA_SETS
 from rownorm_lab.data.records import read
-from rownorm_lab.main import COMMANDS, cli, main
+from rownorm_lab.main import COMMANDS, COURSE, cli, main
 
 pytestmark = pytest.mark.usefixtures("command_line")
 
@@ -138,7 +138,7 @@ def start(*arguments):
     """``rownorm`` as a user starts it."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     return subprocess.Popen(
-        [sys.executable, "-m", "rownorm_lab.main", *arguments],
+        [sys.executable, "-m", "rownorm_lab", *arguments],
         env=environment | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -217,8 +217,9 @@ def test_help_and_lists_are_fast_and_import_only_their_command(arguments, status
     imported = set(ran.stderr.splitlines())
     assert "rownorm_lab.main" in imported
     assert not imported & HEAVY
-    commands = {f"rownorm_lab.{name}.command" for name in COMMANDS}
-    assert imported & commands == {f"rownorm_lab.{name}.command" for name in loaded}
+    modules = {name: f"rownorm_lab.commands.{name}.command" for name in COMMANDS}
+    modules["learn"] = COURSE
+    assert imported & set(modules.values()) == {modules[name] for name in loaded}
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
 
 

@@ -94,7 +94,7 @@ def block_table(triton_cache):
         "64,1024",
         "--json",
     ]
-    found = json_of(["-m", "rownorm_lab.main", *arguments], triton_cache)
+    found = json_of(["-m", "rownorm_lab", *arguments], triton_cache)
     return {(one["target"], one["block"]): one for one in found["analyses"]}, found["sources"]
 
 
@@ -123,7 +123,7 @@ def test_block_sizes_for_an_h200_and_an_mi300x(block_table):
 
 
 def test_the_source_of_a_kernel(triton_cache):
-    found = json_of(["-m", "rownorm_lab.main", "source", "plain_loop", "--json"], triton_cache)
+    found = json_of(["-m", "rownorm_lab", "source", "plain_loop", "--json"], triton_cache)
     assert found["isa"] == "sass"
     first = found["code"][0]
     assert first["function"] == "rms_norm_kernel"

@@ -9,10 +9,10 @@ from flashinfer_bench import Evaluation
 from lab_support.fib import GPU, add_traces, evaluation, export
 from lab_support.lab_commands import METHOD, invoke
 from rownorm_lab.commands.fib.report import section
-from rownorm_lab.commands.fib.run import _jobs, _run_lab, run_dataset, solution_provider
 from rownorm_lab.data.records import Environment, Record
 from rownorm_lab.data.runs import records_in
 from rownorm_lab.fib.dataset import read
+from rownorm_lab.fib.run import _jobs, _run_lab, run_dataset, solution_provider
 from rownorm_lab.fib.traces import FILE, records_of, write_traces
 from rownorm_lab.measure.bench import bench
 
@@ -161,7 +161,7 @@ class Runner:
 def test_finished_workloads_are_kept(tmp_path, monkeypatch, capsys, short_rounds, error, status):
     folder = export(tmp_path / "data")
     monkeypatch.setattr(Runner, "error", error, raising=False)
-    monkeypatch.setattr("rownorm_lab.commands.fib.run.PersistentRunner", Runner)
+    monkeypatch.setattr("rownorm_lab.fib.run.PersistentRunner", Runner)
     options = {"definitions": [], "rounds": 2, "iterations": 2}
     assert run_dataset(read(folder), resume=False, **options) == status
     assert len(read(folder).content.traces["rmsnorm_d64"]) == 3

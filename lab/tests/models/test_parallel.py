@@ -18,7 +18,7 @@ def torchrun(*arguments):
     environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     ran = subprocess.run(
-        [*launcher, "-m", "rownorm_lab.main", "train", *map(str, arguments)],
+        [*launcher, "-m", "rownorm_lab", "train", *map(str, arguments)],
         env=environment,
         capture_output=True,
         text=True,

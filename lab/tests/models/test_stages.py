@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+import rownorm
 from lab_support.models import LLAMA, MODELS, OPENFOLD, inputs, make, step
-from rownorm import ops
 from rownorm_lab.models import STAGES
 from support.warnings import IGNORE_ONEDNN
 
@@ -75,9 +75,11 @@ def test_bf16_is_as_exact_as_torchs_stages(name, amp, device, without_interprete
 def test_residual_adds_are_fused(name, norm, n_adds, n_alone, monkeypatch, without_interpreter):
     calls = []
     for function in (norm, f"add_{norm}"):
-        original = getattr(ops, function)
+        original = getattr(rownorm, function)
         monkeypatch.setattr(
-            ops, function, lambda *a, f=original, n=function, **k: (calls.append(n), f(*a, **k))[1]
+            rownorm,
+            function,
+            lambda *a, f=original, n=function, **k: (calls.append(n), f(*a, **k))[1],
         )
     make(name, "rownorm")(inputs(name))
     # The last norm, before the head, adds too.

@@ -5,7 +5,7 @@
     bundle.py       the library's own source files, for a Solution that runs without rownorm
     solutions.py    three Solutions for a Definition: self-contained, the installed package, PyTorch
     dataset.py      a dataset folder: reading it file by file, writing it
-    check.py, traces.py, applied.py    checking, reading traces, applying
+    check.py, run.py, traces.py, applied.py    checking, running, reading traces, applying
 
 Nothing here imitates the package: its classes validate, its builders build, its runner times, its runtime applies.
 """

@@ -126,7 +126,7 @@ def world_of(
         return World()
     if not n_processes:
         raise ValueError(
-            f"--parallel {parallel} needs processes: torchrun --nproc-per-node 2 -m rownorm_lab.main train ..."
+            f"--parallel {parallel} needs processes: torchrun --nproc-per-node 2 -m rownorm_lab train ..."
         )
     if parallel == "tensor":
         from .tensor_parallel import check

@@ -6,7 +6,7 @@ python=${PYTHON:-python3}
 here=$(cd "$(dirname "$0")" && pwd)
 export PYTHONPATH="$(cd "$here/../../.." && pwd)${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1
 cd "$here/starter"  # so that the files name workload.py and profile without a path
-"$python" -m rownorm_lab.main profile --script workload.py --tools chrome,proton,ncu --out profile
+"$python" -m rownorm_lab profile --script workload.py --tools chrome,proton,ncu --out profile
 du -sk profile
 answers=../solutions/right/answers.toml
 figures=$("$python" ../solutions/right/analysis.py profile)

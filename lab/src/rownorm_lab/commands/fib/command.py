@@ -216,7 +216,7 @@ def run(
             "torch sees no GPU, and FlashInfer-Bench times on GPUs only. Without one, rownorm fib export, check, "
             "report and apply work."
         )
-    from .run import run_dataset
+    from ...fib.run import run_dataset
 
     status = run_dataset(
         dataset, definitions=definitions, resume=resume, iterations=iterations, rounds=rounds

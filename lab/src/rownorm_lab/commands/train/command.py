@@ -100,7 +100,7 @@ def command(
     parameters depend on the seed alone. A run that is resumed has the losses of one that was never
     interrupted; on a GPU, --deterministic is needed for that.
 
-    Several GPUs: torchrun --nproc-per-node 8 -m rownorm_lab.main train llama --parallel fsdp
+    Several GPUs: torchrun --nproc-per-node 8 -m rownorm_lab train llama --parallel fsdp
 
     --parallel tensor splits the heads and the sequences of llama, in every stage. The number of processes must divide
     its key and value heads: 2 in tiny and small, 4 in medium.

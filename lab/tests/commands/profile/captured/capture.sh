@@ -3,7 +3,7 @@
 set -eu
 out=$1
 python=${PYTHON:-python3}
-"$python" -m rownorm_lab.main profile rms_norm --rows 8192 --cols 4096 --dtype bf16 --pass both --out "$out"
+"$python" -m rownorm_lab profile rms_norm --rows 8192 --cols 4096 --dtype bf16 --pass both --out "$out"
 # The same counters in the long layout.
 ncu --csv --page details --print-units base --log-file "$out/ncu-long.csv" --profile-from-start off \
     --kernel-name-base function --cache-control all --clock-control none \

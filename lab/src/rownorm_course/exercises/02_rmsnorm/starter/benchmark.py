@@ -1,5 +1,7 @@
 """Time rms_norm beside torch's, with the lab's clock: python benchmark.py (on a machine with a GPU)."""
 
+from rownorm_lab.data.case import Case
+
 
 def cases():
     """The cases to time, a list of Case(operation=..., rows=4096, cols=256, dtype="fp16", eps=1e-6).
@@ -26,6 +28,7 @@ def speedup(mine, torch_times):
 
 if __name__ == "__main__":
     from rmsnorm import rms_norm
+
     from rownorm_course.measured import compare
 
     for block in (64, 128, 256, 512, 1024):

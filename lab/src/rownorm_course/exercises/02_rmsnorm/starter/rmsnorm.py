@@ -1,11 +1,11 @@
 """RMSNorm: a kernel, a function and a module."""
 
 import torch
-import triton
-import triton.language as tl
 
 # Before Triton: without a GPU, kernels run in its interpreter.
 from rownorm_course.interpreter import DEVICE
+import triton
+import triton.language as tl
 
 
 @triton.jit

@@ -1,11 +1,11 @@
 """LayerNorm: three ways to a variance that survives a large mean, and a row that shows why."""
 
 import torch
-import triton
-import triton.language as tl
 
 # Before Triton: without a GPU, kernels run in its interpreter.
 from rownorm_course.interpreter import DEVICE
+import triton
+import triton.language as tl
 
 BLOCK = 1024
 

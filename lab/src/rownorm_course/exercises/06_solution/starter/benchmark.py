@@ -20,8 +20,8 @@ def main():
 
     if not torch.cuda.is_available():
         sys.exit("Nothing was measured: torch sees no GPU.")
-    from rownorm_lab.commands.fib.run import run_dataset
     from rownorm_lab.fib.dataset import read
+    from rownorm_lab.fib.run import run_dataset
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "dataset"

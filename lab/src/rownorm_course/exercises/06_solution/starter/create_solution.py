@@ -1,5 +1,9 @@
 """The Solution."""
 
+from pathlib import Path
+
+from flashinfer_bench import BuildSpec, Solution, SourceFile, SupportedLanguages
+
 
 def make_solution():
     """A flashinfer_bench.Solution with triton_rmsnorm.py inside."""

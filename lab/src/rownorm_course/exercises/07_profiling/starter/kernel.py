@@ -1,11 +1,11 @@
 """RMSNorm, right but slow. Read its profile before you change it."""
 
 import torch
-import triton
-import triton.language as tl
 
 # Before Triton: without a GPU, kernels run in its interpreter.
 from rownorm_course.interpreter import DEVICE
+import triton
+import triton.language as tl
 
 BLOCK = 64
 NUM_WARPS = 4

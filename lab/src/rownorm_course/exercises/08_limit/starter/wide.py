@@ -4,6 +4,8 @@ import torch
 
 # Before Triton: without a GPU, kernels run in its interpreter.
 from rownorm_course.interpreter import DEVICE
+import triton
+import triton.language as tl
 
 # TODO: kernels
 

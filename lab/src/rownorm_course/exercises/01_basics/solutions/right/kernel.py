@@ -6,11 +6,11 @@ python kernel.py ROWS COLS BLOCK
 import sys
 
 import torch
-import triton
-import triton.language as tl
 
 # Before Triton: without a GPU, kernels run in its interpreter.
 from rownorm_course.interpreter import DEVICE
+import triton
+import triton.language as tl
 
 
 @triton.jit

@@ -30,6 +30,7 @@ def speedup(mine, torch_times):
 
 if __name__ == "__main__":
     from rmsnorm import rms_norm
+
     from rownorm_course.measured import compare
 
     for block in (64, 128, 256, 512, 1024):

@@ -11,6 +11,7 @@ sys.path.insert(0, str(HERE))
 def write_dataset(folder):
     """Write Definition, workloads for batch 1, 8, 32, 128, 512, your Solution and the PyTorch baseline."""
     from create_solution import make_solution
+
     from rownorm_lab.fib.dataset import write_new
     from rownorm_lab.fib.definition import definition_of, norm_of, workloads_of
     from rownorm_lab.fib.solutions import pytorch_baseline
@@ -29,8 +30,8 @@ def main():
 
     if not torch.cuda.is_available():
         sys.exit("Nothing was measured: torch sees no GPU.")
-    from rownorm_lab.commands.fib.run import run_dataset
     from rownorm_lab.fib.dataset import read
+    from rownorm_lab.fib.run import run_dataset
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "dataset"

@@ -10,11 +10,11 @@ Answers to the questions of the text:
 """
 
 import torch
-import triton
-import triton.language as tl
 
 # Before Triton: without a GPU, kernels run in its interpreter.
 from rownorm_course.interpreter import DEVICE
+import triton
+import triton.language as tl
 
 WIDEST = 8192  # columns of a block: 32 fp32 values in each thread of 8 warps
 THREAD_COLS = 8  # 16 bytes of bf16, the widest load of a thread

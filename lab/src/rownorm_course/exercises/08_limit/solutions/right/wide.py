@@ -9,11 +9,11 @@ Answers to the questions of the text:
 """
 
 import torch
-import triton
-import triton.language as tl
 
 # Before Triton: without a GPU, kernels run in its interpreter.
 from rownorm_course.interpreter import DEVICE
+import triton
+import triton.language as tl
 
 BLOCK = 2048
 WIDEST = 8192  # columns of a row that one program holds

@@ -13,19 +13,19 @@ from flashinfer_bench import BenchmarkConfig, Definition, Solution, Trace, Trace
 from flashinfer_bench.bench.runner import PersistentRunner
 from flashinfer_bench.compile import BuilderRegistry
 
-from ...command_line.progress import Display
-from ...data.case import Case
-from ...data.records import CEILING, FILE, Record, Writer
-from ...data.runs import records_in, run_id
-from ...data.texts import count
-from ...fib.dataset import Dataset
-from ...fib.definition import Norm
-from ...fib.recognize import NotServed, recognize
-from ...fib.solutions import AUTHOR, label
-from ...fib.traces import latest, record_of, write_traces
-from ...measure.bench import Step, bench
-from ...providers import EVERY_OPTION, Call, Provider
-from ...providers.data import Tensors
+from ..command_line.progress import Display
+from ..data.case import Case
+from ..data.records import CEILING, FILE, Record, Writer
+from ..data.runs import records_in, run_id
+from ..data.texts import count
+from ..measure.bench import Step, bench
+from ..providers import EVERY_OPTION, Call, Provider
+from ..providers.data import Tensors
+from .dataset import Dataset
+from .definition import Norm
+from .recognize import NotServed, recognize
+from .solutions import AUTHOR, label
+from .traces import latest, record_of, write_traces
 
 
 class Job(NamedTuple):
