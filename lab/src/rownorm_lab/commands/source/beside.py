@@ -13,6 +13,7 @@ import msgspec
 from ...compiled.isa import Line
 
 OTHER = "other sources"  # Triton's own library, and instructions without a line
+PACKAGES = ("rownorm", "rownorm_lab")
 
 
 class Pair(msgspec.Struct, frozen=True):
@@ -44,7 +45,7 @@ def listings(lines: Sequence[Line], kernel: str) -> list[Listing]:
     by_place: dict[str, dict[int, list[tuple[str, str]]]] = defaultdict(lambda: defaultdict(list))
     for line in lines:
         if line.opcode:
-            own = "rownorm" in Path(line.file).parts
+            own = _below_package(Path(line.file)) is not None
             by_place[line.file if own else ""][line.number].append((line.mark, line.text))
     found = [
         listing
@@ -59,10 +60,16 @@ def listings(lines: Sequence[Line], kernel: str) -> list[Listing]:
     return found
 
 
+def _below_package(file: Path) -> str | None:
+    """The place of a file in the library or the lab: ``kernels/memory.py``; None for other files."""
+    places = [at for at, part in enumerate(file.parts) if part in PACKAGES]
+    return "/".join(file.parts[places[-1] + 1 :]) if places else None
+
+
 def _of_file(file: Path, by_number: dict[int, list[tuple[str, str]]]) -> Iterator[Listing]:
     text = file.read_text(encoding="utf-8")
     source = text.splitlines()
-    name = "/".join(file.parts[file.parts.index("rownorm") + 1 :])
+    name = _below_package(file) or file.name
     for span in _functions(text):
         numbers = range(span.first, span.last + 1)
         if any(number in by_number for number in numbers):
