@@ -10,8 +10,8 @@ from typing import Any
 from triton import next_power_of_2
 
 from ...launch import Device, Plan, force
+from ...launch.planning.resident import MOST_CHUNKS
 from ...launch.planning.table import SETTINGS
-from ...launch.planning.tile import MOST_CHUNKS
 from .study import Study
 
 Settings = dict[str, Any]  # fields of Plan

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 
 from ..problem import Problem
-from . import grid, looped, tile
+from . import grid, multipass, resident
 from .capacity import (
     ceil_div,
     chunks_of,
@@ -108,7 +108,7 @@ def with_residual(plan: Plan, problem: Problem) -> Plan:
         cols = wide.block_cols * chunks_of(wide, problem)
         if cols * element_bytes <= THREAD_BYTES[num_warps] * threads:
             return wide
-    return looped.rule(problem)
+    return multipass.rule(problem)
 
 
 def with_options(plan: Plan, problem: Problem) -> Plan:
@@ -143,8 +143,8 @@ def _with_pre_bias(plan: Plan, problem: Problem) -> Plan:
 def _without_clusters(plan: Plan, problem: Problem) -> Plan:
     """Backward with a third column sum: one program if it has registers for a row, else a grid (experiment BG-04).
 
-    The resident plan is decided here, not by ``tile.rule``: that is the rule for a plain norm, and its plan would have
-    to be adapted to the third sum once more, which can lead back to a cluster (``widened``).
+    The resident plan is decided here, not by ``resident.rule``: that is the rule for a plain norm, and its plan would
+    have to be adapted to the third sum once more, which can lead back to a cluster (``widened``).
     """
     if problem.dtype.itemsize <= 2 and problem.n_cols <= 8192:
         return Plan(
@@ -161,7 +161,7 @@ def _without_clusters(plan: Plan, problem: Problem) -> Plan:
 
 def widened(plan: Plan, problem: Problem) -> Plan:
     """Backward with options that one program has no registers for: a cluster (experiment OPT-01), else a grid."""
-    plan = tile.without_idle_lanes(plan, problem)
+    plan = resident.without_idle_lanes(plan, problem)
     room = room_for_options(plan, problem)
     block_cols, size = plan.block_cols, 1
     while block_cols > room and block_cols > vector_cols(plan, problem):
@@ -183,7 +183,7 @@ def finish(plan: Plan, problem: Problem, forced: bool = False) -> Plan:
     forward = problem.direction == "forward"
     if not _fits(plan, problem, forced):
         if forward:
-            return looped.finish(looped.rule(problem), problem, forced)
+            return multipass.finish(multipass.rule(problem), problem, forced)
         return grid.finish(grid.with_options(grid.rule(problem), problem), problem, forced)
     chunks = chunks_of(plan, problem)
     if not forward:

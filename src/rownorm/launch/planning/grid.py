@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 
 from ..problem import Problem
-from . import looped
+from . import multipass
 from .capacity import PARTIAL_SUM_BYTES, ceil_div, most_stages, next_power_of_2, threads_of
 from .settings import Plan
 
@@ -91,7 +91,7 @@ def finish(plan: Plan, problem: Problem, forced: bool = False) -> Plan:
     Looped where the programs cannot all run at once.
     """
     if not _fits(plan, problem, forced):
-        return looped.finish(looped.rule(problem), problem, forced)
+        return multipass.finish(multipass.rule(problem), problem, forced)
     if plan.block_rows != 1:
         raise ValueError(f"block_rows must be 1 in a grid; got {plan.block_rows}")
     groups = plan.n_programs or most_groups(plan, problem)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 
 from ..problem import Problem
-from . import tile
+from . import resident
 from .capacity import ceil_div, chunks_of, most_programs
 from .settings import Plan
 
@@ -45,7 +45,7 @@ def rule(problem: Problem) -> Plan:
 
 def with_residual(plan: Plan, problem: Problem) -> Plan:
     """Forward: a row that fits in registers is not reloaded if its residual would be, too (experiment RES-08)."""
-    return tile.rule(problem) if tile.applies(problem) else plan
+    return resident.rule(problem) if resident.applies(problem) else plan
 
 
 def with_options(plan: Plan, problem: Problem) -> Plan:
@@ -53,12 +53,12 @@ def with_options(plan: Plan, problem: Problem) -> Plan:
 
     Except a row that fills few chunks: they are loaded at once, with the pre_bias (experiment FM-04).
     """
-    if not problem.pre_bias or full_chunks(plan, problem) or not tile.applies(problem):
+    if not problem.pre_bias or full_chunks(plan, problem) or not resident.applies(problem):
         return plan
-    resident = tile.rule(problem)
-    return resident.adapted(
+    one_row = resident.rule(problem)
+    return one_row.adapted(
         "half the warps and prefetched parameters, because of the pre_bias",
-        num_warps=max(1, resident.num_warps // 2),
+        num_warps=max(1, one_row.num_warps // 2),
         prefetch_parameters=True,
     )
 
