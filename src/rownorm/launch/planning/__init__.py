@@ -3,7 +3,7 @@
     1. the entry of the tuned table for exactly this problem (``table``), else
     2. the entry of the plain norm, adapted to the residual and the options by its regime, else
     3. the rule of the first regime that applies, adapted in the same way;
-    4. the regime finishes the plan: chunks, stages, and how many programs share the rows.
+    4. the regime finishes the plan: chunks, stages, how many programs share the rows, and variants of the kernels.
 
 Backward whose tensors have 16-bit and 32-bit elements is apart: no entry was tuned for all mixtures of them
 (``_chosen``).
@@ -29,22 +29,18 @@ import torch
 
 from ..problem import Problem
 from . import cluster, grid, multipass, resident
-from .capacity import loads_dy_with_h, next_power_of_2, sums_rows
+from .capacity import n_parts
 from .files import table_of
-from .multipass import MOST_PARTS
 from .settings import REGIMES, Plan, Regime
 
 __all__ = [
-    "MOST_PARTS",
     "REGIMES",
     "Plan",
     "Regime",
     "force",
-    "loads_dy_with_h",
-    "next_power_of_2",
+    "n_parts",
     "on_change",
     "plan",
-    "sums_rows",
 ]
 
 # Each of these modules has applies, rule, with_residual, with_options and finish. with_options may return None

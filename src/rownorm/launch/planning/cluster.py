@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import torch
+
 from ..problem import Problem
 from . import grid, multipass, resident
 from .capacity import (
@@ -20,7 +22,9 @@ from .capacity import (
     previous_power_of_2,
     room_for_options,
     stages,
+    threads_of,
     vector_cols,
+    with_tile_loads,
 )
 from .settings import Plan
 
@@ -35,6 +39,9 @@ FORWARD_WARPS = 16  # of a program
 # program that prefetches has two rows in registers, so each of them may take THREAD_BYTES_PREFETCHED.
 THREAD_BYTES = {8: 384, 16: 256}
 THREAD_BYTES_PREFETCHED = 128
+KEPT_NUMBERS = 8  # forward: of weight, and as many of bias, that a thread has registers for
+MOST_SENDERS = 32  # backward: MAX_SENDERS of kernels/exchange/cluster.py, which has so many slots
+SENT_COLUMNS = 4  # backward: columns of a thread in each tile whose warps send their own sums
 
 
 def applies(problem: Problem) -> bool:
@@ -179,7 +186,9 @@ def widened(plan: Plan, problem: Problem) -> Plan:
 
 
 def finish(plan: Plan, problem: Problem, forced: bool = False) -> Plan:
-    """The plan with chunks, stages, and the clusters that share the rows; in another regime without clusters."""
+    """The plan with chunks, stages, variants of the kernel, and the clusters that share the rows; in another
+    regime without clusters.
+    """
     forward = problem.direction == "forward"
     if not _fits(plan, problem, forced):
         if forward:
@@ -188,19 +197,30 @@ def finish(plan: Plan, problem: Problem, forced: bool = False) -> Plan:
     chunks = chunks_of(plan, problem)
     if not forward:
         clusters = problem.device.max_clusters(plan.cluster_size, plan.programs_per_sm)
-        return dataclasses.replace(
+        finished = dataclasses.replace(
             plan,
             chunks=chunks,
             num_stages=stages(plan, problem),
             n_programs=plan.n_programs or max(1, min(clusters, problem.n_rows)),
+            send_per_warp=_sends_per_warp(plan, problem),
         )
+        return with_tile_loads(finished, problem)
     num_stages = max(1, min(plan.num_stages, 2))
+    prefetches, adds = num_stages > 1, problem.residual_dtype is not None
     return dataclasses.replace(
         plan,
         chunks=chunks,
         num_stages=num_stages,
         fast_rstd=_fast_rstd(problem),
-        n_programs=_clusters(plan, problem) if num_stages > 1 else max(1, problem.n_rows),
+        n_programs=_clusters(plan, problem) if prefetches else max(1, problem.n_rows),
+        # On an H200, prefetched rows take a fifth longer without it, except beside a residual.
+        evict_first=prefetches and not adds,
+        # No hint where rows of two tensors are prefetched: with one, LayerNorm of 131072 columns takes a sixth longer.
+        load_eviction="" if prefetches and adds else "evict_last",
+        pack_x=_packs(problem.dtype, plan, problem),
+        pack_residual=_packs(problem.residual_dtype, plan, problem),
+        vector_width=_vector_width(plan, problem),
+        kept_chunks=_kept_chunks(plan, problem, chunks) if prefetches else 0,
     )
 
 
@@ -224,6 +244,44 @@ def _fast_rstd(problem: Problem) -> bool:
     """
     plain = not problem.pre_bias and problem.activation is None
     return plain and problem.residual_dtype is not None
+
+
+def _packs(dtype: torch.dtype | None, plan: Plan, problem: Problem) -> bool:
+    """Forward: whether two numbers of this dtype are in one register. A thread has pairs of them, on NVIDIA GPUs."""
+    pairs = plan.block_cols >= 2 * threads_of(plan, problem)
+    return dtype is not None and dtype.itemsize == 2 and pairs and problem.device.is_nvidia
+
+
+def _vector_width(plan: Plan, problem: Problem) -> int:
+    """Forward: neighboring columns of one thread, which it adds up first: 16 bytes of x, or all it has."""
+    per_thread = plan.block_cols // threads_of(plan, problem)
+    return max(1, min(16 // problem.dtype.itemsize, per_thread))
+
+
+def _kept_chunks(plan: Plan, problem: Problem, chunks: int) -> int:
+    """Forward with prefetched rows: how many chunks of weight and bias stay in registers, if there are both.
+
+    Loading both for every row is twice the traffic of the row, more than L2 delivers. So the first chunks stay, 8
+    numbers of each for a thread, in a plain norm: elsewhere something else needs these registers.
+    """
+    if problem.residual_dtype is not None or problem.pre_bias or problem.activation is not None:
+        return 0
+    fitting = KEPT_NUMBERS * threads_of(plan, problem) // plan.block_cols
+    return min(chunks, max(1, fitting))
+
+
+def _sends_per_warp(plan: Plan, problem: Problem) -> bool:
+    """Backward: whether warps send their own sums to the cluster, without waiting for the program's other warps.
+
+    With one warp there is no synchronization to save, and the slots limit the number of senders. Each thread adds up
+    at least SENT_COLUMNS columns of a tile first.
+    """
+    return (
+        plan.cluster_size > 1
+        and plan.num_warps > 1
+        and plan.cluster_size * plan.num_warps <= MOST_SENDERS
+        and plan.block_cols >= SENT_COLUMNS * threads_of(plan, problem)
+    )
 
 
 def _clusters(plan: Plan, problem: Problem) -> int:
