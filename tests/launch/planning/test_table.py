@@ -40,7 +40,7 @@ def without(row, name):
 
 
 def test_a_good_row_is_read():
-    (row,) = parse(ROW).rows
+    (row,) = parse(ROW).entries
     assert (row.max_cols, row.settings["num_warps"], row.ceiling_gb_per_s) == (4096, 1, None)
     assert str(row) == "RMSNorm forward, 2-byte elements, up to 4096 columns"
 
@@ -84,14 +84,14 @@ def test_a_table_has_all_of_its_head():
 def test_rows_are_in_order_and_not_repeated():
     wide, option = {**ROW, "max_cols": 8192}, {**ROW, "option": "pre_bias"}
     backward = {**ROW, "direction": "backward"}
-    assert len(parse(ROW, wide, backward, option).rows) == 4
+    assert len(parse(ROW, wide, backward, option).entries) == 4
     for rows in ((wide, ROW), (option, ROW), (backward, ROW)):
         with pytest.raises(ValueError, match="must come before the entry for"):
             parse(*rows)
     with pytest.raises(ValueError, match="of two entries for one width"):
         parse(ROW, ROW)
     looped = with_settings(regime="looped")
-    assert len(parse(looped, ROW).rows) == 2
+    assert len(parse(looped, ROW).entries) == 2
     for rows in ((ROW, looped), (looped, looped)):
         with pytest.raises(ValueError, match="the first must be looped and the second not"):
             parse(*rows)
@@ -205,6 +205,6 @@ def test_an_architecture_without_a_file_has_no_table():
 
 
 def test_rows_survive_a_round_trip_through_json():
-    (row,) = parse(json.loads(json.dumps(ROW))).rows
+    (row,) = parse(json.loads(json.dumps(ROW))).entries
     given = {name: value for name, value in dataclasses.asdict(row).items() if name in ROW}
     assert given == ROW

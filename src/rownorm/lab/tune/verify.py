@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...launch import Device
-from ...launch.planning.table import Row, Table, parse
+from ...launch.planning.table import Entry, Table, parse
 from ..cli.tables import columns
 from ..texts import count
 from .candidates import DEFAULTS, Settings
@@ -45,7 +45,7 @@ def used_at(row: TableRow, table: Table, device: Device) -> int | None:
     """
     for n_cols in (row["max_cols"], width_between(row["max_cols"])):
         problem = study_of(row, n_cols).problem(device)
-        if table.row(problem, row["residual"], row["option"]) == Row(**row):
+        if table.entry(problem, row["residual"], row["option"]) == Entry(**row):
             return n_cols
     return None
 
