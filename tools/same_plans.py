@@ -7,7 +7,7 @@
 ``write`` plans millions of problems with the rownorm that Python imports and writes one digest per field of the plans,
 problem kind and block of widths. ``compare`` names the kinds, widths and fields whose digests differ. A field that only
 one of the two has is named and not compared. Plans depend on Triton's version: write both files with the same one. The
-fields ``source`` and ``reason`` of a plan are not compared.
+fields ``source``, ``reason`` and ``second`` of a plan are not compared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WIDEST = 1 << 20
 BLOCK = 1024  # widths in one digest
 ACTIVATIONS = (None, "relu", "silu", "gelu", "gelu_tanh")
 ROWS = (1, 8, 512, 4096, 32768)
-NOT_COMPARED = ("source", "reason")
+NOT_COMPARED = ("source", "reason", "second")
 
 
 class Kind(NamedTuple):

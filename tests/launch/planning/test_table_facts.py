@@ -48,6 +48,18 @@ def narrower_than(row):
     return max((width for width in widths if width < row.max_cols), default=0)
 
 
+def test_every_row_says_why_it_has_its_settings():
+    assert all(row.reason for row in TABLE.entries)
+
+
+def test_the_reason_of_8192_columns_backward_has_figures_of_other_settings():
+    for center, figure in ((False, "4177 GB/s"), (True, "4054 GB/s")):
+        asked = problem("backward", 4096, 8192, torch.bfloat16, center=center, n_column_sums=1)
+        plan = launch.plan(asked)
+        assert plan.second == "the runner-up was not recorded"
+        assert f"one program per row had {figure}" in plan.reason
+
+
 @pytest.fixture
 def of_its_compiler(monkeypatch):
     monkeypatch.setattr(compiler, "VERSION", SOURCE.version)
@@ -104,6 +116,8 @@ def test_every_experiment_that_is_named_exists():
     for page in EXPERIMENTS.glob("*.md"):
         known |= set(re.findall(r"^## ([A-Z]{2,3}-\d\d):", page.read_text(), re.M))
     named = {row.experiment for row in TABLE.entries if row.experiment}
+    for row in TABLE.entries:
+        named |= set(re.findall(r"[A-Z]{2,3}-\d\d", row.reason))
     for file in (ROOT / "src").rglob("*.py"):
         for ids in re.findall(
             r"experiments? ((?:[A-Z]{2,3}-\d\d(?:, | and )?)+)", file.read_text()

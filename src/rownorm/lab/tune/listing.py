@@ -7,13 +7,13 @@ from collections import Counter
 import click
 import torch
 
+from ...launch.planning.settings import in_words
 from ..analyze.compile import target_of
 from ..cli.tables import columns
 from ..texts import count, percent
 from .candidates import candidates
 from .run import studies_of
 from .saved import TuneRequest
-from .search import in_words
 from .static import compiled
 
 DEFAULT_TARGET = "sm_90"

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...launch import Device
+from ...launch.planning.settings import in_words
 from ...launch.planning.table import Entry, Table, parse
 from ..cli.tables import columns
 from ..texts import count
 from .candidates import DEFAULTS, Settings
 from .saved import Verified
-from .search import Search, in_words, width_between
+from .search import Search, width_between
 from .table import TableRow, read_rows, study_of
 
 MOST = 1.01  # time found over time shipped

@@ -62,7 +62,7 @@ def plan(problem: Problem) -> Plan:
     regime: Regime | None = _forced.get("regime")
     chosen = _of_regime(regime, problem) if regime else _chosen(problem)
     if _forced:
-        chosen = dataclasses.replace(chosen, **_forced, source="forced", reason="forced")
+        chosen = dataclasses.replace(chosen, **_forced, source="forced", reason="forced", second="")
     finished: Plan = _MODULES[chosen.regime].finish(chosen, problem, forced=regime is not None)
     return finished
 

@@ -161,6 +161,7 @@ def _without_clusters(plan: Plan, problem: Problem) -> Plan:
             num_warps=8,
             num_stages=3,
             source=plan.source,
+            second=plan.second,
             reason=f"{plan.reason}; adapted: one program per row, because a third column sum takes registers",
         )
     return grid.with_options(grid.one_warp(problem), problem)

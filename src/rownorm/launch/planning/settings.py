@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -68,6 +69,7 @@ class Plan:
 
     source: str = "rules"  # "rules", "table for <device>" or "forced"
     reason: str = dataclasses.field(default="", compare=False)
+    second: str = dataclasses.field(default="", compare=False)  # table: the runner-up, in words
 
     def adapted(self, reason: str, **changes: Any) -> Plan:
         """This plan with other settings, and the reason for them."""
@@ -104,6 +106,13 @@ class Plan:
         if self.cluster_size > 1:
             return "cluster"
         return "group" if self.regime == "grid" else "program"
+
+
+def in_words(settings: Mapping[str, Any]) -> str:
+    """Settings as a plan prints them, with the programs on a multiprocessor, without where they come from."""
+    words = str(Plan(**settings, source="")).removesuffix(" ()")
+    programs = settings.get("programs_per_sm", 1)
+    return words if programs == 1 else f"{words}, {programs} programs per SM"
 
 
 def _count(n: int, noun: str) -> str:

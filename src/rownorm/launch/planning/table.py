@@ -10,7 +10,7 @@ A table is a file ``<arch>.json``: the architecture, device, versions and date o
     gb_per_s, ceiling_gb_per_s, measured_cols
                       the speed, and that of an elementwise kernel over the same bytes, at measured_cols columns
                       (max_cols if not given)
-    runner_up         the next best: its settings and gb_per_s
+    runner_up         the next best of the candidates: its settings and gb_per_s; ``rownorm.explain`` prints them
     reason            how the settings were chosen; ``rownorm.explain`` prints it
     experiment        entry of docs/experiments that justifies an entry with a residual or an option
 
@@ -35,7 +35,7 @@ from ...program import ACTIVATIONS
 from ..problem import OPTIONS, Problem
 from . import compiler
 from .capacity import next_power_of_2
-from .settings import REGIMES, Plan
+from .settings import REGIMES, Plan, in_words
 
 TEXTS = ("arch", "device", "torch", "triton", "date", "method")
 HEAD = (*TEXTS, "plans")
@@ -51,6 +51,7 @@ COUNTS = (*POWERS_OF_2, "programs_per_sm", "num_stages")
 SWITCHES = ("prefetch_parameters", "fast_rstd")
 SETTINGS = ("regime", *COUNTS, "pipeline_depth", "maxnreg", *SWITCHES)
 NEEDED = ("regime", "block_rows", "block_cols", "num_warps")
+NO_RUNNER_UP = "the runner-up was not recorded"  # of an entry that was tuned before it was stored
 MOST_WARPS = 32
 MOST_ELEMENTS = 1 << 20  # of a tile: Triton's limit
 
@@ -142,7 +143,8 @@ class Table:
             reason = f"tuned for {_reason(entry, of_kind[entry.kind])} with Triton {source.triton}"
             reason += f"; {entry.reason}" if entry.reason else ""
             reason += f"; experiment {entry.experiment}" if entry.experiment else ""
-            plan = Plan(**entry.settings, source=source.name, reason=reason)
+            second = _second(entry)
+            plan = Plan(**entry.settings, source=source.name, reason=reason, second=second)
             self._index.setdefault((entry.kind, entry.option), []).append(
                 _Indexed(entry, plan, source.version)
             )
@@ -234,6 +236,13 @@ def _reason(entry: Entry, entries: Iterable[Entry]) -> str:
     return f"{', '.join((*beside, widths))}: {speed}, at {at} columns"
 
 
+def _second(entry: Entry) -> str:
+    """The runner-up of an entry, in words."""
+    if entry.runner_up is None:
+        return NO_RUNNER_UP
+    return f"{in_words(entry.runner_up['settings'])}, {entry.runner_up['gb_per_s']} GB/s"
+
+
 def parse(table: Any, name: str, arch: str, file: str = "") -> Source:
     """The content of a file from its JSON object. ValueError names the file, the entry and what is wrong with it.
 
@@ -283,6 +292,8 @@ def _entry(fields: Any) -> Entry:
         _check_names(fields["runner_up"], ("settings", "gb_per_s"), ("settings", "gb_per_s"))
         _check_int("gb_per_s", fields["runner_up"]["gb_per_s"], 1)
         _check_settings(fields["runner_up"]["settings"], fields["direction"])
+        if fields["runner_up"]["settings"] == fields["settings"]:
+            raise ValueError("runner_up must have other settings than the entry")
     return Entry(**fields)
 
 
