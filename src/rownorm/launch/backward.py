@@ -93,6 +93,7 @@ def _plan_constants(problem: Problem, plan: Plan) -> dict[str, Any]:
         "SUM_ROWS": plan.sum_rows,
         "LOAD_DY_WITH_H": plan.load_dy_with_h,
         "LATENCY_HIDDEN": plan.latency_hidden,
+        "SCALAR_STATISTICS": plan.scalar_statistics,
         "SEND_PER_WARP": plan.send_per_warp,
         "NUM_WARPS": plan.num_warps,
     }

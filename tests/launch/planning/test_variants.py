@@ -10,7 +10,7 @@ from rownorm.launch.planning import cluster
 from support.planning import AMPERE, BLACKWELL, H200, MI300X, calls, problem
 
 FORWARD = ("evict_first", "load_eviction", "pack_x", "pack_residual", "vector_width", "kept_chunks")
-BACKWARD = ("sum_rows", "load_dy_with_h", "latency_hidden", "send_per_warp")
+BACKWARD = ("sum_rows", "load_dy_with_h", "latency_hidden", "scalar_statistics", "send_per_warp")
 
 
 @pytest.mark.parametrize("on", [H200, BLACKWELL, AMPERE, MI300X], ids=lambda on: on.arch)
@@ -95,6 +95,19 @@ def test_16_bit_numbers_are_packed_where_a_thread_has_pairs():
     assert packs(2048) == (True, False, 8)
     assert packs(512) == (True, False, 2)
     assert packs(256) == (False, False, 1)
+
+
+def test_statistics_are_scalars_of_one_row_with_an_activation():
+    def are_scalars(**changes):
+        asked = problem("backward", 4096, 4096, torch.bfloat16, **{"activation": "silu"} | changes)
+        return launch.plan(asked).scalar_statistics
+
+    with force(regime="resident"):
+        assert are_scalars()
+        assert not are_scalars(activation=None)
+        assert not are_scalars(center=False)
+    with force(regime="tile", block_rows=2):
+        assert not are_scalars()
 
 
 def test_warps_send_their_own_sums_where_there_are_slots_for_them():

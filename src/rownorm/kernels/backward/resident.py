@@ -79,16 +79,15 @@ class _Rows(NamedTuple):
 
 
 @triton.jit
-def _load_statistics(statistics, rows, SPEC: tl.constexpr):
+def _load_statistics(statistics, rows, CENTER: tl.constexpr, AS_SCALARS: tl.constexpr):
     """(mu, rstd) of a tile's rows, (rows, 1) each."""
     rstd = tl.load(statistics.rstd_ptr + rows.index, mask=rows.ok, other=0.0)
-    if SPEC.CENTER:
+    if CENTER:
         mu = tl.load(statistics.mu_ptr + rows.index, mask=rows.ok, other=0.0)
     else:
         mu = tl.zeros_like(rstd)
-    if SPEC.CENTER and SPEC.ACTIVATION is not None and rows.index.shape[0] == 1:
-        # Scalars have no layout. A tensor that is needed in two layouts would be prefetched twice, and with an
-        # activation every instruction counts.
+    if AS_SCALARS:
+        # Scalars have no layout. A tensor that is needed in two layouts would be prefetched twice.
         mu = tl.full((1, 1), tl.sum(mu), mu.dtype)
         rstd = tl.full((1, 1), tl.sum(rstd), rstd.dtype)
     return mu, rstd
@@ -259,6 +258,7 @@ def backward_resident(
     SUM_ROWS: tl.constexpr,  # keep one sum for all rows of a tile: free where a thread has a column of all of them
     LOAD_DY_WITH_H: tl.constexpr,  # wait once for h and dy, not twice, with more in registers
     LATENCY_HIDDEN: tl.constexpr,  # see activations.activation_gradient
+    SCALAR_STATISTICS: tl.constexpr,  # mu and rstd are scalars, not tensors with a layout
     SEND_PER_WARP: tl.constexpr,  # warps send their own sums to the cluster, without waiting for the other warps
     NUM_WARPS: tl.constexpr,
 ):
@@ -312,7 +312,8 @@ def backward_resident(
         tile = program + turn * step
         row_index = tl.cast(tile, tl.int64) * BLOCK_ROWS + row_lanes
         rows = _Rows(row_index, in_range(row_index, n_rows, BLOCK_ROWS == 1))
-        mu, rstd = _load_statistics(Statistics(mu_ptr, rstd_ptr), rows, SPEC)
+        statistics = Statistics(mu_ptr, rstd_ptr)
+        mu, rstd = _load_statistics(statistics, rows, CENTER, SCALAR_STATISTICS)
         h, dy, inside = _load_tile(inputs, rows, columns, SPEC, TILING, SETTINGS)
         x_hat = x_hat_chunks(h, mu, rstd, inside, SPEC)
         g, products, next_dweight, next_dbias = _gradients(

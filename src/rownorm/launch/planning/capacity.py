@@ -169,5 +169,9 @@ def with_tile_loads(plan: Plan, problem: Problem) -> Plan:
         load_dy_with_h=load_dy_with_h,
         # Measured: for tiles of several rows, more instructions of low latency are faster.
         latency_hidden=load_dy_with_h and plan.block_rows == 1,
+        # Scalars take fewer instructions of a row. With an activation, instructions are the limit.
+        scalar_statistics=problem.center
+        and problem.activation is not None
+        and plan.block_rows == 1,
         sums_tile=sums_tile(plan, problem),
     )

@@ -61,6 +61,9 @@ class Plan:
     latency_hidden: bool = (
         False  # backward tile, resident, cluster: the activation's slope in fewer instructions
     )
+    scalar_statistics: bool = (
+        False  # backward tile, resident, cluster: mu and rstd without a layout
+    )
     send_per_warp: bool = False  # backward cluster: warps send their own sums to the cluster
     block_parts: int = (
         1  # looped, split, grid: a power of two, at least the number of parts of a row
