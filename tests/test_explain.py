@@ -42,6 +42,14 @@ def test_gives_the_reason_of_each_plan(device, n_cols, words):
         assert each in str(explained)
 
 
+def test_says_what_was_second_for_a_plan_of_a_table_only():
+    text = str(explain(rownorm.rms_norm, meta(4096, 8192), meta(8192), device="sm_90"))
+    assert text.count("            second: the runner-up was not recorded\n") == 2
+    assert "second:" not in str(
+        explain(rownorm.rms_norm, meta(4096, 8192), meta(8192), device="sm_100")
+    )
+
+
 def test_names_the_experiment_of_a_row_with_an_option():
     x, weight = meta(4096, 8192), meta(8192)
     explained = explain(rownorm.layer_norm, x, weight, weight, activation="gelu", device="sm_90")

@@ -4,9 +4,10 @@
     PYTHONPATH=new/src python tools/same_plans.py write new.json
     python tools/same_plans.py compare old.json new.json
 
-``write`` plans millions of problems with the rownorm that Python imports and writes one digest per problem kind and
-block of widths. ``compare`` names the kinds and widths whose digests differ. Plans depend on Triton's version: write
-both files with the same one. The fields ``source`` and ``reason`` of a plan are not compared.
+``write`` plans millions of problems with the rownorm that Python imports and writes one digest per field of the plans,
+problem kind and block of widths. ``compare`` names the kinds, widths and fields whose digests differ. A field that only
+one of the two has is named and not compared. Plans depend on Triton's version: write both files with the same one. The
+fields ``source``, ``reason`` and ``second`` of a plan are not compared.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import operator
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,7 +29,7 @@ WIDEST = 1 << 20
 BLOCK = 1024  # widths in one digest
 ACTIVATIONS = (None, "relu", "silu", "gelu", "gelu_tanh")
 ROWS = (1, 8, 512, 4096, 32768)
-NOT_COMPARED = ("source", "reason")
+NOT_COMPARED = ("source", "reason", "second")
 
 
 class Kind(NamedTuple):
@@ -125,29 +127,40 @@ def _pre_bias(direction: str, center: bool, every: bool = False) -> list[tuple[b
     return [(False, n) for n in (range(4) if every else (1 + center, 2 + center))]
 
 
-def digests(kind: Kind, widths: Sequence[int], devices: dict[str, Any]) -> list[str]:
-    """One digest for each BLOCK of widths."""
+def fields_of_plans() -> list[str]:
+    """The fields of a plan that are compared."""
+    from rownorm.launch import Plan
+
+    return [field.name for field in dataclasses.fields(Plan) if field.name not in NOT_COMPARED]
+
+
+def digests(
+    kind: Kind, widths: Sequence[int], devices: dict[str, Any], fields: Sequence[str]
+) -> list[list[str]]:
+    """One digest for each BLOCK of widths and each field."""
     import torch
 
-    from rownorm.launch import Plan, Problem, force, plan
+    from rownorm.launch import Problem, force, plan
 
-    fields = [f.name for f in dataclasses.fields(Plan) if f.name not in NOT_COMPARED]
+    get = operator.attrgetter(*fields)
     dtype, residual = getattr(torch, kind.dtype), kind.residual and getattr(torch, kind.residual)
     rest = (kind.center, kind.n_column_sums, devices[kind.arch], kind.activation, kind.pre_bias)
     found = []
     with force(regime=kind.regime) if kind.regime else contextlib.nullcontext():
         for first in range(0, len(widths), BLOCK):
-            digest = hashlib.blake2b(digest_size=6)
+            plans = []
             for n_cols in widths[first : first + BLOCK]:
                 problem = Problem(kind.direction, kind.n_rows, n_cols, dtype, residual, *rest)  # type: ignore[arg-type]
                 try:
-                    chosen = plan(problem)
-                    values = ",".join([str(getattr(chosen, name)) for name in fields])
+                    plans.append(get(plan(problem)))
                 except ValueError:
-                    values = "ValueError"
-                digest.update(values.encode())
-            found.append(digest.hexdigest())
+                    plans.append(("ValueError",) * len(fields))
+            found.append([_digest(values) for values in zip(*plans, strict=True)])
     return found
+
+
+def _digest(values: Sequence[Any]) -> str:
+    return hashlib.blake2b(",".join(map(str, values)).encode(), digest_size=6).hexdigest()
 
 
 @click.group(help=__doc__)
@@ -171,9 +184,11 @@ def write(out: Path, quick: bool, archs: tuple[str, ...]) -> None:
     devices = {arch: target.device for arch, target in TARGETS.items()}
     devices["interpreter"] = device_of(-1)
     found: dict[str, Any] = {}
+    fields = fields_of_plans()
     for kind, widths in kinds(archs or tuple(devices), quick):
-        found[f"{kind}, {len(widths)} widths"] = digests(kind, widths, devices)
-    out.write_text(json.dumps({"triton": triton.__version__, "plans": found}, indent=0))
+        found[f"{kind}, {len(widths)} widths"] = digests(kind, widths, devices, fields)
+    content = {"triton": triton.__version__, "fields": fields, "plans": found}
+    out.write_text(json.dumps(content, indent=0))
     click.echo(f"wrote {len(found)} kinds of problems to {out}")
 
 
@@ -185,26 +200,36 @@ def compare(before: Path, after: Path) -> None:
     old, new = json.loads(before.read_text()), json.loads(after.read_text())
     if old["triton"] != new["triton"]:
         click.echo(f"written with different versions of Triton: {old['triton']}, {new['triton']}")
+    for name in sorted({*old["fields"]} ^ {*new["fields"]}):
+        click.echo(f"not compared: {name}, a field of one file only")
+    fields = [name for name in old["fields"] if name in new["fields"]]
     both = [kind for kind in old["plans"] if kind in new["plans"]]
     lists = {len(widths): widths for widths in (every_width(), dense_widths(), sparse_widths())}
     lists[len(sparse_widths()[::3])] = sparse_widths()[::3]
     differing = 0
     for kind in both:
         widths = lists[int(kind.split()[-2])]
-        pairs = zip(old["plans"][kind], new["plans"][kind], strict=True)
-        blocks = [i for i, (a, b) in enumerate(pairs) if a != b]
+        pairs = zip(_by_field(old, kind), _by_field(new, kind), strict=True)
+        differences = [[name for name in fields if a[name] != b[name]] for a, b in pairs]
+        blocks = [i for i, names in enumerate(differences) if names]
         if blocks:
             differing += 1
+            names = ", ".join(dict.fromkeys(itertools.chain(*differences)))
             spans = ", ".join(
                 f"{widths[i * BLOCK]} to {widths[min((i + 1) * BLOCK, len(widths)) - 1]}"
                 for i in blocks[:4]
             )
-            click.echo(f"{kind}: {len(blocks)} blocks differ: {spans}")
+            click.echo(f"{kind}: {len(blocks)} blocks differ in {names}: {spans}")
     alone = len(old["plans"]) + len(new["plans"]) - 2 * len(both)
     click.echo(
         f"{len(both)} kinds in both files, {differing} of them differ; {alone} in one file only"
     )
     raise SystemExit(1 if differing or not both else 0)
+
+
+def _by_field(file: dict[str, Any], kind: str) -> list[dict[str, str]]:
+    """The digests of each block of widths, by the name of the field."""
+    return [dict(zip(file["fields"], block, strict=True)) for block in file["plans"][kind]]
 
 
 if __name__ == "__main__":

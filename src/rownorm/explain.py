@@ -37,14 +37,19 @@ class Explanation(NamedTuple):
         problem = self.forward_problem
         device = problem.device
         dtype = str(problem.dtype).removeprefix("torch.")
-        return (
-            f"{self.name}, {problem.n_rows} x {problem.n_cols} {dtype} on {device.name} ({device.arch})\n"
-            f"  forward   {self.forward}\n"
-            f"            reason: {self.forward.reason}\n"
-            f"  backward  {self.backward}\n"
-            f"            reason: {self.backward.reason}\n"
-            f"  plans     {self.tables}" + (f"\n  note      {self.note}" if self.note else "")
-        )
+        lines = [
+            f"{self.name}, {problem.n_rows} x {problem.n_cols} {dtype} on {device.name} ({device.arch})",
+            *_lines("forward", self.forward),
+            *_lines("backward", self.backward),
+            f"  plans     {self.tables}",
+        ]
+        return "\n".join(lines + ([f"  note      {self.note}"] if self.note else []))
+
+
+def _lines(direction: str, plan: Plan) -> list[str]:
+    """A plan, why it has these settings, and for one of a table what was second."""
+    lines = [f"  {direction:8}  {plan}", f"            reason: {plan.reason}"]
+    return lines + ([f"            second: {plan.second}"] if plan.second else [])
 
 
 def explain(

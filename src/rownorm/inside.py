@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from .launch import Device, Plan, Problem, device_of, force, native
     from .launch.launcher import INTERPRETING, POINTER_TYPE, Call
     from .launch.planning import files as tables
-    from .launch.planning.table import SETTINGS, Row, Table, parse
-    from .launch.planning.tile import MOST_CHUNKS
+    from .launch.planning.resident import MOST_CHUNKS
+    from .launch.planning.settings import in_words
+    from .launch.planning.table import SETTINGS, Entry, Table, parse
     from .launch.problem import Direction
     from .launch.resources import (
         TARGETS,
@@ -43,12 +44,12 @@ __all__ = [
     "Call",
     "Device",
     "Direction",
+    "Entry",
     "LeftAlone",
     "Plan",
     "Problem",
     "Program",
     "Resources",
-    "Row",
     "Table",
     "Target",
     "candidate_of",
@@ -59,6 +60,7 @@ __all__ = [
     "execute",
     "extension",
     "force",
+    "in_words",
     "is_norm_by_name",
     "missing",
     "native",
@@ -80,8 +82,9 @@ _MODULES = {
 _HOMES = {
     "launch": ("Device", "Plan", "Problem", "device_of", "force"),
     "launch.launcher": ("INTERPRETING", "POINTER_TYPE", "Call"),
-    "launch.planning.table": ("SETTINGS", "Row", "Table", "parse"),
-    "launch.planning.tile": ("MOST_CHUNKS",),
+    "launch.planning.table": ("SETTINGS", "Entry", "Table", "parse"),
+    "launch.planning.resident": ("MOST_CHUNKS",),
+    "launch.planning.settings": ("in_words",),
     "launch.problem": ("Direction",),
     "launch.resources": (
         *("TARGETS", "Binary", "Resources", "Target"),

@@ -16,7 +16,8 @@ from ..kernels.backward.resident import backward_resident
 from ..program import Program
 from ..reference import BackwardInputs, Gradients
 from .launcher import Call, PreparedCall, bind_all
-from .planning import MOST_PARTS, Plan, loads_dy_with_h, next_power_of_2, plan, sums_rows
+from .planning import Plan, n_parts, plan
+from .planning.settings import SumsTile
 from .problem import Problem, backward_problem
 from .rows import RowLayout, alignment, allocator, compute_type, required_layouts, rounding_type
 
@@ -43,7 +44,7 @@ def calls(
         **{f"{name}_group_gap": one.gap // divisibility for name, one in rows.items()},
         "n_rows": n_rows,
         "n_cols": n_cols // divisibility,
-        "n_parts": _n_parts(problem, plan),
+        "n_parts": n_parts(plan, problem),
         "part_blocks": plan.part_cols // plan.block_cols,
         "part_cols": plan.part_cols // divisibility,
         "n_col_blocks": -(-n_cols // plan.block_cols),
@@ -63,10 +64,8 @@ def calls(
         steps = _multipass_calls(problem, plan, integers, constants)
     else:
         steps = [_resident_call(plan, integers, constants)]
-    # A single program, cluster or group stores the sums over rows itself; the multipass kernels never do.
-    one_program = plan.n_programs == 1 and plan.regime not in ("looped", "split")
-    if problem.n_column_sums and not one_program:
-        steps.append(_column_sums_call(problem, integers, constants))
+    if plan.sums_tile:
+        steps.append(_column_sums_call(problem, plan.sums_tile, integers, constants))
     return steps
 
 
@@ -88,18 +87,16 @@ def _plan_constants(problem: Problem, plan: Plan) -> dict[str, Any]:
         "BLOCK_COLS": plan.block_cols,
         "NUM_CHUNKS": plan.chunks,
         "EVEN_COLS": plan.cluster_size * plan.chunks * plan.block_cols == problem.n_cols,
-        "BLOCK_PARTS": 1 if _n_parts(problem, plan) == 1 else MOST_PARTS,
+        "BLOCK_PARTS": plan.block_parts,
         "NUM_STAGES": plan.num_stages,
         "CLUSTER_SIZE": plan.cluster_size,
-        "SUM_ROWS": sums_rows(plan, problem),
-        "LOAD_DY_WITH_H": loads_dy_with_h(plan, problem),
+        "SUM_ROWS": plan.sum_rows,
+        "LOAD_DY_WITH_H": plan.load_dy_with_h,
+        "LATENCY_HIDDEN": plan.latency_hidden,
+        "SCALAR_STATISTICS": plan.scalar_statistics,
+        "SEND_PER_WARP": plan.send_per_warp,
         "NUM_WARPS": plan.num_warps,
     }
-
-
-def _n_parts(problem: Problem, plan: Plan) -> int:
-    """Parts that a row is divided into: looped, split and grid."""
-    return -(-problem.n_cols // plan.part_cols) if plan.part_cols else 1
 
 
 def _resident_call(plan: Plan, integers: dict[str, int], constants: dict[str, Any]) -> Call:
@@ -120,15 +117,14 @@ def _grid_call(
     problem: Problem, plan: Plan, integers: dict[str, int], constants: dict[str, Any]
 ) -> Call:
     """Regime grid."""
-    n_parts = _n_parts(problem, plan)
+    parts = n_parts(plan, problem)
     constants |= {
-        "EVEN_COLS": n_parts * plan.block_cols == problem.n_cols,
-        "BLOCK_PARTS": next_power_of_2(n_parts),
+        "EVEN_COLS": parts * plan.block_cols == problem.n_cols,
         "PIPELINE_DEPTH": plan.pipeline_depth,
     }
     return Call(
         backward_grid,
-        plan.n_programs * n_parts,
+        plan.n_programs * parts,
         plan.num_warps,
         integers,
         constants,
@@ -141,32 +137,20 @@ def _multipass_calls(
     problem: Problem, plan: Plan, integers: dict[str, int], constants: dict[str, Any]
 ) -> list[Call]:
     """Regimes looped and split."""
-    n_parts, n_col_blocks = integers["n_parts"], integers["n_col_blocks"]
+    parts, n_col_blocks = integers["n_parts"], integers["n_col_blocks"]
     return [
-        Call(backward_sums, problem.n_rows * n_parts, plan.num_warps, integers, constants),
+        Call(backward_sums, problem.n_rows * parts, plan.num_warps, integers, constants),
         Call(backward_apply, plan.n_programs * n_col_blocks, plan.num_warps, integers, constants),
     ]
 
 
 def _column_sums_call(
-    problem: Problem, integers: dict[str, int], constants: dict[str, Any]
+    problem: Problem, tile: SumsTile, integers: dict[str, int], constants: dict[str, Any]
 ) -> Call:
     """The kernel that adds up the partial sums of all programs."""
-    rows, cols, num_warps = _column_sums_tile(problem)
-    grid = -(-problem.n_cols // cols) * problem.n_column_sums
-    constants = {**constants, "BLOCK_ROWS": rows, "BLOCK_COLS": cols}
-    return Call(column_sums, grid, num_warps, integers, constants)
-
-
-def _column_sums_tile(problem: Problem) -> tuple[int, int, int]:
-    """(rows, columns, warps) of a tile of ``column_sums``: small enough for many programs, with enough work for each.
-
-    Short rows leave many partial sums of few columns, wide rows few sums of many. An NVIDIA GPU loads at least 8
-    columns of fp32 (a 32-byte sector). Only the width decides, so another number of rows compiles nothing.
-    """
-    if problem.n_cols <= 4096 and problem.device.arch.startswith("sm_"):
-        return 512, 8, 8
-    return (128, 32, 4) if problem.n_cols <= 16384 else (32, 128, 4)
+    grid = -(-problem.n_cols // tile.cols) * problem.n_column_sums
+    constants = {**constants, "BLOCK_ROWS": tile.rows, "BLOCK_COLS": tile.cols}
+    return Call(column_sums, grid, tile.num_warps, integers, constants)
 
 
 def prepare(
@@ -181,12 +165,12 @@ def prepare(
     n_cols = problem.n_cols
     steps = calls(problem, chosen, program, *required_layouts(dy, dh, h))
     new = functools.partial(allocator, device=h.device)
-    n_parts = steps[0].integers["n_parts"]
+    parts = steps[0].integers["n_parts"]
     allocators: dict[str, Callable[[], Tensor]] = {}
     if chosen.regime in ("looped", "split"):
-        allocators["parts"] = new((2, problem.n_rows, n_parts), rstd.dtype)
+        allocators["parts"] = new((2, problem.n_rows, parts), rstd.dtype)
     if chosen.regime == "grid":
-        shape = (problem.n_rows, n_parts)
+        shape = (problem.n_rows, parts)
         allocators["messages"] = functools.partial(
             torch.zeros, shape, dtype=torch.int64, device=h.device
         )
@@ -196,7 +180,7 @@ def prepare(
             continue
         dtype = program.result_dtype(dy.dtype) if name == "dx" else like.dtype
         allocators[name] = new(like.shape, dtype)
-        if name in SUMS and steps[-1].kernel is column_sums:
+        if name in SUMS and chosen.sums_tile:
             allocators[f"{name}_partial"] = new((chosen.n_programs, n_cols), rstd.dtype)
         elif name in SUMS:
             # Never stored to. The kernel takes one all the same, so that it is the same kernel for any number of rows.

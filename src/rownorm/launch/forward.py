@@ -13,14 +13,13 @@ from ..kernels.forward.resident import forward_resident
 from ..program import Program
 from ..reference import compute_dtype
 from .launcher import Call, PreparedCall, bind_all
-from .planning import MOST_PARTS, Plan, plan
+from .planning import Plan, n_parts, plan
 from .problem import Problem, forward_problem
 from .rows import (
     RowLayout,
     alignment,
     allocator,
     compute_type,
-    packs,
     required_layouts,
     rounding_type,
     stored_h_type,
@@ -42,7 +41,7 @@ def calls(
         "residual_group_gap": residual.gap // divisibility,
         "n_rows": problem.n_rows,
         "n_cols": problem.n_cols // divisibility,
-        "n_parts": _n_parts(problem, plan),
+        "n_parts": n_parts(plan, problem),
         "part_blocks": plan.part_cols // plan.block_cols,
     }
     constants = {
@@ -66,13 +65,8 @@ def _kernels(problem: Problem, plan: Plan) -> list[tuple[Any, int]]:
         return [(forward_cluster, plan.n_programs if n_rows else 0)]
     if plan.regime == "looped":
         return [(forward_looped, n_rows)]
-    n_programs = n_rows * _n_parts(problem, plan)
+    n_programs = n_rows * n_parts(plan, problem)
     return [(forward_moments, n_programs), (forward_apply, n_programs)]
-
-
-def _n_parts(problem: Problem, plan: Plan) -> int:
-    """Programs that share a row in the split regime, else 1."""
-    return -(-problem.n_cols // plan.part_cols) if plan.regime == "split" else 1
 
 
 def _program_constants(problem: Problem, program: Program) -> dict[str, Any]:
@@ -95,30 +89,19 @@ def _plan_constants(problem: Problem, plan: Plan) -> dict[str, Any]:
         "BLOCK_COLS": plan.block_cols,
         "NUM_CHUNKS": plan.chunks,
         "EVEN_COLS": problem.n_cols % (plan.cluster_size * plan.block_cols) == 0,
-        "BLOCK_PARTS": 1 if _n_parts(problem, plan) == 1 else MOST_PARTS,
+        "BLOCK_PARTS": plan.block_parts,
         "CLUSTER_SIZE": plan.cluster_size,
         "NUM_WARPS": plan.num_warps,
         "PREFETCH_ROWS": plan.num_stages > 1,
         "PREFETCH_PARAMETERS": plan.prefetch_parameters,
         "FAST_RSTD": plan.fast_rstd,
-        "EVICT_FIRST": _evicts_results_first(problem, plan),
-        "PACK_X": packs(problem.dtype, problem, plan),
-        "PACK_RESIDUAL": packs(problem.residual_dtype, problem, plan),
+        "EVICT_FIRST": plan.evict_first,
+        "LOAD_EVICTION": plan.load_eviction,
+        "PACK_X": plan.pack_x,
+        "PACK_RESIDUAL": plan.pack_residual,
+        "VECTOR_WIDTH": plan.vector_width,
+        "KEPT_CHUNKS": plan.kept_chunks,
     }
-
-
-def _evicts_results_first(problem: Problem, plan: Plan) -> bool:
-    """Whether results are stored as the first to leave L2, so that the next kernel may have to load them from memory.
-
-    As measured on an H200. Cluster: without it, prefetched rows take a fifth longer, except beside a residual. Looped:
-    1 to 2% longer, except rows of up to 8192 columns, whose second load hits L1. Tile and resident: with prefetched
-    parameters, 8 rows take 8 ns less.
-    """
-    if plan.regime == "cluster":
-        return plan.num_stages > 1 and problem.residual_dtype is None
-    if plan.regime == "looped":
-        return not 0 < plan.chunks * plan.block_cols <= 8192
-    return plan.regime == "split" or plan.prefetch_parameters
 
 
 def prepare(

@@ -12,7 +12,7 @@ from ..program import Program
 from .device import Device, device_of
 
 Direction = Literal["forward", "backward"]
-# Options for which a tuned table may have rows of its own. In backward, a pre_bias is one more column sum.
+# Options for which a tuned table may have entries of its own. In backward, a pre_bias is one more column sum.
 OPTIONS = ("activation", "pre_bias")
 
 

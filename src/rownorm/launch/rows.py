@@ -12,7 +12,6 @@ from torch import Tensor
 
 from ..program import Program
 from ..reference import rounding_changes_statistics
-from .planning.settings import Plan
 from .problem import Problem
 
 TRITON_DTYPE = {
@@ -139,13 +138,6 @@ def stored_h_type(program: Program, problem: Problem) -> tl.dtype | None:
     if dtype is None or not rounding_changes_statistics(dtype, compute, program):
         return None
     return TRITON_DTYPE[dtype]
-
-
-def packs(dtype: torch.dtype | None, problem: Problem, plan: Plan) -> bool:
-    """Whether a program of a cluster stores two numbers of this dtype in one 32-bit word."""
-    pairs = plan.block_cols >= 2 * plan.num_warps * problem.device.warp_size
-    is_16_bit = dtype is not None and dtype.itemsize == 2
-    return is_16_bit and pairs and problem.device.arch.startswith("sm_")
 
 
 def allocator(

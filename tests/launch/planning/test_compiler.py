@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rownorm import launch
-from rownorm.launch.planning import compiler, tile
+from rownorm.launch.planning import compiler, resident
 from support.planning import AMPERE, BLACKWELL, MI300X, problem, table_with
 
 ALONE = {"regime": "cluster", "block_rows": 1, "block_cols": 4096, "num_warps": 8}
@@ -60,8 +60,8 @@ def test_the_widest_tile_of_backward_is_two_where_one_spills(version, on, monkey
     monkeypatch.setattr(compiler, "VERSION", version)
     halves = version >= (3, 9) and on is not MI300X
     asked = problem("backward", 4096, 8192, torch.bfloat16, on)
-    assert tile.tiling(asked) == ((4096, 2) if halves else (8192, 1))
+    assert resident.tiling(asked) == ((4096, 2) if halves else (8192, 1))
     plan = launch.plan(asked)
     if plan.regime == "resident":
         assert plan.block_cols * plan.chunks == 8192
-    assert tile.tiling(problem("forward", 4096, 8192, torch.bfloat16, on)) == (8192, 1)
+    assert resident.tiling(problem("forward", 4096, 8192, torch.bfloat16, on)) == (8192, 1)

@@ -84,7 +84,7 @@ def test_an_entry_may_have_a_width_of_its_own(own):
 def test_an_architecture_without_a_shipped_table_takes_the_users(own, tmp_path):
     (tmp_path / "sm_100.json").write_text(json.dumps({**with_rows(ROW), "arch": "sm_100"}))
     files.table_of.cache_clear()
-    assert [len(one.rows) for one in files.table_of("sm_100").sources] == [1]
+    assert [len(one.entries) for one in files.table_of("sm_100").sources] == [1]
 
 
 @pytest.mark.parametrize(

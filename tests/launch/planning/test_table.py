@@ -40,7 +40,7 @@ def without(row, name):
 
 
 def test_a_good_row_is_read():
-    (row,) = parse(ROW).rows
+    (row,) = parse(ROW).entries
     assert (row.max_cols, row.settings["num_warps"], row.ceiling_gb_per_s) == (4096, 1, None)
     assert str(row) == "RMSNorm forward, 2-byte elements, up to 4096 columns"
 
@@ -65,6 +65,17 @@ def test_a_good_row_is_read():
         (with_settings(num_stages=0), "num_stages must be a whole number, 1 or more"),
         (with_settings(maxnreg=-8), "maxnreg must be a whole number, 0 or more"),
         (with_settings(fast_rstd=1), "fast_rstd must be true or false"),
+        ({**ROW, "reason": 1}, "reason must be a text; got 1"),
+        ({**ROW, "runner_up": SETTINGS}, "unknown block_cols, block_rows, num_warps, regime"),
+        ({**ROW, "runner_up": {"gb_per_s": 1}}, "settings must be given"),
+        (
+            {**ROW, "runner_up": {"settings": {**SETTINGS, "num_warps": 3}, "gb_per_s": 1}},
+            "num_warps must be a power of two; got 3",
+        ),
+        (
+            {**ROW, "runner_up": {"settings": SETTINGS, "gb_per_s": 1}},
+            "runner_up must have other settings",
+        ),
         (
             {**with_settings(maxnreg=64), "direction": "backward"},
             "maxnreg must be 0 in backward except in a grid; got 64",
@@ -84,14 +95,14 @@ def test_a_table_has_all_of_its_head():
 def test_rows_are_in_order_and_not_repeated():
     wide, option = {**ROW, "max_cols": 8192}, {**ROW, "option": "pre_bias"}
     backward = {**ROW, "direction": "backward"}
-    assert len(parse(ROW, wide, backward, option).rows) == 4
+    assert len(parse(ROW, wide, backward, option).entries) == 4
     for rows in ((wide, ROW), (option, ROW), (backward, ROW)):
         with pytest.raises(ValueError, match="must come before the entry for"):
             parse(*rows)
     with pytest.raises(ValueError, match="of two entries for one width"):
         parse(ROW, ROW)
     looped = with_settings(regime="looped")
-    assert len(parse(looped, ROW).rows) == 2
+    assert len(parse(looped, ROW).entries) == 2
     for rows in ((ROW, looped), (looped, looped)):
         with pytest.raises(ValueError, match="the first must be looped and the second not"):
             parse(*rows)
@@ -200,11 +211,32 @@ def test_the_reason_of_a_row_has_its_figures():
         assert word in reason
 
 
+def test_a_plan_says_what_was_second():
+    second = {"settings": {**SETTINGS, "num_warps": 2, "programs_per_sm": 4}, "gb_per_s": 3950}
+    found = table_with(
+        {"max_cols": 1024, "settings": SETTINGS},
+        {"max_cols": 4096, "settings": SETTINGS, "runner_up": second},
+    )
+
+    def words(n_cols):
+        return found.find(problem(n_cols=n_cols, center=False), 0, "").second
+
+    assert words(1024) == "the runner-up was not recorded"
+    assert words(4096) == "resident: 1 x 8192 tile, 2 warps, 4 programs per SM, 3950 GB/s"
+
+
+def test_a_forced_plan_names_no_runner_up():
+    asked = problem("backward", 4096, 8192, torch.bfloat16)
+    assert launch.plan(asked).second
+    with launch.force(num_warps=2):
+        assert launch.plan(asked).second == ""
+
+
 def test_an_architecture_without_a_file_has_no_table():
     assert files.table_of("sm_00") is None
 
 
 def test_rows_survive_a_round_trip_through_json():
-    (row,) = parse(json.loads(json.dumps(ROW))).rows
+    (row,) = parse(json.loads(json.dumps(ROW))).entries
     given = {name: value for name, value in dataclasses.asdict(row).items() if name in ROW}
     assert given == ROW

@@ -17,7 +17,7 @@ TABLE = files.table_of("sm_90")
 (SOURCE,) = TABLE.sources
 ROOT = Path(__file__).parents[3]
 EXPERIMENTS = ROOT / "docs" / "experiments"
-SPECIAL = [row for row in TABLE.rows if row.residual or row.option]
+SPECIAL = [row for row in TABLE.entries if row.residual or row.option]
 DTYPES = {0: None, 2: torch.bfloat16, 4: torch.float32}
 NORMS = pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
 DIRECTIONS = pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -44,8 +44,20 @@ def problem_of(row, n_cols=None):
 
 def narrower_than(row):
     """The next smaller width of a row that its problems could take."""
-    widths = [other.max_cols for other in TABLE.rows if other.kind == row.kind]
+    widths = [other.max_cols for other in TABLE.entries if other.kind == row.kind]
     return max((width for width in widths if width < row.max_cols), default=0)
+
+
+def test_every_row_says_why_it_has_its_settings():
+    assert all(row.reason for row in TABLE.entries)
+
+
+def test_the_reason_of_8192_columns_backward_has_figures_of_other_settings():
+    for center, figure in ((False, "4177 GB/s"), (True, "4054 GB/s")):
+        asked = problem("backward", 4096, 8192, torch.bfloat16, center=center, n_column_sums=1)
+        plan = launch.plan(asked)
+        assert plan.second == "the runner-up was not recorded"
+        assert f"one program per row had {figure}" in plan.reason
 
 
 @pytest.fixture
@@ -56,7 +68,7 @@ def of_its_compiler(monkeypatch):
 @pytest.mark.usefixtures("of_its_compiler")
 def test_every_row_is_the_plan_of_its_width():
     taken = collections.Counter()
-    for row in TABLE.rows:
+    for row in TABLE.entries:
         asked = problem_of(row)
         plan = launch.plan(asked)
         assert_sound(asked, plan)
@@ -80,8 +92,8 @@ def test_a_special_row_is_there_only_if_it_changes_a_plan(monkeypatch):
         asked += [dataclasses.replace(one, n_column_sums=3) for one in asked if one.n_column_sums]
         asked += [dataclasses.replace(one, activation="gelu") for one in asked if one.activation]
         planned = [launch.plan(one) for one in asked]
-        rows = [each for each in TABLE.rows if each.kind[:3] == row.kind[:3] and each is not row]
-        rest = table.Table(SOURCE._replace(rows=tuple(rows)))
+        rows = [each for each in TABLE.entries if each.kind[:3] == row.kind[:3] and each is not row]
+        rest = table.Table(SOURCE._replace(entries=tuple(rows)))
         with monkeypatch.context() as patch:
             patch.setattr(planner, "table_of", lambda arch, rest=rest: rest)
             without = [launch.plan(one) for one in asked]
@@ -103,7 +115,9 @@ def test_every_experiment_that_is_named_exists():
     known = set()
     for page in EXPERIMENTS.glob("*.md"):
         known |= set(re.findall(r"^## ([A-Z]{2,3}-\d\d):", page.read_text(), re.M))
-    named = {row.experiment for row in TABLE.rows if row.experiment}
+    named = {row.experiment for row in TABLE.entries if row.experiment}
+    for row in TABLE.entries:
+        named |= set(re.findall(r"[A-Z]{2,3}-\d\d", row.reason))
     for file in (ROOT / "src").rglob("*.py"):
         for ids in re.findall(
             r"experiments? ((?:[A-Z]{2,3}-\d\d(?:, | and )?)+)", file.read_text()
@@ -216,7 +230,7 @@ def test_the_table_has_plans_for_residuals_of_twice_the_width(direction, center)
 )
 def test_the_table_has_plans_for_activations(direction, center, itemsize, widest):
     kind = (direction, center, itemsize, 0)
-    own = [row for row in TABLE.rows if row.kind == kind and row.option == "activation"]
+    own = [row for row in TABLE.entries if row.kind == kind and row.option == "activation"]
     assert max(row.max_cols for row in own) == widest
     for row in own:
         # With a pre_bias as well, the plain norm's plan is adapted.
@@ -231,7 +245,7 @@ def test_the_table_has_plans_for_activations(direction, center, itemsize, widest
 
 
 def test_pre_bias_rows_are_for_some_widths():
-    rows = [row for row in TABLE.rows if row.option == "pre_bias"]
+    rows = [row for row in TABLE.entries if row.option == "pre_bias"]
     assert {row.itemsize for row in rows} == {2, 4}
     assert {row.direction for row in rows} == {"forward", "backward"}
 

@@ -11,6 +11,7 @@ from lab_support.tuning import H200, HERE
 from rownorm import launch
 from rownorm.launch.planning import files
 from rownorm.launch.planning.files import shipped_file
+from rownorm.launch.planning.settings import in_words
 from rownorm_lab.commands.tune import verify
 from rownorm_lab.commands.tune.compiling import Ahead
 from rownorm_lab.commands.tune.journal import read as read_trials
@@ -57,7 +58,30 @@ def test_the_table_is_picked_up_and_explained(tune, monkeypatch, capsys):
         files.table_of.cache_clear()
     assert explained.forward.source == f"table for NVIDIA H200 in {tune.folder / 'sm_90.json'}"
     assert "candidates" in explained.forward.reason
-    assert "the next is" in explained.backward.reason
+    second = _entry(tune.folder, "backward", 1024)["runner_up"]
+    words = f"second: {in_words(second['settings'])}, {second['gb_per_s']} GB/s"
+    assert words.removeprefix("second: ") == explained.backward.second
+    assert words in str(explained)
+
+
+def _entry(folder, direction, max_cols):
+    """The first entry of a tuned table for this direction and width."""
+    rows = read_rows(folder / "sm_90.json")
+    return next(row for row in rows if (row["direction"], row["max_cols"]) == (direction, max_cols))
+
+
+def test_the_runner_up_is_the_second_best_of_the_journal(tune):
+    tune()
+    trials, _ = read_trials(tune.folder)
+    request = msgspec.structs.replace(REQUESTED, directions=["backward"], widths=[1024])
+    (study,) = studies_of(request)
+    final = [one for one in trials if (one.study, one.stage) == (study.key, "final")]
+    first, second, *_ = sorted(final, key=lambda trial: trial.seconds)
+    entry = _entry(tune.folder, "backward", 1024)
+    assert entry["settings"] == first.settings
+    assert entry["runner_up"]["settings"] == second.settings
+    moved = study.case(study.n_rows).compulsory_bytes
+    assert entry["runner_up"]["gb_per_s"] == round(moved / second.seconds / 1e9)
 
 
 def test_the_table_says_where_it_is_from(tune):

@@ -36,7 +36,7 @@ def test_a_written_table_is_read_back(tmp_path):
     write_table(file, HERE, ROWS)
     table = json.loads(file.read_text())
     assert (table["device"], table["torch"], table["triton"]) == ("NVIDIA H200", "2.11.0", "3.6.0")
-    assert parse(table, "sm_90.json", "sm_90").rows
+    assert parse(table, "sm_90.json", "sm_90").entries
     assert read_base(file, HERE) == ROWS
     assert read_rows(file) == ROWS
 

@@ -28,7 +28,6 @@ from ..bundles import (
     Tiling,
 )
 from ..exchange.cluster import (
-    MAX_SENDERS,
     open_slots,
     received_sums,
     send,
@@ -57,10 +56,10 @@ class _Settings(NamedTuple):
     LOAD_DY_WITH_H: Any
     SUM_ROWS: Any
     CLUSTER_SIZE: Any
-    SEND_PER_WARP: Any  # warps send their own sums to the cluster, without waiting for the program's other warps
+    SEND_PER_WARP: Any
     NUM_WARPS: Any
     PRECISE: Any  # results of more than 16 bits: see activations
-    LATENCY_HIDDEN: Any  # see activations.activation_gradient
+    LATENCY_HIDDEN: Any
 
 
 class _Inputs(NamedTuple):
@@ -80,16 +79,15 @@ class _Rows(NamedTuple):
 
 
 @triton.jit
-def _load_statistics(statistics, rows, SPEC: tl.constexpr):
+def _load_statistics(statistics, rows, CENTER: tl.constexpr, AS_SCALARS: tl.constexpr):
     """(mu, rstd) of a tile's rows, (rows, 1) each."""
     rstd = tl.load(statistics.rstd_ptr + rows.index, mask=rows.ok, other=0.0)
-    if SPEC.CENTER:
+    if CENTER:
         mu = tl.load(statistics.mu_ptr + rows.index, mask=rows.ok, other=0.0)
     else:
         mu = tl.zeros_like(rstd)
-    if SPEC.CENTER and SPEC.ACTIVATION is not None and rows.index.shape[0] == 1:
-        # Scalars have no layout. A tensor that is needed in two layouts would be prefetched twice, and with an
-        # activation every instruction counts.
+    if AS_SCALARS:
+        # Scalars have no layout. A tensor that is needed in two layouts would be prefetched twice.
         mu = tl.full((1, 1), tl.sum(mu), mu.dtype)
         rstd = tl.full((1, 1), tl.sum(rstd), rstd.dtype)
     return mu, rstd
@@ -259,6 +257,9 @@ def backward_resident(
     CLUSTER_SIZE: tl.constexpr,  # programs that share a row
     SUM_ROWS: tl.constexpr,  # keep one sum for all rows of a tile: free where a thread has a column of all of them
     LOAD_DY_WITH_H: tl.constexpr,  # wait once for h and dy, not twice, with more in registers
+    LATENCY_HIDDEN: tl.constexpr,  # see activations.activation_gradient
+    SCALAR_STATISTICS: tl.constexpr,  # mu and rstd are scalars, not tensors with a layout
+    SEND_PER_WARP: tl.constexpr,  # warps send their own sums to the cluster, without waiting for the other warps
     NUM_WARPS: tl.constexpr,
 ):
     """A program or cluster computes every n-th tile, n in all. Other constants: ``bundles.Spec`` and ``Tiling``."""
@@ -266,13 +267,6 @@ def backward_resident(
     # In a cluster the last program may have several chunks beyond the row, so no chunk is known to be full.
     TILING: tl.constexpr = Tiling(
         BLOCK_COLS, NUM_CHUNKS, FULL_CHUNKS=NUM_CHUNKS if EVEN_COLS else 0
-    )
-    # With one warp there is no synchronization to save, and the slots limit the number of senders.
-    SEND_PER_WARP: tl.constexpr = (
-        CLUSTER_SIZE > 1
-        and NUM_WARPS > 1
-        and CLUSTER_SIZE * NUM_WARPS <= MAX_SENDERS
-        and BLOCK_COLS >= 4 * 32 * NUM_WARPS
     )
     SETTINGS: tl.constexpr = _Settings(
         DIVISIBILITY,
@@ -283,8 +277,7 @@ def backward_resident(
         SEND_PER_WARP,
         NUM_WARPS,
         is_precise(dx_ptr, dresidual_ptr, dpre_bias_ptr, dweight_ptr, dbias_ptr),
-        # Measured: for tiles of several rows, more instructions of low latency are faster.
-        LATENCY_HIDDEN=LOAD_DY_WITH_H and BLOCK_ROWS == 1,
+        LATENCY_HIDDEN,
     )
 
     n_cols = n_cols * DIVISIBILITY
@@ -319,7 +312,8 @@ def backward_resident(
         tile = program + turn * step
         row_index = tl.cast(tile, tl.int64) * BLOCK_ROWS + row_lanes
         rows = _Rows(row_index, in_range(row_index, n_rows, BLOCK_ROWS == 1))
-        mu, rstd = _load_statistics(Statistics(mu_ptr, rstd_ptr), rows, SPEC)
+        statistics = Statistics(mu_ptr, rstd_ptr)
+        mu, rstd = _load_statistics(statistics, rows, CENTER, SCALAR_STATISTICS)
         h, dy, inside = _load_tile(inputs, rows, columns, SPEC, TILING, SETTINGS)
         x_hat = x_hat_chunks(h, mu, rstd, inside, SPEC)
         g, products, next_dweight, next_dbias = _gradients(

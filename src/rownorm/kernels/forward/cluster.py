@@ -64,10 +64,10 @@ class _Settings(NamedTuple):
 
     GROUP_ROWS: Any
     CLUSTER_SIZE: Any
-    PREFETCH_ROWS: Any
+    LOAD_EVICTION: Any
     PACK_X: Any
     PACK_RESIDUAL: Any
-    VECTOR_WIDTH: Any  # neighboring columns of one thread: 16 bytes of x, or all it has
+    VECTOR_WIDTH: Any
     LOADED_CHUNKS: Any  # chunks of weight and bias that are loaded before the statistics are known
     FAST_RSTD: Any
     STORED_H_DTYPE: Any
@@ -99,9 +99,7 @@ def _load_chunks(
 @triton.jit
 def _load_row(x, residual, row, columns, TILING: tl.constexpr, SETTINGS: tl.constexpr):
     """This program's columns of a row of x and of the residual. x, residual: ``Matrix`` with strides in elements."""
-    # No hint where rows of two tensors are prefetched: with one, LayerNorm of 131072 columns takes a sixth longer.
-    NO_HINT: tl.constexpr = residual.ptr is not None and SETTINGS.PREFETCH_ROWS
-    EVICTION: tl.constexpr = "" if NO_HINT else "evict_last"
+    EVICTION: tl.constexpr = SETTINGS.LOAD_EVICTION
     x_row = row_offset(x, row, 1, SETTINGS.GROUP_ROWS)
     residual_row = row_offset(residual, row, 1, SETTINGS.GROUP_ROWS)
     PACK_RESIDUAL: tl.constexpr = SETTINGS.PACK_RESIDUAL
@@ -294,9 +292,11 @@ def forward_cluster(
     PREFETCH_ROWS: tl.constexpr,  # load the next row while this one is computed
     EVICT_FIRST: tl.constexpr,  # results leave L2 first: see memory.store_row
     FAST_RSTD: tl.constexpr,  # rstd without subroutines: see moments.inverse_std
-    NUM_WARPS: tl.constexpr,
+    LOAD_EVICTION: tl.constexpr,  # eviction policy of loads of x and the residual, or ""
     PACK_X: tl.constexpr,  # two 16-bit numbers of x to a register
     PACK_RESIDUAL: tl.constexpr,
+    VECTOR_WIDTH: tl.constexpr,  # neighboring columns of one thread
+    KEPT_CHUNKS: tl.constexpr,  # chunks of weight and bias that stay in registers, where there are both
 ):
     """A cluster computes every n-th row, n clusters in all. Other constants: ``bundles.Spec`` and ``Tiling``."""
     SPEC: tl.constexpr = Spec(CENTER, EPS, WEIGHT_SHIFT, ACTIVATION, ROUND_X_HAT_TO, tl.float32)
@@ -304,20 +304,14 @@ def forward_cluster(
     TILING: tl.constexpr = Tiling(
         BLOCK_COLS, NUM_CHUNKS, FULL_CHUNKS=NUM_CHUNKS if EVEN_COLS else 0
     )
-    VECTOR_WIDTH: tl.constexpr = max(
-        1, min(128 // x_ptr.dtype.element_ty.primitive_bitwidth, BLOCK_COLS // (32 * NUM_WARPS))
-    )
-    # Loading weight and bias for every row is twice the traffic of the row, more than L2 delivers. So the first chunks
-    # of both stay in registers, 8 numbers of each for a thread, where nothing else needs these registers.
-    PLAIN: tl.constexpr = residual_ptr is None and pre_bias_ptr is None and ACTIVATION is None
+    # The plan does not depend on which parameters there are.
     TWO_PARAMETERS: tl.constexpr = weight_ptr is not None and bias_ptr is not None
-    KEEP_PARAMETERS: tl.constexpr = PREFETCH_ROWS and PLAIN and TWO_PARAMETERS
-    FITTING: tl.constexpr = max(1, 8 * 32 * NUM_WARPS // BLOCK_COLS)
-    LOADED_CHUNKS: tl.constexpr = min(NUM_CHUNKS, FITTING) if KEEP_PARAMETERS else 1
+    KEEP_PARAMETERS: tl.constexpr = KEPT_CHUNKS > 0 and TWO_PARAMETERS
+    LOADED_CHUNKS: tl.constexpr = KEPT_CHUNKS if KEEP_PARAMETERS else 1
     SETTINGS: tl.constexpr = _Settings(
         GROUP_ROWS,
         CLUSTER_SIZE,
-        PREFETCH_ROWS,
+        LOAD_EVICTION,
         PACK_X,
         PACK_RESIDUAL,
         VECTOR_WIDTH,

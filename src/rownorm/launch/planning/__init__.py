@@ -3,15 +3,16 @@
     1. the entry of the tuned table for exactly this problem (``table``), else
     2. the entry of the plain norm, adapted to the residual and the options by its regime, else
     3. the rule of the first regime that applies, adapted in the same way;
-    4. the regime finishes the plan: chunks, stages, and how many programs share the rows.
+    4. the regime finishes the plan: chunks, stages, how many programs share the rows, and variants of the kernels.
 
 Backward whose tensors have 16-bit and 32-bit elements is apart: no entry was tuned for all mixtures of them
 (``_chosen``).
 
 ``files`` says which tables there are: a user's own come before the shipped ones. One file for each regime decides all
-of its settings: ``tile`` (tile and resident), ``cluster``, ``grid``, ``looped`` (looped and split). ``capacity`` has
-the limits that they share, ``compiler`` what depends on Triton's version. Why a call gets its settings: print
-``rownorm.explain(rownorm.rms_norm, x, weight)``. It names the entry or the rule.
+of its settings, and has the name of the file of its kernels: ``resident`` (tile and resident), ``cluster``, ``grid``,
+``multipass`` (looped and split). ``capacity`` has the limits that they share, ``compiler`` what depends on Triton's
+version. Why a call gets its settings: print ``rownorm.explain(rownorm.rms_norm, x, weight)``. It names the entry or the
+rule.
 
 The number of rows changes no kernel, except between looped and split: ``n_programs`` and ``part_cols`` are arguments.
 """
@@ -27,34 +28,30 @@ from typing import Any
 import torch
 
 from ..problem import Problem
-from . import cluster, grid, looped, tile
-from .capacity import loads_dy_with_h, next_power_of_2, sums_rows
+from . import cluster, grid, multipass, resident
+from .capacity import n_parts
 from .files import table_of
-from .looped import MOST_PARTS
 from .settings import REGIMES, Plan, Regime
 
 __all__ = [
-    "MOST_PARTS",
     "REGIMES",
     "Plan",
     "Regime",
     "force",
-    "loads_dy_with_h",
-    "next_power_of_2",
+    "n_parts",
     "on_change",
     "plan",
-    "sums_rows",
 ]
 
-# Each of these modules has applies, rule, with_residual, with_options and finish. with_options may return None (tile
-# does): one program has no registers for a row with these options, and ``cluster.widened`` decides.
+# Each of these modules has applies, rule, with_residual, with_options and finish. with_options may return None
+# (``resident`` does): one program has no registers for a row with these options, and ``cluster.widened`` decides.
 _MODULES: dict[Regime, ModuleType] = {
-    "tile": tile,
-    "resident": tile,
+    "tile": resident,
+    "resident": resident,
     "cluster": cluster,
     "grid": grid,
-    "looped": looped,
-    "split": looped,
+    "looped": multipass,
+    "split": multipass,
 }
 _forced: dict[str, Any] = {}
 _callbacks: list[Callable[[], None]] = []
@@ -65,7 +62,7 @@ def plan(problem: Problem) -> Plan:
     regime: Regime | None = _forced.get("regime")
     chosen = _of_regime(regime, problem) if regime else _chosen(problem)
     if _forced:
-        chosen = dataclasses.replace(chosen, **_forced, source="forced", reason="forced")
+        chosen = dataclasses.replace(chosen, **_forced, source="forced", reason="forced", second="")
     finished: Plan = _MODULES[chosen.regime].finish(chosen, problem, forced=regime is not None)
     return finished
 
@@ -77,8 +74,8 @@ def _chosen(problem: Problem) -> Plan:
     if problem.mixed and residual == 4:
         # The entries for 16-bit rows beside a 32-bit residual have one layout for both (experiment BR-18).
         problem = dataclasses.replace(problem, dtype=torch.bfloat16)
-    elif tile.applies_to_mixed(problem):
-        return _with_options(tile.mixed_rule(problem), problem)
+    elif resident.applies_to_mixed(problem):
+        return _with_options(resident.mixed_rule(problem), problem)
     if table and (exact := table.find(problem, residual, problem.option)):
         return exact
     if table and (with_residual := table.find(problem, residual, "")):
@@ -89,15 +86,15 @@ def _chosen(problem: Problem) -> Plan:
 
 def _of_rules(problem: Problem) -> Plan:
     """The rule of the first regime that applies."""
-    module = next(each for each in (tile, cluster, grid, looped) if each.applies(problem))
+    module = next(each for each in (resident, cluster, grid, multipass) if each.applies(problem))
     return module.rule(problem)
 
 
 def _of_regime(regime: Regime, problem: Problem) -> Plan:
     """The rule of a regime, whether it applies or not."""
     rules: dict[str, Callable[[Problem], Plan]] = {
-        "tile": tile.several_rows,
-        "resident": tile.one_row,
+        "tile": resident.several_rows,
+        "resident": resident.one_row,
     }
     rule = rules.get(regime, _MODULES[regime].rule)
     return rule(problem)

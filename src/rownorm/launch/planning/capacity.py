@@ -5,8 +5,10 @@ The regimes share these limits. A plan describes one program; most limits are pe
 
 from __future__ import annotations
 
+import dataclasses
+
 from ..problem import Problem
-from .settings import Plan
+from .settings import Plan, SumsTile
 
 # Shared memory of an SM that tiles in flight may take. Other NVIDIA GPUs have at least 100 KiB.
 PIPELINE_BYTES = {"sm_80": 150 << 10, "sm_90": 200 << 10, "sm_100": 200 << 10}
@@ -90,6 +92,11 @@ def has_registers(plan: Plan, problem: Problem, block_rows: int) -> bool:
     return width * estimate <= REGISTERS[direction]
 
 
+def n_parts(plan: Plan, problem: Problem) -> int:
+    """Parts that a row is divided into: split and grid; 1 in other regimes."""
+    return ceil_div(problem.n_cols, plan.part_cols) if plan.part_cols else 1
+
+
 def sums_rows(plan: Plan, problem: Problem) -> bool:
     """Backward: whether a thread has the same columns of every row of a tile, so that one sum serves all of them
     (experiment BR-07).
@@ -135,3 +142,36 @@ def most_programs(problem: Problem) -> int:
     """Backward: programs whose partial column sums fit in PARTIAL_SUM_BYTES."""
     itemsize = 8 if problem.computes_in_fp64 else 4
     return PARTIAL_SUM_BYTES // (problem.n_cols * itemsize * max(1, problem.n_column_sums))
+
+
+def sums_tile(plan: Plan, problem: Problem) -> SumsTile | None:
+    """Backward: the tile of ``column_sums``, small enough for many programs, with enough work for each. None where no
+    parameter has a gradient, and where the backward kernel stores the sums itself: a single program, cluster or group
+    does, but the multipass kernels never do.
+
+    Short rows leave many partial sums of few columns, wide rows few sums of many. An NVIDIA GPU loads at least 8
+    columns of fp32 (a 32-byte sector). Only the width decides, so another number of rows compiles nothing.
+    """
+    stores_them = plan.n_programs == 1 and plan.regime not in ("looped", "split")
+    if stores_them or not problem.n_column_sums:
+        return None
+    if problem.n_cols <= 4096 and problem.device.is_nvidia:
+        return SumsTile(512, 8, 8)
+    return SumsTile(128, 32, 4) if problem.n_cols <= 16384 else SumsTile(32, 128, 4)
+
+
+def with_tile_loads(plan: Plan, problem: Problem) -> Plan:
+    """Backward tile, resident, cluster: a finished plan with what is in registers while a tile is computed."""
+    load_dy_with_h = loads_dy_with_h(plan, problem)
+    return dataclasses.replace(
+        plan,
+        sum_rows=sums_rows(plan, problem),
+        load_dy_with_h=load_dy_with_h,
+        # Measured: for tiles of several rows, more instructions of low latency are faster.
+        latency_hidden=load_dy_with_h and plan.block_rows == 1,
+        # Scalars take fewer instructions of a row. With an activation, instructions are the limit.
+        scalar_statistics=problem.center
+        and problem.activation is not None
+        and plan.block_rows == 1,
+        sums_tile=sums_tile(plan, problem),
+    )

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 
+import torch
+
 from ..problem import Problem
-from . import grid, looped, tile
+from . import grid, multipass, resident
 from .capacity import (
     ceil_div,
     chunks_of,
@@ -20,7 +22,9 @@ from .capacity import (
     previous_power_of_2,
     room_for_options,
     stages,
+    threads_of,
     vector_cols,
+    with_tile_loads,
 )
 from .settings import Plan
 
@@ -35,6 +39,9 @@ FORWARD_WARPS = 16  # of a program
 # program that prefetches has two rows in registers, so each of them may take THREAD_BYTES_PREFETCHED.
 THREAD_BYTES = {8: 384, 16: 256}
 THREAD_BYTES_PREFETCHED = 128
+KEPT_NUMBERS = 8  # forward: of weight, and as many of bias, that a thread has registers for
+MOST_SENDERS = 32  # backward: MAX_SENDERS of kernels/exchange/cluster.py, which has so many slots
+SENT_COLUMNS = 4  # backward: columns of a thread in each tile whose warps send their own sums
 
 
 def applies(problem: Problem) -> bool:
@@ -108,7 +115,7 @@ def with_residual(plan: Plan, problem: Problem) -> Plan:
         cols = wide.block_cols * chunks_of(wide, problem)
         if cols * element_bytes <= THREAD_BYTES[num_warps] * threads:
             return wide
-    return looped.rule(problem)
+    return multipass.rule(problem)
 
 
 def with_options(plan: Plan, problem: Problem) -> Plan:
@@ -143,8 +150,8 @@ def _with_pre_bias(plan: Plan, problem: Problem) -> Plan:
 def _without_clusters(plan: Plan, problem: Problem) -> Plan:
     """Backward with a third column sum: one program if it has registers for a row, else a grid (experiment BG-04).
 
-    The resident plan is decided here, not by ``tile.rule``: that is the rule for a plain norm, and its plan would have
-    to be adapted to the third sum once more, which can lead back to a cluster (``widened``).
+    The resident plan is decided here, not by ``resident.rule``: that is the rule for a plain norm, and its plan would
+    have to be adapted to the third sum once more, which can lead back to a cluster (``widened``).
     """
     if problem.dtype.itemsize <= 2 and problem.n_cols <= 8192:
         return Plan(
@@ -154,6 +161,7 @@ def _without_clusters(plan: Plan, problem: Problem) -> Plan:
             num_warps=8,
             num_stages=3,
             source=plan.source,
+            second=plan.second,
             reason=f"{plan.reason}; adapted: one program per row, because a third column sum takes registers",
         )
     return grid.with_options(grid.one_warp(problem), problem)
@@ -161,7 +169,7 @@ def _without_clusters(plan: Plan, problem: Problem) -> Plan:
 
 def widened(plan: Plan, problem: Problem) -> Plan:
     """Backward with options that one program has no registers for: a cluster (experiment OPT-01), else a grid."""
-    plan = tile.without_idle_lanes(plan, problem)
+    plan = resident.without_idle_lanes(plan, problem)
     room = room_for_options(plan, problem)
     block_cols, size = plan.block_cols, 1
     while block_cols > room and block_cols > vector_cols(plan, problem):
@@ -179,28 +187,41 @@ def widened(plan: Plan, problem: Problem) -> Plan:
 
 
 def finish(plan: Plan, problem: Problem, forced: bool = False) -> Plan:
-    """The plan with chunks, stages, and the clusters that share the rows; in another regime without clusters."""
+    """The plan with chunks, stages, variants of the kernel, and the clusters that share the rows; in another
+    regime without clusters.
+    """
     forward = problem.direction == "forward"
     if not _fits(plan, problem, forced):
         if forward:
-            return looped.finish(looped.rule(problem), problem, forced)
+            return multipass.finish(multipass.rule(problem), problem, forced)
         return grid.finish(grid.with_options(grid.rule(problem), problem), problem, forced)
     chunks = chunks_of(plan, problem)
     if not forward:
         clusters = problem.device.max_clusters(plan.cluster_size, plan.programs_per_sm)
-        return dataclasses.replace(
+        finished = dataclasses.replace(
             plan,
             chunks=chunks,
             num_stages=stages(plan, problem),
             n_programs=plan.n_programs or max(1, min(clusters, problem.n_rows)),
+            send_per_warp=_sends_per_warp(plan, problem),
         )
+        return with_tile_loads(finished, problem)
     num_stages = max(1, min(plan.num_stages, 2))
+    prefetches, adds = num_stages > 1, problem.residual_dtype is not None
     return dataclasses.replace(
         plan,
         chunks=chunks,
         num_stages=num_stages,
         fast_rstd=_fast_rstd(problem),
-        n_programs=_clusters(plan, problem) if num_stages > 1 else max(1, problem.n_rows),
+        n_programs=_clusters(plan, problem) if prefetches else max(1, problem.n_rows),
+        # On an H200, prefetched rows take a fifth longer without it, except beside a residual.
+        evict_first=prefetches and not adds,
+        # No hint where rows of two tensors are prefetched: with one, LayerNorm of 131072 columns takes a sixth longer.
+        load_eviction="" if prefetches and adds else "evict_last",
+        pack_x=_packs(problem.dtype, plan, problem),
+        pack_residual=_packs(problem.residual_dtype, plan, problem),
+        vector_width=_vector_width(plan, problem),
+        kept_chunks=_kept_chunks(plan, problem, chunks) if prefetches else 0,
     )
 
 
@@ -224,6 +245,44 @@ def _fast_rstd(problem: Problem) -> bool:
     """
     plain = not problem.pre_bias and problem.activation is None
     return plain and problem.residual_dtype is not None
+
+
+def _packs(dtype: torch.dtype | None, plan: Plan, problem: Problem) -> bool:
+    """Forward: whether two numbers of this dtype are in one register. A thread has pairs of them, on NVIDIA GPUs."""
+    pairs = plan.block_cols >= 2 * threads_of(plan, problem)
+    return dtype is not None and dtype.itemsize == 2 and pairs and problem.device.is_nvidia
+
+
+def _vector_width(plan: Plan, problem: Problem) -> int:
+    """Forward: neighboring columns of one thread, which it adds up first: 16 bytes of x, or all it has."""
+    per_thread = plan.block_cols // threads_of(plan, problem)
+    return max(1, min(16 // problem.dtype.itemsize, per_thread))
+
+
+def _kept_chunks(plan: Plan, problem: Problem, chunks: int) -> int:
+    """Forward with prefetched rows: how many chunks of weight and bias stay in registers, if there are both.
+
+    Loading both for every row is twice the traffic of the row, more than L2 delivers. So the first chunks stay, 8
+    numbers of each for a thread, in a plain norm: elsewhere something else needs these registers.
+    """
+    if problem.residual_dtype is not None or problem.pre_bias or problem.activation is not None:
+        return 0
+    fitting = KEPT_NUMBERS * threads_of(plan, problem) // plan.block_cols
+    return min(chunks, max(1, fitting))
+
+
+def _sends_per_warp(plan: Plan, problem: Problem) -> bool:
+    """Backward: whether warps send their own sums to the cluster, without waiting for the program's other warps.
+
+    With one warp there is no synchronization to save, and the slots limit the number of senders. Each thread adds up
+    at least SENT_COLUMNS columns of a tile first.
+    """
+    return (
+        plan.cluster_size > 1
+        and plan.num_warps > 1
+        and plan.cluster_size * plan.num_warps <= MOST_SENDERS
+        and plan.block_cols >= SENT_COLUMNS * threads_of(plan, problem)
+    )
 
 
 def _clusters(plan: Plan, problem: Problem) -> int:

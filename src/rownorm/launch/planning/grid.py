@@ -13,8 +13,15 @@ from __future__ import annotations
 import dataclasses
 
 from ..problem import Problem
-from . import looped
-from .capacity import PARTIAL_SUM_BYTES, ceil_div, most_stages, next_power_of_2, threads_of
+from . import multipass
+from .capacity import (
+    PARTIAL_SUM_BYTES,
+    ceil_div,
+    most_stages,
+    next_power_of_2,
+    sums_tile,
+    threads_of,
+)
 from .settings import Plan
 
 REGISTERS_PER_SM = 65536
@@ -91,18 +98,21 @@ def finish(plan: Plan, problem: Problem, forced: bool = False) -> Plan:
     Looped where the programs cannot all run at once.
     """
     if not _fits(plan, problem, forced):
-        return looped.finish(looped.rule(problem), problem, forced)
+        return multipass.finish(multipass.rule(problem), problem, forced)
     if plan.block_rows != 1:
         raise ValueError(f"block_rows must be 1 in a grid; got {plan.block_rows}")
     groups = plan.n_programs or most_groups(plan, problem)
     registers = REGISTERS_PER_SM // (threads_of(plan, problem) * plan.programs_per_sm) // 8 * 8
-    return dataclasses.replace(
+    part_cols = _part_cols(plan, problem)
+    finished = dataclasses.replace(
         plan,
-        part_cols=_part_cols(plan, problem),
+        part_cols=part_cols,
+        block_parts=next_power_of_2(ceil_div(problem.n_cols, part_cols)),
         num_stages=max(1, min(plan.num_stages, _most_stages(plan, problem, plan.block_cols))),
         n_programs=max(1, min(groups, problem.n_rows)),
         maxnreg=registers if registers < 255 else 0,
     )
+    return dataclasses.replace(finished, sums_tile=sums_tile(finished, problem))
 
 
 def _fits(plan: Plan, problem: Problem, forced: bool) -> bool:

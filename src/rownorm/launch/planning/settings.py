@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Regime = Literal["tile", "resident", "cluster", "grid", "looped", "split"]
 REGIMES: tuple[Regime, ...] = ("tile", "resident", "cluster", "grid", "looped", "split")
+
+
+class SumsTile(NamedTuple):
+    """The tile of ``column_sums``, the kernel that adds up backward's partial sums."""
+
+    rows: int  # partial sums that are added at a time
+    cols: int
+    num_warps: int
 
 
 @dataclass(frozen=True)
 class Plan:
     """How a problem runs. Printing a plan shows its settings; ``reason`` says why they were chosen.
 
-    A program works on tiles of ``block_rows`` x ``block_cols`` elements.
+    A program works on tiles of ``block_rows`` x ``block_cols`` elements. Everything that is decided about a launch is
+    here: ``launch/forward.py`` and ``launch/backward.py`` only pass it on.
     """
 
     regime: Regime
@@ -33,8 +43,36 @@ class Plan:
     prefetch_parameters: bool = False  # forward tile, resident: weight and bias loaded with the row
     fast_rstd: bool = False  # forward tile, resident, cluster: rsqrt and one Newton step
     maxnreg: int = 0  # limit of registers per thread; 0: none
+
+    # What follows from the fields above and the problem. The regime's ``finish`` sets it, in every plan: it is neither
+    # in a table nor forced.
+    evict_first: bool = False  # forward: results are the first to leave L2
+    load_eviction: str = (
+        ""  # forward cluster: eviction policy of loads of x and the residual; "": none
+    )
+    pack_x: bool = False  # forward cluster: two 16-bit numbers of x to a register
+    pack_residual: bool = False  # forward cluster: the same of the residual
+    vector_width: int = 1  # forward cluster: neighboring columns of one thread
+    kept_chunks: int = (
+        0  # forward cluster: chunks of weight and bias in registers, where there are both
+    )
+    sum_rows: bool = False  # backward tile: one sum for all rows of a tile
+    load_dy_with_h: bool = False  # backward tile, resident, cluster: wait once for h and dy
+    latency_hidden: bool = (
+        False  # backward tile, resident, cluster: the activation's slope in fewer instructions
+    )
+    scalar_statistics: bool = (
+        False  # backward tile, resident, cluster: mu and rstd without a layout
+    )
+    send_per_warp: bool = False  # backward cluster: warps send their own sums to the cluster
+    block_parts: int = (
+        1  # looped, split, grid: a power of two, at least the number of parts of a row
+    )
+    sums_tile: SumsTile | None = None  # backward: None where no kernel adds up partial sums
+
     source: str = "rules"  # "rules", "table for <device>" or "forced"
     reason: str = dataclasses.field(default="", compare=False)
+    second: str = dataclasses.field(default="", compare=False)  # table: the runner-up, in words
 
     def adapted(self, reason: str, **changes: Any) -> Plan:
         """This plan with other settings, and the reason for them."""
@@ -71,6 +109,13 @@ class Plan:
         if self.cluster_size > 1:
             return "cluster"
         return "group" if self.regime == "grid" else "program"
+
+
+def in_words(settings: Mapping[str, Any]) -> str:
+    """Settings as a plan prints them, with the programs on a multiprocessor, without where they come from."""
+    words = str(Plan(**settings, source="")).removesuffix(" ()")
+    programs = settings.get("programs_per_sm", 1)
+    return words if programs == 1 else f"{words}, {programs} programs per SM"
 
 
 def _count(n: int, noun: str) -> str:

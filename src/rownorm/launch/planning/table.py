@@ -10,7 +10,7 @@ A table is a file ``<arch>.json``: the architecture, device, versions and date o
     gb_per_s, ceiling_gb_per_s, measured_cols
                       the speed, and that of an elementwise kernel over the same bytes, at measured_cols columns
                       (max_cols if not given)
-    runner_up         the next best: its settings and gb_per_s
+    runner_up         the next best of the candidates: its settings and gb_per_s; ``rownorm.explain`` prints them
     reason            how the settings were chosen; ``rownorm.explain`` prints it
     experiment        entry of docs/experiments that justifies an entry with a residual or an option
 
@@ -35,7 +35,7 @@ from ...program import ACTIVATIONS
 from ..problem import OPTIONS, Problem
 from . import compiler
 from .capacity import next_power_of_2
-from .settings import REGIMES, Plan
+from .settings import REGIMES, Plan, in_words
 
 TEXTS = ("arch", "device", "torch", "triton", "date", "method")
 HEAD = (*TEXTS, "plans")
@@ -51,12 +51,13 @@ COUNTS = (*POWERS_OF_2, "programs_per_sm", "num_stages")
 SWITCHES = ("prefetch_parameters", "fast_rstd")
 SETTINGS = ("regime", *COUNTS, "pipeline_depth", "maxnreg", *SWITCHES)
 NEEDED = ("regime", "block_rows", "block_cols", "num_warps")
+NO_RUNNER_UP = "the runner-up was not recorded"  # of an entry that was tuned before it was stored
 MOST_WARPS = 32
 MOST_ELEMENTS = 1 << 20  # of a tile: Triton's limit
 
 
 @dataclass(frozen=True)
-class Row:
+class Entry:
     """One entry of a table."""
 
     direction: str
@@ -101,7 +102,7 @@ class Source(NamedTuple):
 
     device: str
     triton: str
-    rows: tuple[Row, ...]
+    entries: tuple[Entry, ...]
     date: str = ""
     file: str = ""
 
@@ -128,23 +129,24 @@ class Table:
 
     def __init__(self, *sources: Source) -> None:
         self.sources = sources
-        entries: list[tuple[Row, Source]] = []
+        pairs: list[tuple[Entry, Source]] = []
         for source in sources:
-            taken = {row.order for row, _ in entries}
-            entries += [(row, source) for row in source.rows if row.order not in taken]
-        entries.sort(key=lambda entry: entry[0].order)
-        self.rows = tuple(row for row, _ in entries)
-        of_kind: dict[tuple[Any, ...], list[Row]] = {}
-        for row in self.rows:
-            of_kind.setdefault(row.kind, []).append(row)
-        self._index: dict[tuple[Any, ...], list[_Entry]] = {}
-        for row, source in entries:
-            reason = f"tuned for {_reason(row, of_kind[row.kind])} with Triton {source.triton}"
-            reason += f"; {row.reason}" if row.reason else ""
-            reason += f"; experiment {row.experiment}" if row.experiment else ""
-            plan = Plan(**row.settings, source=source.name, reason=reason)
-            self._index.setdefault((row.kind, row.option), []).append(
-                _Entry(row, plan, source.version)
+            taken = {entry.order for entry, _ in pairs}
+            pairs += [(entry, source) for entry in source.entries if entry.order not in taken]
+        pairs.sort(key=lambda pair: pair[0].order)
+        self.entries = tuple(entry for entry, _ in pairs)
+        of_kind: dict[tuple[Any, ...], list[Entry]] = {}
+        for entry in self.entries:
+            of_kind.setdefault(entry.kind, []).append(entry)
+        self._index: dict[tuple[Any, ...], list[_Indexed]] = {}
+        for entry, source in pairs:
+            reason = f"tuned for {_reason(entry, of_kind[entry.kind])} with Triton {source.triton}"
+            reason += f"; {entry.reason}" if entry.reason else ""
+            reason += f"; experiment {entry.experiment}" if entry.experiment else ""
+            second = _second(entry)
+            plan = Plan(**entry.settings, source=source.name, reason=reason, second=second)
+            self._index.setdefault((entry.kind, entry.option), []).append(
+                _Indexed(entry, plan, source.version)
             )
 
     def find(self, problem: Problem, residual: int, option: str) -> Plan | None:
@@ -152,22 +154,22 @@ class Table:
 
         None, too, where an entry of the plain norm is nearer in width than any with the option.
         """
-        entry = self._entry(problem, residual, option)
-        if entry is None:
+        found = self._found(problem, residual, option)
+        if found is None:
             return None
-        plan = entry.plan
+        plan = found.plan
         if plan.regime in ("tile", "resident"):
             block_cols = min(plan.block_cols, next_power_of_2(problem.n_cols))
             if block_cols < plan.block_cols:
                 plan = dataclasses.replace(plan, block_cols=block_cols)
-        return compiler.adjusted(plan, problem, entry.version)
+        return compiler.adjusted(plan, problem, found.version)
 
-    def row(self, problem: Problem, residual: int, option: str) -> Row | None:
+    def entry(self, problem: Problem, residual: int, option: str) -> Entry | None:
         """The entry whose plan ``find`` returns."""
-        entry = self._entry(problem, residual, option)
-        return entry and entry.row
+        found = self._found(problem, residual, option)
+        return found and found.entry
 
-    def _entry(self, problem: Problem, residual: int, option: str) -> _Entry | None:
+    def _found(self, problem: Problem, residual: int, option: str) -> _Indexed | None:
         if problem.computes_in_fp64:
             return None
         kind = (problem.direction, problem.center, problem.dtype.itemsize, residual)
@@ -180,56 +182,65 @@ class Table:
         nearest = min(filter(None, ranked), key=lambda each: each[0], default=None)
         if nearest is None:
             return None
-        _, entry = nearest
-        row = entry.row
-        if (option and not row.option) or not compiler.trusts(
-            row.direction, row.option, entry.version
+        _, found = nearest
+        entry = found.entry
+        if (option and not entry.option) or not compiler.trusts(
+            entry.direction, entry.option, found.version
         ):
             return None
-        return entry
+        return found
 
     def _nearest(
         self, kind: tuple[Any, ...], option: str, n_cols: int, rank: int
-    ) -> tuple[tuple[Any, ...], _Entry] | None:
+    ) -> tuple[tuple[Any, ...], _Indexed] | None:
         """The entry with this option and the next larger width, after its sort key; None if all are narrower.
 
         The nearest width comes first. At one width, a looped plan whose chunks the row does not fill comes last; then
         the lower rank comes first.
         """
-        entries = self._index.get((kind, option), [])
-        first = bisect.bisect_left(entries, n_cols, key=lambda entry: entry.row.max_cols)
+        indexed = self._index.get((kind, option), [])
+        first = bisect.bisect_left(indexed, n_cols, key=lambda each: each.entry.max_cols)
         found = None
-        for entry in entries[first : first + 2]:
-            is_unfilled = entry.row.is_looped and n_cols % entry.plan.block_cols != 0
-            key = (entry.row.max_cols, is_unfilled, rank)
+        for each in indexed[first : first + 2]:
+            is_unfilled = each.entry.is_looped and n_cols % each.plan.block_cols != 0
+            key = (each.entry.max_cols, is_unfilled, rank)
             if found is None or key < found[0]:
-                found = (key, entry)
+                found = (key, each)
         return found
 
 
-class _Entry(NamedTuple):
+class _Indexed(NamedTuple):
     """An entry, its plan, and the version of Triton that it was tuned with."""
 
-    row: Row
+    entry: Entry
     plan: Plan
     version: tuple[int, ...]
 
 
-def _reason(row: Row, rows: Iterable[Row]) -> str:
+def _reason(entry: Entry, entries: Iterable[Entry]) -> str:
     """The widths and the figures of an entry, given all entries of its kind."""
-    names = (row.option, "activation", "") if row.option in ACTIVATIONS else (row.option, "")
+    names = (entry.option, "activation", "") if entry.option in ACTIVATIONS else (entry.option, "")
     narrower = [
-        other.max_cols for other in rows if other.option in names and other.max_cols < row.max_cols
+        other.max_cols
+        for other in entries
+        if other.option in names and other.max_cols < entry.max_cols
     ]
-    beside = [row.option] if row.option else []
-    beside += [f"a {row.residual}-byte residual"] if row.residual else []
-    widths = f"{max(narrower, default=0) + 1} to {row.max_cols} columns"
-    widths += " that fill their chunks" if row.is_looped else ""
-    speed = f"{row.gb_per_s} GB/s"
-    if row.ceiling_gb_per_s:
-        speed += f", {100 * row.gb_per_s / row.ceiling_gb_per_s:.0f}% of the ceiling"
-    at = row.measured_cols or row.max_cols
+    beside = [entry.option] if entry.option else []
+    beside += [f"a {entry.residual}-byte residual"] if entry.residual else []
+    widths = f"{max(narrower, default=0) + 1} to {entry.max_cols} columns"
+    widths += " that fill their chunks" if entry.is_looped else ""
+    speed = f"{entry.gb_per_s} GB/s"
+    if entry.ceiling_gb_per_s:
+        speed += f", {100 * entry.gb_per_s / entry.ceiling_gb_per_s:.0f}% of the ceiling"
+    at = entry.measured_cols or entry.max_cols
     return f"{', '.join((*beside, widths))}: {speed}, at {at} columns"
+
+
+def _second(entry: Entry) -> str:
+    """The runner-up of an entry, in words."""
+    if entry.runner_up is None:
+        return NO_RUNNER_UP
+    return f"{in_words(entry.runner_up['settings'])}, {entry.runner_up['gb_per_s']} GB/s"
 
 
 def parse(table: Any, name: str, arch: str, file: str = "") -> Source:
@@ -249,21 +260,21 @@ def parse(table: Any, name: str, arch: str, file: str = "") -> Source:
         raise ValueError(f"{name}: triton must be a version such as 3.6.0; got {table['triton']!r}")
     if not isinstance(table["plans"], list):
         raise ValueError(f"{name}: plans must be a list of entries")
-    rows: list[Row] = []
+    entries: list[Entry] = []
     for number, fields in enumerate(table["plans"]):
         try:
-            row = _row(fields)
-            if rows:
-                _check_order(rows[-1], row)
+            entry = _entry(fields)
+            if entries:
+                _check_order(entries[-1], entry)
         except ValueError as error:
             raise ValueError(f"{name}: entry {number}, {json.dumps(fields)}: {error}") from None
-        rows.append(row)
-    return Source(table["device"], table["triton"], tuple(rows), table["date"], file)
+        entries.append(entry)
+    return Source(table["device"], table["triton"], tuple(entries), table["date"], file)
 
 
-def _row(fields: Any) -> Row:
+def _entry(fields: Any) -> Entry:
     _check_object("an entry", fields)
-    known = {field.name: field for field in dataclasses.fields(Row)}
+    known = {field.name: field for field in dataclasses.fields(Entry)}
     needed = [name for name, field in known.items() if field.default is dataclasses.MISSING]
     _check_names(fields, known, needed)
     for name, choices in CHOICES.items():
@@ -281,7 +292,9 @@ def _row(fields: Any) -> Row:
         _check_names(fields["runner_up"], ("settings", "gb_per_s"), ("settings", "gb_per_s"))
         _check_int("gb_per_s", fields["runner_up"]["gb_per_s"], 1)
         _check_settings(fields["runner_up"]["settings"], fields["direction"])
-    return Row(**fields)
+        if fields["runner_up"]["settings"] == fields["settings"]:
+            raise ValueError("runner_up must have other settings than the entry")
+    return Entry(**fields)
 
 
 def _check_settings(settings: Any, direction: str) -> None:
@@ -327,10 +340,10 @@ def _check_int(name: str, value: Any, least: int) -> None:
         raise ValueError(f"{name} must be a whole number, {least} or more; got {value!r}")
 
 
-def _check_order(before: Row, row: Row) -> None:
-    if before.order > row.order:
+def _check_order(before: Entry, entry: Entry) -> None:
+    if before.order > entry.order:
         raise ValueError(f"must come before the entry for {before}")
-    if before.order == row.order and (not before.is_looped or row.is_looped):
+    if before.order == entry.order and (not before.is_looped or entry.is_looped):
         raise ValueError(
             "of two entries for one width, the first must be looped and the second not"
         )

@@ -133,7 +133,7 @@ def _own_state(arch: str) -> str:
         return f"ignored: {error}"
     if source is None:
         return "none"
-    return f"{len(source.rows)} entries, tuned with Triton {source.triton}, {source.date}"
+    return f"{len(source.entries)} entries, tuned with Triton {source.triton}, {source.date}"
 
 
 def provider_lines(provider: Provider, try_it: bool) -> list[str]:

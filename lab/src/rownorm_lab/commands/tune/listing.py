@@ -7,13 +7,14 @@ from collections import Counter
 import click
 import torch
 
+from rownorm.inside import in_words
+
 from ...compiled.compile import target_of
 from ...data.tables import columns
 from ...data.texts import count, percent
 from ...data.tunings import TuneRequest
 from .candidates import candidates
 from .run import studies_of
-from .search import in_words
 from .static import compiled
 
 DEFAULT_TARGET = "sm_90"

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from rownorm.inside import Device, Plan
+from rownorm.inside import Device
 
-from ...data.texts import count, percent
+from ...data.texts import count
 from ...measure.bench import in_one_line
 from .candidates import Settings, candidates
 from .journal import Stage, Status, Trial, Trials, left_out, n_timed
@@ -183,14 +183,8 @@ class Search:
         if ceiling is None:
             seconds = self.timer(study).ceiling_seconds(CEILING_ROUNDS)
             ceiling = self._add(study, "ceiling", {}, seconds=seconds)
-        reason = chosen.reason
-        if chosen.runner_up is not None:
-            behind = chosen.runner_up[0] / chosen.seconds - 1
-            than = f"{percent(behind)} slower" if behind > 0 else f"{percent(-behind)} faster"
-            reason += f"; the next is {than}: {in_words(chosen.runner_up[1])}"
-        return row_of(
-            study, chosen.seconds, chosen.settings, ceiling.seconds, chosen.runner_up, reason
-        )
+        seconds, settings, runner_up, reason, _ = chosen
+        return row_of(study, seconds, settings, ceiling.seconds, runner_up, reason)
 
     def _why(self, study: Study) -> str:
         trials = self._trials(study)
@@ -206,13 +200,6 @@ class Search:
         trial = self.journal.add(study, stage, settings, **outcome)
         self.on_tried(trial)
         return trial
-
-
-def in_words(settings: Settings) -> str:
-    """Settings as a plan prints them, with the programs on a multiprocessor, without where they come from."""
-    words = str(Plan(**settings, source="")).removesuffix(" ()")
-    programs = settings.get("programs_per_sm", 1)
-    return words if programs == 1 else f"{words}, {programs} programs per SM"
 
 
 def width_between(n_cols: int) -> int:

@@ -7,13 +7,13 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from rownorm.inside import Device, Row, Table, parse
+from rownorm.inside import Device, Entry, Table, in_words, parse
 
 from ...data.tables import columns
 from ...data.texts import count
 from ...data.tunings import Verified
 from .candidates import DEFAULTS, Settings
-from .search import Search, in_words, width_between
+from .search import Search, width_between
 from .table import TableRow, read_rows, study_of
 
 MOST = 1.01  # time found over time shipped
@@ -45,7 +45,7 @@ def used_at(row: TableRow, table: Table, device: Device) -> int | None:
     """
     for n_cols in (row["max_cols"], width_between(row["max_cols"])):
         problem = study_of(row, n_cols).problem(device)
-        if table.row(problem, row["residual"], row["option"]) == Row(**row):
+        if table.entry(problem, row["residual"], row["option"]) == Entry(**row):
             return n_cols
     return None
 

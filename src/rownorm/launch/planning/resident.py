@@ -24,6 +24,7 @@ from .capacity import (
     stages,
     sums_rows,
     threads_of,
+    with_tile_loads,
 )
 from .settings import Plan
 
@@ -267,16 +268,20 @@ def without_idle_lanes(plan: Plan, problem: Problem) -> Plan:
 
 
 def finish(plan: Plan, problem: Problem, forced: bool = False) -> Plan:
-    """The plan with chunks, stages, and in backward the programs that share the rows."""
+    """The plan with chunks, stages, variants of the kernel, and in backward the programs that share the rows."""
     chunks = chunks_of(plan, problem)
     if problem.direction == "forward":
-        return dataclasses.replace(plan, chunks=chunks, num_stages=1)
-    return dataclasses.replace(
+        # Results are evicted first: with prefetched parameters, 8 rows take 8 ns less on an H200.
+        return dataclasses.replace(
+            plan, chunks=chunks, num_stages=1, evict_first=plan.prefetch_parameters
+        )
+    finished = dataclasses.replace(
         plan,
         chunks=chunks,
         num_stages=stages(plan, problem),
         n_programs=plan.n_programs or _programs(plan, problem),
     )
+    return with_tile_loads(finished, problem)
 
 
 def _programs(plan: Plan, problem: Problem) -> int:

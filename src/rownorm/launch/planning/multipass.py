@@ -13,8 +13,8 @@ from __future__ import annotations
 import dataclasses
 
 from ..problem import Problem
-from . import tile
-from .capacity import ceil_div, chunks_of, most_programs
+from . import resident
+from .capacity import ceil_div, chunks_of, most_programs, sums_tile
 from .settings import Plan
 
 CHUNK_COLS = {"forward": 4096, "backward": 2048}  # half as many in fp64
@@ -24,6 +24,9 @@ FULL_CHUNKS = 4
 SPLIT_COLS = 16384  # narrower rows are not worth a second kernel, however few there are
 MOST_PARTS = 512  # of a row
 PROGRAMS_PER_SM = 4  # that few rows are split for
+# Forward: the second load of rows that fill their chunks, up to this width, hits L1. Other rows take 1 to 2% longer on
+# an H200 unless their results are the first to leave L2.
+L1_COLS = 8192
 
 
 def applies(problem: Problem) -> bool:
@@ -45,7 +48,7 @@ def rule(problem: Problem) -> Plan:
 
 def with_residual(plan: Plan, problem: Problem) -> Plan:
     """Forward: a row that fits in registers is not reloaded if its residual would be, too (experiment RES-08)."""
-    return tile.rule(problem) if tile.applies(problem) else plan
+    return resident.rule(problem) if resident.applies(problem) else plan
 
 
 def with_options(plan: Plan, problem: Problem) -> Plan:
@@ -53,12 +56,12 @@ def with_options(plan: Plan, problem: Problem) -> Plan:
 
     Except a row that fills few chunks: they are loaded at once, with the pre_bias (experiment FM-04).
     """
-    if not problem.pre_bias or full_chunks(plan, problem) or not tile.applies(problem):
+    if not problem.pre_bias or full_chunks(plan, problem) or not resident.applies(problem):
         return plan
-    resident = tile.rule(problem)
-    return resident.adapted(
+    one_row = resident.rule(problem)
+    return one_row.adapted(
         "half the warps and prefetched parameters, because of the pre_bias",
-        num_warps=max(1, resident.num_warps // 2),
+        num_warps=max(1, one_row.num_warps // 2),
         prefetch_parameters=True,
     )
 
@@ -82,14 +85,21 @@ def finish(plan: Plan, problem: Problem, forced: bool = False) -> Plan:
             regime = "split"
             reason += "; several programs share a row, because few rows would not fill the GPU"
     _check_parts(plan, part_cols, problem)
-    return dataclasses.replace(
+    chunks = full_chunks(plan, problem) if forward and regime == "looped" else 0
+    finished = dataclasses.replace(
         plan,
         regime=regime,
-        chunks=full_chunks(plan, problem) if forward and regime == "looped" else 0,
+        chunks=chunks,
         part_cols=part_cols,
+        # All that a row can have, because the number of rows decides how many it has and must compile nothing.
+        block_parts=MOST_PARTS if part_cols < problem.n_cols else 1,
         reason=reason,
         n_programs=plan.n_programs if forward or plan.n_programs else _programs(plan, problem),
     )
+    if forward:
+        is_reloaded_from_l1 = regime == "looped" and 0 < chunks * plan.block_cols <= L1_COLS
+        return dataclasses.replace(finished, evict_first=not is_reloaded_from_l1)
+    return dataclasses.replace(finished, sums_tile=sums_tile(finished, problem))
 
 
 def _splits(plan: Plan, problem: Problem) -> bool:
