@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent / "exercises"
 ABOUT, TEXT, HINTS = "exercise.toml", "text.md", "hints.md"
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class ExercisePart(msgspec.Struct, frozen=True, kw_only=True):
     """A part of an exercise. Its points are given if all of its steps pass. shares: each step has a share of them."""
 
     name: str
@@ -38,7 +38,7 @@ class Exercise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     minutes: int
     version: int  # of its files; a folder that an older version made can still be graded
     checks: str
-    part: list[Part]
+    part: list[ExercisePart]
     compiles: bool = False  # whether a step needs kernels compiled for a GPU that is not here
     limit_s: int = 120  # of one step that compiles or runs on a GPU
     needs: str = ""  # beside torch and Triton

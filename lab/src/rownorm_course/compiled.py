@@ -18,7 +18,7 @@ from triton.compiler import ASTSource
 from rownorm.inside import POINTER_TYPE, TARGETS, Call, Target, resources
 from rownorm_lab.compiled import llir
 from rownorm_lab.compiled.analysis import analyze
-from rownorm_lab.compiled.compile import Compilation, Kernel
+from rownorm_lab.compiled.compile import Compilation, CompiledKernel
 from rownorm_lab.compiled.trace import Launch as TracedLaunch
 from rownorm_lab.compiled.trace import Unresolved, trace
 from rownorm_lab.data.analyses import KernelAnalysis
@@ -32,10 +32,10 @@ TARGET = "sm_90"
 _FAR = 1 << 44  # the distance of the tensors' addresses in a trace
 
 
-class Compiled(NamedTuple):
+class CompiledCall(NamedTuple):
     """The kernels of one call, with what the lab's analysis says about them."""
 
-    kernels: list[Kernel]
+    kernels: list[CompiledKernel]
     analyses: list[KernelAnalysis]
     predicted_seconds: float
     memory_bytes: float  # to and from memory, of all kernels
@@ -43,7 +43,7 @@ class Compiled(NamedTuple):
 
 def compile_call(
     call: Callable[[Case, Tensors], Any], case: Case, target: str = TARGET
-) -> Compiled:
+) -> CompiledCall:
     """Record, compile and analyze what ``call`` launches for a case."""
     chosen = TARGETS[target]
     kernels, _ = compile_kernels(call, case, target)
@@ -55,12 +55,14 @@ def compile_call(
             f"{case.title}: the addresses of {names} cannot be followed ({error}). Load the tensors that the function "
             "was given, at offsets made of program ids, tl.arange, sizes and strides"
         ) from error
-    return Compiled(kernels, analysis.kernels, analysis.predicted_seconds, analysis.memory_bytes)
+    return CompiledCall(
+        kernels, analysis.kernels, analysis.predicted_seconds, analysis.memory_bytes
+    )
 
 
 def compile_kernels(
     call: Callable[[Case, Tensors], Any], case: Case, target: str = TARGET
-) -> tuple[list[Kernel], Seen]:
+) -> tuple[list[CompiledKernel], Seen]:
     """The same without the analysis; and what was seen during the call."""
     tensors = _untouched(case)
     with observed(launch=False) as seen:
@@ -91,7 +93,7 @@ def _place(tensor: Tensor) -> int:
     return tensor.data_ptr()
 
 
-def _kernel(launch: Launch, roles: Mapping[int, str], case: Case, target: Target) -> Kernel:
+def _kernel(launch: Launch, roles: Mapping[int, str], case: Case, target: Target) -> CompiledKernel:
     kernel = launch.kernel
     signature: dict[str, str] = {}
     constants: dict[tuple[int, ...], Any] = {}
@@ -135,7 +137,7 @@ def _kernel(launch: Launch, roles: Mapping[int, str], case: Case, target: Target
     n_programs = math.prod(launch.grid)
     share = max(1, n_programs // case.rows) if n_programs % case.rows == 0 else 1
     call = Call(kernel, n_programs, warps, {}, {})
-    return Kernel(
+    return CompiledKernel(
         name=kernel.__name__,
         n_programs=n_programs,
         num_warps=warps,
@@ -169,7 +171,7 @@ def _output_role(value: Tensor, case: Case, taken: Mapping[str, int], name: str)
     return name.removesuffix("_ptr")
 
 
-def row_start_in_bytes(kernel: Kernel, tensor: str, program: int) -> int:
+def row_start_in_bytes(kernel: CompiledKernel, tensor: str, program: int) -> int:
     """The offset of the first access of one program to a tensor, as its machine code computes it.
 
     The trace ends there: the program may have a loop over very many rows.

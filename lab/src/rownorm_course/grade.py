@@ -1,4 +1,4 @@
-"""The process that grades: ``python -m rownorm_course.grade REQUEST`` with a ``Request`` as JSON.
+"""The process that grades: ``python -m rownorm_course.grade REQUEST`` with a ``GradingRequest`` as JSON.
 
 It imports the learner's files. Steps are written as soon as they are known, one line of JSON each, to the file that the
 request names: a process that crashes or never ends leaves the steps before, and the name of the one that it was in.
@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from .catalog import exercises
-from .grades import Failure, Pending, Step
+from .grades import Failure, GradedStep, Pending
 from .learner import Learner
 
 Mode = Literal["interpret", "gpu", "compile"]
@@ -45,7 +45,7 @@ class Task(NamedTuple):
     limit_s: float = 0.0
 
 
-class Request(msgspec.Struct, kw_only=True):
+class GradingRequest(msgspec.Struct, kw_only=True):
     """What a grading process does."""
 
     exercise: int
@@ -91,11 +91,11 @@ def grade(
     done: Collection[tuple[str, str]] = (),
     printed: Path | None = None,
     limit_s: float = INTERPRETED_S,
-) -> Iterator[Step]:
+) -> Iterator[GradedStep]:
     """Run the steps of one mode. After a failure the other steps of its part are skipped.
 
     A step is yielded twice: when it begins, with the status "running", and when it has ended. failed, done: see
-    Request; printed: a file for what the running step prints; limit_s: the exercise's.
+    GradingRequest; printed: a file for what the running step prints; limit_s: the exercise's.
     """
     parts = {part.name: part for part in exercises()[learner.number].part}
     usual = min(INTERPRETED_S, limit_s) if mode == "interpret" else limit_s
@@ -108,13 +108,13 @@ def grade(
         if causes:
             stopped.setdefault(task.part, causes[0])
             why = f"not tried, because {causes[0]} failed"
-            yield Step(part=task.part, name=task.name, status="skipped", message=why)
+            yield GradedStep(part=task.part, name=task.name, status="skipped", message=why)
             continue
         if waits:
-            yield Step(part=task.part, name=task.name, status="pending", message=GPU_REASON)
+            yield GradedStep(part=task.part, name=task.name, status="pending", message=GPU_REASON)
             continue
         limit = task.limit_s or usual
-        yield Step(part=task.part, name=task.name, status="running", limit_s=limit)
+        yield GradedStep(part=task.part, name=task.name, status="running", limit_s=limit)
         step = one_step(learner, task, printed)
         if step.status == "failed" and not parts[task.part].shares:
             stopped[task.part] = step.title
@@ -141,9 +141,9 @@ class _Printed(io.TextIOBase):
             self.file.close()
 
 
-def one_step(learner: Learner, task: Task, printed: Path | None = None) -> Step:
+def one_step(learner: Learner, task: Task, printed: Path | None = None) -> GradedStep:
     """Run one step. Whatever the learner's code raises is a failed step."""
-    made = Step(part=task.part, name=task.name, status="failed")
+    made = GradedStep(part=task.part, name=task.name, status="failed")
     with contextlib.closing(_Printed(printed)) as out, contextlib.redirect_stdout(out):
         try:
             task.function(learner)
@@ -195,7 +195,7 @@ def main() -> None:
     numpy.seterr(
         all="ignore"
     )  # the interpreter computes in numpy; overflow is the learner's to find
-    request = msgspec.json.decode(sys.argv[1], type=Request)
+    request = msgspec.json.decode(sys.argv[1], type=GradingRequest)
     with request.stack.open("w") as stack:
         faulthandler.register(signal.SIGUSR1, stack)
         learner = Learner(Path(request.folder), request.exercise, DEVICE, request.seed, request.gpu)

@@ -6,12 +6,12 @@ from typing import Literal
 
 import msgspec
 
-from .catalog import Exercise, Part
+from .catalog import Exercise, ExercisePart
 
 Status = Literal["passed", "failed", "pending", "skipped", "running"]
 
 
-class Step(msgspec.Struct, kw_only=True, omit_defaults=True):
+class GradedStep(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One check. habit: the name of the mistake that usually causes it, a key of ``habits.HABITS``."""
 
     part: str
@@ -28,7 +28,7 @@ class Step(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Failure(Exception):
-    """A step that failed: what was expected and what came; habit: see Step."""
+    """A step that failed: what was expected and what came; habit: see GradedStep."""
 
     def __init__(self, message: str, habit: str = "") -> None:
         super().__init__(message)
@@ -43,9 +43,9 @@ class Grade(msgspec.Struct, kw_only=True):
     """The result of one check of an exercise."""
 
     exercise: Exercise
-    steps: list[Step]
+    steps: list[GradedStep]
 
-    def status(self, part: Part) -> Status:
+    def status(self, part: ExercisePart) -> Status:
         """Failed if a step failed, else pending if one waits, else passed."""
         found = {step.status for step in self.steps if step.part == part.name}
         for status in ("failed", "pending", "skipped"):
@@ -53,7 +53,7 @@ class Grade(msgspec.Struct, kw_only=True):
                 return status  # type: ignore[return-value]
         return "passed" if found else "skipped"
 
-    def points(self, part: Part) -> int:
+    def points(self, part: ExercisePart) -> int:
         """All points or none; of a part that shares them among its steps, those of the steps that passed."""
         if part.shares:
             steps = [step for step in self.steps if step.part == part.name]

@@ -22,7 +22,7 @@ Call = Callable[[Case, Tensors], Tensor | Sequence[Tensor]]
 Alternatives = Mapping[str, Callable[[Case, Tensors], Tensor | list[Tensor]]]
 
 
-class Trial(NamedTuple):
+class TriedCase(NamedTuple):
     """A case with the kind of its values and the layout of its rows.
 
     layout: "plain", or "strided": rows of a wider tensor, with NaN between them. shape: of x as the function gets it,
@@ -51,7 +51,7 @@ class Trial(NamedTuple):
 def try_all(
     learner: Learner,
     call: Call,
-    trials: Sequence[Trial],
+    trials: Sequence[TriedCase],
     alternatives: Alternatives | None = None,
     may_use: Sequence[str] = (),
     most_launches: int = 0,
@@ -67,17 +67,17 @@ def try_all(
             raise Failure(f"{trial}: {len(seen.launches)} kernels ran: {names}", "not-fused")
 
 
-def _in_fp32(trial: Trial) -> Trial:
+def _in_fp32(trial: TriedCase) -> TriedCase:
     return trial._replace(case=msgspec.structs.replace(trial.case, dtype="fp32"), scale=1.0)
 
 
-def _in_whole_blocks(trial: Trial) -> Trial:
+def _in_whole_blocks(trial: TriedCase) -> TriedCase:
     cols = max(1024, trial.case.cols // 1024 * 1024)
     return trial._replace(case=msgspec.structs.replace(trial.case, cols=cols))
 
 
 # By habit: the same trial without the difficulty. If it passes, the difficulty is the reason.
-CONTRASTS: Mapping[str, Callable[[Trial], Trial]] = {
+CONTRASTS: Mapping[str, Callable[[TriedCase], TriedCase]] = {
     "low-precision": _in_fp32,
     "weight-overflow": _in_fp32,
     "cancellation": lambda trial: trial._replace(data="normal"),
@@ -102,7 +102,7 @@ class _Trying(NamedTuple):
     call: Call
     may_use: Sequence[str]
 
-    def run(self, trial: Trial, outside: float = torch.nan, masked: float = torch.nan) -> _Ran:
+    def run(self, trial: TriedCase, outside: float = torch.nan, masked: float = torch.nan) -> _Ran:
         """Run one trial. outside: what memory behind and between the rows holds; masked: see ``observed``."""
         case = trial.case
         tensors = tensors_of(trial, self.learner, outside)
@@ -128,14 +128,14 @@ class _Trying(NamedTuple):
         judgement = judge(case, tensors, [_plain(one) for one in outputs], strict=False)
         return _Ran(tensors, outputs, seen, "" if judgement.ok else judgement.why)
 
-    def is_right(self, trial: Trial, masked: float = torch.nan) -> bool:
+    def is_right(self, trial: TriedCase, masked: float = torch.nan) -> bool:
         """Whether a trial passes."""
         try:
             return not self.run(trial, masked=masked).why
         except Exception:
             return False
 
-    def reads_outside(self, trial: Trial, ran: _Ran) -> bool:
+    def reads_outside(self, trial: TriedCase, ran: _Ran) -> bool:
         """Whether the outputs depend on memory that does not belong to the inputs."""
         try:
             other = self.run(trial, outside=0.0)
@@ -150,7 +150,7 @@ class _Trying(NamedTuple):
 def try_one(
     learner: Learner,
     call: Call,
-    trial: Trial,
+    trial: TriedCase,
     alternatives: Alternatives,
     may_use: Sequence[str] = (),
 ) -> Seen:
@@ -164,7 +164,7 @@ def try_one(
     return ran.seen
 
 
-def tensors_of(trial: Trial, learner: Learner, outside: float = torch.nan) -> Tensors:
+def tensors_of(trial: TriedCase, learner: Learner, outside: float = torch.nan) -> Tensors:
     """The case's tensors, each with ``outside`` behind its end, and between its rows if the layout is strided."""
     made = rotation(trial.case, 1, learner.device, data=trial.data, seed=learner.seed)[0]
 
@@ -185,7 +185,7 @@ def tensors_of(trial: Trial, learner: Learner, outside: float = torch.nan) -> Te
     return Tensors(x, *rest)  # type: ignore[arg-type]
 
 
-def _gradients(trial: Trial, y: Tensor, t: Tensors) -> list[Tensor]:
+def _gradients(trial: TriedCase, y: Tensor, t: Tensors) -> list[Tensor]:
     """The gradients of a training step. A parameter without one is a Failure."""
     if not y.requires_grad:
         raise Failure(f"{trial}: the output does not require a gradient", "no-autograd")
@@ -204,7 +204,7 @@ def _names(case: Case) -> str:
     return ", ".join(output_names(case))
 
 
-def _watch_operators(trial: Trial, seen: Seen, may_use: Sequence[str]) -> None:
+def _watch_operators(trial: TriedCase, seen: Seen, may_use: Sequence[str]) -> None:
     used = sorted(set(seen.operators) - set(may_use))
     if used:
         what = ", ".join(f"torch's {name}" for name in used)
@@ -213,7 +213,7 @@ def _watch_operators(trial: Trial, seen: Seen, may_use: Sequence[str]) -> None:
         raise Failure(f"{trial}: the function returned without a kernel", "no-kernel")
 
 
-def _failure(trying: _Trying, trial: Trial, ran: _Ran, alternatives: Alternatives) -> Failure:
+def _failure(trying: _Trying, trial: TriedCase, ran: _Ran, alternatives: Alternatives) -> Failure:
     """The worst element, and the reason if something proves one."""
     case, names = trial.case, output_names(trial.case)
     shaped = dict(zip(names, ran.outputs, strict=False)) if len(ran.outputs) == len(names) else {}

@@ -25,7 +25,7 @@ _HOST = ("cuda_runtime", "cuda_driver")
 _GRID = "Grid Size"
 
 
-class Call(NamedTuple):
+class ProfiledCall(NamedTuple):
     """One call in the trace: the range on the host, what it launched there, and the kernels."""
 
     span: Event
@@ -37,7 +37,7 @@ class Call(NamedTuple):
         return sum(one["dur"] for one in self.kernels) * chrome.MICROSECOND
 
 
-def calls_of(timed: Sequence[Event], name: str) -> list[Call]:
+def calls_of(timed: Sequence[Event], name: str) -> list[ProfiledCall]:
     """The calls with a name, the first one first. A kernel belongs to the range in which it was launched."""
     kernels = {_correlation(one): one for one in timed if one.get("cat") == "kernel"}
     host = [one for one in timed if one.get("cat") in _HOST and _correlation(one) is not None]
@@ -49,7 +49,9 @@ def calls_of(timed: Sequence[Event], name: str) -> list[Call]:
             one for one in host if one["tid"] == span["tid"] and span["ts"] <= one["ts"] <= end
         ]
         numbers = map(_correlation, inside)
-        found.append(Call(span, inside, [kernels[one] for one in numbers if one in kernels]))
+        found.append(
+            ProfiledCall(span, inside, [kernels[one] for one in numbers if one in kernels])
+        )
     return found
 
 
@@ -217,7 +219,7 @@ def _varied_events(
     return kept
 
 
-def _end_earlier(call: Call, chance: random.Random) -> None:
+def _end_earlier(call: ProfiledCall, chance: random.Random) -> None:
     """Shorten a range; what was launched in it stays in it."""
     start = call.span["ts"]
     least = max([one["ts"] + one["dur"] - start for one in call.launches], default=0.0)

@@ -15,7 +15,7 @@ import msgspec
 from rownorm_lab.data.files import write_whole
 
 from .catalog import TEXT, Exercise, exercises
-from .grades import Grade, Step
+from .grades import Grade, GradedStep
 
 FILE, LOCK = ".progress.json", ".progress.lock"
 DEFAULT = Path("learn")  # the learner's folder, in the current one
@@ -30,7 +30,7 @@ class Progress(msgspec.Struct, kw_only=True):
     hints: int = 0  # that were given
     gave_up: bool = False
     seconds: float = 0.0  # from the start to the first check with full points; 0: not yet
-    steps: list[Step] = []  # of the last check
+    steps: list[GradedStep] = []  # of the last check
     graded: dict[str, str] = {}  # the files of the last check: their digests
     last: dict[str, int] = {}  # points by part, of the last check
     best: dict[str, int] = {}  # the best of all checks

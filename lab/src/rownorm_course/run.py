@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 
 from .catalog import Exercise
-from .grade import Mode, Request
-from .grades import Grade, Step
+from .grade import GradingRequest, Mode
+from .grades import Grade, GradedStep
 
 MEMORY = 6 << 30  # bytes of data of a process without a GPU
 START_S = 120.0  # for a process to import torch and Triton
@@ -30,13 +30,13 @@ _LATE = "it did not end within"
 class Watcher:
     """Called during a check, for progress output. This base class prints nothing."""
 
-    def began(self, step: Step, mode: Mode) -> None:
+    def began(self, step: GradedStep, mode: Mode) -> None:
         """A step is running."""
 
-    def waits(self, step: Step, seconds: float) -> None:
+    def waits(self, step: GradedStep, seconds: float) -> None:
         """It has been running for that long."""
 
-    def ended(self, step: Step, mode: Mode) -> None:
+    def ended(self, step: GradedStep, mode: Mode) -> None:
         """A step has its result."""
 
 
@@ -50,7 +50,7 @@ def check(exercise: Exercise, folder: Path, watcher: Watcher | None = None) -> G
     if exercise.compiles:
         modes.append("compile")
     shares = {part.name for part in exercise.part if part.shares}
-    found: dict[tuple[str, str], Step] = {}
+    found: dict[tuple[str, str], GradedStep] = {}
     for mode in modes:
         failed = {
             step.part: step.title
@@ -82,12 +82,12 @@ def steps_of(
     failed: dict[str, str],
     gpu: bool,
     watcher: Watcher,
-) -> Iterator[Step]:
+) -> Iterator[GradedStep]:
     """The steps of one mode. A step whose process dies or takes too long fails; a new process does the others."""
     failed, done = dict(failed), list[tuple[str, str]]()
     while True:
         with tempfile.TemporaryDirectory() as out:
-            request = Request(
+            request = GradingRequest(
                 exercise=exercise.number,
                 folder=str(folder.resolve()),
                 out=out,
@@ -108,11 +108,11 @@ def steps_of(
         failed[died.part] = died.title
 
 
-def _steps(request: Request, exercise: Exercise, watcher: Watcher) -> Iterator[Step]:
+def _steps(request: GradingRequest, exercise: Exercise, watcher: Watcher) -> Iterator[GradedStep]:
     """The steps of one process. One in which it died is the last, failed, and has its limit."""
     with open(Path(request.out, "output"), "wb") as output:
         process = _start(request, output.fileno())
-    running: Step | None = None
+    running: GradedStep | None = None
     since, read, late = time.monotonic(), 0, False
     try:
         while True:
@@ -121,7 +121,7 @@ def _steps(request: Request, exercise: Exercise, watcher: Watcher) -> Iterator[S
             lines = content[: content.rfind(b"\n") + 1]
             read += len(lines)
             for line in lines.splitlines():
-                step, since = msgspec.json.decode(line, type=Step), time.monotonic()
+                step, since = msgspec.json.decode(line, type=GradedStep), time.monotonic()
                 running = step if step.status == "running" else None
                 if running:
                     watcher.began(step, request.mode)
@@ -147,7 +147,7 @@ def _steps(request: Request, exercise: Exercise, watcher: Watcher) -> Iterator[S
     if running is None:
         part = exercise.part[0].name
         text = f"{why}{_tail(Path(request.out, 'output'))}"
-        yield Step(part=part, name="start", status="failed", message=text)
+        yield GradedStep(part=part, name="start", status="failed", message=text)
         return
     running.status, running.message = "failed", f"{why}{_tail(Path(request.out, 'output'))}"
     running.printed = (
@@ -157,7 +157,7 @@ def _steps(request: Request, exercise: Exercise, watcher: Watcher) -> Iterator[S
     yield running
 
 
-def _start(request: Request, output: int) -> subprocess.Popen[bytes]:
+def _start(request: GradingRequest, output: int) -> subprocess.Popen[bytes]:
     environment = dict(os.environ)
     # rownorm and the learner's environment come from this process.
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
@@ -180,7 +180,7 @@ def _start(request: Request, output: int) -> subprocess.Popen[bytes]:
     )
 
 
-def _place(process: subprocess.Popen[bytes], request: Request) -> str:
+def _place(process: subprocess.Popen[bytes], request: GradingRequest) -> str:
     """The learner's line in which a process is now; empty if it does not answer."""
     process.send_signal(signal.SIGUSR1)
     deadline = time.monotonic() + 2
@@ -196,7 +196,7 @@ def _place(process: subprocess.Popen[bytes], request: Request) -> str:
     return ""
 
 
-def _lateness(mode: Mode, running: Step | None, place: str) -> str:
+def _lateness(mode: Mode, running: GradedStep | None, place: str) -> str:
     limit = running.limit_s if running else START_S
     why = (
         "The compiler is slow if a block is far too wide"

@@ -14,7 +14,7 @@ from rownorm_lab.data.texts import count
 from . import progress
 from .catalog import Exercise, exercises
 from .grade import Mode
-from .grades import Grade, Step
+from .grades import Grade, GradedStep
 from .habits import HABITS
 from .run import Watcher
 
@@ -78,12 +78,12 @@ class Display(Watcher):
         self.named = False  # whether the running step was named where there is no terminal
         self.status = ""  # the line that is replaced
 
-    def began(self, step: Step, mode: Mode) -> None:
+    def began(self, step: GradedStep, mode: Mode) -> None:
         self._head(step, mode)
         self.named = False
         self.waits(step, 0.0)
 
-    def waits(self, step: Step, seconds: float) -> None:
+    def waits(self, step: GradedStep, seconds: float) -> None:
         late = f" ({seconds:.0f} s of at most {step.limit_s:g})" if seconds >= 1 else ""
         status = shortened(f"    ...    {step.name}{late}", 79)
         if self.terminal and status != self.status:
@@ -93,7 +93,7 @@ class Display(Watcher):
             self.named = True
             click.echo(f"    ...    {step.name}: still running, at most {step.limit_s:g} s")
 
-    def ended(self, step: Step, mode: Mode) -> None:
+    def ended(self, step: GradedStep, mode: Mode) -> None:
         if self.terminal:
             click.echo("\r\x1b[K", nl=False)
         self._head(step, mode)
@@ -103,13 +103,13 @@ class Display(Watcher):
         for mark, line in zip_longest([MARKS[step.status]], lines, fillvalue=""):
             click.echo(f"    {mark:5}  {line}".rstrip())
 
-    def _head(self, step: Step, mode: Mode) -> None:
+    def _head(self, step: GradedStep, mode: Mode) -> None:
         heading = f"  {step.part}{PLACES[mode]}"
         if heading != self.heading:
             self.heading = heading
             click.echo(heading)
 
-    def _explanation(self, step: Step) -> list[str]:
+    def _explanation(self, step: GradedStep) -> list[str]:
         """Why a step failed or has no result, what to do, and what the learner's code printed."""
         if not step.message:
             return []

@@ -15,7 +15,7 @@ FOLDER = Path("submission")
 SCORES = "scores.json"
 
 
-class Part(msgspec.Struct, kw_only=True):
+class SubmittedPart(msgspec.Struct, kw_only=True):
     """Points of one part."""
 
     part: str
@@ -36,7 +36,7 @@ class Scores(msgspec.Struct, kw_only=True):
     hints: int
     gave_up: bool
     files: list[str]
-    parts: list[Part]
+    parts: list[SubmittedPart]
 
 
 def scores_in(folder: Path) -> Scores | None:
@@ -59,7 +59,7 @@ def write_submission(
     missing = [name for name in handed_in(exercise) if name not in present]
     waiting = {step.part for step in progress.steps if step.status == "pending"}
     parts = [
-        Part(
+        SubmittedPart(
             part=part.name,
             points=(points := progress.last.get(part.name, 0)),
             of=part.points,

@@ -21,8 +21,8 @@ from rownorm_lab.commands.tune.compiling import Ahead
 from rownorm_lab.commands.tune.jobs import _no_timer, searched_on
 from rownorm_lab.commands.tune.journal import read as read_trials
 from rownorm_lab.commands.tune.run import run_tune
+from rownorm_lab.data.measurements import results_of
 from rownorm_lab.data.records import read
-from rownorm_lab.data.rows import results_of
 from rownorm_lab.data.tunings import TuneRequest
 
 HOST = socket.gethostname()

@@ -11,7 +11,7 @@ from lab_support.lab_commands import invoke
 from lab_support.learning import put
 from rownorm_course import progress, run
 from rownorm_course.catalog import exercises
-from rownorm_course.grades import Grade, Step
+from rownorm_course.grades import Grade, GradedStep
 
 pytestmark = pytest.mark.usefixtures("command_line")
 FOLDER = Path("learn/02_rmsnorm")
@@ -108,7 +108,7 @@ def graded(number, **statuses):
     """A grade in which the parts have these statuses, and all others have passed."""
     one = exercises()[number]
     steps = [
-        Step(part=part.name, name="a step", status=statuses.get(part.name, "passed"))
+        GradedStep(part=part.name, name="a step", status=statuses.get(part.name, "passed"))
         for part in one.part
     ]
     return Grade(exercise=one, steps=steps)

@@ -5,7 +5,7 @@ import pytest
 from lab_support.lab_records import record
 from rownorm_lab.data.case import Case
 from rownorm_lab.data.latest import Unused, latest, mixed_text, unused_texts
-from rownorm_lab.data.rows import results_of
+from rownorm_lab.data.measurements import results_of
 
 MONDAY = {"run": "monday", "time": "2026-11-16T09:00:00+00:00"}
 TUESDAY = {"run": "tuesday", "time": "2026-11-17T09:00:00+00:00"}

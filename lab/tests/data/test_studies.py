@@ -4,7 +4,7 @@ import pytest
 
 from rownorm_lab.data.records import Environment
 from rownorm_lab.data.studies import (
-    Kernel,
+    KernelTime,
     StageRecord,
     Study,
     comparisons,
@@ -65,7 +65,7 @@ def test_only_stages_of_the_same_turns_are_compared():
 
 
 def test_tables():
-    kernels = [Kernel("gemm", 4, 6e-4, False), Kernel("norm", 2, 2e-4, True)]
+    kernels = [KernelTime("gemm", 4, 6e-4, False), KernelTime("norm", 2, 2e-4, True)]
     ours = record("rownorm", 1.0, 10**9, kernels=kernels, attribution="ranges")
     one = study(record("fused", 2.0, 2 * 10**9), ours)
     (steps,) = step_tables(one)

@@ -8,7 +8,7 @@ import torch
 from rownorm_lab.models import checkpoint
 from rownorm_lab.models.parallel import World
 from rownorm_lab.models.tasks import TASKS, Budget
-from rownorm_lab.models.trainer import Request, Trainer
+from rownorm_lab.models.trainer import Trainer, TrainingRequest
 
 pytestmark = pytest.mark.usefixtures("without_interpreter")
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("without_interpreter")
 @pytest.fixture
 def trainer(monkeypatch):
     monkeypatch.setitem(TASKS["llama"].budgets, "tiny", Budget(2, 3e-3))
-    made = Trainer(Request("llama", "tiny", "rownorm", seed=0), World(), "cpu")
+    made = Trainer(TrainingRequest("llama", "tiny", "rownorm", seed=0), World(), "cpu")
     made.step()
     return made
 

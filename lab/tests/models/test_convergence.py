@@ -7,7 +7,7 @@ from rownorm_lab.models import STAGES
 from rownorm_lab.models.data import bin_entropy, walk_entropy
 from rownorm_lab.models.parallel import World
 from rownorm_lab.models.tasks import TASKS
-from rownorm_lab.models.trainer import Request, Trainer
+from rownorm_lab.models.trainer import Trainer, TrainingRequest
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.usefixtures("without_interpreter")]
 N_STEPS, WINDOW = 200, 20
@@ -15,7 +15,7 @@ N_STEPS, WINDOW = 200, 20
 
 def means(name, stage, device):
     """The mean loss of every ``WINDOW`` steps."""
-    trainer = Trainer(Request(name, "tiny", stage, seed=0), World(), device)
+    trainer = Trainer(TrainingRequest(name, "tiny", stage, seed=0), World(), device)
     for _ in range(N_STEPS):
         trainer.step()
     return torch.tensor(trainer.losses).unflatten(0, (-1, WINDOW)).mean(1)

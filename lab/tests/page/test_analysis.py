@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from lab_support.lab_records import H200, cpu_records, failed_records, gpu_records, record
 from rownorm_lab.data.case import Case
-from rownorm_lab.data.rows import results_of
+from rownorm_lab.data.measurements import results_of
 from rownorm_lab.main import cli
 from rownorm_lab.page import scaling
 from rownorm_lab.page.analysis import analysis

@@ -5,7 +5,7 @@ import pytest
 
 from lab_support.lab_records import CPU, H200, record
 from rownorm_lab.data.case import Case
-from rownorm_lab.data.rows import results_of
+from rownorm_lab.data.measurements import results_of
 from rownorm_lab.page.bounds import Bounds, by_limit
 
 SMALL = Case(operation="rms_norm", rows=512, cols=4096, dtype="fp16")  # 8.4 MB

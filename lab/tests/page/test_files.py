@@ -10,7 +10,7 @@ import vl_convert
 from lab_support.lab_records import cpu_records, failed_records, gpu_records, record
 from rownorm_lab.data.case import Case
 from rownorm_lab.data.files import write_whole
-from rownorm_lab.data.rows import results_of
+from rownorm_lab.data.measurements import results_of
 from rownorm_lab.page.charts import Charts, drawn
 from rownorm_lab.page.looks import LOOKS, OTHER_LOOKS, looks_of
 from rownorm_lab.page.points import points_of

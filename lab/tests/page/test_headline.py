@@ -5,7 +5,7 @@ import pytest
 
 from lab_support.lab_records import failed_records, gpu_records, record
 from rownorm_lab.data.case import Case
-from rownorm_lab.data.rows import Results, fastest_other, results_of
+from rownorm_lab.data.measurements import Results, fastest_other, results_of
 from rownorm_lab.data.statistics import Ratio
 from rownorm_lab.page import headline
 from rownorm_lab.page.failures import causes, failures_of, problems

@@ -6,7 +6,7 @@ import pytest
 
 from lab_support.lab_records import cpu_records, gpu_records
 from lab_support.many_records import many_records
-from rownorm_lab.data.rows import cases_of, results_of
+from rownorm_lab.data.measurements import cases_of, results_of
 from rownorm_lab.page.analysis import analysis
 from rownorm_lab.page.excerpt import excerpt
 from rownorm_lab.page.page import page

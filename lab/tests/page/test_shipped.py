@@ -1,7 +1,7 @@
 """The GPU results in the package, for a page without a GPU."""
 
 from lab_support.lab_records import cpu_records, failed_records, gpu_records
-from rownorm_lab.data.rows import results_of
+from rownorm_lab.data.measurements import results_of
 from rownorm_lab.page.page import page
 from rownorm_lab.page.shipped import DRAWN, chart_points, section, shipped
 

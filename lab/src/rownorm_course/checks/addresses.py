@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rownorm_lab.compiled.compile import Kernel
+from rownorm_lab.compiled.compile import CompiledKernel
 
-from ..compiled import Compiled, row_start_in_bytes
+from ..compiled import CompiledCall, row_start_in_bytes
 from ..grades import Failure
 
 ROWS = (
@@ -15,7 +15,9 @@ ROWS = (
 MANY_ROWS = 1 << 23
 
 
-def far_rows(kernel: Kernel, row_bytes: int, tensor: str = "x", looping: bool = False) -> None:
+def far_rows(
+    kernel: CompiledKernel, row_bytes: int, tensor: str = "x", looping: bool = False
+) -> None:
     """A row beyond 2^31 elements must begin where it is, not where int32 wraps around to. Elements have 16 bits.
 
     looping: each program goes through several rows, so that its number is that of its first row or less.
@@ -40,14 +42,14 @@ def far_rows(kernel: Kernel, row_bytes: int, tensor: str = "x", looping: bool = 
         )
 
 
-def passes_over_rows(compiled: Compiled, expected: float, what: str) -> None:
+def passes_over_rows(compiled: CompiledCall, expected: float, what: str) -> None:
     """How many times the rows are loaded, in the machine code."""
     found = sum(one.passes for one in compiled.analyses)
     if abs(found - expected) > 0.05:
         raise Failure(f"{what} loads each row {found:.2g} times, expected {expected:g}", "passes")
 
 
-def no_spills(kernels: Sequence[Kernel]) -> None:
+def no_spills(kernels: Sequence[CompiledKernel]) -> None:
     """No registers in memory."""
     for one in kernels:
         if spilled := one.resources.spills:

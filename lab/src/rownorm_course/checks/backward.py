@@ -16,7 +16,7 @@ from ..alternatives import RMS_NORM_GRADIENT
 from ..compiled import compile_kernels
 from ..grade import Task
 from ..grades import Failure
-from ..judge import Call, Trial, tensors_of, try_all
+from ..judge import Call, TriedCase, tensors_of, try_all
 from ..learner import Learner
 from ..observe import GUARD, observed
 from .addresses import ROWS, far_rows
@@ -71,13 +71,13 @@ def _exact(case: Case, t: Tensors) -> tuple[Tensor, Tensor]:
     return dx.to(t.x.dtype), (dy * x_hat).sum(0).to(t.weight.dtype)
 
 
-def _try(learner: Learner, only: str, *trials: Trial) -> None:
+def _try(learner: Learner, only: str, *trials: TriedCase) -> None:
     try_all(learner, _call(learner, only), trials, RMS_NORM_GRADIENT)
 
 
 def dx_formula(learner: Learner) -> None:
     """dx of rows that fill a block."""
-    _try(learner, "dx", Trial(_case(5, 1024)))
+    _try(learner, "dx", TriedCase(_case(5, 1024)))
 
 
 def dx_widths(learner: Learner) -> None:
@@ -85,9 +85,9 @@ def dx_widths(learner: Learner) -> None:
     _try(
         learner,
         "dx",
-        *(Trial(_case(3, cols)) for cols in (1000, 77, 1)),
-        Trial(_case(4, 300, "fp16"), habit="low-precision"),
-        Trial(_case(4, 300, "bf16"), habit="low-precision"),
+        *(TriedCase(_case(3, cols)) for cols in (1000, 77, 1)),
+        TriedCase(_case(4, 300, "fp16"), habit="low-precision"),
+        TriedCase(_case(4, 300, "bf16"), habit="low-precision"),
     )
 
 
@@ -96,16 +96,16 @@ def dweight_rows(learner: Learner) -> None:
     _try(
         learner,
         "dweight",
-        Trial(_case(1, 300)),
-        Trial(_case(7, 300)),
-        Trial(_case(300, 77)),
-        Trial(_case(50, 77, "fp16"), habit="weight-overflow"),
+        TriedCase(_case(1, 300)),
+        TriedCase(_case(7, 300)),
+        TriedCase(_case(300, 77)),
+        TriedCase(_case(50, 77, "fp16"), habit="weight-overflow"),
     )
 
 
 def same_bits(learner: Learner) -> None:
     """Two calls with the same inputs."""
-    trial = Trial(_case(64, 200))
+    trial = TriedCase(_case(64, 200))
     t = tensors_of(trial, learner)
     call = _call(learner)
     first, second = call(trial.case, t), call(trial.case, t)
@@ -138,7 +138,7 @@ def no_atomics(learner: Learner) -> None:
 def few_partials(learner: Learner) -> None:
     """Memory for partial sums does not grow with the rows."""
     case = _case(MANY, 64)
-    t = tensors_of(Trial(case), learner)
+    t = tensors_of(TriedCase(case), learner)
     function = learner.function(FILE, "rms_norm_backward")
     rstd = _rstd(case, t)
     with observed(launch=False) as seen:

@@ -11,7 +11,7 @@ from ..alternatives import BIAS_LAYER_NORM, RMS_NORM_RELU
 from ..compiled import compile_call
 from ..grade import Task
 from ..grades import Failure
-from ..judge import Alternatives, Call, Trial, try_all
+from ..judge import Alternatives, Call, TriedCase, try_all
 from ..learner import Learner
 
 FILE, BYTES = "fusion.py", "traffic.py"
@@ -44,7 +44,7 @@ def _tasks(
     case: Callable[..., Case],
     known: Alternatives,
 ) -> list[Task]:
-    def trying(*trials: Trial) -> Callable[[Learner], None]:
+    def trying(*trials: TriedCase) -> Callable[[Learner], None]:
         return lambda learner: try_all(learner, call(learner), trials, known, most_launches=1)
 
     return [
@@ -52,22 +52,22 @@ def _tasks(
             part,
             "the formula, in one kernel",
             trying(
-                Trial(case(4, 1024)),
-                Trial(case(3, 1024), weight_scale=-1.0),
-                Trial(case(3, 1024, eps=0.05), data="near_eps"),
+                TriedCase(case(4, 1024)),
+                TriedCase(case(3, 1024), weight_scale=-1.0),
+                TriedCase(case(3, 1024, eps=0.05), data="near_eps"),
             ),
         ),
         Task(
             part,
             "widths that fill no block",
-            trying(*(Trial(case(3, cols), shift=3.0) for cols in (1000, 77, 1))),
+            trying(*(TriedCase(case(3, cols), shift=3.0) for cols in (1000, 77, 1))),
         ),
         Task(
             part,
             "16-bit rows of a wider tensor",
             trying(
-                Trial(case(3, 500, "fp16"), scale=300.0, habit="low-precision"),
-                Trial(case(3, 500, "bf16"), layout="strided"),
+                TriedCase(case(3, 500, "fp16"), scale=300.0, habit="low-precision"),
+                TriedCase(case(3, 500, "bf16"), layout="strided"),
             ),
         ),
         Task(

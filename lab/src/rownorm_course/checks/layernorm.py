@@ -12,7 +12,7 @@ from ..alternatives import LAYER_NORM
 from ..compiled import compile_call
 from ..grade import Task
 from ..grades import Failure
-from ..judge import Call, Trial, try_all
+from ..judge import Call, TriedCase, try_all
 from ..learner import Learner
 from .addresses import ROWS, passes_over_rows
 
@@ -32,30 +32,30 @@ def _call(learner: Learner, name: str) -> Call:
 def _tasks(name: str) -> list[Task]:
     """The same steps for each of the three functions."""
 
-    def trying(*trials: Trial) -> Callable[[Learner], None]:
+    def trying(*trials: TriedCase) -> Callable[[Learner], None]:
         return lambda learner: try_all(learner, _call(learner, name), trials, LAYER_NORM)
 
-    near_eps = Trial(_case(3, 1024, eps=0.05), data="near_eps")
+    near_eps = TriedCase(_case(3, 1024, eps=0.05), data="near_eps")
     merging = "welford-weights" if name == "welford" else ""
     return [
-        Task(name, "the formula", trying(Trial(_case(4, 1024), shift=1.0), near_eps)),
+        Task(name, "the formula", trying(TriedCase(_case(4, 1024), shift=1.0), near_eps)),
         Task(
             name,
             "widths that fill no block",
-            trying(*(Trial(_case(3, cols), shift=3.0) for cols in (1000, 77, 1))),
+            trying(*(TriedCase(_case(3, cols), shift=3.0) for cols in (1000, 77, 1))),
         ),
-        Task(name, "rows of several blocks", trying(Trial(_case(2, 2500), habit=merging))),
+        Task(name, "rows of several blocks", trying(TriedCase(_case(2, 2500), habit=merging))),
         Task(
             name,
             "a mean far larger than the spread",
-            trying(Trial(_case(3, 1024), data="offset", habit="cancellation")),
+            trying(TriedCase(_case(3, 1024), data="offset", habit="cancellation")),
         ),
         Task(
             name,
             "16-bit rows of a wider tensor",
             trying(
-                Trial(_case(3, 500, "fp16"), scale=300.0, habit="low-precision"),
-                Trial(_case(3, 500, "bf16"), layout="strided"),
+                TriedCase(_case(3, 500, "fp16"), scale=300.0, habit="low-precision"),
+                TriedCase(_case(3, 500, "bf16"), layout="strided"),
             ),
         ),
         Task(name, "passes over the row", lambda learner: _passes(learner, name), ("compile",)),

@@ -8,7 +8,7 @@ from ..alternatives import RMS_NORM
 from ..compiled import compile_call, compile_kernels
 from ..grade import Task
 from ..grades import Failure
-from ..judge import Call, Trial, try_all
+from ..judge import Call, TriedCase, try_all
 from ..learner import Learner
 from .addresses import no_spills
 
@@ -31,22 +31,22 @@ def _call(learner: Learner) -> Call:
     return lambda case, t: function(t.x, t.weight, case.eps)
 
 
-def _try(learner: Learner, *trials: Trial) -> None:
+def _try(learner: Learner, *trials: TriedCase) -> None:
     try_all(learner, _call(learner), trials, RMS_NORM)
 
 
 def narrow_rows(learner: Learner) -> None:
     """Rows that one program can hold."""
-    _try(learner, Trial(_case(40, 300, "fp32")), Trial(_case(3, 77, "fp16")))
+    _try(learner, TriedCase(_case(40, 300, "fp32")), TriedCase(_case(3, 77, "fp16")))
 
 
 def wide_rows(learner: Learner) -> None:
     """Rows that are divided, also unevenly, with values whose squares need fp32."""
     _try(
         learner,
-        Trial(_case(2, 1 << 15, "fp32")),
-        Trial(_case(1, 50_001, "fp32")),
-        Trial(_case(1, 20_000, "fp16"), scale=300.0, habit="low-precision"),
+        TriedCase(_case(2, 1 << 15, "fp32")),
+        TriedCase(_case(1, 50_001, "fp32")),
+        TriedCase(_case(1, 20_000, "fp16"), scale=300.0, habit="low-precision"),
     )
 
 

@@ -19,7 +19,7 @@ from ..catalog import exercises
 from ..compiled import compile_call
 from ..grade import Task
 from ..grades import Failure
-from ..judge import Call, Trial, try_all
+from ..judge import Call, TriedCase, try_all
 from ..learner import Learner
 from ..profiles import COUNTERS, NAMES, SCOPES, TRACE, Figures, varied
 from .addresses import no_spills
@@ -291,11 +291,11 @@ def values(learner: Learner) -> None:
         learner,
         _call(learner),
         (
-            Trial(_case(3, 256, "fp32")),
-            Trial(_case(3, 77, "fp32")),
-            Trial(_case(2, 20_000, "fp32")),
-            Trial(_case(2, 300, "fp16"), scale=300.0, habit="low-precision"),
-            Trial(_case(3, 256), layout="strided"),
+            TriedCase(_case(3, 256, "fp32")),
+            TriedCase(_case(3, 77, "fp32")),
+            TriedCase(_case(2, 20_000, "fp32")),
+            TriedCase(_case(2, 300, "fp16"), scale=300.0, habit="low-precision"),
+            TriedCase(_case(3, 256), layout="strided"),
         ),
         RMS_NORM,
     )

@@ -15,7 +15,7 @@ from ..alternatives import RMS_NORM, RMS_NORM_GRADIENT
 from ..compiled import compile_kernels
 from ..grade import Task
 from ..grades import Failure
-from ..judge import Trial, try_all
+from ..judge import TriedCase, try_all
 from ..learner import Learner
 from .addresses import ROWS, far_rows
 
@@ -34,7 +34,7 @@ def _call(learner: Learner):  # type: ignore[no-untyped-def]
     return lambda case, t: function(t.x, t.weight, case.eps)
 
 
-def _try(learner: Learner, *trials: Trial) -> None:
+def _try(learner: Learner, *trials: TriedCase) -> None:
     try_all(learner, _call(learner), trials, RMS_NORM)
 
 
@@ -42,34 +42,34 @@ def formula(learner: Learner) -> None:
     """Rows that fill a block, and rows of tiny values."""
     _try(
         learner,
-        Trial(_case(4, 1024)),
-        Trial(_case(3, 1024, eps=0.05), data="near_eps"),
+        TriedCase(_case(4, 1024)),
+        TriedCase(_case(3, 1024, eps=0.05), data="near_eps"),
     )
 
 
 def widths(learner: Learner) -> None:
     """Rows that fill no block."""
-    _try(learner, *(Trial(_case(3, cols)) for cols in (1000, 77, 1)))
+    _try(learner, *(TriedCase(_case(3, cols)) for cols in (1000, 77, 1)))
 
 
 def wide(learner: Learner) -> None:
     """Rows of several blocks."""
-    _try(learner, Trial(_case(2, 2500)))
+    _try(learner, TriedCase(_case(2, 2500)))
 
 
 def dtypes(learner: Learner) -> None:
     """16-bit rows, with values whose squares do not fit in 16 bits."""
     _try(
         learner,
-        Trial(_case(3, 500, "fp16")),
-        Trial(_case(3, 500, "fp16"), scale=300.0, habit="low-precision"),
-        Trial(_case(3, 500, "bf16"), habit="low-precision"),
+        TriedCase(_case(3, 500, "fp16")),
+        TriedCase(_case(3, 500, "fp16"), scale=300.0, habit="low-precision"),
+        TriedCase(_case(3, 500, "bf16"), habit="low-precision"),
     )
 
 
 def strided(learner: Learner) -> None:
     """Rows of a wider tensor."""
-    _try(learner, Trial(_case(4, 500), layout="strided"))
+    _try(learner, TriedCase(_case(4, 500), layout="strided"))
 
 
 def far(learner: Learner) -> None:
@@ -88,14 +88,16 @@ def trains(learner: Learner) -> None:
         raise Failure(
             f"the module has the parameters {names}, expected ['weight']: torch.nn.Parameter registers one"
         )
-    trial = Trial(_case(5, 200, direction="both"))
+    trial = TriedCase(_case(5, 200, direction="both"))
     try_all(learner, _module_call(learner), [trial], RMS_NORM_GRADIENT)
 
 
 def shapes(learner: Learner) -> None:
     """Values and gradients of other shapes than (rows, columns)."""
     trials = [
-        Trial(_case(math.prod(shape[:-1]), 96, direction="both"), shape=shape, habit="any-shape")
+        TriedCase(
+            _case(math.prod(shape[:-1]), 96, direction="both"), shape=shape, habit="any-shape"
+        )
         for shape in ((2, 5, 96), (2, 3, 2, 96), (96,))
     ]
     try_all(learner, _module_call(learner), trials, RMS_NORM_GRADIENT)
@@ -122,7 +124,7 @@ def blocks(learner: Learner) -> None:
         try_all(
             learner,
             lambda case, t, block=block: function(t.x, t.weight, case.eps, block=block),  # type: ignore[misc]
-            [Trial(_case(2, 300))],
+            [TriedCase(_case(2, 300))],
             RMS_NORM,
         )
 

@@ -19,7 +19,7 @@ from ..alternatives import RMS_NORM
 from ..compiled import compile_call
 from ..grade import Task
 from ..grades import Failure, Pending
-from ..judge import Call, Trial, try_all
+from ..judge import Call, TriedCase, try_all
 from ..learner import Learner
 from .addresses import no_spills, passes_over_rows
 
@@ -57,9 +57,9 @@ def kernel(learner: Learner) -> None:
         learner,
         _call(learner),
         (
-            Trial(_case(3)),
-            Trial(_case(2, eps=0.05), data="near_eps"),
-            Trial(_case(2), scale=300.0, habit="low-precision"),
+            TriedCase(_case(3)),
+            TriedCase(_case(2, eps=0.05), data="near_eps"),
+            TriedCase(_case(2), scale=300.0, habit="low-precision"),
         ),
         RMS_NORM,
     )

@@ -6,7 +6,7 @@ from ..data.analyses import Analysis, KernelAnalysis, TensorTraffic
 from ..data.case import Case
 from . import isa
 from .accesses import Kind
-from .compile import ROWS, Compilation, Kernel
+from .compile import ROWS, Compilation, CompiledKernel
 from .occupancy import occupancy_of
 from .roofline import (
     Ceiling,
@@ -52,7 +52,7 @@ def analyze(
 
 
 def _kernel(
-    kernel: Kernel, case: Case, arch: str, limits: Limits, ceiling: Ceiling
+    kernel: CompiledKernel, case: Case, arch: str, limits: Limits, ceiling: Ceiling
 ) -> KernelAnalysis:
     code = isa.default_isa(kernel.compiled)
     lines = isa.lines_of(kernel.compiled, code)
@@ -97,7 +97,7 @@ def _kernel(
     )
 
 
-def _row_bytes(kernel: Kernel, case: Case) -> int:
+def _row_bytes(kernel: CompiledKernel, case: Case) -> int:
     """Bytes from a row to the next in the tensors of rows; of the narrowest, if they differ."""
     sizes = [size for name, size in kernel.tensors.items() if name in ROWS]
     return min(sizes, default=case.cols * 4 * case.rows) // case.rows

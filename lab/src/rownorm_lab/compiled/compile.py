@@ -30,7 +30,7 @@ from ..providers.kernels import loop
 ROWS = ("x", "residual", "y", "h", "dy", "dh", "dx", "dresidual")  # (rows, columns)
 
 
-class Kernel(NamedTuple):
+class CompiledKernel(NamedTuple):
     """One compiled kernel and its launch."""
 
     name: str
@@ -56,7 +56,7 @@ class Compilation(NamedTuple):
     case: Case
     target: Target
     plan: Plan | None  # None: the plain looped kernel
-    kernels: list[Kernel]
+    kernels: list[CompiledKernel]
 
 
 def target_of(name: str) -> Target:
@@ -127,7 +127,7 @@ def compile_loop(case: Case, block: int, target: Target, num_warps: int = 4) -> 
         for name, kind in signature.items()
         if kind != "constexpr"
     }
-    one = Kernel(
+    one = CompiledKernel(
         name=kernel.__name__,
         n_programs=case.rows,
         num_warps=num_warps,
@@ -147,7 +147,7 @@ def compile_loop(case: Case, block: int, target: Target, num_warps: int = 4) -> 
     return Compilation(case, target, None, [one])
 
 
-def _kernel(binary: Binary, plan: Plan, case: Case, target: Target) -> Kernel:
+def _kernel(binary: Binary, plan: Plan, case: Case, target: Target) -> CompiledKernel:
     call, compiled, dtypes = binary
     name = call.kernel.__name__
     sizes = _sizes(case, plan, call.integers["n_parts"])
@@ -177,7 +177,7 @@ def _kernel(binary: Binary, plan: Plan, case: Case, target: Target) -> Kernel:
     }
     sections = len(tensors) // 2 if name == "column_sums" else 0
     rows_each = call.integers["rows_per_program"] if name == "backward_apply" else plan.block_rows
-    return Kernel(
+    return CompiledKernel(
         name=name,
         n_programs=n_programs,
         num_warps=call.num_warps,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from .compile import Kernel
+from .compile import CompiledKernel
 
 _KIB = 1 << 10
 
@@ -55,7 +55,7 @@ class Occupancy(NamedTuple):
         return " and ".join(name for name, most in self.limits.items() if most == self.programs)
 
 
-def occupancy_of(kernel: Kernel, arch: str) -> Occupancy:
+def occupancy_of(kernel: CompiledKernel, arch: str) -> Occupancy:
     """The occupancy of a compiled kernel on an architecture."""
     static = _static_shared(kernel.compiled.asm.get("ptx", ""))
     shared = kernel.resources.shared + static

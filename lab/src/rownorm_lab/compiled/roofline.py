@@ -24,7 +24,7 @@ from ..data.records import CEILING
 from ..device.database import Known, database
 from ..device.facts import describe
 from ..measure.timing import SHORTEST_CALL
-from .compile import ROWS, Kernel
+from .compile import ROWS, CompiledKernel
 from .occupancy import Occupancy
 from .traffic import Traffic
 
@@ -93,13 +93,13 @@ def _known(name: str) -> Known:
     return next(device for device in database().devices if device.name == name)
 
 
-def running_programs(kernel: Kernel, occupancy: Occupancy, sms: int) -> int:
+def running_programs(kernel: CompiledKernel, occupancy: Occupancy, sms: int) -> int:
     """Programs that a device holds at once."""
     return min(kernel.n_programs, max(1, occupancy.programs) * sms)
 
 
 def memory_bytes(
-    kernel: Kernel, traffic: Traffic, running: int, l2_bytes: int | None, rows: int
+    kernel: CompiledKernel, traffic: Traffic, running: int, l2_bytes: int | None, rows: int
 ) -> MemoryBytes:
     """Bytes between memory and the chip, from the traffic of a kernel of which ``running`` programs run at once."""
     in_work = running / kernel.share * max(1, kernel.pipeline_depth) * kernel.rows_each

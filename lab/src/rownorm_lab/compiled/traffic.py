@@ -18,7 +18,7 @@ import numpy as np
 
 from . import llir
 from .accesses import Access, Kind
-from .compile import ROWS, Kernel
+from .compile import ROWS, CompiledKernel
 from .operations import Value
 from .trace import Launch, Unresolved, trace
 
@@ -59,7 +59,7 @@ class Traffic(NamedTuple):
         return sum(getattr(flow, field) for flow in self.flows if flow.kind in kinds)
 
 
-def traffic_of(kernel: Kernel, arch: str, row_bytes: int, n_rows: int) -> Traffic:
+def traffic_of(kernel: CompiledKernel, arch: str, row_bytes: int, n_rows: int) -> Traffic:
     """Trace some programs of a kernel and add up the traffic of all."""
     function = llir.parse(kernel.compiled.asm["llir"])
     sector = SECTOR[arch]
@@ -91,7 +91,7 @@ Counts = dict[
 ]  # (tensor, kind, width): array of requests, sectors, bytes
 
 
-def _flows(counts: Counts, kernel: Kernel) -> list[Flow]:
+def _flows(counts: Counts, kernel: CompiledKernel) -> list[Flow]:
     by_tensor: dict[tuple[str, Kind], list[tuple[int, Any]]] = defaultdict(list)
     for (tensor, kind, width), counted in counts.items():
         by_tensor[tensor, kind].append((width, counted))
@@ -104,7 +104,7 @@ def _flows(counts: Counts, kernel: Kernel) -> list[Flow]:
     return flows
 
 
-def _check(flows: list[Flow], kernel: Kernel) -> None:
+def _check(flows: list[Flow], kernel: CompiledKernel) -> None:
     """A kernel accesses every element of its rows. If the trace says otherwise, the trace is wrong."""
     for tensor in (name for name in kernel.tensors if name in ROWS):
         passes = sum(flow.passes for flow in flows if flow.tensor == tensor)
@@ -116,7 +116,7 @@ def _check(flows: list[Flow], kernel: Kernel) -> None:
 
 
 def _counted(
-    kernel: Kernel, function: llir.Function, sector: int, row_bytes: int, n_rows: int
+    kernel: CompiledKernel, function: llir.Function, sector: int, row_bytes: int, n_rows: int
 ) -> tuple[Counts, float]:
     """(requests, sectors and bytes of all programs, most bytes of rows that a program loads without a branch)."""
     threads = kernel.num_warps * kernel.warp_size
@@ -187,7 +187,7 @@ def _distinct(numbers: Any, active: Any) -> Any:
     return changes.sum(axis=-1) + (ordered[..., 0] >= 0)
 
 
-def _sample(kernel: Kernel, sector: int, row_bytes: int, n_rows: int) -> tuple[Any, Any]:
+def _sample(kernel: CompiledKernel, sector: int, row_bytes: int, n_rows: int) -> tuple[Any, Any]:
     """(ids of programs to trace, how many programs each stands for)."""
     share, n_groups = kernel.share, kernel.n_programs // kernel.share
     if kernel.turns_over:
@@ -215,7 +215,7 @@ def _cycles(n_groups: int, alike: int, period: int) -> tuple[list[int], list[flo
 
 
 def _looping_groups(
-    kernel: Kernel, n_groups: int, sector: int, row_bytes: int, n_rows: int
+    kernel: CompiledKernel, n_groups: int, sector: int, row_bytes: int, n_rows: int
 ) -> tuple[list[int], list[float]]:
     """Groups that loop over tiles of rows: that of the last tile, those before it, and those after it."""
     block_rows = kernel.turns_over // n_groups
@@ -232,7 +232,7 @@ def _looping_groups(
     return groups, weights
 
 
-def _partial_rows(kernel: Kernel, n_groups: int) -> list[int]:
+def _partial_rows(kernel: CompiledKernel, n_groups: int) -> list[int]:
     """Bytes of a group's row of each matrix of partial sums."""
     return [size // n_groups for name, size in kernel.tensors.items() if name.endswith("_partial")]
 

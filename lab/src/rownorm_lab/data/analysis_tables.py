@@ -14,7 +14,7 @@ from .analyses import Analysis, KernelAnalysis
 from .tables import columns
 
 
-class Figure(NamedTuple):
+class FigureLine(NamedTuple):
     """One line of the table. of_kernel, of_pass: the text of a kernel and of a whole pass; "" where it has none."""
 
     name: str
@@ -36,76 +36,76 @@ def _total(field: str) -> Callable[[Analysis], str]:
 
 
 FIGURES = (
-    Figure("programs", "derived", lambda k: f"{k.programs:,}"),
-    Figure("warps per program", "compiler", lambda k: str(k.warps)),
-    Figure("registers per thread", "compiler", lambda k: str(k.registers)),
-    Figure("spills, B per thread", "compiler", lambda k: str(k.spilled_bytes)),
-    Figure("shared memory, B", "compiler", lambda k: f"{k.shared_bytes:,}"),
-    Figure("occupancy", "derived", lambda k: texts.percent(k.occupancy)),
-    Figure("limited by", "derived", lambda k: k.limited_by.split(" and ")[0]),
-    Figure("load width, B per thread", "compiler", lambda k: _widths(k.load_widths)),
-    Figure("store width, B per thread", "compiler", lambda k: _widths(k.store_widths)),
-    Figure(
+    FigureLine("programs", "derived", lambda k: f"{k.programs:,}"),
+    FigureLine("warps per program", "compiler", lambda k: str(k.warps)),
+    FigureLine("registers per thread", "compiler", lambda k: str(k.registers)),
+    FigureLine("spills, B per thread", "compiler", lambda k: str(k.spilled_bytes)),
+    FigureLine("shared memory, B", "compiler", lambda k: f"{k.shared_bytes:,}"),
+    FigureLine("occupancy", "derived", lambda k: texts.percent(k.occupancy)),
+    FigureLine("limited by", "derived", lambda k: k.limited_by.split(" and ")[0]),
+    FigureLine("load width, B per thread", "compiler", lambda k: _widths(k.load_widths)),
+    FigureLine("store width, B per thread", "compiler", lambda k: _widths(k.store_widths)),
+    FigureLine(
         "loads per row",
         "derived",
         lambda k: _number(k.load_requests_per_row),
         _total("load_requests_per_row"),
     ),
-    Figure(
+    FigureLine(
         "stores per row",
         "derived",
         lambda k: _number(k.store_requests_per_row),
         _total("store_requests_per_row"),
     ),
-    Figure(
+    FigureLine(
         "sectors loaded per row",
         "derived",
         lambda k: _number(k.load_sectors_per_row),
         _total("load_sectors_per_row"),
     ),
-    Figure(
+    FigureLine(
         "sectors stored per row",
         "derived",
         lambda k: _number(k.store_sectors_per_row),
         _total("store_sectors_per_row"),
     ),
-    Figure("sectors per access", "derived", lambda k: _number(k.sectors_per_request)),
-    Figure("use of sectors", "derived", lambda k: texts.percent(k.sector_use)),
-    Figure("passes over the row", "derived", lambda k: _number(k.passes), _total("passes")),
-    Figure("in flight per program, B", "derived", lambda k: f"{k.in_flight_bytes:,.0f}"),
-    Figure(
+    FigureLine("sectors per access", "derived", lambda k: _number(k.sectors_per_request)),
+    FigureLine("use of sectors", "derived", lambda k: texts.percent(k.sector_use)),
+    FigureLine("passes over the row", "derived", lambda k: _number(k.passes), _total("passes")),
+    FigureLine("in flight per program, B", "derived", lambda k: f"{k.in_flight_bytes:,.0f}"),
+    FigureLine(
         "memory bytes",
         "derived",
         lambda k: texts.memory(k.memory_read + k.memory_written),
         lambda a: texts.memory(a.memory_bytes),
     ),
-    Figure(
+    FigureLine(
         "over compulsory bytes",
         "derived",
         lambda k: "",
         lambda a: texts.times(a.memory_bytes / a.compulsory_bytes),
     ),
-    Figure("FLOP per byte", "derived", lambda k: "", lambda a: f"{a.intensity:.2f}"),
-    Figure(
+    FigureLine("FLOP per byte", "derived", lambda k: "", lambda a: f"{a.intensity:.2f}"),
+    FigureLine(
         "predicted time",
         "derived",
         lambda k: texts.duration(k.predicted_seconds),
         lambda a: texts.duration(a.predicted_seconds),
     ),
-    Figure("bound by", "derived", lambda k: k.bound),
-    Figure(
+    FigureLine("bound by", "derived", lambda k: k.bound),
+    FigureLine(
         "predicted GB/s",
         "derived",
         lambda k: "",
         lambda a: _number(a.compulsory_bytes / a.predicted_seconds / 1e9),
     ),
-    Figure(
+    FigureLine(
         "measured time",
         "measured",
         lambda k: "",
         lambda a: texts.duration(a.measured.seconds) if a.measured else "",
     ),
-    Figure(
+    FigureLine(
         "measured GB/s",
         "measured",
         lambda k: "",
@@ -136,7 +136,7 @@ def columns_of(analyses: Sequence[Analysis]) -> list[Column]:
     return found
 
 
-def cells(figure: Figure, shown: Sequence[Column]) -> list[str]:
+def cells(figure: FigureLine, shown: Sequence[Column]) -> list[str]:
     """One line of the table, without its name and source."""
     line = []
     for one in shown:

@@ -22,7 +22,7 @@ from .runs import run_id
 SCHEMA: Literal[1] = 1
 
 
-class Figure(NamedTuple):
+class JudgedFigure(NamedTuple):
     """rownorm beside torch. labels: what was measured, one for each of the study's ``labels``."""
 
     labels: tuple[str, ...]
@@ -48,11 +48,11 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
         return median(theirs / ours for theirs, ours in pairs)
 
     @property
-    def figures(self) -> list[Figure]:
+    def figures(self) -> list[JudgedFigure]:
         """One for each kind of norms that has a bar."""
         theirs = median(self.seconds["torch"])
         return [
-            Figure(
+            JudgedFigure(
                 labels=(self.model, self.setting, norms),
                 torch=theirs,
                 rownorm=median(self.seconds[norms]),
@@ -81,10 +81,10 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
         return median(ours / theirs for ours, theirs in pairs)
 
     @property
-    def figures(self) -> list[Figure]:
+    def figures(self) -> list[JudgedFigure]:
         """The figure of this call, alone in a list."""
         return [
-            Figure(
+            JudgedFigure(
                 labels=(self.norm, self.direction, self.setting),
                 torch=median(self.torch),
                 rownorm=median(self.rownorm),
@@ -114,7 +114,7 @@ class JudgedStudy(msgspec.Struct, frozen=True, kw_only=True, tag_field="study"):
     schema: Literal[1] = SCHEMA
 
     @property
-    def figures(self) -> list[Figure]:
+    def figures(self) -> list[JudgedFigure]:
         """Of all records."""
         return [figure for record in self.records for figure in record.figures]
 

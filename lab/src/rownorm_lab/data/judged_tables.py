@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from . import texts
-from .judged import Figure, JudgedStudy
+from .judged import JudgedFigure, JudgedStudy
 from .study_tables import NOT_MEASURED, Table
 
 RUNS = 2  # in which every bar must hold
@@ -28,14 +28,14 @@ def figure_table(runs: Sequence[JudgedStudy]) -> Table:
     return Table(first.title, [*header, "bar", "holds"], lines)
 
 
-def _cells(figure: Figure | None) -> list[str]:
+def _cells(figure: JudgedFigure | None) -> list[str]:
     if figure is None:
         return [NOT_MEASURED, "", ""]
     times = (texts.duration(figure.torch), texts.duration(figure.rownorm))
     return [*times, f"{figure.ratio:.3f}"]
 
 
-def _verdict(found: Sequence[Figure | None]) -> str:
+def _verdict(found: Sequence[JudgedFigure | None]) -> str:
     holding = sum(one is not None and one.holds for one in found)
     if holding == len(found):
         return "yes"

@@ -15,7 +15,7 @@ import msgspec
 from .case import Case
 from .files import write_whole
 from .records import Environment
-from .studies import Kernel
+from .studies import KernelTime
 
 SCHEMA = 1
 FILE = "summary.json"
@@ -63,7 +63,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     environment: Environment
     tools: list[ToolResult]
     figures: list[Figure]
-    kernels: dict[str, list[Kernel]]  # by subject; of one call or one step, largest first
+    kernels: dict[str, list[KernelTime]]  # by subject; of one call or one step, largest first
     norms: list[ScriptNorm]
     bottleneck: str
     advice: list[str]
@@ -95,7 +95,7 @@ def read_profile(folder: Path) -> Profile | None:
         raise ValueError(f"{file} cannot be read as a profile: {error}") from None
 
 
-def share_of_norms(kernels: Sequence[Kernel]) -> float | None:
+def share_of_norms(kernels: Sequence[KernelTime]) -> float | None:
     """The share of kernel time that norms take; None if no kernel was recorded."""
     total = sum(one.seconds for one in kernels)
     return sum(one.seconds for one in kernels if one.is_norm) / total if total else None

@@ -24,7 +24,7 @@ Status = Literal["ok", "wrong", "failed"]
 Attribution = Literal["ranges", "names", "unknown"]
 
 
-class Kernel(msgspec.Struct, frozen=True):
+class KernelTime(msgspec.Struct, frozen=True):
     """A kernel, or on a CPU an operator, in one training step."""
 
     name: str
@@ -49,7 +49,7 @@ class StageRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     peak_bytes: int | None = (
         None  # parameters, optimizer and the peak of a step; None: not measured
     )
-    kernels: list[Kernel] = []  # largest first
+    kernels: list[KernelTime] = []  # largest first
     attribution: Attribution = "unknown"
     run: str = ""  # records of one setting with the same run were measured in turns
     time: str = ""  # UTC, ISO 8601

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from ..data.files import whole_file
 from .tasks import TASKS
-from .trainer import Request, Trainer
+from .trainer import Trainer, TrainingRequest
 
 FILE = "checkpoint.pt"
 FORMAT = 1
@@ -28,7 +28,7 @@ FORMAT = 1
 class Checkpoint:
     """What the file has. model, optimizer: state by the names of parameters; config: the fields of the model's."""
 
-    request: Request
+    request: TrainingRequest
     config: dict[str, Any]
     step_number: int
     losses: list[float]
@@ -69,7 +69,7 @@ def load(folder: Path) -> Checkpoint:
         content = torch.load(path, map_location="cpu", weights_only=True)
         if content.pop("format") != FORMAT:
             raise ValueError("it was written by another version of rownorm")
-        checkpoint = Checkpoint(**content | {"request": Request(**content["request"])})
+        checkpoint = Checkpoint(**content | {"request": TrainingRequest(**content["request"])})
     except Exception as error:  # torch.load raises errors of many types for a damaged file
         raise ValueError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
     _check_config(checkpoint)

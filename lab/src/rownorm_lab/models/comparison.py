@@ -11,7 +11,7 @@ import torch
 from ..measure.timing import in_turns, step_seconds
 from . import SIZES, STAGES, Stage
 from .parallel import World
-from .trainer import Request, Trainer
+from .trainer import Trainer, TrainingRequest
 
 
 class StageResult(NamedTuple):
@@ -32,7 +32,9 @@ def compare_stages(
 ) -> list[StageResult]:
     """Train every stage for n_steps steps on the GPU, or on the CPU where there is none."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    trainers = [Trainer(Request(task, size, stage, seed, amp), World(), device) for stage in STAGES]
+    trainers = [
+        Trainer(TrainingRequest(task, size, stage, seed, amp), World(), device) for stage in STAGES
+    ]
     seconds: dict[Stage, list[float]] = {stage: [] for stage in STAGES}
     for _, trainer in in_turns(trainers, n_steps):
         seconds[trainer.request.stage].append(step_seconds(trainer.step, trainer.device)[0])

@@ -17,7 +17,7 @@ WARM_UP = 20  # steps until the learning rate is reached
 LARGEST_GRADIENT = 1.0  # the norm of all gradients is at most this
 
 
-class Request(NamedTuple):
+class TrainingRequest(NamedTuple):
     """What is trained, and how. A checkpoint has it."""
 
     task: str
@@ -43,7 +43,7 @@ class Trainer:
 
     def __init__(
         self,
-        request: Request,
+        request: TrainingRequest,
         world: World,
         device: str,
         compiled: bool = False,

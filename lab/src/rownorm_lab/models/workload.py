@@ -22,7 +22,7 @@ from ..measure.timing import peak_bytes
 from . import Stage
 from .parallel import World
 from .ranges import norm_ranges
-from .trainer import Request, Trainer
+from .trainer import Trainer, TrainingRequest
 
 SEED = 0
 
@@ -42,7 +42,7 @@ class Workload:
         self.setting, self.device = setting, device
         amp = "bf16" if setting == "autocast" else None
         dtype = torch.bfloat16 if device == "cuda" and amp is None else None
-        request = Request(task, size, stage, SEED, amp, samples)
+        request = TrainingRequest(task, size, stage, SEED, amp, samples)
         self.trainer = Trainer(request, World(), device, dtype=dtype)
         self.batch = self.trainer.batch()
         if setting == "compiled":

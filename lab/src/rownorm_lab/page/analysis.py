@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..data import texts
-from ..data.rows import Group, Results, Row, fastest_other, typical
+from ..data.measurements import Group, Measurement, Results, fastest_other, typical
 from ..data.statistics import MARGIN, Ratio, Verdict, verdict
 from ..data.tables import escaped, markdown
 from . import headline, points, scaling
@@ -65,7 +65,7 @@ def _of_device(results: Results) -> list[str]:
     return [*parts, *_table_of_results(results), *_not_measured(results)]
 
 
-def _comparison(results: Results, measured: dict[Group, list[Row]]) -> list[str]:
+def _comparison(results: Results, measured: dict[Group, list[Measurement]]) -> list[str]:
     """The subject against the fastest other provider of each case."""
     lines = []
     for group, rows in measured.items():
@@ -105,12 +105,12 @@ def _comparison(results: Results, measured: dict[Group, list[Row]]) -> list[str]
     return ["### Against the fastest alternative", text, markdown(heads, lines)]
 
 
-def _verdict(row: Row, other: str) -> Verdict:
+def _verdict(row: Measurement, other: str) -> Verdict:
     speedup = row.speedups[other]
     return verdict(Ratio(1 / speedup.ratio, 1 / speedup.high, 1 / speedup.low))
 
 
-def _intensity(measured: dict[Group, list[Row]]) -> list[str]:
+def _intensity(measured: dict[Group, list[Measurement]]) -> list[str]:
     lines = []
     for group, rows in measured.items():
         ends = [row.record.case for row in _ends(rows)]
@@ -137,7 +137,7 @@ def _intensity(measured: dict[Group, list[Row]]) -> list[str]:
     ]
 
 
-def _bound(results: Results, measured: dict[Group, list[Row]], bounds: Bounds) -> list[str]:
+def _bound(results: Results, measured: dict[Group, list[Measurement]], bounds: Bounds) -> list[str]:
     every = [row for rows in measured.values() for row in rows]
     counts = {limit: len(rows) for limit, rows in by_limit(bounds, every).items()}
     summary = texts.listed([f"{limit} in {number}" for limit, number in counts.items()])
@@ -160,7 +160,7 @@ def _bound(results: Results, measured: dict[Group, list[Row]], bounds: Bounds) -
     ]
 
 
-def _ridge_text(results: Results, bounds: Bounds, rows: Sequence[Row]) -> str:
+def _ridge_text(results: Results, bounds: Bounds, rows: Sequence[Measurement]) -> str:
     flops, bandwidth = peak_flops(results), results.peak or results.ceiling
     if not flops or not bandwidth or not bounds.ridge:
         return (
@@ -189,7 +189,7 @@ def _best_ceiling_text(results: Results) -> str:
     return f"{best}, and at least {least}" if results.peak else best
 
 
-def _share_of_peak(results: Results, measured: dict[Group, list[Row]]) -> list[str]:
+def _share_of_peak(results: Results, measured: dict[Group, list[Measurement]]) -> list[str]:
     lines = []
     for group, rows in measured.items():
         best = headline.best_bandwidth(rows)
@@ -239,7 +239,7 @@ def _share_of_peak(results: Results, measured: dict[Group, list[Row]]) -> list[s
     return ["### 3. What percentage of peak bandwidth does it reach?", text, markdown(heads, lines)]
 
 
-def _scaling(measured: dict[Group, list[Row]], bounds: Bounds) -> list[str]:
+def _scaling(measured: dict[Group, list[Measurement]], bounds: Bounds) -> list[str]:
     heading = "### 4. How does it scale with the batch?"
     parts, without = [], []
     for group, rows in measured.items():
@@ -316,12 +316,12 @@ def _not_measured(results: Results) -> list[str]:
     return ["### Not measured or suspect", markdown(heads, lines)]
 
 
-def _cases(rows: list[Row]) -> str:
+def _cases(rows: list[Measurement]) -> str:
     named = f"{rows[0].group} {points.shape(rows[0])}"
     return named if len(rows) == 1 else f"{named} and {len(rows) - 1} more"
 
 
-def _ends(rows: list[Row]) -> list[Row]:
+def _ends(rows: list[Measurement]) -> list[Measurement]:
     """The rows with the fewest and the most elements."""
     ordered = sorted(rows, key=lambda row: row.record.case.rows * row.record.case.cols)
     return ordered[:1] if len(ordered) == 1 else [ordered[0], ordered[-1]]

@@ -16,8 +16,8 @@ from itertools import accumulate
 from typing import Literal, NamedTuple
 
 from ..data import texts
+from ..data.measurements import Measurement, Results
 from ..data.records import CEILING
-from ..data.rows import Results, Row
 from .limits import peak_flops
 
 Limit = Literal[
@@ -72,7 +72,7 @@ class Bounds:
             found = [*found, LEAST_OF_PEAK * self._peak]
         return max(found, default=None)
 
-    def of(self, row: Row) -> Bound:
+    def of(self, row: Measurement) -> Bound:
         """What limits a measured row."""
         case = row.record.case
         if self.ridge and case.intensity >= self.ridge:
@@ -90,9 +90,9 @@ class Bounds:
         return Bound(limit, _parts(time, moving, ceiling))
 
 
-def by_limit(bounds: Bounds, rows: Sequence[Row]) -> dict[Limit, list[Row]]:
+def by_limit(bounds: Bounds, rows: Sequence[Measurement]) -> dict[Limit, list[Measurement]]:
     """The rows of each limit, from the fewest bytes to the most; limits without a row are left out."""
-    found: dict[Limit, list[Row]] = {limit: [] for limit in LIMITS}
+    found: dict[Limit, list[Measurement]] = {limit: [] for limit in LIMITS}
     for row in sorted(rows, key=lambda row: row.record.case.compulsory_bytes):
         found[bounds.of(row).limit].append(row)
     return {limit: of_limit for limit, of_limit in found.items() if of_limit}

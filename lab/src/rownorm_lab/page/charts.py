@@ -12,8 +12,8 @@ from typing import Any
 
 import altair as alt
 
+from ..data.measurements import provider_order
 from ..data.records import CEILING, OURS
-from ..data.rows import provider_order
 from .axes import (
     BY_WIDTH,
     COUNT,

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from ..data.rows import Group, Results, Row, cases_of
+from ..data.measurements import Group, Measurement, Results, cases_of
 
 MOST_ROWS = 5000  # of one page
 Item = TypeVar("Item")
-CaseRows = dict[str, Row]
+CaseRows = dict[str, Measurement]
 
 
 def excerpt(results: Sequence[Results], most: int = MOST_ROWS) -> tuple[list[Results], str]:
@@ -32,7 +32,7 @@ def excerpt(results: Sequence[Results], most: int = MOST_ROWS) -> tuple[list[Res
     )
 
 
-def _kept(results: Results, share: float) -> list[Row]:
+def _kept(results: Results, share: float) -> list[Measurement]:
     """The rows of the cases that are shown, in their order."""
     groups: dict[Group, list[CaseRows]] = defaultdict(list)
     for case in cases_of(results.rows):

@@ -9,7 +9,7 @@ from html import escape
 from typing import NamedTuple
 
 from ..data import texts
-from ..data.rows import Results, Row, provider_order
+from ..data.measurements import Measurement, Results, provider_order
 from . import points
 
 KINDS = {
@@ -29,12 +29,12 @@ class Failure(NamedTuple):
     provider: str
     kind: str  # a key of KINDS
     why: str
-    rows: list[Row]
+    rows: list[Measurement]
 
 
 def failures_of(results: Results) -> list[Failure]:
     """One for each provider and reason. Reasons that differ only in numbers are merged."""
-    found: dict[tuple[str, str, str], list[tuple[str, Row]]] = defaultdict(list)
+    found: dict[tuple[str, str, str], list[tuple[str, Measurement]]] = defaultdict(list)
     for row in results.rows:
         reasons = [("suspect", why) for why in row.record.suspect]
         if row.record.status != "ok":
@@ -121,7 +121,7 @@ def failures_section(results: Sequence[Results]) -> str:
     )
 
 
-def _cases(rows: Sequence[Row]) -> str:
+def _cases(rows: Sequence[Measurement]) -> str:
     names = [escape(f"{row.group} {points.shape(row)}") for row in rows]
     if len(names) == 1:
         return names[0]

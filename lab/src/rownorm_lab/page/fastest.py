@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
-from ..data.rows import Results, Row, cases_of, fastest_other
+from ..data.measurements import Measurement, Results, cases_of, fastest_other
 from ..data.statistics import Ratio
 
 FASTEST = "fastest other"  # in the place of a provider's name
@@ -37,7 +37,7 @@ class Standings(NamedTuple):
         return self.fastest + self.level
 
 
-def over_fastest(row: Row) -> Ratio | None:
+def over_fastest(row: Measurement) -> Ratio | None:
     """The speed-up over the fastest other provider."""
     other = fastest_other(row)
     return row.speedups[other] if other else None
@@ -53,7 +53,7 @@ def standing_of(speedup: Ratio, rounds: int) -> Standing:
     return "fastest" if speedup.ratio > 1 else "slower"
 
 
-def standings(rows: Iterable[Row]) -> Standings:
+def standings(rows: Iterable[Measurement]) -> Standings:
     """The standings of one provider's rows. Cases without another provider do not count."""
     found: Counter[Standing] = Counter(
         standing_of(speedup, row.time.n)
@@ -63,7 +63,7 @@ def standings(rows: Iterable[Row]) -> Standings:
     return Standings(found["fastest"], found["level"], found["slower"], found["unclear"])
 
 
-def with_baselines(results: Results) -> Iterator[tuple[Row, str | None]]:
+def with_baselines(results: Results) -> Iterator[tuple[Measurement, str | None]]:
     """Every measured row with the fastest provider of its case that is neither the subject nor the ceiling."""
     for of_case in cases_of(results.measured):
         subject = of_case.get(results.subject or "")

@@ -6,15 +6,15 @@ from collections import Counter
 from typing import NamedTuple
 
 from ..data import texts
+from ..data.measurements import Measurement, Results, fastest_other, typical
 from ..data.records import EAGER, OURS
-from ..data.rows import Results, Row, fastest_other, typical
 from .fastest import Standings, over_fastest, standings
 
 MANY_SUSPECT = 0.2  # of the measurements
 OVER_FASTEST = "the fastest other provider"
 
 
-class Figure(NamedTuple):
+class KeyFigure(NamedTuple):
     """One headline number, with a label and a note."""
 
     value: str
@@ -40,7 +40,7 @@ def sentence(results: Results) -> str:
     return " ".join(parts)
 
 
-def figures(results: Results) -> list[Figure]:
+def figures(results: Results) -> list[KeyFigure]:
     """The headline numbers that were measured."""
     rows = results.of(results.subject)
     found = [
@@ -71,7 +71,7 @@ def suspect_warning(results: Results) -> str:
     )
 
 
-def best_bandwidth(rows: list[Row]) -> Row | None:
+def best_bandwidth(rows: list[Measurement]) -> Measurement | None:
     """The row with the highest bandwidth."""
     return max(rows, key=lambda row: row.bandwidth or 0.0, default=None)
 
@@ -81,7 +81,7 @@ def called(provider: str | None) -> str:
     return "eager PyTorch" if provider == EAGER else str(provider)
 
 
-def _has_several_others(rows: list[Row]) -> bool:
+def _has_several_others(rows: list[Measurement]) -> bool:
     return len({name for row in rows for name in row.speedups}) > 1
 
 
@@ -95,7 +95,7 @@ def _standings_text(subject: str, found: Standings, measured: int) -> str:
     return ", ".join([f"{subject} is fastest or level in {share}", *_other_cases(found)]) + "."
 
 
-def _speedups_text(rows: list[Row]) -> str:
+def _speedups_text(rows: list[Measurement]) -> str:
     """The median speed-ups: over the fastest other provider, and over eager PyTorch."""
     fastest = typical(s.ratio for row in rows if (s := over_fastest(row)))
     if fastest is None:
@@ -127,23 +127,23 @@ def _counts(found: Counter[str]) -> str:
     return texts.listed([f"{number} {status}" for status, number in found.most_common()])
 
 
-def _standings_figure(found: Standings) -> Figure | None:
+def _standings_figure(found: Standings) -> KeyFigure | None:
     if not found.cases:
         return None
     counts = [f"fastest in {found.fastest}", f"level in {found.level}", *_other_cases(found)]
     value = f"{found.fastest_or_level} of {found.cases:,}"
-    return Figure(value, "cases: fastest or level", ", ".join(counts))
+    return KeyFigure(value, "cases: fastest or level", ", ".join(counts))
 
 
-def _speedup_figure(other: str, ratios: list[float]) -> Figure | None:
+def _speedup_figure(other: str, ratios: list[float]) -> KeyFigure | None:
     middle = typical(ratios)
     if middle is None:
         return None
     note = f"{texts.times(min(ratios))} to {texts.times(max(ratios))}"
-    return Figure(texts.times(middle), f"median speed-up over {other}", note)
+    return KeyFigure(texts.times(middle), f"median speed-up over {other}", note)
 
 
-def _bandwidth_figure(rows: list[Row]) -> Figure | None:
+def _bandwidth_figure(rows: list[Measurement]) -> KeyFigure | None:
     top = best_bandwidth(rows)
     if top is None or top.bandwidth is None:
         return None
@@ -151,11 +151,11 @@ def _bandwidth_figure(rows: list[Row]) -> Figure | None:
     of_peak = f"{texts.percent(top.of_peak)} of peak" if top.of_peak else ""
     if share := typical(row.of_ceiling for row in rows):
         note = f"highest {highest}" + (f", {of_peak}" if of_peak else "")
-        return Figure(texts.percent(share), "of the measured ceiling, median", note)
-    return Figure(highest, "highest bandwidth", of_peak)
+        return KeyFigure(texts.percent(share), "of the measured ceiling, median", note)
+    return KeyFigure(highest, "highest bandwidth", of_peak)
 
 
-def _host_figure(results: Results) -> Figure | None:
+def _host_figure(results: Results) -> KeyFigure | None:
     def host(provider: str | None) -> float | None:
         return typical(
             row.host.median
@@ -169,10 +169,10 @@ def _host_figure(results: Results) -> Figure | None:
     note = (
         f"{called(EAGER)} {texts.duration(theirs)}" if theirs and results.subject != EAGER else ""
     )
-    return Figure(texts.duration(ours), "host time of a forward call, median", note)
+    return KeyFigure(texts.duration(ours), "host time of a forward call, median", note)
 
 
-def _error_figure(results: Results, rows: list[Row]) -> Figure | None:
+def _error_figure(results: Results, rows: list[Measurement]) -> KeyFigure | None:
     ours, theirs = _largest_error(rows), _largest_error(results.of(EAGER))
     if ours is None:
         return None
@@ -180,12 +180,12 @@ def _error_figure(results: Results, rows: list[Row]) -> Figure | None:
     notes = [group]
     if theirs and results.subject != EAGER:
         notes.append(f"{called(EAGER)} {texts.significant(theirs[0], 2)} ulp")
-    return Figure(
+    return KeyFigure(
         f"{texts.significant(value, 2)} ulp", "largest error against fp64", "; ".join(notes)
     )
 
 
-def _largest_error(rows: list[Row]) -> tuple[float, str] | None:
+def _largest_error(rows: list[Measurement]) -> tuple[float, str] | None:
     """The largest error in ulp, and the kind of case that has it."""
     judged = [(one.max_ulp, str(row.group)) for row in rows if (one := row.record.accuracy)]
     return max(judged, key=lambda pair: pair[0], default=None)

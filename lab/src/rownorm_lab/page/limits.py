@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..data.rows import Results
+from ..data.measurements import Results
 from ..device.database import known
 from .points import Point
 

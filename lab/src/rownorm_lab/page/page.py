@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
+from ..data.measurements import Results, provider_order
 from ..data.published import Published
 from ..data.records import CEILING, EAGER, OURS
-from ..data.rows import Results, provider_order
 from . import sections, shipped
 from .chapter import Chapter
 from .charts import Charts, Spec

@@ -10,8 +10,8 @@ import vl_convert
 
 from ..data import texts
 from ..data.files import write_whole
+from ..data.measurements import Group, Results
 from ..data.records import CEILING
-from ..data.rows import Group, Results
 from .charts import Charts, Spec, drawn
 from .fastest import FASTEST
 from .limits import bandwidth_limits, peak_flops, roofs

@@ -1,4 +1,4 @@
-"""A ``Row`` as a flat dictionary, for charts, the page's filters and tooltips.
+"""A ``Measurement`` as a flat dictionary, for charts, the page's filters and tooltips.
 
 Every text with an interval is made here, so that a figure has the same text everywhere.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..data import texts
-from ..data.rows import Results, Row
+from ..data.measurements import Measurement, Results
 from ..data.statistics import Ratio, Summary
 from .fastest import standing_of
 
@@ -20,7 +20,7 @@ def points_of(results: Results) -> list[Point]:
     return [point(row) for row in results.rows]
 
 
-def point(row: Row) -> Point:
+def point(row: Measurement) -> Point:
     """The fields of one row."""
     record, case = row.record, row.record.case
     fields: Point = {
@@ -71,7 +71,7 @@ def point(row: Row) -> Point:
     return {name: value for name, value in fields.items() if value not in (None, "", {})}
 
 
-def shape(row: Row) -> str:
+def shape(row: Measurement) -> str:
     """``4096 x 8192 (Llama-3-8B hidden)``."""
     case = row.record.case
     return f"{case.rows} x {case.cols}" + (f" ({case.name})" if case.name else "")
@@ -87,7 +87,7 @@ def time_text(summary: Summary) -> str:
     return f"{median} ({low} to {high})"
 
 
-def bandwidth_text(row: Row) -> str:
+def bandwidth_text(row: Measurement) -> str:
     """``4,270 GB/s (4,260 to 4,280)``: at the median, the 80th and the 20th percentile of the times."""
     if not row.bandwidth or not row.bandwidth_between:
         return ""
@@ -96,7 +96,7 @@ def bandwidth_text(row: Row) -> str:
     return middle if low == high else f"{middle} ({low} to {high})"
 
 
-def limits_text(row: Row) -> str:
+def limits_text(row: Measurement) -> str:
     """``93% of the measured ceiling, 81% of peak``."""
     parts = [
         f"{texts.percent(share)} of {what}"
@@ -111,7 +111,7 @@ def speedup_text(ratio: Ratio) -> str:
     return f"{texts.times(ratio.ratio)} ({texts.significant(ratio.low)} to {texts.significant(ratio.high)})"
 
 
-def error_text(row: Row) -> str:
+def error_text(row: Measurement) -> str:
     """``0.52 ulp in y (largest 0.011, mean 0.0012)``."""
     accuracy = row.record.accuracy
     if accuracy is None:

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 from ..data import texts
 from ..data.case import Case
-from ..data.rows import Row
+from ..data.measurements import Measurement
 
 MOST_ROWS = 32768  # of the command that is suggested
 SATURATED = 0.9  # share of the best bandwidth
 LAUNCH_BOUND = 1.25  # times the time of the fewest rows
 
 
-def by_rows(rows: Sequence[Row]) -> list[Row]:
+def by_rows(rows: Sequence[Measurement]) -> list[Measurement]:
     """The rows of the width with the most row counts, from the fewest rows to the most."""
     return sorted((row for row in rows if row.scaling), key=lambda row: row.record.case.rows)
 
 
-def saturation(tall: Sequence[Row]) -> int | None:
+def saturation(tall: Sequence[Measurement]) -> int | None:
     """The first row count that reaches 90% of the best bandwidth; None if bandwidth still rises at the end.
 
     It still rises if the largest row count is the first to reach that share.
@@ -28,7 +28,7 @@ def saturation(tall: Sequence[Row]) -> int | None:
     return reached[0] if reached[0] < tall[-1].record.case.rows else None
 
 
-def extrapolated(tall: Sequence[Row]) -> int | None:
+def extrapolated(tall: Sequence[Measurement]) -> int | None:
     """The row count at 90% of the bandwidth limit, if the last two times are ``start + bytes / limit``."""
     before, last = tall[-2:]
     if before.time is None or last.time is None or last.time.median <= before.time.median:
@@ -43,7 +43,7 @@ def extrapolated(tall: Sequence[Row]) -> int | None:
     return int(float(f"{rows:.1g}")) if rows > last.record.case.rows else None
 
 
-def launch_bound_rows(rows: Sequence[Row]) -> int | None:
+def launch_bound_rows(rows: Sequence[Measurement]) -> int | None:
     """The most rows that take at most LAUNCH_BOUND times as long as the fewest: up to there launch overhead dominates.
 
     None if that is less than twice the fewest.
@@ -71,7 +71,7 @@ def command(case: Case) -> str:
     return " ".join(["rownorm bench", kind, *options, f"--shape 1..{MOST_ROWS}x{case.cols}"])
 
 
-def launch_text(tall: Sequence[Row]) -> str:
+def launch_text(tall: Sequence[Measurement]) -> str:
     """Up to how many rows a fixed cost dominates. tall: ``by_rows`` of a group, two or more."""
     first, flat = tall[0].record.case.rows, launch_bound_rows(tall)
     if flat is None:
@@ -82,7 +82,7 @@ def launch_text(tall: Sequence[Row]) -> str:
     )
 
 
-def saturation_text(tall: Sequence[Row], at_limit: bool) -> str:
+def saturation_text(tall: Sequence[Measurement], at_limit: bool) -> str:
     """How time grows from the fewest rows to the most, and where bandwidth saturates.
 
     at_limit: whether memory bandwidth limits the most rows, so that it is saturated there.
@@ -96,7 +96,7 @@ def saturation_text(tall: Sequence[Row], at_limit: bool) -> str:
     return f"{grows} {_saturation(tall, at_limit)}"
 
 
-def _saturation(tall: Sequence[Row], at_limit: bool) -> str:
+def _saturation(tall: Sequence[Measurement], at_limit: bool) -> str:
     first, before, last = (row.record.case for row in (tall[0], tall[-2], tall[-1]))
     found, share = saturation(tall), texts.percent(SATURATED)
     if found == first.rows:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from html import escape
 
 from ..data import texts
+from ..data.measurements import Results
 from ..data.records import Environment, Method
-from ..data.rows import Results
 from . import headline
 from .chapter import Chapter
 from .failures import causes, failures_section, problems

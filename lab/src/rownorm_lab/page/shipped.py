@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..data import texts
+from ..data.measurements import typical
 from ..data.published import Published, PublishedCase, PublishedPart, read_published
 from ..data.records import CEILING, EAGER, OURS
-from ..data.rows import typical
 from .fastest import LEVEL
 from .points import Point
 from .sections import TIMERS

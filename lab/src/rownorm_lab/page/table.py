@@ -7,8 +7,8 @@ from html import escape
 from typing import NamedTuple
 
 from ..data import texts
+from ..data.measurements import Measurement, Results
 from ..data.records import OURS
-from ..data.rows import Results, Row
 from ..data.statistics import Ratio
 from . import points
 from .fastest import with_baselines
@@ -17,7 +17,7 @@ from .fastest import with_baselines
 class Line(NamedTuple):
     """A measured row, and the provider that its speed-up is over."""
 
-    row: Row
+    row: Measurement
     device: str
     baseline: str | None
 

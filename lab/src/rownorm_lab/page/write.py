@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..data.files import write_whole
+from ..data.measurements import Results, results_of
 from ..data.records import Reading, Record
-from ..data.rows import Results, results_of
 from ..data.runs import is_taken
 from .analysis import analysis
 from .chapter import Chapter

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..data.profiles import ToolResult
 from .process import failure, read_json, run_work
-from .request import Request
+from .request import ProfileRequest
 
 FILES = {
     "rownorm": "triton_profile.json",
@@ -38,7 +38,7 @@ class Launches(NamedTuple):
     seconds: float
 
 
-def collect(request: Request, folder: Path) -> ToolResult:
+def collect(request: ProfileRequest, folder: Path) -> ToolResult:
     """Record the traces in a process of its own."""
     ran = run_work("chrome", folder)
     files = [FILES[one] for one in request.subjects if (folder / FILES[one]).exists()]

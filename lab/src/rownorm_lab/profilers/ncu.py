@@ -8,7 +8,7 @@ from pathlib import Path
 from ..data.profiles import ToolResult
 from .ncu_csv import COUNTING, DENIED, REMEDY, REQUESTS, SECTORS, TIME
 from .process import failure, run, work_command
-from .request import Request
+from .request import ProfileRequest
 
 FILE = "ncu.csv"
 PLACES = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute")
@@ -29,7 +29,7 @@ METRICS = (
 )
 
 
-def collect(request: Request, folder: Path) -> ToolResult:
+def collect(request: ProfileRequest, folder: Path) -> ToolResult:
     """Run the work under ncu. Of a model or a script only norms are profiled, and not all of their launches."""
     import torch
 

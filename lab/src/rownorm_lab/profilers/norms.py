@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from ..data.case import DTYPES, Case
 from ..data.profiles import ScriptNorm
-from ..data.studies import Kernel
-from .trace import EVALUATE, NAMES, Call, Event, Outermost, calls_of, running
+from ..data.studies import KernelTime
+from .trace import EVALUATE, NAMES, Event, Outermost, StartedCall, calls_of, running
 
 OURS = "rownorm::"
 PREFIX = "norm"  # of the names of the ranges that ``hooks.py`` records
@@ -24,7 +24,7 @@ SHORT_DTYPES = {"float": "fp32", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
 class Found(NamedTuple):
     """All kernels, and the norms among them: in one step, largest first."""
 
-    kernels: list[Kernel]
+    kernels: list[KernelTime]
     norms: list[ScriptNorm]
 
 
@@ -36,7 +36,7 @@ class Kind(NamedTuple):
     case: Case | None
 
 
-class Span(NamedTuple):
+class NormSpan(NamedTuple):
     """A time in a thread in which a norm runs. number: of the call; several spans of backward may share it."""
 
     thread: Any
@@ -71,14 +71,15 @@ def found_norms(timed: Sequence[Event], steps: int) -> Found:
         for kind, total in seconds.items()
     ]
     shown = [
-        Kernel(name, n / steps, s / steps, is_norm) for (name, is_norm), (n, s) in kernels.items()
+        KernelTime(name, n / steps, s / steps, is_norm)
+        for (name, is_norm), (n, s) in kernels.items()
     ]
     return Found(
         sorted(shown, key=lambda one: -one.seconds), sorted(norms, key=lambda one: -one.seconds)
     )
 
 
-def _spans(timed: Sequence[Event]) -> list[Span]:
+def _spans(timed: Sequence[Event]) -> list[NormSpan]:
     nodes = running(event for event in timed if str(event["name"]).startswith(EVALUATE))
 
     def place(event: Event) -> Event:
@@ -95,15 +96,15 @@ def _spans(timed: Sequence[Event]) -> list[Span]:
     return spans
 
 
-def _range(event: Event, name: str) -> Span:
+def _range(event: Event, name: str) -> NormSpan:
     """The span of a range of ``hooks``; event: the node of autograd around it, else the range."""
     _, what, operation, direction, shape, dtype, number = name.split("|")
     rows, cols = map(int, shape.split("x"))
     kind = Kind(what, direction, _case(operation, direction, rows, cols, dtype))
-    return Span(event["tid"], event["ts"], event["ts"] + event["dur"], kind, number)
+    return NormSpan(event["tid"], event["ts"], event["ts"] + event["dur"], kind, number)
 
 
-def _operator(place: Event, event: Event, number: int) -> Span:
+def _operator(place: Event, event: Event, number: int) -> NormSpan:
     """The span of an operator that is named as a norm; its shape if the trace has it and it is not rownorm's own."""
     name, arguments = str(event["name"]), event.get("args", {})
     direction = "backward" if "backward" in name else "forward"
@@ -116,7 +117,9 @@ def _operator(place: Event, event: Event, number: int) -> Span:
             rows *= size
         case = _case(operation, direction, rows, cols, SHORT_DTYPES.get(types[0], ""))
     kind = Kind(name, direction, case)
-    return Span(place["tid"], place["ts"], place["ts"] + place["dur"], kind, f"operator {number}")
+    return NormSpan(
+        place["tid"], place["ts"], place["ts"] + place["dur"], kind, f"operator {number}"
+    )
 
 
 def _case(operation: str, direction: str, rows: int, cols: int, dtype: str) -> Case | None:
@@ -127,9 +130,9 @@ def _case(operation: str, direction: str, rows: int, cols: int, dtype: str) -> C
     return Case(rows=rows, cols=cols, **fields)
 
 
-def _named_kernel(call: Call, order: int) -> Span | None:
+def _named_kernel(call: StartedCall, order: int) -> NormSpan | None:
     """A kernel that is itself named as a norm."""
     if NAMES.search(call.name) is None:
         return None
     kind = Kind(call.name, "", None)
-    return Span(None, 0.0, 0.0, kind, f"kernel {order}")
+    return NormSpan(None, 0.0, 0.0, kind, f"kernel {order}")

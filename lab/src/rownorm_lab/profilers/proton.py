@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..data.profiles import ToolResult
 from .process import failure, read_json, run_work
-from .request import Request
+from .request import ProfileRequest
 
 FILES = {one: f"proton-{one}.hatchet" for one in ("rownorm", "torch", "script")}
 TIME, COUNT = "time (ns)", "count"
@@ -23,7 +23,7 @@ class ProtonKernel(NamedTuple):
     seconds: float
 
 
-def collect(request: Request, folder: Path) -> ToolResult:
+def collect(request: ProfileRequest, folder: Path) -> ToolResult:
     """Record the kernels in a process of its own."""
     import torch
 

@@ -44,7 +44,7 @@ class Script(msgspec.Struct, frozen=True):
     steps: int = STEPS
 
 
-class Request(msgspec.Struct, frozen=True, omit_defaults=True):
+class ProfileRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """One of the three."""
 
     case: Case | None = None
@@ -72,7 +72,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
         return "call" if self.case else "step"
 
 
-def repeats(request: Request, tool: str) -> int:
+def repeats(request: ProfileRequest, tool: str) -> int:
     """How many calls or steps of each subject are recorded. Counters need one."""
     if tool == "counters":
         return 1
@@ -96,14 +96,14 @@ def read_collected(folder: Path) -> Collected:
     return _read(folder, TOOLS, Collected)
 
 
-def write_request(folder: Path, request: Request) -> None:
+def write_request(folder: Path, request: ProfileRequest) -> None:
     """Write ``request.json``, whole or not at all."""
     write_whole(folder / FILE, msgspec.json.format(msgspec.json.encode(request), indent=1))
 
 
-def read_request(folder: Path) -> Request:
+def read_request(folder: Path) -> ProfileRequest:
     """The request of a folder; ValueError with the reason if it cannot be read."""
-    return _read(folder, FILE, Request)
+    return _read(folder, FILE, ProfileRequest)
 
 
 def _read(folder: Path, name: str, kind: type[Kind]) -> Kind:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from ..data.profiles import ToolResult
 from .process import Ran, failure, run, work_command
-from .request import Request
+from .request import ProfileRequest
 
 PROGRAM = "rocprofv3"
 SUBFOLDER = "rocprof"
@@ -49,7 +49,7 @@ class Launch(NamedTuple):
     counters: dict[str, float]
 
 
-def collect(request: Request, folder: Path) -> ToolResult:
+def collect(request: ProfileRequest, folder: Path) -> ToolResult:
     """Run the work under rocprofv3 once for each kind of output. What one run has written outlasts the next."""
     import torch
 

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ..data.studies import Attribution, Kernel
+from ..data.studies import Attribution, KernelTime
 
 NORM = "norm"  # the name of the range that ``study/ranges.py`` records around a norm
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -29,14 +29,14 @@ Event = dict[str, Any]
 Value = TypeVar("Value")
 
 
-class Profile(NamedTuple):
+class StepProfile(NamedTuple):
     """The kernels of one step, largest first, and how those of norms were found."""
 
-    kernels: list[Kernel]
+    kernels: list[KernelTime]
     attribution: Attribution
 
 
-class Call(NamedTuple):
+class StartedCall(NamedTuple):
     """One kernel or operator. thread, time: where and when the host started it."""
 
     name: str
@@ -47,7 +47,7 @@ class Call(NamedTuple):
 
 def read_trace(
     events: Iterable[Event], steps: int, n_norms: int, *, compiled: bool = False
-) -> Profile:
+) -> StepProfile:
     """The kernels of a step, from the events of a trace of so many steps. n_norms: in the model."""
     timed = [event for event in events if event.get("ph") == "X"]
     operators = [event for event in timed if event.get("cat") == "cpu_op"]
@@ -61,19 +61,19 @@ def read_trace(
         total[0] += 1
         total[1] += call.seconds
     kernels = [
-        Kernel(name, n_calls / steps, seconds / steps, is_norm)
+        KernelTime(name, n_calls / steps, seconds / steps, is_norm)
         for (name, is_norm), (n_calls, seconds) in totals.items()
     ]
     kernels.sort(key=lambda kernel: -kernel.seconds)
     lost = sum(call.seconds for call in calls if call.thread is None)
     if lost > MOST_WITHOUT_LAUNCH * sum(call.seconds for call in calls):
-        return Profile(kernels, "unknown")
+        return StepProfile(kernels, "unknown")
     names = {kernel.name for kernel in kernels} | {event["name"] for event in operators}
-    return Profile(kernels, _attribution(kernels, names, n_norms, compiled))
+    return StepProfile(kernels, _attribution(kernels, names, n_norms, compiled))
 
 
 def _attribution(
-    kernels: Sequence[Kernel], names: Iterable[str], n_norms: int, compiled: bool
+    kernels: Sequence[KernelTime], names: Iterable[str], n_norms: int, compiled: bool
 ) -> Attribution:
     """How norms were found. Every norm has at least one kernel in each pass; with fewer, some were not found."""
     if sum(kernel.calls for kernel in kernels if kernel.is_norm) < 2 * n_norms:
@@ -84,13 +84,13 @@ def _attribution(
     return "names" if len(passes) == 2 else "unknown"
 
 
-def calls_of(timed: Sequence[Event]) -> list[Call]:
+def calls_of(timed: Sequence[Event]) -> list[StartedCall]:
     """Everything that ran on a GPU; without a GPU, every operator. timed: events with a duration."""
     operators = [event for event in timed if event.get("cat") == "cpu_op"]
     return _device_calls(timed, operators) or _operator_calls(operators)
 
 
-def _device_calls(timed: Sequence[Event], operators: Sequence[Event]) -> list[Call]:
+def _device_calls(timed: Sequence[Event], operators: Sequence[Event]) -> list[StartedCall]:
     """Everything that ran on a GPU, with the place of its launch; empty without a GPU.
 
     The place is that of the call of the driver or the runtime; where the trace has none, that of the operator. The
@@ -108,7 +108,7 @@ def _device_calls(timed: Sequence[Event], operators: Sequence[Event]) -> list[Ca
             launch = launches.get(_argument(event, "correlation"))
             launch = launch or by_operator.get(_argument(event, "External id"))
             thread, time = (None, 0.0) if launch is None else (launch["tid"], launch["ts"])
-            calls.append(Call(event["name"], event["dur"] * MICROSECOND, thread, time))
+            calls.append(StartedCall(event["name"], event["dur"] * MICROSECOND, thread, time))
     return calls
 
 
@@ -117,12 +117,12 @@ def _argument(event: Event, name: str) -> Any:
     return event.get("args", {}).get(name, ("none", id(event)))
 
 
-def _operator_calls(operators: Sequence[Event]) -> list[Call]:
+def _operator_calls(operators: Sequence[Event]) -> list[StartedCall]:
     """Every operator with its own time: without that of the operators inside it."""
     calls = []
     for event, inner in _nested(operators):
         own = max(0.0, event["dur"] - inner) * MICROSECOND
-        calls.append(Call(event["name"], own, event["tid"], event["ts"]))
+        calls.append(StartedCall(event["name"], own, event["tid"], event["ts"]))
     return calls
 
 

@@ -11,8 +11,8 @@ from lab_support.lab_commands import TINY, TWO_PROVIDERS, invoke, small_record, 
 from rownorm_lab.commands.bench import run as bench_run
 from rownorm_lab.commands.bench.selection import select_cases
 from rownorm_lab.data import runs
+from rownorm_lab.data.measurements import cases_of, results_of
 from rownorm_lab.data.records import Writer, read
-from rownorm_lab.data.rows import cases_of, results_of
 
 pytestmark = pytest.mark.usefixtures("command_line")
 

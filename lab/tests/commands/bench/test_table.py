@@ -6,7 +6,7 @@ import pytest
 from lab_support.lab_records import CPU, H200, record, record_of_missing
 from rownorm_lab.commands.bench.table import bench_table, not_in_the_table
 from rownorm_lab.data.case import Case
-from rownorm_lab.data.rows import case_line, cases_of, results_of
+from rownorm_lab.data.measurements import case_line, cases_of, results_of
 
 PEERS = ("torch", "torch.compile", "liger")
 

@@ -8,7 +8,7 @@ import torch
 from rownorm_lab.data.case import Case
 from rownorm_lab.profilers.ncu import collect, options
 from rownorm_lab.profilers.ncu_csv import REQUESTS, SECTORS, TIME, KernelRecord, parse
-from rownorm_lab.profilers.request import Request
+from rownorm_lab.profilers.request import ProfileRequest
 
 PLACE = (
     '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream",'
@@ -89,7 +89,7 @@ def run_ncu(tmp_path, monkeypatch):
         folder = tmp_path / "out"
         folder.mkdir()
         case = Case(operation="rms_norm", rows=2, cols=8)
-        return collect(Request(case), folder)
+        return collect(ProfileRequest(case), folder)
 
     return run
 
@@ -117,7 +117,7 @@ def test_ncu_works(run_ncu):
 
 
 def test_ncu_is_missing(monkeypatch, tmp_path):
-    case = Request(Case(operation="rms_norm", rows=2, cols=8))
+    case = ProfileRequest(Case(operation="rms_norm", rows=2, cols=8))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr("rownorm_lab.profilers.ncu.find_program", lambda: None)

@@ -10,7 +10,7 @@ from rownorm_lab.data.profiles import ToolResult
 from rownorm_lab.device.environment import environment
 from rownorm_lab.profilers import chrome
 from rownorm_lab.profilers.norms import found_norms
-from rownorm_lab.profilers.request import Request, Script
+from rownorm_lab.profilers.request import ProfileRequest, Script
 
 TRAIN = """
 import sys, torch
@@ -96,7 +96,7 @@ def test_a_script_that_exits(run, tmp_path, code, status):
 
 def test_no_norm_in_a_script(run, tmp_path):
     run("import torch; torch.ones(3).sum()")
-    request = Request(script=Script(str(tmp_path / "script.py")))
+    request = ProfileRequest(script=Script(str(tmp_path / "script.py")))
     profile = summarize(request, tmp_path, [ToolResult("chrome", "ok")], environment())
     assert profile.norms == []
     assert profile.figure("kernel time share of norms", "script") is None
@@ -109,7 +109,7 @@ def test_a_process_that_was_killed(tmp_path):
 
 def test_the_summary_has_the_share_of_norms_and_what_rownorm_would_save(run, tmp_path):
     run(TRAIN, "10", "-1")
-    request = Request(script=Script(str(tmp_path / "script.py")))
+    request = ProfileRequest(script=Script(str(tmp_path / "script.py")))
     here = environment()
     profile = summarize(request, tmp_path, [ToolResult("chrome", "ok")], here)
     share = profile.figure("kernel time share of norms", "script")

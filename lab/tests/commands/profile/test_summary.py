@@ -16,7 +16,7 @@ from rownorm_lab.data.profile_tables import (
 )
 from rownorm_lab.data.profiles import ToolResult, read_profile, write_profile
 from rownorm_lab.data.records import Environment
-from rownorm_lab.profilers.request import CALLS, ModelStep, Request
+from rownorm_lab.profilers.request import CALLS, ModelStep, ProfileRequest
 
 H200 = Environment(
     device="NVIDIA H200", kind="cuda", peak_bytes_per_second=4.8e12, peak_source="datasheet"
@@ -68,7 +68,7 @@ def folder(tmp_path):
 
 def of(folder, request=None, **others):
     tools = [ToolResult(name, "ok") for name in ("chrome", "ncu")]
-    return summarize(request or Request(CASE), folder, tools, others.get("here", H200))
+    return summarize(request or ProfileRequest(CASE), folder, tools, others.get("here", H200))
 
 
 def value(profile, name, subject="rownorm"):
@@ -175,7 +175,7 @@ def test_rocprofv3(tmp_path):
 
 def test_a_step_of_a_model(folder):
     """The first kernel takes all of the time, and the GPU waits a fifth of it; then most of it."""
-    request = Request(model=ModelStep("llama", "tiny", "fused"))
+    request = ProfileRequest(model=ModelStep("llama", "tiny", "fused"))
     profile = of(folder, request)
     assert (
         profile.bottleneck == "other kernels than norms: forward_resident takes 100% of kernel time"

@@ -10,13 +10,13 @@ from rownorm_lab.commands.profile.summary import summarize
 from rownorm_lab.data.profiles import ToolResult, share_of_norms
 from rownorm_lab.device.environment import environment
 from rownorm_lab.models import tasks
-from rownorm_lab.profilers.request import ModelStep, Request, write_request
+from rownorm_lab.profilers.request import ModelStep, ProfileRequest, write_request
 
 
 def test_a_step_of_a_model(command_line, monkeypatch, tmp_path):
     monkeypatch.setitem(tasks.TASKS["llama"].budgets, "tiny", tasks.Budget(1, 3e-3))
     monkeypatch.setattr(sys, "argv", ["work", str(tmp_path), "chrome"])
-    request = Request(model=ModelStep("llama", "tiny", "baseline"))
+    request = ProfileRequest(model=ModelStep("llama", "tiny", "baseline"))
     write_request(tmp_path, request)
     work.main()
     times = json.loads((tmp_path / "host.json").read_text())

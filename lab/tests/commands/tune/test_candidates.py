@@ -11,7 +11,7 @@ from rownorm.launch import Plan, Problem, plan
 from rownorm.launch.planning import compiler
 from rownorm.launch.planning.files import shipped_file
 from rownorm_lab.commands.tune.candidates import candidates, forced
-from rownorm_lab.commands.tune.study import Study
+from rownorm_lab.commands.tune.study import TuningCase
 from rownorm_lab.commands.tune.table import read_rows, study_of
 
 ROWS = read_rows(shipped_file("sm_90"))
@@ -39,7 +39,7 @@ def test_the_tuner_tries_every_row_of_the_table():
 @pytest.mark.parametrize("residual", [None, torch.float32])
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_the_planner_accepts_every_candidate(direction, residual, n_cols):
-    study = Study(direction, True, torch.bfloat16, n_cols, residual)
+    study = TuningCase(direction, True, torch.bfloat16, n_cols, residual)
     tried = list(candidates(study, H200))
     assert len({str(sorted(settings.items())) for settings in tried}) == len(tried) > 0
     sums = 2 if direction == "backward" else 0

@@ -6,19 +6,19 @@ import torch
 
 from rownorm_lab.commands.tune import compiling
 from rownorm_lab.commands.tune.compiling import Ahead
-from rownorm_lab.commands.tune.study import Study
+from rownorm_lab.commands.tune.study import TuningCase
 from support.compiled import json_of
 
-STUDY = Study("forward", False, torch.bfloat16, 16)
+STUDY = TuningCase("forward", False, torch.bfloat16, 16)
 _AHEAD = """
 import json, os, torch
 from rownorm_lab.commands.tune.candidates import candidates
 from rownorm_lab.commands.tune.compiling import Ahead
-from rownorm_lab.commands.tune.study import Study
+from rownorm_lab.commands.tune.study import TuningCase
 from rownorm.launch.resources import TARGETS
 
 if __name__ == "__main__":
-    study = Study("forward", False, torch.bfloat16, 16)
+    study = TuningCase("forward", False, torch.bfloat16, 16)
     several = list(candidates(study, TARGETS["sm_90"].device))
     with Ahead(1, "sm_90") as ahead:
         ahead.begin(study, several)

@@ -11,12 +11,12 @@ from rownorm_lab.commands.tune.candidates import candidates
 from rownorm_lab.commands.tune.command import WIDTHS
 from rownorm_lab.commands.tune.journal import FILE, Journal, left_out
 from rownorm_lab.commands.tune.search import FINALISTS, Search
-from rownorm_lab.commands.tune.static import Compiled
-from rownorm_lab.commands.tune.study import Study
+from rownorm_lab.commands.tune.static import CompiledCandidate
+from rownorm_lab.commands.tune.study import TuningCase
 from rownorm_lab.commands.tune.timer import DeviceLost
 
-STUDY = Study("forward", False, torch.bfloat16, 8192)
-NARROW = Study("forward", False, torch.bfloat16, 1024)
+STUDY = TuningCase("forward", False, torch.bfloat16, 8192)
+NARROW = TuningCase("forward", False, torch.bfloat16, 1024)
 
 
 def test_a_looped_width_gets_a_second_row_measured_at_another_width(search, clock):
@@ -64,7 +64,7 @@ def test_wrong_and_failing_settings_have_no_time_and_are_not_chosen(search, cloc
     fastest = search.best(NARROW).settings
     clock.asked.clear()
     getattr(clock, status).append({"regime": fastest["regime"]})
-    again = Study("forward", True, torch.bfloat16, 1024)
+    again = TuningCase("forward", True, torch.bfloat16, 1024)
     assert search.best(again).settings["regime"] != fastest["regime"]
     bad = [t for t in search.journal.trials if t.study == again.key and t.status != "ok"]
     assert bad
@@ -78,7 +78,9 @@ def test_what_the_compiled_code_rules_out_is_neither_checked_nor_timed(search, c
         return settings["regime"] == "resident"
 
     search.compile = lambda study, several: [
-        Compiled(255, 80, 8, 0.1, "spills", "spills 80 bytes per thread") if spills(one) else None
+        CompiledCandidate(255, 80, 8, 0.1, "spills", "spills 80 bytes per thread")
+        if spills(one)
+        else None
         for one in several
     ]
     row = search.rows(NARROW)[0]
@@ -93,7 +95,7 @@ def test_what_the_compiled_code_rules_out_is_neither_checked_nor_timed(search, c
 
 def test_no_settings_at_all_is_an_error_with_the_causes(search):
     search.compile = lambda study, several: (
-        [Compiled(0, 9, 0, 0, "spills", "spills")] * len(several)
+        [CompiledCandidate(0, 9, 0, 0, "spills", "spills")] * len(several)
     )
     with pytest.raises(ValueError, match=r"1024 columns: no settings can be used \(\d+ spills\)"):
         search.best(NARROW)
@@ -112,7 +114,7 @@ def test_of_nearly_equal_settings_the_fastest_with_few_rows_wins(search, clock):
     ]
     assert clock.few_rows[chosen.settings["num_warps"]] == min(times)
     assert "fastest with 8 rows of 6 that are equally fast" in chosen.reason
-    backward = Study("backward", False, torch.bfloat16, 1024)
+    backward = TuningCase("backward", False, torch.bfloat16, 1024)
     assert "rows" not in search.best(backward).reason
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rownorm_lab.commands.tune.study import Study
+from rownorm_lab.commands.tune.study import TuningCase
 
 
 @pytest.mark.parametrize(
@@ -23,5 +23,5 @@ from rownorm_lab.commands.tune.study import Study
 def test_a_study_is_a_case_of_the_lab(study, kind):
     """So its rounds and bytes are those of ``rownorm bench``."""
     direction, center, dtype, *rest = study
-    case = Study(direction, center, dtype, 2048, *rest).case(1000)
+    case = TuningCase(direction, center, dtype, 2048, *rest).case(1000)
     assert (case.kind, case.rows, case.cols) == (kind, 1000, 2048)

@@ -4,17 +4,26 @@ import pytest
 import torch
 
 from rownorm_lab.commands.tune import study as study_module
-from rownorm_lab.commands.tune.study import Study
+from rownorm_lab.commands.tune.study import TuningCase
 from rownorm_lab.commands.tune.timer import checked, steady
 
 RESIDENT = {"regime": "resident", "block_rows": 1, "block_cols": 64, "num_warps": 1}
 CASES = [
-    (Study("forward", False, torch.float32, 64), RESIDENT),
-    (Study("forward", True, torch.bfloat16, 96, torch.float32), {**RESIDENT, "block_cols": 128}),
-    (Study("forward", True, torch.float32, 160, None, "gelu"), {**RESIDENT, "regime": "looped"}),
-    (Study("backward", False, torch.bfloat16, 64, None, "pre_bias"), {**RESIDENT, "num_stages": 1}),
-    (Study("backward", True, torch.float32, 64, torch.float32), RESIDENT),
-    (Study("backward", True, torch.bfloat16, 64, torch.float32, "activation"), RESIDENT),
+    (TuningCase("forward", False, torch.float32, 64), RESIDENT),
+    (
+        TuningCase("forward", True, torch.bfloat16, 96, torch.float32),
+        {**RESIDENT, "block_cols": 128},
+    ),
+    (
+        TuningCase("forward", True, torch.float32, 160, None, "gelu"),
+        {**RESIDENT, "regime": "looped"},
+    ),
+    (
+        TuningCase("backward", False, torch.bfloat16, 64, None, "pre_bias"),
+        {**RESIDENT, "num_stages": 1},
+    ),
+    (TuningCase("backward", True, torch.float32, 64, torch.float32), RESIDENT),
+    (TuningCase("backward", True, torch.bfloat16, 64, torch.float32, "activation"), RESIDENT),
 ]
 
 
@@ -24,7 +33,7 @@ def test_correct_settings_pass(study, settings, device):
 
 
 def test_each_setting_is_judged_by_itself(device, monkeypatch):
-    study = Study("forward", False, torch.float32, 64)
+    study = TuningCase("forward", False, torch.float32, 64)
     forward = study_module.execute.forward
     calls = []
 
@@ -47,7 +56,7 @@ def test_each_setting_is_judged_by_itself(device, monkeypatch):
 
 def test_a_kernel_that_writes_nothing_is_wrong(device, monkeypatch):
     """Memory that it got may hold the right results of the settings before."""
-    study = Study("forward", False, torch.float32, 64)
+    study = TuningCase("forward", False, torch.float32, 64)
 
     def writes_nothing(x, *_):
         return torch.empty_like(x), None, None, None

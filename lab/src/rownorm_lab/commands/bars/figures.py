@@ -10,8 +10,8 @@ from typing import NamedTuple
 import msgspec
 
 from ...data.case import DIRECTIONS, ITEMSIZE, Case
+from ...data.measurements import Measurement, case_line
 from ...data.records import CEILING, EAGER, OURS
-from ...data.rows import Row, case_line
 from ...data.suites import SUITES
 
 Job = tuple[Case, tuple[str, ...]]  # a case and its providers
@@ -22,7 +22,7 @@ PASS_LABELS = {"forward": "forward", "backward": "backward", "both": "forward an
 # bar must not change with the code that it judges, and importing that module would import Triton.
 PARTIAL_SUMS = 64 << 20
 OF_PLAIN = "of the plain norm"
-UNITS: dict[str, Callable[[Row], float | None]] = {
+UNITS: dict[str, Callable[[Measurement], float | None]] = {
     "GB/s": lambda row: row.bandwidth and row.bandwidth / 1e9,
     "µs": lambda row: row.time and 1e6 * row.time.median,
     "host µs": lambda row: row.host and 1e6 * row.host.median,
@@ -132,10 +132,10 @@ class MeasuredCase(NamedTuple):
 
     case: Case
     part: Part
-    rows: Mapping[str, Row]  # by provider
-    plain: Row | None  # rownorm on the plain norm of this shape and pass
+    rows: Mapping[str, Measurement]  # by provider
+    plain: Measurement | None  # rownorm on the plain norm of this shape and pass
 
-    def timed(self, name: str) -> Row:
+    def timed(self, name: str) -> Measurement:
         """The row of a provider that has a time; raises Missing."""
         row = self.rows.get(name)
         if row is None:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import msgspec
 
 from ...data.case import Case
+from ...data.measurements import Measurement, results_of
 from ...data.records import FILE, OURS, Record, read
-from ...data.rows import Row, results_of
 from .figures import FIGURES, Bar, FirstCall, FirstCallBar, MeasuredCase, Missing, Part, plain_of
 
 FIRST_CALL_FILE = "first_call.json"  # the name in a run folder
@@ -23,7 +23,7 @@ class Run(NamedTuple):
     name: str
     records: list[Record]
     damaged: list[tuple[int, str]]
-    rows: dict[str, dict[str, Row]]  # by the key of the case, then by provider
+    rows: dict[str, dict[str, Measurement]]  # by the key of the case, then by provider
     first_calls: dict[tuple[str, int], FirstCall]  # by operation and columns
 
 

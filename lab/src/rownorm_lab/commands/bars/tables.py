@@ -6,8 +6,8 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from ...data.measurements import not_measured
 from ...data.records import CEILING, OURS, Record
-from ...data.rows import not_measured
 from ...data.tables import columns, wrapped
 from ...data.texts import count, significant
 from .figures import PASS_LABELS, FirstCallBar, MeasuredCase, Part

@@ -14,8 +14,8 @@ from ...command_line.options import unknown
 from ...command_line.progress import Display
 from ...data import runs
 from ...data.compare import changed_conditions
+from ...data.measurements import results_of
 from ...data.records import FILE, OURS, Record, Writer
-from ...data.rows import results_of
 from ...data.texts import count
 from ...device.environment import environment
 from ...measure.bench import bench

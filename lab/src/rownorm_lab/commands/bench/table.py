@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from ...data.measurements import CaseLine, Results, case_line, cases_of, not_measured
 from ...data.records import CEILING, Record
-from ...data.rows import CaseLine, Results, case_line, cases_of, not_measured
 from ...data.tables import WIDTH, shape_label, wrapped
 from ...data.texts import duration, if_known, percent, significant, times
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...data.case import Case
+from ...data.measurements import provider_order
 from ...data.records import FILE, Reading, Record, read
-from ...data.rows import provider_order
 from ...data.statistics import summarize
 from ...data.tables import markdown
 from ...data.texts import duration, times

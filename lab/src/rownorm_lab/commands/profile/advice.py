@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ...data import texts
 from ...data.profiles import NEAR_PEAK, Figure, ScriptNorm
-from ...data.studies import Kernel
-from ...profilers.request import Request
+from ...data.studies import KernelTime
+from ...profilers.request import ProfileRequest
 from .figures import IDLE, NORM_SHARE, OCCUPANCY, OVERHEAD, PEAK_SHARE, TIME
 
 MOSTLY_IDLE = 0.3
@@ -20,9 +20,9 @@ NOTHING = "unknown: there is neither a trace nor a counter to read it from"
 
 
 def bottleneck_of(
-    request: Request,
+    request: ProfileRequest,
     figures: Sequence[Figure],
-    kernels: dict[str, list[Kernel]],
+    kernels: dict[str, list[KernelTime]],
     norms: Sequence[ScriptNorm],
     on_gpu: bool,
 ) -> tuple[str, list[str]]:
@@ -74,9 +74,9 @@ def bottleneck_of(
 
 
 def _of_step(
-    request: Request,
+    request: ProfileRequest,
     figures: Sequence[Figure],
-    kernels: dict[str, list[Kernel]],
+    kernels: dict[str, list[KernelTime]],
     norms: Sequence[ScriptNorm],
 ) -> tuple[str, list[str]]:
     """Of a training step: the host, norms, or other kernels."""
@@ -103,7 +103,7 @@ def _of_step(
 
 
 def _on_cpu(
-    request: Request, figures: Sequence[Figure], norms: Sequence[ScriptNorm]
+    request: ProfileRequest, figures: Sequence[Figure], norms: Sequence[ScriptNorm]
 ) -> tuple[str, list[str]]:
     share = _value(figures, NORM_SHARE, request.subjects[0])
     advice = _saving(norms) if norms or not request.script else [NO_NORM]
@@ -138,7 +138,7 @@ def _saving(norms: Sequence[ScriptNorm]) -> list[str]:
     ]
 
 
-def _arguments(request: Request) -> str:
+def _arguments(request: ProfileRequest) -> str:
     case = request.case
     assert case is not None
     direction = "" if case.direction == "forward" else " --pass backward"

@@ -19,7 +19,7 @@ from ...command_line.options import (
 )
 from ...data.case import DIRECTIONS, DTYPES, OPERATIONS, Case
 from ...models import SIZES, STAGES, TASKS
-from ...profilers.request import STEPS, ModelStep, Request, Script
+from ...profilers.request import STEPS, ModelStep, ProfileRequest, Script
 
 if TYPE_CHECKING:
     from ...data.profiles import Profile, ToolResult
@@ -115,7 +115,7 @@ def command(context: click.Context, /, arguments: Sequence[str], **given: Any) -
     context.exit(130 if interrupted else int(_has_failed(profile, given["tools"])))
 
 
-def _request(arguments: Sequence[str], given: dict[str, Any]) -> Request:
+def _request(arguments: Sequence[str], given: dict[str, Any]) -> ProfileRequest:
     """What is asked for; a usage error unless it is one thing."""
     script, model = given["script"], given["model"]
     if script is None and given["steps"] is not None:
@@ -130,11 +130,11 @@ def _request(arguments: Sequence[str], given: dict[str, Any]) -> Request:
         raise click.UsageError(USAGE)
     if script:
         steps = STEPS if given["steps"] is None else given["steps"]
-        return Request(script=Script(str(script), list(arguments), steps))
+        return ProfileRequest(script=Script(str(script), list(arguments), steps))
     if model and arguments:
         raise click.UsageError(USAGE)
     if model:
-        return Request(
+        return ProfileRequest(
             model=ModelStep(model, given["size"] or _usual_size(), given["stage"] or "fused")
         )
     if len(arguments) != 1:
@@ -143,7 +143,7 @@ def _request(arguments: Sequence[str], given: dict[str, Any]) -> Request:
     if operation not in OPERATIONS:
         message = unknown("operation", operation, OPERATIONS)
         raise click.BadParameter(message, param_hint="'OPERATION'")
-    return Request(
+    return ProfileRequest(
         Case(
             operation=operation,
             direction=given["direction"] or "both",
@@ -166,7 +166,7 @@ def _refuse_others(given: dict[str, Any], arguments: Sequence[str]) -> None:
         raise click.UsageError("--read summarizes a folder again; it goes with --json only")
 
 
-def _profiled(request: Request, folder: Path, named: Sequence[str]) -> tuple[Profile, bool]:
+def _profiled(request: ProfileRequest, folder: Path, named: Sequence[str]) -> tuple[Profile, bool]:
     """(the profile, whether it was interrupted). What was recorded until then is summarized."""
     from ...data.profiles import ToolResult
     from ...device.environment import environment
@@ -195,7 +195,7 @@ def usual_tools(kind: str) -> Sequence[str]:
     return [tool for tool in TOOLS if tool != other]
 
 
-def collected(tool: str, request: Request, folder: Path) -> ToolResult:
+def collected(tool: str, request: ProfileRequest, folder: Path) -> ToolResult:
     """Run one tool."""
     from ...profilers import chrome, ncu, proton, rocprof
 

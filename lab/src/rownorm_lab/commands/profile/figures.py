@@ -8,11 +8,11 @@ from statistics import mean
 from ...data.case import Case
 from ...data.profiles import Figure, ScriptNorm, Unit
 from ...data.records import Environment
-from ...data.studies import Kernel
+from ...data.studies import KernelTime
 from ...profilers import chrome, ncu, ncu_csv, rocprof
 from ...profilers.chrome import Event
 from ...profilers.proton import ProtonKernel
-from ...profilers.request import DIFFERENCE, Request
+from ...profilers.request import DIFFERENCE, ProfileRequest
 from ...providers.data import output_names
 
 BANDWIDTH, PEAK_SHARE = "achieved bandwidth", "share of peak bandwidth"
@@ -22,10 +22,10 @@ TIME, NORM_SHARE = "kernel time of a {}", "kernel time share of norms"
 
 
 def of_trace(
-    request: Request,
+    request: ProfileRequest,
     subject: str,
     timed: Sequence[Event],
-    kernels: Sequence[Kernel],
+    kernels: Sequence[KernelTime],
     here: Environment,
 ) -> Iterator[Figure]:
     """From a Chrome trace. kernels: of one call or step."""
@@ -57,7 +57,7 @@ def _bandwidth(rate: float, subject: str, here: Environment, source: str) -> Ite
 
 
 def of_host(
-    request: Request, subject: str, times: dict[str, float], on_gpu: bool
+    request: ProfileRequest, subject: str, times: dict[str, float], on_gpu: bool
 ) -> Iterator[Figure]:
     """From the clock, without a profiler."""
     clock = "host clock, without a profiler"
@@ -76,7 +76,7 @@ def of_host(
 
 
 def of_proton(
-    request: Request, subject: str, kernels: Sequence[ProtonKernel], repeats: int
+    request: ProfileRequest, subject: str, kernels: Sequence[ProtonKernel], repeats: int
 ) -> Iterator[Figure]:
     """The same kernel time from another profiler."""
     name = f"{TIME.format(request.unit)}, Proton"
@@ -164,7 +164,7 @@ def predicted(case: Case) -> Iterator[Figure]:
             yield _figure(name, subject, kernel.sectors_per_request, "number", source)
 
 
-def speed_up(request: Request, figures: Sequence[Figure]) -> Iterator[Figure]:
+def speed_up(request: ProfileRequest, figures: Sequence[Figure]) -> Iterator[Figure]:
     """rownorm beside torch: in kernel time, and in the time of the clock."""
     for name in (TIME.format(request.unit), f"time of a {request.unit}"):
         ours, others = (
@@ -176,7 +176,7 @@ def speed_up(request: Request, figures: Sequence[Figure]) -> Iterator[Figure]:
             yield _figure("speed beside torch", "rownorm", others / ours, "number", source)
 
 
-def of_saving(norms: Sequence[ScriptNorm], kernels: Sequence[Kernel]) -> Iterator[Figure]:
+def of_saving(norms: Sequence[ScriptNorm], kernels: Sequence[KernelTime]) -> Iterator[Figure]:
     """The share of the kernel time of a step that rownorm would save, over the norms that were estimated."""
     known = [(one.seconds, one.rownorm_seconds) for one in norms if one.rownorm_seconds is not None]
     total = sum(one.seconds for one in kernels)

@@ -12,11 +12,11 @@ import msgspec
 
 from ...data.profiles import Figure, Profile, ScriptNorm, ToolResult, share_of_norms
 from ...data.records import Environment
-from ...data.studies import Kernel
+from ...data.studies import KernelTime
 from ...profilers import chrome, ncu, ncu_csv, proton, rocprof
 from ...profilers.chrome import Event
 from ...profilers.norms import found_norms
-from ...profilers.request import HOST, Request, Times, repeats
+from ...profilers.request import HOST, ProfileRequest, Times, repeats
 from ...profilers.trace import read_trace
 from . import advice, figures
 from .script import read_outcome
@@ -26,7 +26,7 @@ OnStep = Callable[[str], None]
 
 
 def summarize(
-    request: Request,
+    request: ProfileRequest,
     folder: Path,
     tools: Sequence[ToolResult],
     here: Environment,
@@ -67,11 +67,11 @@ class _Reading:
     """What has been read so far."""
 
     def __init__(
-        self, request: Request, folder: Path, here: Environment, tools: dict[str, ToolResult]
+        self, request: ProfileRequest, folder: Path, here: Environment, tools: dict[str, ToolResult]
     ) -> None:
         self.request, self.folder, self.here, self.tools = request, folder, here, tools
         self.figures: list[Figure] = []
-        self.kernels: dict[str, list[Kernel]] = {}
+        self.kernels: dict[str, list[KernelTime]] = {}
         self.norms: list[ScriptNorm] = []
 
     def traces(self) -> None:
@@ -100,7 +100,7 @@ class _Reading:
                     )
                 )
 
-    def _kernels(self, subject: str, timed: Sequence[Event]) -> list[Kernel]:
+    def _kernels(self, subject: str, timed: Sequence[Event]) -> list[KernelTime]:
         """Of one call or step; the norms of a script are kept."""
         if self.request.script:
             found = found_norms(timed, max(1, read_outcome(self.folder).steps))

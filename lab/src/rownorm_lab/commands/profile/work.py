@@ -25,7 +25,15 @@ from ...data.files import write_whole
 from ...measure import timing
 from ...measure.machine import Machine, machine_of
 from ...models.workload import Workload, run_under
-from ...profilers.request import DIFFERENCE, HOST, ModelStep, Request, Times, read_request, repeats
+from ...profilers.request import (
+    DIFFERENCE,
+    HOST,
+    ModelStep,
+    ProfileRequest,
+    Times,
+    read_request,
+    repeats,
+)
 from ...providers import all_providers, as_tuple, data
 from .script import run_script
 from .sessions import Session, session_of, synchronize
@@ -50,7 +58,7 @@ def main() -> None:
         write_whole(folder / HOST, msgspec.json.encode(times))
 
 
-def host_times(request: Request, subject: str) -> dict[str, float]:
+def host_times(request: ProfileRequest, subject: str) -> dict[str, float]:
     """Seconds of one call or step until the host is done with it (host); of a step, also until the GPU is (whole)."""
     if request.case:
         return {"host": case_seconds(request.case, subject)}
@@ -73,7 +81,7 @@ def case_seconds(case: Case, subject: str) -> float:
         return statistics.median(timing.host_seconds(call, n_calls) for _ in range(ROUNDS))
 
 
-def record(request: Request, subject: str, tool: str, folder: Path) -> Tensor | None:
+def record(request: ProfileRequest, subject: str, tool: str, folder: Path) -> Tensor | None:
     """Run a subject while a tool records. Returns the first output of a norm, y or dx."""
     session, n = session_of(tool, folder, subject), repeats(request, tool)
     # The first call under a profiler is slower; counters do not depend on it.

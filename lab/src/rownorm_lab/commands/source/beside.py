@@ -32,7 +32,7 @@ class Listing(msgspec.Struct, frozen=True):
     lines: list[Pair]
 
 
-class Span(NamedTuple):
+class FunctionSpan(NamedTuple):
     """Where a function is."""
 
     name: str
@@ -77,11 +77,11 @@ def _of_file(file: Path, by_number: dict[int, list[tuple[str, str]]]) -> Iterato
             yield Listing(name, span.name, pairs)
 
 
-def _functions(text: str) -> Iterator[Span]:
+def _functions(text: str) -> Iterator[FunctionSpan]:
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef):
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-            yield Span(node.name, first, node.end_lineno or node.lineno)
+            yield FunctionSpan(node.name, first, node.end_lineno or node.lineno)
 
 
 def summarized(instructions: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

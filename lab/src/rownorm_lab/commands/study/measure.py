@@ -21,9 +21,9 @@ from ...measure.timing import Marks, in_turns, step_seconds
 from ...models import Stage
 from ...models.blocks import Norm
 from ...models.tasks import TASKS
-from ...models.trainer import Request
+from ...models.trainer import TrainingRequest
 from ...models.workload import SEED, Workload, run_under
-from ...profilers.trace import Profile, read_trace
+from ...profilers.trace import StepProfile, read_trace
 
 PROFILED_STEPS = 2
 WARM_UP = 3  # steps before the first that counts
@@ -37,7 +37,7 @@ def new_study(task: str, size: str, steps: int, samples: int | None = None) -> S
     config = TASKS[task].configs[size]
     with torch.device("meta"):
         model = TASKS[task].model(config, "fused")
-    n_samples = Request(task, size, "fused", SEED, samples=samples).n_samples
+    n_samples = TrainingRequest(task, size, "fused", SEED, samples=samples).n_samples
     return Study(
         task=task,
         size=size,
@@ -133,7 +133,7 @@ def _failure(fields: dict[str, Any], status: str, error: object) -> dict[str, An
     return {"precision": "", **fields, "status": status, "why": reason[:300]}
 
 
-def profile_of(workload: Workload) -> Profile:
+def profile_of(workload: Workload) -> StepProfile:
     """Profile some steps of a workload."""
     activities = [ProfilerActivity.CPU]
     if workload.device == "cuda":

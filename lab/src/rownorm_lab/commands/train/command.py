@@ -15,7 +15,7 @@ from ...models import SIZES, STAGES, TASKS
 
 if TYPE_CHECKING:
     from ...models.checkpoint import Checkpoint
-    from ...models.trainer import Request, Trainer
+    from ...models.trainer import Trainer, TrainingRequest
 
 PARALLELS = ("ddp", "fsdp", "tensor")
 
@@ -150,13 +150,13 @@ def _request(
     seed: int | None,
     samples: int | None,
     amp: str | None,
-) -> Request:
+) -> TrainingRequest:
     """What is trained: the options, and for those that are not given the checkpoint's; ValueError if they conflict."""
-    from ...models.trainer import Request
+    from ...models.trainer import TrainingRequest
 
     if checkpoint is None:
         chosen: Any = stage or "rownorm"
-        return Request(task, size or "tiny", chosen, seed or 0, amp, samples)
+        return TrainingRequest(task, size or "tiny", chosen, seed or 0, amp, samples)
     saved = checkpoint.request
     fixed = {"task": task, "size": size, "seed": seed, "samples": samples}
     for name, given in fixed.items():

@@ -11,7 +11,7 @@ from triton import next_power_of_2
 
 from rownorm.inside import MOST_CHUNKS, SETTINGS, Device, Plan, force
 
-from .study import Study
+from .study import TuningCase
 
 Settings = dict[str, Any]  # fields of Plan
 # Forward, one wide row in a program, by warps: registers per thread with which 2 or 3 programs fit on an SM (FR-11).
@@ -29,7 +29,7 @@ def forced(settings: Settings) -> AbstractContextManager[None]:
     return force(**DEFAULTS | settings)
 
 
-def candidates(study: Study, device: Device) -> Iterator[Settings]:
+def candidates(study: TuningCase, device: Device) -> Iterator[Settings]:
     """All settings to try on a device, regime by regime."""
     forward = study.direction == "forward"
     if study.n_cols <= (32768 if forward else 8192):
@@ -43,7 +43,7 @@ def candidates(study: Study, device: Device) -> Iterator[Settings]:
     yield from _loops(study)
 
 
-def _loops(study: Study) -> Iterator[Settings]:
+def _loops(study: TuningCase) -> Iterator[Settings]:
     """Rows in chunks that are loaded again for the output (regime ``looped``)."""
     itemsize = study.dtype.itemsize + (study.residual.itemsize if study.residual else 0)
     sizes = [(1024, 4), (2048, 8), (2048, 16)]  # (columns of a chunk, warps)
@@ -68,7 +68,7 @@ def _loops(study: Study) -> Iterator[Settings]:
             yield {**looped, "maxnreg": registers}
 
 
-def _tilings(study: Study) -> Iterator[tuple[int, int]]:
+def _tilings(study: TuningCase) -> Iterator[tuple[int, int]]:
     """(columns of a chunk, chunks in a row): one chunk, or several if that wastes less or frees registers sooner."""
     forward = study.direction == "forward"
     whole = next_power_of_2(study.n_cols)
@@ -92,7 +92,7 @@ def _tilings(study: Study) -> Iterator[tuple[int, int]]:
             yield block_cols, chunks
 
 
-def _tiles(study: Study, block_cols: int, chunks: int) -> Iterator[Settings]:
+def _tiles(study: TuningCase, block_cols: int, chunks: int) -> Iterator[Settings]:
     """Whole rows in one program (regimes ``tile`` and ``resident``)."""
     for block_rows in (1, 2, 4, 8, 16, 32):
         for num_warps in (1, 2, 4, 8, 16, 32):
@@ -116,14 +116,14 @@ def _tiles(study: Study, block_cols: int, chunks: int) -> Iterator[Settings]:
                 yield from _pipelines(tile, chunks * block_cols, study)
 
 
-def _limits(study: Study, num_warps: int) -> list[Settings]:
+def _limits(study: TuningCase, num_warps: int) -> list[Settings]:
     """Forward: no limit of registers, and for wide rows one with which more programs fit on an SM."""
     if study.n_cols <= LIMITED_COLS or num_warps not in REGISTERS:
         return [{}]
     return [{}, {"maxnreg": REGISTERS[num_warps]}]
 
 
-def _clusters(study: Study) -> Iterator[Settings]:
+def _clusters(study: TuningCase) -> Iterator[Settings]:
     """Rows shared by the programs of a cluster, in chunks that give a thread 8, 16, 32 or 64 bytes."""
     forward = study.direction == "forward"
     most_bytes = 65536 if forward else 8192 * study.dtype.itemsize
@@ -146,7 +146,7 @@ def _clusters(study: Study) -> Iterator[Settings]:
                     yield from _pipelines(one, share, study)
 
 
-def _grids(study: Study, n_sms: int) -> Iterator[Settings]:
+def _grids(study: TuningCase, n_sms: int) -> Iterator[Settings]:
     """Rows shared by programs on all SMs: 16 KiB of each tensor per SM, three or four stages in flight."""
     for num_warps, programs_per_sm in ((2, 4), (4, 2), (8, 1), (8, 2), (4, 4), (8, 3)):
         shares = max(programs_per_sm, 4) if study.residual else programs_per_sm
@@ -172,7 +172,7 @@ def _cluster_forward(one: Settings) -> Iterator[Settings]:
             yield {**one, **persistent}
 
 
-def _pipelines(tile: Settings, width: int, study: Study) -> Iterator[Settings]:
+def _pipelines(tile: Settings, width: int, study: TuningCase) -> Iterator[Settings]:
     """Backward: programs per SM, and stages in flight in each."""
     clustered, itemsize = "cluster_size" in tile, study.dtype.itemsize
     per_element = 2 * itemsize if study.residual is None else itemsize + 2 * study.residual.itemsize

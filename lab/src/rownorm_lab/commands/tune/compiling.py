@@ -17,8 +17,8 @@ import torch
 
 from ...compiled.compile import target_of
 from .candidates import Settings, forced
-from .static import Compiled, compiled
-from .study import Study, calls_of
+from .static import CompiledCandidate, compiled
+from .study import TuningCase, calls_of
 
 SHARE = 8  # candidates that a process compiles before it reports
 ROWS = 64  # of the call that compiles; nothing compiled depends on their number
@@ -37,9 +37,9 @@ class Ahead:
         if workers:
             spawn = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_follow_parent)
-        self._begun: dict[Study, list[Future[list[Compiled | None]]]] = {}
+        self._begun: dict[TuningCase, list[Future[list[CompiledCandidate | None]]]] = {}
 
-    def begin(self, study: Study, several: Sequence[Settings]) -> None:
+    def begin(self, study: TuningCase, several: Sequence[Settings]) -> None:
         """Start to compile the candidates of a study."""
         if self._pool is not None:
             self._begun[study] = [
@@ -47,7 +47,9 @@ class Ahead:
                 for share in _shares(several)
             ]
 
-    def __call__(self, study: Study, several: Sequence[Settings]) -> Iterable[Compiled | None]:
+    def __call__(
+        self, study: TuningCase, several: Sequence[Settings]
+    ) -> Iterable[CompiledCandidate | None]:
         """What their compiled code says, in order; waits until they are compiled."""
         if study not in self._begun:
             return _compile_share(study, several, self.target)
@@ -97,8 +99,8 @@ def _end_after_parent() -> None:
 
 
 def _compile_share(
-    study: Study, several: Sequence[Settings], target: str | None
-) -> list[Compiled | None]:
+    study: TuningCase, several: Sequence[Settings], target: str | None
+) -> list[CompiledCandidate | None]:
     if target is not None:
         return [compiled(study, settings, target_of(target)) for settings in several]
     if torch.cuda.is_available():
@@ -107,7 +109,7 @@ def _compile_share(
     return [None] * len(several)
 
 
-def _call_once(study: Study, settings: Settings) -> None:
+def _call_once(study: TuningCase, settings: Settings) -> None:
     """Compile for an architecture that is no known target. A failure is left to the check, which reports it."""
     from ...providers import data
 

@@ -10,7 +10,7 @@ from rownorm.inside import Device, device_of
 from ...compiled.compile import target_of
 from ...measure.machine import machine_of
 from .compiling import Ahead
-from .study import Study
+from .study import TuningCase
 from .timer import StudyTimer, Timer
 
 
@@ -19,7 +19,7 @@ class Gpu(NamedTuple):
 
     device: Device
     ahead: Ahead
-    timer_of: Callable[[Study], Timer]
+    timer_of: Callable[[TuningCase], Timer]
 
 
 def gpu_here(workers: int) -> Gpu:

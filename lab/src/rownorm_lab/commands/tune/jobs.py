@@ -25,7 +25,7 @@ from .gpu import Gpu, gpu_here, known_target
 from .journal import Journal, Trial, Trials
 from .run import run_tune, studies_of
 from .search import Search, width_between
-from .study import Study
+from .study import TuningCase
 from .timer import DeviceLost, Timer
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def searched_on(
         for number in numbers:
             study = studies[number]
 
-            def arguments(number: int = number, study: Study = study) -> bytes:
+            def arguments(number: int = number, study: TuningCase = study) -> bytes:
                 job = StudyJob(request, number, _trials_of(journal, study), workers)
                 return msgspec.json.encode(job)
 
@@ -102,13 +102,13 @@ def searched_on(
             on_tried(trial)
 
 
-def _trials_of(journal: Journal, study: Study) -> list[Trial]:
+def _trials_of(journal: Journal, study: TuningCase) -> list[Trial]:
     """The trials that a search of the study uses."""
     keys = {study.key, study._replace(n_cols=width_between(study.n_cols)).key}
     return [trial for trial in journal.trials if trial.study in keys]
 
 
-def _no_timer(study: Study) -> Timer:
+def _no_timer(study: TuningCase) -> Timer:
     raise ValueError(f"{study.key}: a trial is missing; --resume makes it")
 
 

@@ -13,8 +13,8 @@ import msgspec
 
 from ...data.records import Writer
 from .candidates import Settings
-from .static import Compiled
-from .study import Study
+from .static import CompiledCandidate
+from .study import TuningCase
 
 FILE = "trials.jsonl"
 Stage = Literal["first", "final", "few rows", "ceiling", "shipped", "found"]
@@ -69,7 +69,7 @@ class Trials:
         """All trials, in the order in which they were made."""
         return list(self._trials.values())
 
-    def find(self, study: Study, stage: Stage, settings: Settings) -> Trial | None:
+    def find(self, study: TuningCase, stage: Stage, settings: Settings) -> Trial | None:
         """The trial of these settings, or None."""
         return self._trials.get((study.key, stage, key_of(settings)))
 
@@ -77,7 +77,7 @@ class Trials:
         """Whether there is a trial of the same settings."""
         return trial.key in self._trials
 
-    def is_checked(self, study: Study, settings: Settings) -> bool:
+    def is_checked(self, study: TuningCase, settings: Settings) -> bool:
         """Whether the results with these settings were found correct."""
         stages: tuple[Stage, ...] = ("first", "final")
         found = (self.find(study, stage, settings) for stage in stages)
@@ -85,14 +85,14 @@ class Trials:
 
     def add(
         self,
-        study: Study,
+        study: TuningCase,
         stage: Stage,
         settings: Settings,
         *,
         status: Status = "ok",
         why: str = "",
         seconds: float | None = None,
-        compiled: Compiled | None = None,
+        compiled: CompiledCandidate | None = None,
     ) -> Trial:
         """Keep a trial."""
         trial = Trial(

@@ -22,7 +22,7 @@ from . import verify
 from .compiling import Ahead
 from .journal import Journal, Trial, left_out, n_timed
 from .search import Search
-from .study import Study
+from .study import TuningCase
 from .table import TableRow, line_of, read_base, study_of, updated, write_table
 from .timer import DeviceLost, Timer
 
@@ -36,13 +36,13 @@ Elsewhere = Callable[
 ]
 
 
-def studies_of(request: TuneRequest) -> list[Study]:
+def studies_of(request: TuneRequest) -> list[TuningCase]:
     """The studies of a request, in the order of the table."""
     if request.verify:
         return [study_of(row, row.get("measured_cols")) for row in request.verify]
     residual = torch_dtype(request.residual_dtype) if request.residual_dtype else None  # type: ignore[arg-type]
     return [
-        Study(
+        TuningCase(
             direction,  # type: ignore[arg-type]
             operation == "layer_norm",
             torch_dtype(dtype),  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ class _Run:
         self.failures: list[str] = []
         self.left = len(studies_of(request))
 
-    def one(self, study: Study, row: TableRow | None) -> None:
+    def one(self, study: TuningCase, row: TableRow | None) -> None:
         """Search one study; row: the shipped one that is verified, or None."""
         self.display.show(study.key)
         try:
@@ -126,7 +126,7 @@ def run_tune(
     request: TuneRequest,
     device: Device,
     ahead: Ahead,
-    timer_of: Callable[[Study], Timer],
+    timer_of: Callable[[TuningCase], Timer],
     limit_s: float | None = None,
     elsewhere: Elsewhere | None = None,
 ) -> int:

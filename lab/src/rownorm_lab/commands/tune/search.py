@@ -20,8 +20,8 @@ from ...data.texts import count
 from ...measure.bench import in_one_line
 from .candidates import Settings, candidates
 from .journal import Stage, Status, Trial, Trials, left_out, n_timed
-from .static import Compiled
-from .study import Study
+from .static import CompiledCandidate
+from .study import TuningCase
 from .table import TableRow, row_of
 from .timer import FEW_ROWS, DeviceLost, Timer
 
@@ -31,7 +31,7 @@ NEARLY = 0.997  # of the fastest counts as equal: repeated measurements differ b
 BATCH = 16  # candidates that are checked together: they share the exact values
 
 Timed = tuple[float, Settings]  # seconds of one call
-Compile = Callable[[Study, Sequence[Settings]], Iterable[Compiled | None]]
+Compile = Callable[[TuningCase, Sequence[Settings]], Iterable[CompiledCandidate | None]]
 
 
 class Choice(NamedTuple):
@@ -52,15 +52,15 @@ class Search:
         device: Device,
         journal: Trials,
         compile: Compile,
-        timer_of: Callable[[Study], Timer],
+        timer_of: Callable[[TuningCase], Timer],
         on_tried: Callable[[Trial], None] = lambda trial: None,
     ) -> None:
         """compile: what the compiled code of candidates says, None where it is not known."""
         self.device, self.journal = device, journal
         self.compile, self.timer_of, self.on_tried = compile, timer_of, on_tried
-        self._timer: tuple[Study, Timer] | None = None
+        self._timer: tuple[TuningCase, Timer] | None = None
 
-    def rows(self, study: Study) -> list[TableRow]:
+    def rows(self, study: TuningCase) -> list[TableRow]:
         """The rows of the table for one width: the fastest settings, with their figures.
 
         If they are ``looped``, with chunks that the width fills, there is a second row for widths that do not fill
@@ -77,7 +77,7 @@ class Search:
                 rows.append(row | {"max_cols": study.n_cols, "measured_cols": between.n_cols})
         return rows
 
-    def best(self, study: Study) -> Choice:
+    def best(self, study: TuningCase) -> Choice:
         """The fastest settings; ValueError if none can be used."""
         todo = self.left(study)
         for settings, found in zip(todo, self.compile(study, todo), strict=True):
@@ -106,7 +106,7 @@ class Search:
             reason += f"; fastest with {FEW_ROWS} rows of {len(equals)} that are equally fast"
         return Choice(*chosen, _next(final, chosen[1]), reason, first)
 
-    def left(self, study: Study) -> list[Settings]:
+    def left(self, study: TuningCase) -> list[Settings]:
         """The candidates that were not tried yet."""
         return [
             settings
@@ -114,7 +114,7 @@ class Search:
             if self.journal.find(study, "first", settings) is None
         ]
 
-    def beside(self, study: Study, found: Settings, shipped: Settings) -> tuple[float, float]:
+    def beside(self, study: TuningCase, found: Settings, shipped: Settings) -> tuple[float, float]:
         """Seconds with the settings that were found, and with those that are shipped, in turns."""
         known = [self.journal.find(study, "found", found)]
         known += [self.journal.find(study, "shipped", shipped)]
@@ -125,7 +125,7 @@ class Search:
             self._add(study, "shipped", shipped, seconds=times[1])
         return times[0], times[1]
 
-    def timer(self, study: Study) -> Timer:
+    def timer(self, study: TuningCase) -> Timer:
         """The timer of a study, which holds its inputs; that of the study before is freed."""
         if self._timer is None or self._timer[0] != study:
             self._timer = None
@@ -133,7 +133,7 @@ class Search:
         return self._timer[1]
 
     def _timed(
-        self, study: Study, stage: Stage, several: Sequence[Settings], rounds: int
+        self, study: TuningCase, stage: Stage, several: Sequence[Settings], rounds: int
     ) -> list[Timed]:
         """Check and time those that are not in the journal. All that have a time, the fastest first."""
         todo = [one for one in several if self.journal.find(study, stage, one) is None]
@@ -152,7 +152,7 @@ class Search:
         return sorted(times, key=lambda pair: pair[0])
 
     def _checked(
-        self, study: Study, stage: Stage, several: Sequence[Settings]
+        self, study: TuningCase, stage: Stage, several: Sequence[Settings]
     ) -> list[tuple[Status, str]]:
         try:
             return self.timer(study).check(several)
@@ -160,7 +160,7 @@ class Search:
             self._add(study, stage, lost.settings, status="failed", why=str(lost))
             raise
 
-    def _time(self, study: Study, stage: Stage, settings: Settings, rounds: int) -> None:
+    def _time(self, study: TuningCase, stage: Stage, settings: Settings, rounds: int) -> None:
         try:
             seconds = self.timer(study).seconds(settings, rounds)
         except Exception as error:  # of the driver or the launch
@@ -170,7 +170,7 @@ class Search:
         else:
             self._add(study, stage, settings, seconds=seconds)
 
-    def _few_rows(self, study: Study, several: Sequence[Settings]) -> Settings:
+    def _few_rows(self, study: TuningCase, several: Sequence[Settings]) -> Settings:
         for settings in several:
             if self.journal.find(study, "few rows", settings) is None:
                 seconds = self.timer(study).seconds_of_few(settings, FINAL_ROUNDS)
@@ -178,7 +178,7 @@ class Search:
         trials = [self.journal.find(study, "few rows", settings) for settings in several]
         return min((one for one in trials if one), key=lambda one: one.seconds or 0.0).settings
 
-    def _row(self, study: Study, chosen: Choice) -> TableRow:
+    def _row(self, study: TuningCase, chosen: Choice) -> TableRow:
         ceiling = self.journal.find(study, "ceiling", {})
         if ceiling is None:
             seconds = self.timer(study).ceiling_seconds(CEILING_ROUNDS)
@@ -186,16 +186,16 @@ class Search:
         seconds, settings, runner_up, reason, _ = chosen
         return row_of(study, seconds, settings, ceiling.seconds, runner_up, reason)
 
-    def _why(self, study: Study) -> str:
+    def _why(self, study: TuningCase) -> str:
         trials = self._trials(study)
         others = sum(left_out(trials).values())
         timed = count(n_timed(trials), "candidate")
         return f"fastest of {timed}" + (f", {others} left out" if others else "")
 
-    def _trials(self, study: Study) -> list[Trial]:
+    def _trials(self, study: TuningCase) -> list[Trial]:
         return [trial for trial in self.journal.trials if trial.study == study.key]
 
-    def _add(self, study: Study, stage: Stage, settings: Settings, **outcome: Any) -> Trial:
+    def _add(self, study: TuningCase, stage: Stage, settings: Settings, **outcome: Any) -> Trial:
         """Add a trial to the journal and report it. outcome: as in ``Journal.add``."""
         trial = self.journal.add(study, stage, settings, **outcome)
         self.on_tried(trial)

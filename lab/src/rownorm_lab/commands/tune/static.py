@@ -18,18 +18,18 @@ from typing import Literal, NamedTuple
 
 from rownorm.inside import Target
 
-from ...compiled.compile import Compilation, Kernel, compile_case
+from ...compiled.compile import Compilation, CompiledKernel, compile_case
 from ...compiled.occupancy import Occupancy, occupancy_of
 from ...compiled.roofline import LATENCY, limits_of
 from .candidates import Settings, forced
-from .study import Study
+from .study import TuningCase
 
 Cause = Literal["", "spills", "does not fit", "crowds", "waits", "does not compile"]
 MOST_SPILLS = 16  # with so few, fp32 LayerNorm of 12288 columns with a pre_bias is still fastest
 HIDDEN = 0.5  # of the latency that rows in flight must hide
 
 
-class Compiled(NamedTuple):
+class CompiledCandidate(NamedTuple):
     """What the compiled code of a candidate says. cause: why it is not measured; empty if it is."""
 
     registers: int  # of a thread, in its main kernel
@@ -40,23 +40,25 @@ class Compiled(NamedTuple):
     why: str = ""
 
 
-def compiled(study: Study, settings: Settings, target: Target) -> Compiled:
+def compiled(study: TuningCase, settings: Settings, target: Target) -> CompiledCandidate:
     """Compile a candidate for a target and look at its kernels."""
     try:
         with forced(settings):
             compilation = compile_case(study.case(study.n_rows), target)
     except Exception as error:  # of the compiler, whatever its type
-        return Compiled(0, 0, 0, 0.0, "does not compile", f"{type(error).__name__}: {error}"[:200])
+        return CompiledCandidate(
+            0, 0, 0, 0.0, "does not compile", f"{type(error).__name__}: {error}"[:200]
+        )
     main = max(compilation.kernels, key=lambda kernel: kernel.resources.registers)
     fits = occupancy_of(main, target.device.arch)
     spills = sum(kernel.resources.spills for kernel in compilation.kernels)
-    found = Compiled(main.resources.registers, spills, fits.programs, fits.fraction)
+    found = CompiledCandidate(main.resources.registers, spills, fits.programs, fits.fraction)
     cause, why = _judged(compilation, main, fits, spills)
     return found._replace(cause=cause, why=why)
 
 
 def _judged(
-    compilation: Compilation, main: Kernel, fits: Occupancy, spills: int
+    compilation: Compilation, main: CompiledKernel, fits: Occupancy, spills: int
 ) -> tuple[Cause, str]:
     if spills > MOST_SPILLS:
         return "spills", f"spills {spills} bytes per thread"

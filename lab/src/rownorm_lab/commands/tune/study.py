@@ -27,7 +27,7 @@ MOST_ROWS = 32768
 ACTIVATION = "silu"  # the activation that the option "activation" is tuned with
 
 
-class Study(NamedTuple):
+class TuningCase(NamedTuple):
     """One row of the table that is to be found."""
 
     direction: Direction

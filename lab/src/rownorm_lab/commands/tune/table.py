@@ -15,14 +15,14 @@ from rownorm.inside import parse
 from ...data.files import write_whole
 from ...data.records import Environment
 from .candidates import Settings
-from .study import Study
+from .study import TuningCase
 
 TableRow = dict[str, Any]  # one row: what it applies to, settings, figures
 DTYPES = {0: None, 2: torch.bfloat16, 4: torch.float32}  # that rows of an itemsize are tuned with
 
 
 def row_of(
-    study: Study,
+    study: TuningCase,
     seconds: float,
     settings: Settings,
     ceiling_seconds: float | None,
@@ -52,9 +52,9 @@ def row_of(
     return row | {"reason": reason}
 
 
-def study_of(row: TableRow, n_cols: int | None = None) -> Study:
+def study_of(row: TableRow, n_cols: int | None = None) -> TuningCase:
     """The study that finds a row. n_cols: its width; the widest of the row unless it is given."""
-    return Study(
+    return TuningCase(
         row["direction"],
         row["center"],
         DTYPES[row["itemsize"]] or torch.bfloat16,

@@ -22,7 +22,7 @@ from ...measure.timing import Calls, GraphRounds, in_turns
 from ...providers import all_providers, data
 from .candidates import Settings, forced
 from .journal import Status
-from .study import Study, calls_of
+from .study import TuningCase, calls_of
 
 CHECKED_ELEMENTS = 1 << 24  # of x in a check: several rows for every program
 MOST_CHECKED_ROWS = 16384
@@ -64,7 +64,7 @@ class Timer(Protocol):
 class StudyTimer:
     """The timer on this machine's GPU."""
 
-    def __init__(self, study: Study, machine: Machine) -> None:
+    def __init__(self, study: TuningCase, machine: Machine) -> None:
         assert machine.flush is not None  # there is a GPU
         machine.free()
         self.study, self.machine, self.flush = study, machine, machine.flush
@@ -124,7 +124,7 @@ def steady(one_round: Callable[[], float], rounds: int) -> float:
 
 
 def checked(
-    study: Study,
+    study: TuningCase,
     several: Sequence[Settings],
     device: torch.device | str,
     n_rows: int | None = None,

@@ -1,6 +1,6 @@
-"""Records to rows: the one place where medians, bandwidths, percentages and speed-ups are computed.
+"""Records to measurements: the one place where medians, bandwidths, percentages and speed-ups are computed.
 
-The terminal, the page, the plots and the analysis show fields of a ``Row``, or medians of such fields.
+The terminal, the page, the plots and the analysis show fields of a ``Measurement``, or medians of such fields.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Group(NamedTuple):
 Place = tuple[Group, int, int]  # group, rows, columns
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """One provider on one case, with everything that is computed from its record; None if not measured."""
 
     record: Record
@@ -64,11 +64,11 @@ class Results:
     device: str
     kind: str
     environments: list[Environment]
-    rows: list[Row]
+    rows: list[Measurement]
     unused: list[Unused]  # records with a newer one of the same case and provider
 
     @cached_property
-    def measured(self) -> list[Row]:
+    def measured(self) -> list[Measurement]:
         """The rows that have a time."""
         return [row for row in self.rows if row.time]
 
@@ -111,7 +111,7 @@ class Results:
         others = [name for name in self._timed_providers if name != self.subject]
         return others[0] if others else None
 
-    def of(self, provider: str | None, group: Group | None = None) -> list[Row]:
+    def of(self, provider: str | None, group: Group | None = None) -> list[Measurement]:
         """The measured rows of a provider, in one group or in all."""
         return self._by_provider.get((provider, group), [])
 
@@ -121,9 +121,9 @@ class Results:
         return [name for name in self.providers if name != CEILING and self.of(name)]
 
     @cached_property
-    def _by_provider(self) -> dict[tuple[str | None, Group | None], list[Row]]:
+    def _by_provider(self) -> dict[tuple[str | None, Group | None], list[Measurement]]:
         """The measured rows of each provider, for each group and for all of them (None)."""
-        found: dict[tuple[str | None, Group | None], list[Row]] = defaultdict(list)
+        found: dict[tuple[str | None, Group | None], list[Measurement]] = defaultdict(list)
         for row in self.measured:
             found[row.provider, None].append(row)
             found[row.provider, row.group].append(row)
@@ -150,14 +150,14 @@ def typical(values: Iterable[float | None]) -> float | None:
     return median(present) if present else None
 
 
-def fastest_other(row: Row) -> str | None:
+def fastest_other(row: Measurement) -> str | None:
     """The fastest other provider on the case of a row, without the ceiling; None if there is none."""
     return min(row.speedups, key=lambda name: row.speedups[name].ratio, default=None)
 
 
-def cases_of(rows: Iterable[Row]) -> list[dict[str, Row]]:
+def cases_of(rows: Iterable[Measurement]) -> list[dict[str, Measurement]]:
     """The rows of each case, by provider."""
-    found: dict[Place, dict[str, Row]] = defaultdict(dict)
+    found: dict[Place, dict[str, Measurement]] = defaultdict(dict)
     for row in rows:
         case = row.record.case
         found[row.group, case.rows, case.cols][row.provider] = row
@@ -167,14 +167,16 @@ def cases_of(rows: Iterable[Row]) -> list[dict[str, Row]]:
 class CaseLine(NamedTuple):
     """One provider on one case, compared with the others: its speed-up over eager PyTorch and over the fastest peer."""
 
-    row: Row
+    row: Measurement
     over_eager: float | None
     over_fastest: float | None
     fastest: str  # the name of the fastest peer
     host_over_eager: float | None
 
 
-def case_line(rows: Mapping[str, Row], subject: str, peers: Sequence[str]) -> CaseLine | None:
+def case_line(
+    rows: Mapping[str, Measurement], subject: str, peers: Sequence[str]
+) -> CaseLine | None:
     """The line of ``subject``. rows: those of one case, by provider. None if the subject was not measured."""
     row, eager = rows.get(subject), rows.get(EAGER)
     if row is None:
@@ -221,7 +223,7 @@ def _place_of(record: Record) -> Place:
     return Group(case.variant, case.direction, case.dtype), case.rows, case.cols
 
 
-def _rows_of_case(place: Place, records: list[Record]) -> list[Row]:
+def _rows_of_case(place: Place, records: list[Record]) -> list[Measurement]:
     """The rows of one case, one per provider."""
     timed = {r.provider: r for r in records if r.status == "ok" and _valid(r.seconds)}
     speedups: dict[str, dict[str, Ratio]] = defaultdict(dict)
@@ -244,16 +246,16 @@ def _row(
     speedups: dict[str, Ratio],
     ceiling: Record | None,
     timed: bool,
-) -> Row:
+) -> Measurement:
     """The row of a record; without a time it has no bandwidth."""
     host = None
     if record.status == "ok" and _valid(record.host_seconds):
         host = summarize(record.host_seconds)
     if not timed:
-        return Row(record=record, group=group, host=host)
+        return Measurement(record=record, group=group, host=host)
     time, moved = summarize(record.seconds), record.case.compulsory_bytes
     peak = record.environment.peak_bytes_per_second
-    return Row(
+    return Measurement(
         record=record,
         group=group,
         time=time,
@@ -277,7 +279,7 @@ def _time_ratio(a: Record, b: Record) -> Ratio:
     return (paired_ratio if together else unpaired_ratio)(a.seconds, b.seconds)
 
 
-def _with_flags(rows: list[Row]) -> list[Row]:
+def _with_flags(rows: list[Measurement]) -> list[Measurement]:
     """The rows with ``tallest`` and ``scaling`` filled in."""
     heights: dict[Group, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
     for row in rows:
@@ -317,6 +319,6 @@ def _group_order(group: Group) -> tuple[int, str, int, int]:
     )
 
 
-def _row_order(row: Row) -> tuple[object, ...]:
+def _row_order(row: Measurement) -> tuple[object, ...]:
     case = row.record.case
     return (*_group_order(row.group), case.cols, case.rows, provider_order(row.provider))

@@ -6,7 +6,7 @@ import pytest
 from lab_support.lab_records import CPU, H200, cpu_records, gpu_records, record
 from rownorm_lab.data import texts
 from rownorm_lab.data.case import Case
-from rownorm_lab.data.rows import Results, fastest_other, results_of
+from rownorm_lab.data.measurements import Results, fastest_other, results_of
 
 CASE = Case(operation="rms_norm", rows=1000, cols=1000, dtype="fp32")  # 8,004,000 bytes
 
