@@ -101,10 +101,6 @@ def test_every_option_reaches_both_kernels_and_plain_pytorch(option):
 ADDED_FIELD = {
     "program.py": [('    rounding: Rounding = "once"\n', "    option_for_tests: float = 1.0\n")]
 }
-AFTER_ACTIVATION = (
-    '"ACTIVATION": program.activation,',
-    '"OPTION_FOR_TESTS": program.option_for_tests,',
-)
 # The other files that an option touches, beside the arithmetic of the kernels: after this text comes that text.
 ADDED_ELSEWHERE = {
     "ops/norms.py": [
@@ -128,8 +124,12 @@ ADDED_ELSEWHERE = {
     "ops/export.py": [
         ("y=reference.activate(z, program.activation)", ".mul(program.option_for_tests)")
     ],
-    "launch/forward.py": [AFTER_ACTIVATION],
-    "launch/backward.py": [AFTER_ACTIVATION],
+    "kernels/bundles.py": [
+        (
+            '    ACTIVATION: Any  # "relu", "silu", "gelu", "gelu_tanh" or None\n',
+            "    OPTION_FOR_TESTS: Any\n",
+        )
+    ],
 }
 
 

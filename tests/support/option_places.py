@@ -37,7 +37,7 @@ def missing_places(option: str, value: object) -> list[str]:
         elif constants_differ(function, name, option, value) != reached:
             missing.append(f"ops/norms.py: {name} does not pass {option} on")
     missing += [
-        f"launch/{direction}.py: no constant depends on {option}"
+        f"kernels/bundles.py, {direction}: no field of Spec depends on {option}"
         for direction, is_reached in zip(("forward", "backward"), reached, strict=True)
         if not is_reached
     ]

@@ -18,7 +18,7 @@ from ..reference import BackwardInputs, Gradients
 from .launcher import Call, PreparedCall, bind_all
 from .planning import MOST_PARTS, Plan, loads_dy_with_h, next_power_of_2, plan, sums_rows
 from .problem import Problem, backward_problem
-from .rows import RowLayout, alignment, allocator, compute_type, required_layouts, rounding_type
+from .rows import RowLayout, alignment, allocator, kernel_program, required_layouts
 
 GRADIENTS = tuple(f"d{name}" for name in Gradients._fields)
 SUMS = GRADIENTS[2:]  # over rows: those of parameters
@@ -54,7 +54,7 @@ def calls(
         "DIVISIBILITY": divisibility,
         "GROUP_ROWS": h.group_rows,
         "WIDE_ROWS": problem.dtype.itemsize > 2,
-        **_program_constants(problem, program),
+        "PROGRAM": kernel_program(problem, program),
         **_plan_constants(problem, plan),
     }
     if plan.regime == "grid":
@@ -68,17 +68,6 @@ def calls(
     if problem.n_column_sums and not one_program:
         steps.append(_column_sums_call(problem, integers, constants))
     return steps
-
-
-def _program_constants(problem: Problem, program: Program) -> dict[str, Any]:
-    """Constants that say what is computed."""
-    return {
-        "CENTER": program.center,
-        "WEIGHT_SHIFT": program.weight_shift,
-        "ACTIVATION": program.activation,
-        "ROUND_X_HAT_TO": rounding_type(program, program.result_dtype(problem.dtype), problem),
-        "COMPUTE_DTYPE": compute_type(problem),
-    }
 
 
 def _plan_constants(problem: Problem, plan: Plan) -> dict[str, Any]:

@@ -19,11 +19,10 @@ from .rows import (
     RowLayout,
     alignment,
     allocator,
-    compute_type,
+    kernel_program,
     packs,
     required_layouts,
-    rounding_type,
-    stored_h_type,
+    stored_h_dtype,
 )
 
 INPUTS = ("x", "residual", "pre_bias", "weight", "bias")
@@ -48,7 +47,7 @@ def calls(
     constants = {
         "DIVISIBILITY": divisibility,
         "GROUP_ROWS": x.group_rows,
-        **_program_constants(problem, program),
+        "PROGRAM": kernel_program(problem, program),
         **_plan_constants(problem, plan),
     }
     return [
@@ -73,19 +72,6 @@ def _kernels(problem: Problem, plan: Plan) -> list[tuple[Any, int]]:
 def _n_parts(problem: Problem, plan: Plan) -> int:
     """Programs that share a row in the split regime, else 1."""
     return -(-problem.n_cols // plan.part_cols) if plan.regime == "split" else 1
-
-
-def _program_constants(problem: Problem, program: Program) -> dict[str, Any]:
-    """Constants that say what is computed."""
-    return {
-        "CENTER": program.center,
-        "EPS": program.eps,
-        "WEIGHT_SHIFT": program.weight_shift,
-        "ACTIVATION": program.activation,
-        "ROUND_X_HAT_TO": rounding_type(program, problem.dtype, problem),
-        "STORED_H_DTYPE": stored_h_type(program, problem),
-        "COMPUTE_DTYPE": compute_type(problem),
-    }
 
 
 def _plan_constants(problem: Problem, plan: Plan) -> dict[str, Any]:
@@ -147,7 +133,7 @@ def prepare(
             allocators["mu"] = allocators["rstd"]
     if chosen.regime == "split":
         allocators["parts"] = new((2, problem.n_rows, steps[0].integers["n_parts"]), compute)
-        if want_statistics and steps[0].constants["STORED_H_DTYPE"] is not None:
+        if want_statistics and stored_h_dtype(problem, program) is not None:
             allocators["stored_h_parts"] = allocators["parts"]
 
     inputs = dict(zip(INPUTS, (x, residual, pre_bias, weight, bias), strict=True))

@@ -26,7 +26,7 @@ from .device import DEVICES, Device
 from .launcher import Call, compile_for
 from .planning import Plan, plan
 from .problem import backward_problem, forward_problem
-from .rows import required_layouts, stored_h_type
+from .rows import required_layouts, stored_h_dtype
 
 
 class Target(NamedTuple):
@@ -103,7 +103,7 @@ def compile_forward(
         "rstd": compute if want_statistics else None,
         "parts": compute,
         "stored_h_parts": None
-        if stored_h_type(program, problem) is None or not want_statistics
+        if stored_h_dtype(problem, program) is None or not want_statistics
         else compute,
     }
     return Compiled(chosen, [_compile(call, dtypes, target) for call in steps])

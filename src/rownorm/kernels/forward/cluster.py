@@ -32,9 +32,9 @@ from ..bundles import (
     ParameterPointers,
     Parameters,
     Source,
-    Spec,
     Statistics,
     Tiling,
+    spec_of,
 )
 from ..exchange.cluster import open_slots, received_sums, send, wait_for_cluster
 from ..memory import (
@@ -281,12 +281,7 @@ def forward_cluster(
     residual_group_gap,
     DIVISIBILITY: tl.constexpr,  # of strides, gaps and n_cols, which are passed divided by it: see ``bundles``
     GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
-    CENTER: tl.constexpr,
-    EPS: tl.constexpr,
-    WEIGHT_SHIFT: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    ROUND_X_HAT_TO: tl.constexpr,
-    STORED_H_DTYPE: tl.constexpr,  # the dtype of h where rounding to it changes mu and rstd, else None
+    PROGRAM: tl.constexpr,  # what is computed: a ``bundles.Spec`` with the names of dtypes
     BLOCK_COLS: tl.constexpr,
     NUM_CHUNKS: tl.constexpr,  # of each program
     EVEN_COLS: tl.constexpr,  # whether the programs' columns are exactly those of the row
@@ -298,8 +293,8 @@ def forward_cluster(
     PACK_X: tl.constexpr,  # two 16-bit numbers of x to a register
     PACK_RESIDUAL: tl.constexpr,
 ):
-    """A cluster computes every n-th row, n clusters in all. Other constants: ``bundles.Spec`` and ``Tiling``."""
-    SPEC: tl.constexpr = Spec(CENTER, EPS, WEIGHT_SHIFT, ACTIVATION, ROUND_X_HAT_TO, tl.float32)
+    """A cluster computes every n-th row, n clusters in all. Other constants: ``bundles.Tiling``."""
+    SPEC: tl.constexpr = spec_of(PROGRAM)
     # The last program of a cluster may have several chunks beyond the row, so no chunk is known to be full.
     TILING: tl.constexpr = Tiling(
         BLOCK_COLS, NUM_CHUNKS, FULL_CHUNKS=NUM_CHUNKS if EVEN_COLS else 0
@@ -309,7 +304,7 @@ def forward_cluster(
     )
     # Loading weight and bias for every row is twice the traffic of the row, more than L2 delivers. So the first chunks
     # of both stay in registers, 8 numbers of each for a thread, where nothing else needs these registers.
-    PLAIN: tl.constexpr = residual_ptr is None and pre_bias_ptr is None and ACTIVATION is None
+    PLAIN: tl.constexpr = residual_ptr is None and pre_bias_ptr is None and SPEC.ACTIVATION is None
     TWO_PARAMETERS: tl.constexpr = weight_ptr is not None and bias_ptr is not None
     KEEP_PARAMETERS: tl.constexpr = PREFETCH_ROWS and PLAIN and TWO_PARAMETERS
     FITTING: tl.constexpr = max(1, 8 * 32 * NUM_WARPS // BLOCK_COLS)
@@ -323,7 +318,7 @@ def forward_cluster(
         VECTOR_WIDTH,
         LOADED_CHUNKS,
         FAST_RSTD,
-        STORED_H_DTYPE if mu_ptr is not None else None,
+        SPEC.STORED_H_DTYPE if mu_ptr is not None else None,
         EVICT_FIRST,
     )
 
@@ -364,7 +359,7 @@ def forward_cluster(
             this_row = loaded
 
         outputs = Outputs(y_ptr, h_ptr, row * n_cols)
-        total, squares = _sums(this_row, source, outputs, columns, CENTER, TILING, SETTINGS)
+        total, squares = _sums(this_row, source, outputs, columns, SPEC.CENTER, TILING, SETTINGS)
         if not KEEP_PARAMETERS:
             parameters = load_parameter_chunks(
                 parameter_pointers, columns, 0, LOADED_CHUNKS, TILING
@@ -372,12 +367,12 @@ def forward_cluster(
         total, squares = _exchanged(slots, exchange, total, squares, CLUSTER_SIZE)
         exchange += 1
         mu = 0.0
-        if CENTER:
+        if SPEC.CENTER:
             mu, squares, mean_is_small = moments_about_zero(total, squares, n)
         rstd = inverse_std(squares, n, SPEC, FAST_RSTD)
         stored_mu, stored_rstd = mu, rstd
 
-        if CENTER and not mean_is_small:
+        if SPEC.CENTER and not mean_is_small:
             column_range = ColumnRange(first_col, end_col)
             x_row = row_offset(x_rows, row, 1, GROUP_ROWS)
             residual_row = row_offset(residual_rows, row, 1, GROUP_ROWS)
