@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from torch import Tensor
-
 from ..kernels.forward.cluster import forward_cluster
 from ..kernels.forward.multipass import forward_apply, forward_looped, forward_moments
 from ..kernels.forward.resident import forward_resident
-from ..program import Program
+from ..program import RESULTS, Inputs, Program
 from ..reference import compute_dtype
 from .launcher import Call, PreparedCall, bind_all
 from .planning import MOST_PARTS, Plan, plan
@@ -24,9 +22,6 @@ from .rows import (
     required_layouts,
     stored_h_dtype,
 )
-
-INPUTS = ("x", "residual", "pre_bias", "weight", "bias")
-OUTPUTS = ("y", "h", "mu", "rstd")
 
 
 def calls(
@@ -107,19 +102,12 @@ def _evicts_results_first(problem: Problem, plan: Plan) -> bool:
     return plan.regime == "split" or plan.prefetch_parameters
 
 
-def prepare(
-    x: Tensor,
-    residual: Tensor | None,
-    pre_bias: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    program: Program,
-    want_statistics: bool,
-) -> PreparedCall:
-    """Plan and compile. The result maps (x, residual, pre_bias, weight, bias) to (y, h, mu, rstd), for tensors with the
-    same shapes, strides, dtypes and alignment as these.
+def prepare(inputs: Inputs, program: Program, want_statistics: bool) -> PreparedCall:
+    """Plan and compile. The result maps inputs to (y, h, mu, rstd), for tensors with the same shapes, strides, dtypes
+    and alignment as these.
     """
-    problem = forward_problem(x, residual, pre_bias, program)
+    x, residual = inputs.x, inputs.residual
+    problem = forward_problem(x, residual, inputs.pre_bias, program)
     chosen = plan(problem)
     steps = calls(problem, chosen, program, *required_layouts(x, residual))
     compute = compute_dtype(x, residual)
@@ -136,5 +124,4 @@ def prepare(
         if want_statistics and stored_h_dtype(problem, program) is not None:
             allocators["stored_h_parts"] = allocators["parts"]
 
-    inputs = dict(zip(INPUTS, (x, residual, pre_bias, weight, bias), strict=True))
-    return bind_all(steps, inputs, allocators, OUTPUTS, x.get_device())
+    return bind_all(steps, inputs._asdict(), allocators, RESULTS, x.get_device())

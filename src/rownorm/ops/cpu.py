@@ -1,7 +1,6 @@
 """The row program on a CPU: the C extension where it applies, else PyTorch's own norms or one operator after the other.
 
-A new option of the row program must be handled in ``forward`` and ``backward``, because neither PyTorch's norms nor the
-extension have it. ``prepare`` and the extension refuse a program with a field that they do not know.
+An option that is not in ``OPTIONS`` is left to ``reference``, by the extension, too.
 
 Allocating a large tensor costs more than the arithmetic on it, so temporary tensors are overwritten. Second
 derivatives, and devices that are neither a CPU nor supported by the kernels, use ``reference``.
@@ -21,7 +20,9 @@ from ..program import Program
 from ..reference import BackwardInputs, ForwardOutputs, Gradients
 from . import cpu_native
 
-# (x, residual, pre_bias, weight, bias), their addresses -> (y, h, mu, rstd)
+# What is computed here, forward and backward; the activation, forward only.
+OPTIONS = ("weight_shift", "rounding", "out_dtype")
+# inputs, their addresses -> (y, h, mu, rstd)
 PreparedCall = Callable[
     [tuple[Any, ...], Any], tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
 ]
@@ -85,7 +86,8 @@ def forward(
     outputs = cpu_native.forward((x, residual, pre_bias, weight, bias), program, want_statistics)
     if outputs is not None:
         return ForwardOutputs(*outputs)
-    if x.device.type != "cpu" or (program.center and program.rounding != "once"):
+    rounds_twice = program.center and program.rounding != "once"
+    if x.device.type != "cpu" or rounds_twice or not program.has_only(*OPTIONS, "activation"):
         return reference.forward(x, residual, pre_bias, weight, bias, program)
     h = reference.prologue(x, residual, pre_bias)
     factor = reference.scale(weight, program, h.dtype)
@@ -131,7 +133,7 @@ def backward(
         return Gradients(*gradients)
     dy, dh, h, pre_bias, weight, bias, mu, rstd = inputs
     rounds_twice = program.center and program.rounding != "once"
-    if h.device.type != "cpu" or program.activation is not None or rounds_twice:
+    if h.device.type != "cpu" or rounds_twice or not program.has_only(*OPTIONS):
         return reference.backward(inputs, program, has_residual, wanted)
     x_wanted, residual_wanted, pre_bias_wanted, weight_wanted, bias_wanted = wanted
     x_dtype = program.result_dtype(dy.dtype)

@@ -30,6 +30,9 @@ from ..program import Program
 from ..reference import ForwardOutputs
 from . import inductor
 
+# What ``forward`` computes. A program with another option is left to ``reference``.
+OPTIONS = ("weight_shift", "activation", "rounding", "out_dtype")
+
 
 def register(library: Library, name: str, decomposition: Callable[..., Any]) -> None:
     """Replace the operator ``name`` by ``decomposition``, a function with its signature."""
@@ -79,6 +82,8 @@ def forward(
     y and h are contiguous, as those of the operator: the rest of the program may be traced already, with views of them.
     """
     x = x.contiguous()
+    if not program.has_only(*OPTIONS):
+        return reference.forward(x, residual, pre_bias, weight, bias, program)
     h = reference.prologue(x, None if residual is None else residual.contiguous(), pre_bias)
     rounds_x_hat = program.rounding == "llama"
     mu = None
