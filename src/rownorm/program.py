@@ -55,6 +55,10 @@ class Inputs(NamedTuple):
     weight: Annotated[Tensor | None, Input("columns", "multiplied with the normalized row")]
     bias: Annotated[Tensor | None, Input("columns", "added after the weight")]
 
+    def has_only(self, *names: str) -> bool:
+        """Whether all tensors but these are absent."""
+        return all(t is None for name, t in self._asdict().items() if name not in names)
+
 
 class Option(NamedTuple):
     """What the other layers have to know of an option, beside its type and default.
@@ -178,6 +182,11 @@ def has_numbers(options: tuple[Any, ...]) -> bool:
         ):
             return False
     return True
+
+
+def is_in_backward(field: str) -> bool:
+    """Whether backward depends on this field of a Program other than through what forward saved."""
+    return field not in OPTIONS or OPTIONS[field].is_in_backward
 
 
 def c_definitions() -> tuple[str, ...]:

@@ -64,6 +64,7 @@ class Spec(NamedTuple):
     COMPUTE_DTYPE: Any  # of all arithmetic: fp32, or fp64 where a row is fp64
 
 
+_INTERPRETING = bool(triton.knobs.runtime.interpret)
 _DTYPES = ("ROUND_X_HAT_TO", "STORED_H_DTYPE", "COMPUTE_DTYPE")
 
 
@@ -78,7 +79,9 @@ def spec_of(program):
     for name, value in zip(Spec._fields, program):  # noqa: B905
         is_dtype = name in _DTYPES and value is not None
         values.append(tl.dtype(value) if is_dtype else value)
-    return Spec(*values)
+    # In a compiled kernel a field is passed to helpers, and Triton 3.6 passes strings on as constants only. The
+    # interpreter has no constants.
+    return Spec(*values) if _INTERPRETING else Spec(*map(tl.constexpr, values))
 
 
 class Tiling(NamedTuple):

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..kernels.bundles import Spec
-from ..program import Program
+from ..program import Program, is_in_backward
 from ..reference import rounding_changes_statistics
 from .planning.settings import Plan
 from .problem import Problem
@@ -125,14 +125,16 @@ def alignment(*sizes: int) -> int:
 def kernel_program(problem: Problem, program: Program) -> Spec:
     """What is computed, as the one constant PROGRAM of the kernels. It has the names of dtypes: see ``spec_of``."""
     in_backward = problem.direction == "backward"
+    # What backward does not depend on is None: another value needs no other kernel.
+    options = {
+        name.upper(): None if in_backward and not is_in_backward(name) else value
+        for name, value in program._asdict().items()
+    }
     derived = {
         "ROUND_X_HAT_TO": _name(_rounding_dtype(problem, program)),
         "STORED_H_DTYPE": None if in_backward else _name(stored_h_dtype(problem, program)),
         "COMPUTE_DTYPE": _name(_compute_dtype(problem)),
     }
-    if in_backward:
-        derived["EPS"] = None  # rstd is an input: another eps needs no other kernel
-    options = {name.upper(): value for name, value in program._asdict().items()}
     values = options | derived
     return Spec(*(values[name] for name in Spec._fields))
 

@@ -88,7 +88,7 @@ def _prepare_forward(
 ) -> PreparedCall:
     x = inputs[0]
     if not takes_kernels(x):
-        return cpu.prepare(*inputs, program, want_statistics)  # type: ignore[call-arg]
+        return cpu.prepare(Inputs(*inputs), program, want_statistics)
     if not _are_readable(inputs, n_rows=len(ROWS)):
         # The kernels can read the copies, so this second call of ``forward`` finds a call without another copy.
         return lambda inputs, _: forward(*_readable(inputs, len(ROWS)), program, want_statistics)

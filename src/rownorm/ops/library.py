@@ -122,13 +122,13 @@ def _register_norm_forward() -> None:
 
     def composed(*args: Any) -> Any:
         inputs, program = unpack(args)
-        if not inductor.is_composed(inputs.x, program):
+        if not inductor.is_forward_composed(inputs, program):
             return NotImplemented
-        return _none_as_empty(inductor.forward(*inputs, program), inputs.x)
+        return _none_as_empty(inductor.forward(inputs, program), inputs.x)
 
     def exported(*args: Any) -> tuple[Tensor, ...]:
         inputs, program = unpack(args)
-        return _none_as_empty(export.forward(*inputs, program), inputs.x)
+        return _none_as_empty(export.forward(inputs, program), inputs.x)
 
     _register("norm_forward", real, fake, autograd, exported)
     inductor.decompositions[operator] = composed
@@ -236,13 +236,13 @@ def _register_norm(name: str) -> None:
             return call_operator(inputs, autocast_program(inputs.x.dtype, program))
 
     def composed(inputs: Inputs, program: Program) -> Any:
-        if not inductor.is_composed(inputs.x, program):
+        if not inductor.is_forward_composed(inputs, program):
             return NotImplemented
-        outputs = inductor.forward(*inputs, program)
+        outputs = inductor.forward(inputs, program)
         return (outputs.y, outputs.h) if has_residual else outputs.y
 
     def exported(inputs: Inputs, program: Program) -> Any:
-        outputs = export.forward(*inputs, program)
+        outputs = export.forward(inputs, program)
         return (outputs.y, outputs.h) if has_residual else outputs.y
 
     _register(name, adapt(real), adapt(fake), adapt(autograd), adapt(exported))
