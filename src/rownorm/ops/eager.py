@@ -191,14 +191,16 @@ def _not_in_c(*_: Any) -> Any:
 class Native:
     """How calls are made. Every call reads ``norm`` and ``record`` here, so that each is replaced in one place.
 
-    norm(*inputs, options, normalized_shape=None): ``norms._norm`` in C for the usual call;
+    norm(*inputs, options): ``norms._norm`` in C for the usual call;
     NotImplemented for every other call, and until the extension is loaded: with the first kernel, or without a GPU
     after the first norm with gradients, in the background.
+    module_norm(x, weight, bias, options, normalized_shape): the same for a module.
     record(*inputs, options): y, or (y, h) with a residual, with a gradient.
     """
 
     def __init__(self) -> None:
         self.norm: Callable[..., Any] = _not_in_c
+        self.module_norm: Callable[..., Any] = _not_in_c
         self.record: Callable[..., Any] = self._first_record
         self._module: Any = None  # the C extension, where it is in use
         self._node: Any = None  # the C++ extension
@@ -244,7 +246,7 @@ class Native:
         )
         self._module = module
         self._connect()
-        self.norm = module.norm
+        self.norm, self.module_norm = module.norm, module.module_norm
 
     def use_node(self, node: Any) -> None:
         """Let the C++ extension record norms with gradients."""

@@ -193,17 +193,28 @@ static int has_width(PyObject *x, PyObject *normalized_shape) {
     return t.ndim > 0 && t.shape[t.ndim - 1] == PyLong_AsLongLong(PyTuple_GET_ITEM(normalized_shape, 0));
 }
 
-/* norm(*inputs, options, normalized_shape=None): y, or (y, h) with a residual.
-   NotImplemented: Python has to do it. */
-static PyObject *norm(PyObject *module, PyObject *const *inputs, Py_ssize_t n) {
-    if (n != N_INPUTS + 1 && n != N_INPUTS + 2)
-        return PyErr_Format(PyExc_TypeError, "norm takes %d or %d arguments", N_INPUTS + 1, N_INPUTS + 2);
-    PyObject *options = inputs[N_INPUTS], *answer = NULL;
-    if (n == N_INPUTS + 1 || has_width(inputs[INPUT_X], inputs[N_INPUTS + 1])) {
-        int modes = is_true(PyObject_CallNoArgs(has_function_modes));
-        if (modes == 0) answer = norm_without_modes(inputs, options);
-        else if (modes == 1 && is_default_device_set() == 1)
-            answer = norm_on_default_device(inputs, options);
-    }
+static PyObject *norm_or_not_implemented(PyObject *const *inputs, PyObject *options) {
+    PyObject *answer = NULL;
+    int modes = is_true(PyObject_CallNoArgs(has_function_modes));
+    if (modes == 0) answer = norm_without_modes(inputs, options);
+    else if (modes == 1 && is_default_device_set() == 1) answer = norm_on_default_device(inputs, options);
     return answer != NULL || PyErr_Occurred() ? answer : Py_NewRef(Py_NotImplemented);
+}
+
+/* norm(*inputs, options): y, or (y, h) with a residual. NotImplemented: Python has to do it. */
+static PyObject *norm(PyObject *module, PyObject *const *inputs, Py_ssize_t n) {
+    if (n != N_INPUTS + 1) return PyErr_Format(PyExc_TypeError, "norm takes %d arguments", N_INPUTS + 1);
+    return norm_or_not_implemented(inputs, inputs[N_INPUTS]);
+}
+
+/* module_norm(x, weight, bias, options, normalized_shape): the same for a module, which has no other inputs. */
+static PyObject *module_norm(PyObject *module, PyObject *const *arguments, Py_ssize_t n) {
+    if (n != 5) return PyErr_Format(PyExc_TypeError, "module_norm takes 5 arguments");
+    if (!has_width(arguments[0], arguments[4])) return Py_NewRef(Py_NotImplemented);
+    PyObject *inputs[N_INPUTS];
+    for (int i = 0; i < N_INPUTS; i++) inputs[i] = Py_None;
+    inputs[INPUT_X] = arguments[0];
+    inputs[INPUT_WEIGHT] = arguments[1];
+    inputs[INPUT_BIAS] = arguments[2];
+    return norm_or_not_implemented(inputs, arguments[3]);
 }

@@ -46,6 +46,7 @@ static PyMethodDef methods[] = {
     {"forget", forget, METH_NOARGS, "Plans may have changed: find every call again."},
     {"forward_key", (PyCFunction)(void (*)(void))forward_key, METH_FASTCALL, "The key of a call, for the tests."},
     {"norm", (PyCFunction)(void (*)(void))norm, METH_FASTCALL, "norms._norm, or NotImplemented"},
+    {"module_norm", (PyCFunction)(void (*)(void))module_norm, METH_FASTCALL, "The same for a module of nn.py."},
     {NULL}};
 
 static const Interface interface = {
