@@ -2,11 +2,7 @@
 
 import inspect
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_type_hints
 
@@ -29,6 +25,7 @@ from rownorm.program import (
 )
 from rownorm.program import OPTIONS as DESCRIBED
 from support import option_places
+from support.edited_copy import run_in_copy
 from support.option_places import FUNCTIONS, missing_places
 
 OPTIONS = Program._fields[1:]
@@ -187,25 +184,8 @@ ADDED_ELSEWHERE = {
 
 def missing_in_copy(folder, *edits):
     """The places that lack the option ``option_for_tests`` in a copy of the package with these edits."""
-    source = Path(rownorm.__file__).parent
-    shutil.copytree(source, folder / "rownorm", ignore=shutil.ignore_patterns("__pycache__", "lab"))
-    for file, insertions in (pair for edit in edits for pair in edit.items()):
-        path = folder / "rownorm" / file
-        text = path.read_text()
-        for anchor, added in insertions:
-            assert anchor in text, f"{file} has no {anchor!r}"
-            text = text.replace(anchor, anchor + added)
-        path.write_text(text)
-    script = Path(option_places.__file__)
-    ran = subprocess.run(
-        [sys.executable, str(script), "option_for_tests", "2.0"],
-        env=os.environ | {"PYTHONPATH": str(folder), "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout)
+    arguments = [str(Path(option_places.__file__)), "option_for_tests", "2.0"]
+    return json.loads(run_in_copy(folder, arguments, *edits, TRITON_INTERPRET="1"))
 
 
 @needs_interpreter
