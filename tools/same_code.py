@@ -37,6 +37,7 @@ import click
 
 CASES = Path(__file__).with_name("same_code_cases.json")
 EPS = {"rms_norm": 1e-6, "layer_norm": 1e-5}
+INPUTS = ("x", "residual", "pre_bias", "weight", "bias")  # of revisions that do not describe them
 ACTIVATIONS = ("relu", "silu", "gelu", "gelu_tanh")
 
 
@@ -50,20 +51,36 @@ class Case(NamedTuple):
     dtype: str = "bfloat16"
     residual_dtype: str | None = None
     parameters: str = "weight"  # names joined by "+", of weight, bias and pre_bias; "" for none
-    activation: str | None = None
-    rounding: str = "once"
-    weight_shift: float = 0.0
     arch: str = "sm_90"
+    options: tuple[
+        tuple[str, Any], ...
+    ] = ()  # names and values of the ``Program``; eps is the norm's default
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Case:
+        """The case of a line of the list, where an option is written as if it was a field."""
+        known = {name: value for name, value in fields.items() if name in cls._fields}
+        options = {name: value for name, value in fields.items() if name not in known}
+        return cls(**known).having(**options)
+
+    def having(self, **options: Any) -> Case:
+        """The case with further options."""
+        return self._replace(options=(*self.options, *options.items()))
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What ``of`` takes: without defaults."""
+        fields = self._asdict()
+        options = dict(fields.pop("options"))
+        given = {k: v for k, v in fields.items() if v != self._field_defaults.get(k, "")}
+        return given | options
 
     @property
     def key(self) -> str:
         """The case as one line of text, defaults left out."""
+        shown = {k: v for k, v in self.fields.items() if k not in self._fields[:4]}
         words = [self.operation, self.direction, f"{self.n_rows}x{self.n_cols}"]
-        for field in self._fields[4:]:
-            value = getattr(self, field)
-            if value != self._field_defaults[field]:
-                words.append(f"{field}={value}")
-        return " ".join(words)
+        return " ".join(words + [f"{name}={value}" for name, value in shown.items()])
 
 
 @click.group(help=__doc__.splitlines()[0])
@@ -78,7 +95,7 @@ def write_cases(table: Path, out: Path) -> None:
     """Write the list of cases: one for each row of a tuned table, and a fixed list."""
     rows = json.loads(table.read_text())["plans"]
     cases = dict.fromkeys((*_fixed_cases(), *(_case_of_row(row) for row in rows)))
-    lines = [json.dumps(_without_defaults(case)) for case in cases]
+    lines = [json.dumps(case.fields) for case in cases]
     out.write_text("[\n " + ",\n ".join(lines) + "\n]\n")
     click.echo(f"{len(cases)} cases in {out}")
 
@@ -95,7 +112,7 @@ def dump(
 ) -> None:
     """Compile the cases with the rownorm that Python finds, and write what comes of them."""
     known = {line["case"] for line in _read(out)} if out.exists() else set()
-    chosen = [Case(**fields) for fields in json.loads(cases.read_text())]
+    chosen = [Case.of(fields) for fields in json.loads(cases.read_text())]
     chosen = [case for case in chosen if re.search(match, case.key)][::every]
     # In an order that mixes the kinds of cases, so that an interrupted dump is a sample of all of them.
     chosen.sort(key=lambda case: hashlib.sha256(case.key.encode()).digest())
@@ -167,10 +184,6 @@ def _line(kernel: dict[str, Any]) -> str:
     )
 
 
-def _without_defaults(case: Case) -> dict[str, Any]:
-    return {k: v for k, v in case._asdict().items() if v != case._field_defaults.get(k, "")}
-
-
 def _case_of_row(row: dict[str, Any]) -> Case:
     """A case that a row of a tuned table is for."""
     option = row["option"].split("+")
@@ -179,15 +192,15 @@ def _case_of_row(row: dict[str, Any]) -> Case:
         activation = "silu"
     parameters = ["weight"] + ["bias"] * row["center"] + ["pre_bias"] * ("pre_bias" in option)
     dtypes = {0: None, 2: "bfloat16", 4: "float32"}
-    return Case(
+    case = Case(
         operation="layer_norm" if row["center"] else "rms_norm",
         direction=row["direction"],
         n_cols=row["max_cols"],
         dtype=dtypes[row["itemsize"]] or "",
         residual_dtype=dtypes[row["residual"]],
         parameters="+".join(parameters),
-        activation=activation,
     )
+    return case.having(activation=activation) if activation else case
 
 
 def _fixed_cases() -> Iterator[Case]:
@@ -205,13 +218,13 @@ def _fixed_cases() -> Iterator[Case]:
                 yield wide._replace(dtype="float32", residual_dtype=residual)
             for case in (plain, wide):
                 for activation in ACTIVATIONS:
-                    yield case._replace(activation=activation)
-                yield case._replace(rounding="llama")
-                yield case._replace(rounding="llama", residual_dtype="float32")
-                yield case._replace(weight_shift=1.0)
+                    yield case.having(activation=activation)
+                yield case.having(rounding="llama")
+                yield case._replace(residual_dtype="float32").having(rounding="llama")
+                yield case.having(weight_shift=1.0)
                 yield case._replace(parameters="")
                 yield case._replace(parameters=f"{parameters}+pre_bias")
-                yield case._replace(parameters=f"{parameters}+pre_bias", activation="gelu")
+                yield case._replace(parameters=f"{parameters}+pre_bias").having(activation="gelu")
                 yield case._replace(parameters=f"{parameters}+pre_bias", residual_dtype="bfloat16")
                 yield case._replace(dtype="float64")
                 yield case._replace(dtype="float16")
@@ -234,6 +247,7 @@ def _compile(case: Case) -> list[_Compiled]:
     """The compiled kernels of a case, in the order in which they run."""
     import torch
 
+    import rownorm.program
     from rownorm.launch import launcher, resources
     from rownorm.program import Program
 
@@ -249,19 +263,12 @@ def _compile(case: Case) -> list[_Compiled]:
     x = torch.empty(case.n_rows, case.n_cols, dtype=dtype, device="meta")
     residual = case.residual_dtype and x.to(getattr(torch, case.residual_dtype))
     named = case.parameters.split("+")
-    pre_bias, weight, bias = (
-        x[0].clone() if name in named else None for name in ("pre_bias", "weight", "bias")
-    )
-    program = Program(
-        center=case.operation == "layer_norm",
-        eps=EPS[case.operation],
-        weight_shift=case.weight_shift,
-        activation=case.activation,
-        rounding=case.rounding,
-    )
+    tensors = {"x": x, "residual": residual, **{name: x[0].clone() for name in named if name}}
+    program = Program(case.operation == "layer_norm", EPS[case.operation], **dict(case.options))
     compile_pass = getattr(resources, f"compile_{case.direction}")
     target = resources.TARGETS[case.arch]
-    result = compile_pass(x, residual, pre_bias, weight, bias, program, target)
+    inputs = [tensors.get(name) for name in getattr(rownorm.program, "INPUTS", INPUTS)]
+    result = compile_pass(*inputs, program, target)
     return [_Compiled(c.asm, r) for c, r in zip(compiled, result.kernels, strict=True)]
 
 

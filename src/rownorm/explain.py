@@ -11,7 +11,7 @@ import torch
 
 from . import ops
 from .ops.checks import check
-from .program import Program
+from .program import INPUTS, Inputs, Program
 
 if TYPE_CHECKING:
     from .launch import Plan, Problem
@@ -81,21 +81,20 @@ def explain(
         center="layer_norm" in function.__name__,
         **{name: arguments[name] for name in Program._fields if name in arguments},
     )
-    x, residual = arguments["x"], arguments.get("residual")
-    parameters = [arguments[name] for name in ("pre_bias", "weight", "bias")]
-    pre_bias, weight, bias = parameters
-    check(x, residual, pre_bias, weight, bias, program)
+    inputs = Inputs(*(arguments.get(name) for name in INPUTS))  # type: ignore[arg-type]
+    x, residual = inputs.x, inputs.residual
+    check(inputs, program)
     if device is None and not ops.execute.takes_kernels(x):
         raise ValueError(
             f"rownorm.explain: a tensor on {x.device} is computed by plain PyTorch, which has no plan. "
             f"Name an architecture to plan for, device={'sm_90'!r}; known: {', '.join(DEVICES)}."
         )
-    wanted = (True, residual is not None, *(parameter is not None for parameter in parameters))
+    wanted = tuple(t is not None for t in inputs)
     h = x if residual is None else residual
     dy = torch.empty_like(x, dtype=program.result_dtype(x.dtype), device="meta")
     in_backward = program.for_backward(x.dtype)
     problems = [
-        forward_problem(x, residual, pre_bias, program),
+        forward_problem(x, residual, inputs.pre_bias, program),
         backward_problem(h, dy, residual is not None, in_backward, wanted),
     ]
     if device is not None:

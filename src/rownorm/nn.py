@@ -1,7 +1,8 @@
 """Drop-in modules: subclasses of torch's modules with rownorm's forward.
 
-Each forward tries ``eager.native.norm`` itself. The functions between a module and that call cost more in a training
-step, where their code is not in the cache, than they seem to in a loop: experiment HST-05 in docs/experiments/host.md.
+Each forward tries ``eager.native.module_norm`` itself. The functions between a module and that call cost more in a
+training step, where their code is not in the cache, than they seem to in a loop: experiment HST-05 in
+docs/experiments/host.md.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class LayerNorm(_Norm, torch.nn.LayerNorm):
         shape, weight, bias, eps = self.normalized_shape, self.weight, self.bias, self.eps
         if not is_traced():
             program = _program(True, eps, self.out_dtype)
-            y: Tensor = eager.native.norm(input, None, None, weight, bias, program, shape)
+            y: Tensor = eager.native.module_norm(input, weight, bias, program, shape)
             if y is not NotImplemented:
                 return y
         return layer_norm(input, shape, weight, bias, eps, out_dtype=self.out_dtype)
@@ -106,7 +107,7 @@ class RMSNorm(_Norm, torch.nn.RMSNorm):
         if type(x) is Tensor and not is_traced():
             exact_eps = default_rms_eps(x.dtype) if eps is None else eps
             program = _program(False, exact_eps, self.out_dtype)
-            y: Tensor = eager.native.norm(x, None, None, weight, None, program, shape)
+            y: Tensor = eager.native.module_norm(x, weight, None, program, shape)
             if y is not NotImplemented:
                 return y
         return rms_norm(x, shape, weight, eps, out_dtype=self.out_dtype)

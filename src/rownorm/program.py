@@ -1,35 +1,119 @@
-"""The row program: which norm, with which options. Every layer passes this one value to the next."""
+"""The row program: its tensors, its options and its results, described once. Every layer follows this description.
+
+    h    = x [+ pre_bias] [+ residual]
+    y    = activation((h - mu) * rstd [* (weight + weight_shift)] [+ bias])
+
+From it follow the operators' schemas, the checks, the keys of calls, the numbers that the C and C++ have of the inputs,
+what autograd saves, which gradients exist, the rules of vmap and DTensor, the kernels' constant PROGRAM and the tests'
+cases. The public signatures and the README's table are written out, and tests compare them with it.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, get_args
+from operator import itemgetter
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
 import torch
+from torch import Tensor
 
 Activation = Literal["relu", "silu", "gelu", "gelu_tanh"]
 Rounding = Literal["once", "llama"]
 ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
 ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 DEFAULT_EPS = {"layer_norm": 1e-5, "rms_norm": 1e-6}
 
 
+class Input(NamedTuple):
+    """What the other layers have to know of a tensor. Every tensor has a gradient.
+
+    rows: the shape of x. vmap makes a batch more rows, and DTensor may shard any dimension but the last. Its gradient
+    has its shape, too.
+    columns: (n_cols,), the same for every row. vmap calls the operator in a loop, DTensor replicates the tensor,
+    autograd saves it for backward, and its gradient is a sum over rows.
+    """
+
+    extent: Literal["rows", "columns"]
+    meaning: str
+    in_h: bool = False  # a term of h. Where h is stored, because of a residual, backward does not read the tensor
+    is_keyword: bool = (
+        False  # in the public functions; it comes after the other inputs in the operators
+    )
+
+
+class Inputs(NamedTuple):
+    """The tensors of the row program. This is the order of all code behind the public functions: rows, then columns."""
+
+    x: Annotated[Tensor, Input("rows", "the rows to normalize", in_h=True)]
+    residual: Annotated[
+        Tensor | None, Input("rows", "added to every element before the norm", in_h=True)
+    ]
+    pre_bias: Annotated[
+        Tensor | None,
+        Input("columns", "a vector added to every row before the norm", in_h=True, is_keyword=True),
+    ]
+    weight: Annotated[Tensor | None, Input("columns", "multiplied with the normalized row")]
+    bias: Annotated[Tensor | None, Input("columns", "added after the weight")]
+
+    def has_only(self, *names: str) -> bool:
+        """Whether all tensors but these are absent."""
+        return all(t is None for name, t in self._asdict().items() if name not in names)
+
+
+class Option(NamedTuple):
+    """What the other layers have to know of an option, beside its type and default.
+
+    values: those that are allowed; without them, any finite number.
+    """
+
+    meaning: str
+    values: tuple[Any, ...] = ()
+    is_in_backward: bool = (
+        True  # whether backward depends on it other than through what forward saved
+    )
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the value is any finite Python number."""
+        return not self.values
+
+
 class Program(NamedTuple):
-    """What is computed for a row, apart from the tensors.
-
-    h    = x [+ pre_bias] [+ residual]
-    y    = activation((h - mu) * rstd [* (weight + weight_shift)] [+ bias])
-
-    Every field after ``center`` is a keyword of the public functions. Types and defaults of the registered operators
-    are derived from the fields (``ops.schema``).
+    """What is computed for a row, apart from the tensors. Every field after ``center`` is a keyword of the public
+    functions.
     """
 
     center: bool  # LayerNorm subtracts the mean, RMSNorm does not
-    eps: float
-    weight_shift: float = 0.0
-    activation: Activation | None = None
-    rounding: Rounding = "once"
+    eps: Annotated[
+        float,
+        Option("added to the variance; 1e-5 for LayerNorm, 1e-6 for RMSNorm", is_in_backward=False),
+    ]
+    weight_shift: Annotated[
+        float, Option("added to `weight`; 1.0 for models that store `weight - 1`")
+    ] = 0.0
+    activation: Annotated[
+        Activation | None,
+        Option(
+            '`None`, `"relu"`, `"silu"`, `"gelu"` (exact) or `"gelu_tanh"`, applied last',
+            (None, *ACTIVATIONS),
+        ),
+    ] = None
+    rounding: Annotated[
+        Rounding,
+        Option(
+            '`"once"`, as PyTorch; or `"llama"`: the normalized row is rounded to the dtype of `x` before the weight, '
+            "as the Llama models of transformers do",
+            ROUNDINGS,
+        ),
+    ] = "once"
     # Of the rows that are computed: y in forward, dx in backward. None: that of the rows that are read, x or dy.
-    out_dtype: torch.dtype | None = None
+    out_dtype: Annotated[
+        torch.dtype | None,
+        Option(
+            "the dtype of `y`; without it, that of `x`. Every gradient has the dtype of its tensor",
+            (None, *DTYPES),
+        ),
+    ] = None
 
     @property
     def name(self) -> str:
@@ -50,16 +134,66 @@ class Program(NamedTuple):
         del options["center"]
         return options
 
+    def has_only(self, *options: str) -> bool:
+        """Whether all options but these have their defaults. ``eps`` has none and need not be named."""
+        return all(
+            getattr(self, name) == default
+            for name, default in self._field_defaults.items()
+            if name not in options
+        )
+
+
+def _described(fields: type) -> dict[str, Any]:
+    """The ``Input`` or ``Option`` of each field that has one, by name."""
+    types = get_type_hints(fields, include_extras=True)
+    return {
+        name: kind.__metadata__[0] for name, kind in types.items() if hasattr(kind, "__metadata__")
+    }
+
+
+INPUTS: dict[str, Input] = _described(Inputs)
+OPTIONS: dict[str, Option] = _described(Program)
+# Results of forward. mu and rstd, one number for each row, are for backward.
+RESULTS = ("y", "h", "mu", "rstd")
+
+ROWS = tuple(name for name, one in INPUTS.items() if one.extent == "rows")
+COLUMNS = tuple(name for name, one in INPUTS.items() if one.extent == "columns")
+# In the order of the public functions and the operators.
+ARGUMENTS = tuple(sorted(INPUTS, key=lambda name: (name not in ROWS, INPUTS[name].is_keyword)))
+# What autograd saves. Without a residual, h is x.
+SAVED = ("h", *COLUMNS, "mu", "rstd")
+BACKWARD_INPUTS = ("dy", "dh", *SAVED)
+GRADIENTS = tuple(f"d{name}" for name in INPUTS)
+COLUMN_SUMS = tuple(f"d{name}" for name in COLUMNS)
+
+_numbers = itemgetter(
+    *(Program._fields.index(name) for name, one in OPTIONS.items() if one.is_number)
+)
+
 
 def has_numbers(options: tuple[Any, ...]) -> bool:
-    """Whether eps and weight_shift are Python numbers, as ``ops.checks`` demands. True equals 1, but it is no number.
+    """Whether options that are numbers are Python's, as ``ops.checks`` demands. True equals 1, but it is no number.
 
     options: a Program, or its fields in a plain tuple.
     """
-    eps, weight_shift = options[1:3]
-    return (
-        isinstance(eps, (int, float))
-        and isinstance(weight_shift, (int, float))
-        and type(eps) is not bool
-        and type(weight_shift) is not bool
-    )
+    for value in _numbers(options):
+        if type(value) is not float and (
+            isinstance(value, bool) or not isinstance(value, int | float)
+        ):
+            return False
+    return True
+
+
+def is_in_backward(field: str) -> bool:
+    """Whether backward depends on this field of a Program other than through what forward saved."""
+    return field not in OPTIONS or OPTIONS[field].is_in_backward
+
+
+def c_definitions() -> tuple[str, ...]:
+    """Compiler flags that tell the C and C++ the inputs, which of them are rows and terms of h, and the options."""
+    numbers = {f"INPUT_{name.upper()}": i for i, name in enumerate(INPUTS)}
+    numbers |= {f"OPTION_{name.upper()}": i for i, name in enumerate(Program._fields)}
+    terms_of_h = sum(1 << i for i, one in enumerate(INPUTS.values()) if one.in_h)
+    sizes = {"N_INPUTS": len(INPUTS), "N_ROW_INPUTS": len(ROWS), "N_SAVED": len(SAVED)}
+    values = {**numbers, **sizes, "N_OPTIONS": len(Program._fields), "TERMS_OF_H": terms_of_h}
+    return tuple(f"-D{name}={value}" for name, value in values.items())

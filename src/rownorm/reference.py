@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .program import Program
+from .program import COLUMNS, Program
 
 
 class ForwardOutputs(NamedTuple):
@@ -45,6 +45,15 @@ class Gradients(NamedTuple):
     pre_bias: Tensor | None
     weight: Tensor | None
     bias: Tensor | None
+
+
+def gradients_like(inputs: BackwardInputs) -> dict[str, Tensor]:
+    """By input of the row program, a tensor that its gradient is like, of those that are there.
+
+    dx has the shape of dy; its dtype is the program's ``result_dtype``. x and residual have the shape of h.
+    """
+    like = {"x": inputs.dy, "residual": inputs.h}
+    return like | {name: getattr(inputs, name) for name in COLUMNS}
 
 
 def compute_dtype(*rows: Tensor | None) -> torch.dtype:

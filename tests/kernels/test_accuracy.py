@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rownorm.kernels.bundles import Spec
+from rownorm.kernels.bundles import Spec, spec_of
 from rownorm.kernels.moments import inverse_std
 from support.cases import DTYPES, Case
 from support.criterion import assert_case
@@ -42,8 +42,10 @@ def test_every_regime_is_as_accurate_as_torch(regime, data, center, device):
 
 
 @triton.jit
-def _inverse_stds(m2_ptr, rstd_ptr, n, EPS: tl.constexpr, FAST_RSTD: tl.constexpr, N: tl.constexpr):
-    SPEC: tl.constexpr = Spec(False, EPS, 0.0, None, None, tl.float32)
+def _inverse_stds(
+    m2_ptr, rstd_ptr, n, PROGRAM: tl.constexpr, FAST_RSTD: tl.constexpr, N: tl.constexpr
+):
+    SPEC: tl.constexpr = spec_of(PROGRAM)
     lanes = tl.arange(0, N)
     m2 = tl.load(m2_ptr + lanes)
     tl.store(rstd_ptr + lanes, inverse_std(m2, tl.cast(n, tl.float32), SPEC, FAST_RSTD))
@@ -57,7 +59,8 @@ def test_rstd_has_22_bits(eps, fast_rstd, device):
     m2 = torch.logspace(-34, 38, 4096, dtype=torch.float64).float()
     m2[:3] = torch.tensor([math.inf, math.nan, 0.0])
     rstd = torch.empty(4096, device=device)
-    _inverse_stds[(1,)](m2.to(device), rstd, n, eps, fast_rstd, 4096)
+    program = Spec(False, eps, 0.0, None, None, None, "fp32")
+    _inverse_stds[(1,)](m2.to(device), rstd, n, program, fast_rstd, 4096)
     rstd = rstd.double().cpu()
     assert rstd[0] == 0.0
     assert rstd[1].isnan()

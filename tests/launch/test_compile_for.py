@@ -32,9 +32,9 @@ def recorded(call, dtypes, target):
 
 
 resources.compile_for = recorded
-for center, n_cols in ((True, 300), (False, 131072)):
+for center, n_cols, activation in ((True, 300, "silu"), (False, 131072, None)):
     x = torch.empty(64, n_cols, dtype=torch.bfloat16, device="meta")
-    program = Program(center, 1e-5)
+    program = Program(center, 1e-5, activation=activation, rounding="llama")
     inputs = (x, None, None, x[0], None, program, resources.TARGETS["sm_90"])
     resources.compile_forward(*inputs)
     resources.compile_backward(*inputs)

@@ -1,9 +1,14 @@
 """Tensors as rows: strides and alignment."""
 
+import json
+
 import pytest
 import torch
 
 from rownorm import launch
+from rownorm.launch.device import DEVICES
+from rownorm.launch.problem import Problem
+from rownorm.program import Program
 
 
 @pytest.mark.parametrize(
@@ -64,3 +69,18 @@ def test_tensors_share_one_size_of_groups():
     assert second is by_3
     with pytest.raises(ValueError, match="cannot read these rows in place"):
         launch.rows.required_layouts(other, by_3)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_the_kernels_constant_can_be_written_as_json(direction):
+    """Triton does that where a program hooks into its compiler: json.dumps refuses a dtype in a tuple."""
+    rows = (torch.bfloat16, torch.bfloat16)
+    problem = Problem(direction, 4, 64, *rows, True, 0, DEVICES["sm_90"])
+    program = Program(True, 1e-5, activation="silu", rounding="llama")
+    constant = launch.rows.kernel_program(problem, program)
+    assert tuple(json.loads(json.dumps(constant))) == constant
+    assert constant.ROUND_X_HAT_TO == "bf16"
+    assert constant.COMPUTE_DTYPE == "fp32"
+    in_forward = direction == "forward"
+    assert (1e-5 if in_forward else None) == constant.EPS
+    assert ("bf16" if in_forward else None) == constant.STORED_H_DTYPE

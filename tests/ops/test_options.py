@@ -1,11 +1,8 @@
-"""One description of the options: ``Program``. Signatures, schemas, kernels and plain PyTorch follow it."""
+"""One description of tensors and options: ``program``. Signatures, schemas, kernels and documents follow it."""
 
 import inspect
 import json
-import os
-import shutil
-import subprocess
-import sys
+import re
 from pathlib import Path
 from typing import get_type_hints
 
@@ -13,19 +10,25 @@ import pytest
 import torch
 
 import rownorm
+from rownorm import functional, nn, reference
 from rownorm.ops import execute, norms
-from rownorm.program import DEFAULT_EPS, Activation, Program, Rounding
+from rownorm.program import (
+    ARGUMENTS,
+    BACKWARD_INPUTS,
+    DEFAULT_EPS,
+    INPUTS,
+    RESULTS,
+    ROWS,
+    Activation,
+    Program,
+    Rounding,
+)
+from rownorm.program import OPTIONS as DESCRIBED
 from support import option_places
+from support.edited_copy import run_in_copy
 from support.option_places import FUNCTIONS, missing_places
 
 OPTIONS = Program._fields[1:]
-VALUES = {
-    "eps": 1e-2,
-    "weight_shift": 1.0,
-    "activation": "relu",
-    "rounding": "llama",
-    "out_dtype": torch.float32,
-}
 SCHEMA_TYPES = {
     float: "float",
     Rounding: "str",
@@ -38,6 +41,12 @@ needs_interpreter = pytest.mark.skipif(
 )
 
 
+def other_value(option):
+    """A value that is not the default."""
+    default, values = Program._field_defaults.get(option, 0.0), DESCRIBED[option].values
+    return next((value for value in values if value != default), None) if values else default + 1.0
+
+
 def defaults_of(name):
     return {**Program._field_defaults, "eps": DEFAULT_EPS[name.removeprefix("add_")]}
 
@@ -48,7 +57,7 @@ def test_signatures_are_those_of_the_program(name):
     keywords = [
         parameter
         for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name != "pre_bias"
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in INPUTS
     ]
     assert tuple(parameter.name for parameter in keywords) == OPTIONS
     assert {parameter.name: parameter.default for parameter in keywords} == defaults_of(name)
@@ -56,6 +65,54 @@ def test_signatures_are_those_of_the_program(name):
     assert {option: types[option] for option in OPTIONS} == {
         option: fields[option] for option in OPTIONS
     }
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_signatures_have_the_tensors_of_the_program(name):
+    function = getattr(rownorm, name)
+    parameters = inspect.signature(function).parameters
+    has_residual = name.startswith("add_")
+    assert sorted(set(parameters) - set(OPTIONS)) == sorted(
+        one for one in INPUTS if has_residual or one != "residual"
+    )
+    positional = [one for one, p in parameters.items() if p.kind is not p.KEYWORD_ONLY]
+    assert positional == [
+        one for one in ARGUMENTS if one in parameters and not INPUTS[one].is_keyword
+    ]
+    types = get_type_hints(function)
+    for one in set(parameters) & set(INPUTS):
+        is_required = one in ROWS
+        assert types[one] == (torch.Tensor if is_required else torch.Tensor | None)
+        assert parameters[one].default is (inspect.Parameter.empty if is_required else None)
+
+
+@pytest.mark.parametrize(
+    "function", [functional.layer_norm, functional.rms_norm, nn.LayerNorm, nn.RMSNorm]
+)
+def test_what_torchs_signatures_add_is_an_option(function):
+    parameters = inspect.signature(function).parameters.values()
+    added = [one for one in parameters if one.kind is one.KEYWORD_ONLY]
+    assert added
+    hints = get_type_hints(function.__init__ if inspect.isclass(function) else function)
+    for one in added:
+        assert one.default == Program._field_defaults[one.name]
+        assert hints[one.name] == get_type_hints(Program)[one.name]
+
+
+def test_the_readme_has_every_keyword_with_its_meaning():
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    table = readme.partition("| option | meaning |\n| --- | --- |\n")[2].partition("\n\n")[0]
+    lines = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE))
+    keywords = {name: one.meaning for name, one in INPUTS.items() if one.is_keyword}
+    assert lines == keywords | {name: one.meaning for name, one in DESCRIBED.items()}
+
+
+def test_every_option_and_every_tensor_is_described():
+    assert tuple(DESCRIBED) == OPTIONS
+    assert tuple(INPUTS) == reference.Gradients._fields
+    assert reference.BackwardInputs._fields == BACKWARD_INPUTS
+    assert reference.ForwardOutputs._fields == RESULTS
+    assert tuple(INPUTS)[: len(ROWS)] == ROWS, "rows come first"
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -93,67 +150,42 @@ def test_public_functions_pass_every_option_in_its_place(name, monkeypatch):
 @needs_interpreter
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_reaches_both_kernels_and_plain_pytorch(option):
-    assert missing_places(option, VALUES[option]) == []
+    assert missing_places(option, other_value(option)) == []
 
 
 # An option that a test adds to a copy of the package: y = option_for_tests * activation(...).
 
 ADDED_FIELD = {
-    "program.py": [('    rounding: Rounding = "once"\n', "    option_for_tests: float = 1.0\n")]
+    "program.py": [
+        (
+            "    ] = 0.0\n",  # of weight_shift
+            '    option_for_tests: Annotated[float, Option("for tests")] = 1.0\n',
+        )
+    ]
 }
-AFTER_ACTIVATION = (
-    '"ACTIVATION": program.activation,',
-    '"OPTION_FOR_TESTS": program.option_for_tests,',
-)
 # The other files that an option touches, beside the arithmetic of the kernels: after this text comes that text.
 ADDED_ELSEWHERE = {
     "ops/norms.py": [
-        ('    rounding: Rounding = "once",\n', "    option_for_tests: float = 1.0,\n"),
-        ("weight_shift, activation, rounding", ", option_for_tests"),
-    ],
-    "ops/checks.py": [
-        (
-            '    _check_number(operation, "eps", program.eps)\n',
-            '    _check_number(operation, "option_for_tests", program.option_for_tests)\n',
-        )
+        ("    weight_shift: float = 0.0,\n", "    option_for_tests: float = 1.0,\n"),
+        ("eps, weight_shift", ", option_for_tests"),
     ],
     "reference.py": [
         ("y=activate(z, program.activation)", ".mul(program.option_for_tests)"),
         ("dz = dy.to(compute)", " * program.option_for_tests"),
     ],
-    "ops/cpu.py": [
-        ("y=reference.activate(z, program.activation)", ".mul(program.option_for_tests)"),
-        ("dz, rstd = dy.to(row.dtype)", " * program.option_for_tests"),
+    "kernels/bundles.py": [
+        (
+            '    ACTIVATION: Any  # "relu", "silu", "gelu", "gelu_tanh" or None\n',
+            "    OPTION_FOR_TESTS: Any\n",
+        )
     ],
-    "ops/export.py": [
-        ("y=reference.activate(z, program.activation)", ".mul(program.option_for_tests)")
-    ],
-    "launch/forward.py": [AFTER_ACTIVATION],
-    "launch/backward.py": [AFTER_ACTIVATION],
 }
 
 
 def missing_in_copy(folder, *edits):
     """The places that lack the option ``option_for_tests`` in a copy of the package with these edits."""
-    source = Path(rownorm.__file__).parent
-    shutil.copytree(source, folder / "rownorm", ignore=shutil.ignore_patterns("__pycache__", "lab"))
-    for file, insertions in (pair for edit in edits for pair in edit.items()):
-        path = folder / "rownorm" / file
-        text = path.read_text()
-        for anchor, added in insertions:
-            assert anchor in text, f"{file} has no {anchor!r}"
-            text = text.replace(anchor, anchor + added)
-        path.write_text(text)
-    script = Path(option_places.__file__)
-    ran = subprocess.run(
-        [sys.executable, str(script), "option_for_tests", "2.0"],
-        env=os.environ | {"PYTHONPATH": str(folder), "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout)
+    arguments = [str(Path(option_places.__file__)), "option_for_tests", "2.0"]
+    return json.loads(run_in_copy(folder, arguments, *edits, TRITON_INTERPRET="1"))
 
 
 @needs_interpreter

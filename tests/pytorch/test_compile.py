@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import rownorm
 from rownorm.ops import inductor
-from rownorm.program import Program
+from rownorm.program import Inputs, Program
 from support.operators import COLS, ROWS, every_case, full_cases, gradients, same_bits
 
 
@@ -195,8 +195,8 @@ def test_composed_additions_take_h_as_it_is_stored(center):
     program = Program(center, 1e-5)
 
     def two(x, residual, update):
-        _, h, *_ = inductor.forward(x, residual, None, None, None, program)
-        y, h, *_ = inductor.forward(update, h, None, None, None, program)
+        _, h, *_ = inductor.forward(Inputs(x, residual, None, None, None), program)
+        y, h, *_ = inductor.forward(Inputs(update, h, None, None, None), program)
         return y, h
 
     graph = make_fx(two)(*(torch.randn(4, COLS).bfloat16() for _ in range(3))).graph

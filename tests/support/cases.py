@@ -1,53 +1,63 @@
 """One call of the library as a value, and what the library computes for it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, make_dataclass
+from typing import Any
 
 import torch
 
 import rownorm
-from rownorm.program import Program
+from rownorm.program import COLUMNS, DEFAULT_EPS, DTYPES, OPTIONS, ROWS, Program
+from rownorm.program import INPUTS as _INPUTS
 from support.data import make_rows
 
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+__all__ = ["DTYPES", "INPUTS", "Case", "call", "ours", "output_dtype", "outputs_and_gradients"]
 
-INPUTS = ("x", "residual", "pre_bias", "weight", "bias")
+INPUTS = tuple(_INPUTS)
+
+
+def _described(name: str, defaults: dict[str, Any]) -> type:
+    """A dataclass with a keyword for each of these."""
+    fields = [(one, Any, field(default=value, kw_only=True)) for one, value in defaults.items()]
+    return make_dataclass(name, fields, frozen=True)
+
+
+# eps=None: the default of the operation
+_Options = _described("_Options", {one: Program._field_defaults.get(one) for one in OPTIONS})
+# weight, bias, ...: whether there is one
+_Columns = _described("_Columns", {one: one == "weight" for one in COLUMNS})
+# residual_dtype, ...: None where there is none
+_Rows = _described("_Rows", {f"{one}_dtype": None for one in ROWS if one != "x"})
 
 
 @dataclass(frozen=True)
-class Case:
-    """One call of the library without the values of its tensors."""
+class Case(_Rows, _Columns, _Options):
+    """One call of the library without the values of its tensors.
+
+    Its other fields are keywords that follow from the description of the row program: ``residual_dtype``; ``weight``,
+    ``bias`` and ``pre_bias``, whether there is one; and the options.
+    """
 
     center: bool
     dtype: torch.dtype = torch.float32
     shape: tuple[int, ...] = (3, 70)
     data: str = "normal"
-    residual_dtype: torch.dtype | None = None
-    pre_bias: bool = False
-    weight: bool = True
-    bias: bool = False
-    parameter_dtype: torch.dtype | None = None  # None: the dtype of x
-    activation: str | None = None
-    weight_shift: float = 0.0
-    rounding: str = "once"
-    eps: float | None = None  # None: the default of the operation
-    out_dtype: torch.dtype | None = None  # of y; None: the dtype of x
+    parameter_dtype: torch.dtype | None = field(default=None, kw_only=True)  # None: that of x
 
     @property
     def program(self) -> Program:
-        eps = self.eps if self.eps is not None else (1e-5 if self.center else 1e-6)
-        return Program(
-            self.center, eps, self.weight_shift, self.activation, self.rounding, self.out_dtype
-        )
+        options = {name: getattr(self, name) for name in OPTIONS}
+        if self.eps is None:
+            options["eps"] = DEFAULT_EPS["layer_norm" if self.center else "rms_norm"]
+        return Program(self.center, **options)
 
     @property
     def options(self) -> dict:
-        options = self.program._asdict()
-        del options["center"]
-        return options
+        return self.program.keywords()
 
     def tensors(self, device: str) -> dict[str, torch.Tensor | None]:
         """The inputs by name, and ``dy`` and ``dh``."""
         n_cols = self.shape[-1]
+        around = {"weight": 1.0 - self.weight_shift}
 
         def parameter(present: bool, around: float):
             if not present:
@@ -64,10 +74,8 @@ class Case:
 
         return {
             "x": rows(self.dtype, self.data),
-            "residual": rows(self.residual_dtype),
-            "pre_bias": parameter(self.pre_bias, 0.0),
-            "weight": parameter(self.weight, 1.0 - self.weight_shift),
-            "bias": parameter(self.bias, 0.0),
+            **{name: rows(getattr(self, f"{name}_dtype")) for name in ROWS if name != "x"},
+            **{name: parameter(getattr(self, name), around.get(name, 0.0)) for name in COLUMNS},
             "dy": rows(self.program.result_dtype(self.dtype)),
             "dh": rows(self.residual_dtype),
         }
@@ -76,7 +84,7 @@ class Case:
 def call(case: Case, tensors: dict) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The public function for a case: (y, h)."""
     name = "layer_norm" if case.center else "rms_norm"
-    parameters = {n: tensors[n] for n in ("weight", "bias", "pre_bias")}
+    parameters = {name: tensors[name] for name in COLUMNS}
     if tensors["residual"] is None:
         return getattr(rownorm, name)(tensors["x"], **parameters, **case.options), None
     operation = getattr(rownorm, f"add_{name}")

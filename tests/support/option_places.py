@@ -13,12 +13,10 @@ import rownorm
 from rownorm import reference
 from rownorm.launch import launcher
 from rownorm.ops import checks, cpu, execute, export
-from rownorm.program import DEFAULT_EPS, Program
+from rownorm.program import DEFAULT_EPS, Inputs, Program, is_in_backward
 from rownorm.reference import BackwardInputs
 
 FUNCTIONS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
-# Backward depends on eps through rstd alone.
-NOT_IN_BACKWARD = ("eps",)
 
 
 def missing_places(option: str, value: object) -> list[str]:
@@ -37,7 +35,7 @@ def missing_places(option: str, value: object) -> list[str]:
         elif constants_differ(function, name, option, value) != reached:
             missing.append(f"ops/norms.py: {name} does not pass {option} on")
     missing += [
-        f"launch/{direction}.py: no constant depends on {option}"
+        f"kernels/bundles.py, {direction}: no field of Spec depends on {option}"
         for direction, is_reached in zip(("forward", "backward"), reached, strict=True)
         if not is_reached
     ]
@@ -57,7 +55,7 @@ def constants_differ(function, name, option, value) -> tuple[bool, bool]:
         kernel_constants(function, name, option, value),
     )
     in_forward, in_backward = (a != b for a, b in zip(usual, changed, strict=True))
-    return in_forward, in_backward or option in NOT_IN_BACKWARD
+    return in_forward, in_backward or not is_in_backward(option)
 
 
 def kernel_constants(function, name, option=None, value=None) -> tuple[list, list]:
@@ -93,7 +91,7 @@ def plain_places(option: str, value: object) -> list[str]:
     weight = torch.rand(64)
 
     def forward(compute, program):
-        return compute(x, None, None, weight, None, program)
+        return compute(Inputs(x, None, None, weight, None), program)
 
     def backward(compute, program):
         _, _, mu, rstd = reference.forward(x, None, None, weight, None, usual)
@@ -107,14 +105,18 @@ def plain_places(option: str, value: object) -> list[str]:
         )
 
     places = {
-        "reference.py, forward": differ(forward, reference.forward),
+        "reference.py, forward": differ(
+            forward, lambda inputs, program: reference.forward(*inputs, program)
+        ),
         "ops/cpu.py, forward": differ(forward, cpu.forward),
         "ops/export.py, forward": differ(forward, export.forward),
     }
-    if option not in NOT_IN_BACKWARD:
+    if is_in_backward(option):
         places["reference.py, backward"] = differ(backward, reference.backward)
         places["ops/cpu.py, backward"] = differ(backward, cpu.backward)
-    return [place for place, depends in places.items() if not depends]
+    missing = [place for place, depends in places.items() if not depends]
+    # The others leave an option that they do not know to ``reference``.
+    return [place for place in missing if place.startswith("reference")] or missing
 
 
 def rejects_nonsense(option: str) -> bool:

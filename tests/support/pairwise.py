@@ -5,7 +5,7 @@ import random
 
 import torch
 
-from rownorm.program import ACTIVATIONS, ROUNDINGS
+from rownorm.program import COLUMNS, OPTIONS, ROWS, Program
 from support.cases import DTYPES, Case
 
 
@@ -51,35 +51,33 @@ def combinations(seed: int) -> list[Case]:
         seed,
         center=(True, False),
         dtype=DTYPES,
-        residual=(None, "same", "other"),
-        pre_bias=(False, True),
-        weight=(None, "same", "other"),
-        bias=(False, True),
-        activation=(None, *ACTIVATIONS),
-        weight_shift=(0.0, 1.0),
-        rounding=ROUNDINGS,
-        out=(None, "other"),
+        **{f"{name}_dtype": (None, "same", "other") for name in ROWS if name != "x"},
+        **dict.fromkeys(COLUMNS, (False, True)),
+        parameter_dtype=(None, "other"),
+        **{name: values_of(name) for name in OPTIONS if name != "eps"},
     )
 
-    def case(
-        center, dtype, residual, pre_bias, weight, bias, activation, weight_shift, rounding, out
-    ):
-        return Case(
-            center=center,
-            dtype=dtype,
-            shape=(3, 45),
-            residual_dtype={None: None, "same": dtype, "other": OTHER[dtype]}[residual],
-            pre_bias=pre_bias,
-            weight=weight is not None,
-            bias=bias,
-            parameter_dtype=OTHER[dtype] if weight == "other" else None,
-            activation=activation,
-            weight_shift=weight_shift if weight else 0.0,
-            rounding=rounding,
-            out_dtype=None if out is None else OTHER[dtype],
-        )
+    def case(dtype, **fields):
+        same_or_other = {"same": dtype, "other": OTHER[dtype]}
+        fields = {
+            name: same_or_other.get(value, value) if name.endswith("dtype") else value
+            for name, value in fields.items()
+        }
+        if not fields["weight"]:
+            fields["weight_shift"] = 0.0
+        return Case(dtype=dtype, shape=(3, 45), **fields)
 
     return [case(**one) for one in chosen]
+
+
+def values_of(option: str) -> tuple:
+    """Values of an option, the default among them; "other" for a dtype that is not that of x."""
+    default, described = Program._field_defaults[option], OPTIONS[option]
+    if described.is_number:
+        return (default, default + 1.0)
+    if torch.float32 in described.values:
+        return (default, "other")
+    return described.values
 
 
 def name_of(case: Case) -> str:
@@ -87,6 +85,9 @@ def name_of(case: Case) -> str:
     for name in ("residual_dtype", "parameter_dtype"):
         if (dtype := getattr(case, name)) is not None:
             options.append(f"{name}={str(dtype).removeprefix('torch.')}")
-    options += [name for name in ("pre_bias", "weight", "bias") if getattr(case, name)]
-    options += [name for name in (case.activation, case.rounding) if name not in (None, "once")]
-    return "-".join(options + (["shift"] if case.weight_shift else []))
+    options += [name for name in COLUMNS if getattr(case, name)]
+    for name, default in Program._field_defaults.items():
+        value = getattr(case, name)
+        if value != default:
+            options.append(value if isinstance(value, str) else f"{name}={value}")
+    return "-".join(options)

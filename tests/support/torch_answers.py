@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
+from rownorm.program import INPUTS
 from rownorm.reference import compute_dtype
 from support.cases import Case, output_dtype, outputs_and_gradients
 from support.rounding import rounded
@@ -27,7 +28,7 @@ def torch_own(case: Case, tensors: dict, *, h_rounded: bool = True) -> dict[str,
 
     def composition(inputs: dict):
         h = inputs["x"]
-        for name in ("pre_bias", "residual"):
+        for name in reversed([name for name, one in INPUTS.items() if one.in_h and name != "x"]):
             h = h if inputs[name] is None else h + inputs[name]
         stream = None if inputs["residual"] is None else h
         if stream is not None and h_rounded:

@@ -2,7 +2,8 @@
 
 Kernel signatures stay flat, because the launcher binds arguments by name. There are two kinds of bundles:
 
-    constants    ``SPEC: tl.constexpr = Spec(...)``, passed to ``SPEC: tl.constexpr`` parameters. Fields are UPPER CASE.
+    constants    ``TILING: tl.constexpr = Tiling(...)``, passed to ``TILING: tl.constexpr`` parameters. Fields are
+                 UPPER CASE. ``SPEC`` comes from the launch as one constant, PROGRAM.
     values       ``source = Source(...)``: pointers (None where a tensor is absent), tensors and run-time integers.
 
 Strides and sizes are passed to kernels divided by DIVISIBILITY, the largest power of two up to 16 that divides all of
@@ -16,6 +17,9 @@ both. A helper cannot return None in Triton 3.6, so an optional tile is a tuple 
 """
 
 from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
 
 # Integers of the kernels. None of them may be a constant of a compiled kernel, not even 1 or a multiple of 16.
 FORWARD_INTEGERS = (
@@ -47,14 +51,37 @@ BACKWARD_INTEGERS = (
 
 
 class Spec(NamedTuple):
-    """Constants: what is computed."""
+    """Constants: what is computed. ``launch.rows.kernel_program`` takes a field from the option with its name."""
 
     CENTER: Any  # whether the mean is subtracted (LayerNorm) or not (RMSNorm)
     EPS: Any  # added to the variance; None in backward, where rstd is an input
     WEIGHT_SHIFT: Any  # x_hat is multiplied by weight + WEIGHT_SHIFT
     ACTIVATION: Any  # "relu", "silu", "gelu", "gelu_tanh" or None
     ROUND_X_HAT_TO: Any  # the dtype that x_hat is rounded to before the weight is applied, or None
+    STORED_H_DTYPE: (
+        Any  # forward: the dtype of h where rounding to it changes mu and rstd; else None
+    )
     COMPUTE_DTYPE: Any  # of all arithmetic: fp32, or fp64 where a row is fp64
+
+
+_INTERPRETING = bool(triton.knobs.runtime.interpret)
+_DTYPES = ("ROUND_X_HAT_TO", "STORED_H_DTYPE", "COMPUTE_DTYPE")
+
+
+@triton.constexpr_function
+def spec_of(program):
+    """The ``Spec`` of the constant PROGRAM, which is a ``Spec`` with names of dtypes ("fp32").
+
+    Triton writes every constant as JSON for a program that hooks into its compiler (torch's NVSHMEM does). That fails
+    for a dtype in a tuple. Triton may pass the tuple without its names, so its order counts.
+    """
+    values = []
+    for name, value in zip(Spec._fields, program):  # noqa: B905
+        is_dtype = name in _DTYPES and value is not None
+        values.append(tl.dtype(value) if is_dtype else value)
+    # In a compiled kernel a field is passed to helpers, and Triton 3.6 passes strings on as constants only. The
+    # interpreter has no constants.
+    return Spec(*values) if _INTERPRETING else Spec(*map(tl.constexpr, values))
 
 
 class Tiling(NamedTuple):

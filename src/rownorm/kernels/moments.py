@@ -175,7 +175,6 @@ def stored_h_moments(
     mu,
     rstd,
     n_cols,
-    STORED_H_DTYPE: tl.constexpr,
     SPEC: tl.constexpr,
     FAST_RSTD: tl.constexpr,
 ):
@@ -187,10 +186,10 @@ def stored_h_moments(
     mean_above_1_std = tl.abs(mu * rstd) > 1.0
     if tl.sum(mean_above_1_std.to(tl.int32)) > 0:
         n = tl.cast(n_cols, SPEC.COMPUTE_DTYPE)
-        origin = round_to(mu, STORED_H_DTYPE, SPEC.COMPUTE_DTYPE)
+        origin = round_to(mu, SPEC.STORED_H_DTYPE, SPEC.COMPUTE_DTYPE)
         deviations = ()
         for c in tl.static_range(len(h)):
-            deviation = round_to(h[c], STORED_H_DTYPE, SPEC.COMPUTE_DTYPE) - origin
+            deviation = round_to(h[c], SPEC.STORED_H_DTYPE, SPEC.COMPUTE_DTYPE) - origin
             deviations = deviations + (tl.where(inside[c], deviation, 0.0),)
         # Where a sum overflows, rstd is 0, and the row keeps its statistics.
         total, squares = sum_both(add_chunks(deviations), _squares(deviations))

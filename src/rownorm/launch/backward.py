@@ -13,16 +13,13 @@ from ..kernels.backward.column_sums import column_sums
 from ..kernels.backward.grid import backward_grid
 from ..kernels.backward.multipass import backward_apply, backward_sums
 from ..kernels.backward.resident import backward_resident
-from ..program import Program
-from ..reference import BackwardInputs, Gradients
+from ..program import COLUMN_SUMS, GRADIENTS, INPUTS, Program
+from ..reference import BackwardInputs, gradients_like
 from .launcher import Call, PreparedCall, bind_all
 from .planning import Plan, n_parts, plan
 from .planning.settings import SumsTile
 from .problem import Problem, backward_problem
-from .rows import RowLayout, alignment, allocator, compute_type, required_layouts, rounding_type
-
-GRADIENTS = tuple(f"d{name}" for name in Gradients._fields)
-SUMS = GRADIENTS[2:]  # over rows: those of parameters
+from .rows import RowLayout, alignment, allocator, kernel_program, required_layouts
 
 
 def calls(
@@ -55,7 +52,7 @@ def calls(
         "DIVISIBILITY": divisibility,
         "GROUP_ROWS": h.group_rows,
         "WIDE_ROWS": problem.dtype.itemsize > 2,
-        **_program_constants(problem, program),
+        "PROGRAM": kernel_program(problem, program),
         **_plan_constants(problem, plan),
     }
     if plan.regime == "grid":
@@ -67,17 +64,6 @@ def calls(
     if plan.sums_tile:
         steps.append(_column_sums_call(problem, plan.sums_tile, integers, constants))
     return steps
-
-
-def _program_constants(problem: Problem, program: Program) -> dict[str, Any]:
-    """Constants that say what is computed."""
-    return {
-        "CENTER": program.center,
-        "WEIGHT_SHIFT": program.weight_shift,
-        "ACTIVATION": program.activation,
-        "ROUND_X_HAT_TO": rounding_type(program, program.result_dtype(problem.dtype), problem),
-        "COMPUTE_DTYPE": compute_type(problem),
-    }
 
 
 def _plan_constants(problem: Problem, plan: Plan) -> dict[str, Any]:
@@ -159,7 +145,7 @@ def prepare(
     """Plan and compile. The result maps tensors like ``inputs`` to their ``Gradients``, for tensors with the same
     shapes, strides, dtypes and alignment.
     """
-    dy, dh, h, pre_bias, weight, bias, _, rstd = inputs
+    dy, dh, h, rstd = inputs.dy, inputs.dh, inputs.h, inputs.rstd
     problem = backward_problem(h, dy, has_residual, program, wanted)
     chosen = plan(problem)
     n_cols = problem.n_cols
@@ -175,20 +161,20 @@ def prepare(
             torch.zeros, shape, dtype=torch.int64, device=h.device
         )
     stand_ins: dict[str, str] = {}
-    for name, like, want in zip(GRADIENTS, (dy, h, pre_bias, weight, bias), wanted, strict=True):
+    likes = gradients_like(inputs).values()
+    for name, like, want in zip(GRADIENTS, likes, wanted, strict=True):
         if not want or like is None:
             continue
         dtype = program.result_dtype(dy.dtype) if name == "dx" else like.dtype
         allocators[name] = new(like.shape, dtype)
-        if name in SUMS and chosen.sums_tile:
+        if name in COLUMN_SUMS and chosen.sums_tile:
             allocators[f"{name}_partial"] = new((chosen.n_programs, n_cols), rstd.dtype)
-        elif name in SUMS:
+        elif name in COLUMN_SUMS:
             # Never stored to. The kernel takes one all the same, so that it is the same kernel for any number of rows.
             # A tensor that is kept for this could belong to the memory pool of a CUDA graph.
             stand_ins[f"{name}_partial"] = "rstd"
 
-    roles = list(BackwardInputs._fields)
-    if has_residual:
-        roles[roles.index("pre_bias")] = ""  # h already contains it
-    tensors = dict(zip(roles, inputs, strict=True))
+    # A kernel does not get a term of h where h was stored. It stays an input, under a name that no kernel has.
+    terms = [name for name, one in INPUTS.items() if one.in_h and has_residual]
+    tensors = {f"{name} in h" if name in terms else name: t for name, t in inputs._asdict().items()}
     return bind_all(steps, tensors, allocators, GRADIENTS, h.get_device(), stand_ins)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from torch import Tensor
-
 from ..kernels.forward.cluster import forward_cluster
 from ..kernels.forward.multipass import forward_apply, forward_looped, forward_moments
 from ..kernels.forward.resident import forward_resident
-from ..program import Program
+from ..program import RESULTS, Inputs, Program
 from ..reference import compute_dtype
 from .launcher import Call, PreparedCall, bind_all
 from .planning import Plan, n_parts, plan
@@ -19,14 +17,10 @@ from .rows import (
     RowLayout,
     alignment,
     allocator,
-    compute_type,
+    kernel_program,
     required_layouts,
-    rounding_type,
-    stored_h_type,
+    stored_h_dtype,
 )
-
-INPUTS = ("x", "residual", "pre_bias", "weight", "bias")
-OUTPUTS = ("y", "h", "mu", "rstd")
 
 
 def calls(
@@ -47,7 +41,7 @@ def calls(
     constants = {
         "DIVISIBILITY": divisibility,
         "GROUP_ROWS": x.group_rows,
-        **_program_constants(problem, program),
+        "PROGRAM": kernel_program(problem, program),
         **_plan_constants(problem, plan),
     }
     return [
@@ -67,19 +61,6 @@ def _kernels(problem: Problem, plan: Plan) -> list[tuple[Any, int]]:
         return [(forward_looped, n_rows)]
     n_programs = n_rows * n_parts(plan, problem)
     return [(forward_moments, n_programs), (forward_apply, n_programs)]
-
-
-def _program_constants(problem: Problem, program: Program) -> dict[str, Any]:
-    """Constants that say what is computed."""
-    return {
-        "CENTER": program.center,
-        "EPS": program.eps,
-        "WEIGHT_SHIFT": program.weight_shift,
-        "ACTIVATION": program.activation,
-        "ROUND_X_HAT_TO": rounding_type(program, problem.dtype, problem),
-        "STORED_H_DTYPE": stored_h_type(program, problem),
-        "COMPUTE_DTYPE": compute_type(problem),
-    }
 
 
 def _plan_constants(problem: Problem, plan: Plan) -> dict[str, Any]:
@@ -104,19 +85,12 @@ def _plan_constants(problem: Problem, plan: Plan) -> dict[str, Any]:
     }
 
 
-def prepare(
-    x: Tensor,
-    residual: Tensor | None,
-    pre_bias: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    program: Program,
-    want_statistics: bool,
-) -> PreparedCall:
-    """Plan and compile. The result maps (x, residual, pre_bias, weight, bias) to (y, h, mu, rstd), for tensors with the
-    same shapes, strides, dtypes and alignment as these.
+def prepare(inputs: Inputs, program: Program, want_statistics: bool) -> PreparedCall:
+    """Plan and compile. The result maps inputs to (y, h, mu, rstd), for tensors with the same shapes, strides, dtypes
+    and alignment as these.
     """
-    problem = forward_problem(x, residual, pre_bias, program)
+    x, residual = inputs.x, inputs.residual
+    problem = forward_problem(x, residual, inputs.pre_bias, program)
     chosen = plan(problem)
     steps = calls(problem, chosen, program, *required_layouts(x, residual))
     compute = compute_dtype(x, residual)
@@ -130,8 +104,7 @@ def prepare(
             allocators["mu"] = allocators["rstd"]
     if chosen.regime == "split":
         allocators["parts"] = new((2, problem.n_rows, steps[0].integers["n_parts"]), compute)
-        if want_statistics and steps[0].constants["STORED_H_DTYPE"] is not None:
+        if want_statistics and stored_h_dtype(problem, program) is not None:
             allocators["stored_h_parts"] = allocators["parts"]
 
-    inputs = dict(zip(INPUTS, (x, residual, pre_bias, weight, bias), strict=True))
-    return bind_all(steps, inputs, allocators, OUTPUTS, x.get_device())
+    return bind_all(steps, inputs._asdict(), allocators, RESULTS, x.get_device())

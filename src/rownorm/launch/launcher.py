@@ -279,8 +279,8 @@ def compile_for(call: Call, dtypes: Mapping[str, torch.dtype | None], target: GP
         else:
             signature[name] = "constexpr"
             constants[position,] = call.constants.get(name)
-            if VERSION > (3, 6):
-                attributes[position,] = []
+            for place in _attributes_of_constant(position, constants[position,]):
+                attributes[place] = []
     if (
         VERSION > (3, 6) and call.cluster_size > 1
     ):  # the hook of ``copies_through_l1`` counts as an argument
@@ -288,3 +288,15 @@ def compile_for(call: Call, dtypes: Mapping[str, torch.dtype | None], target: GP
     source = ASTSource(call.kernel, signature, constants, attributes)
     with copies_through_l1(call.cluster_size > 1):
         return triton.compile(source, target=target, options=call.options)
+
+
+def _attributes_of_constant(position: int, value: Any) -> list[tuple[int, ...]]:
+    """The places for which a launch lists attributes, although a constant has none.
+
+    Triton 3.6 takes every string for attributes, those in a tuple, too.
+    """
+    if VERSION > (3, 6) or isinstance(value, str):
+        return [(position,)]
+    if isinstance(value, tuple):
+        return [(position, i) for i, one in enumerate(value) if isinstance(one, str)]
+    return []

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..program import Program
+from ..program import ROWS, Program
 from .device import Device, device_of
 
 Direction = Literal["forward", "backward"]
@@ -74,7 +74,7 @@ def backward_problem(
 ) -> Problem:
     """The problem of computing the wanted gradients of these rows.
 
-    wanted: whether each of x, residual, pre_bias, weight and bias gets one.
+    wanted: whether each of the ``Inputs`` gets one.
     """
     n_cols = h.shape[-1]
     dtypes = (dy.dtype, program.result_dtype(dy.dtype))  # of dy and dx
@@ -85,7 +85,7 @@ def backward_problem(
         dtype=max(dtypes, key=lambda dtype: dtype.itemsize),
         residual_dtype=h.dtype if has_residual else None,
         center=program.center,
-        n_column_sums=sum(wanted[2:]),
+        n_column_sums=sum(wanted[len(ROWS) :]),
         device=device_of(h.get_device()),
         activation=program.activation,
         mixed={dtype.itemsize for dtype in (*dtypes, h.dtype)} == {2, 4},

@@ -19,14 +19,14 @@ from torch import Tensor
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 
-from ..program import Program
+from ..program import COLUMNS, INPUTS, Inputs, Program
 from ..reference import compute_dtype
 from . import backward, forward
 from .device import DEVICES, Device
 from .launcher import Call, compile_for
 from .planning import Plan, plan
 from .problem import backward_problem, forward_problem
-from .rows import required_layouts, stored_h_type
+from .rows import required_layouts, stored_h_dtype
 
 
 class Target(NamedTuple):
@@ -79,51 +79,49 @@ class Compiled(NamedTuple):
         return [resources(one.call, one.compiled) for one in self.binaries]
 
 
-def compile_forward(
-    x: Tensor,
-    residual: Tensor | None,
-    pre_bias: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    program: Program,
-    target: Target,
-    want_statistics: bool = True,
-) -> Compiled:
-    """Plan and compile the forward pass. That of a training step stores mu and rstd for backward."""
-    problem = forward_problem(x, residual, pre_bias, program)
+def compile_forward(*arguments: Any, want_statistics: bool = True) -> Compiled:
+    """Plan and compile the forward pass. That of a training step stores mu and rstd for backward.
+
+    arguments: the tensors of ``Inputs``, a ``Program``, a ``Target``.
+    """
+    inputs, program, target = _unpack(arguments)
+    x, residual = inputs.x, inputs.residual
+    problem = forward_problem(x, residual, inputs.pre_bias, program)
     problem = dataclasses.replace(problem, device=target.device)
     chosen = plan(problem)
     steps = forward.calls(problem, chosen, program, *required_layouts(x, residual))
     compute = compute_dtype(x, residual)
     dtypes = {
-        **_dtypes(x=x, residual=residual, pre_bias=pre_bias, weight=weight, bias=bias),
+        **_dtypes(**inputs._asdict()),
         "y": program.result_dtype(x.dtype),
         "h": None if residual is None else residual.dtype,
         "mu": compute if program.center and want_statistics else None,
         "rstd": compute if want_statistics else None,
         "parts": compute,
         "stored_h_parts": None
-        if stored_h_type(program, problem) is None or not want_statistics
+        if stored_h_dtype(problem, program) is None or not want_statistics
         else compute,
     }
     return Compiled(chosen, [_compile(call, dtypes, target) for call in steps])
 
 
-def compile_backward(
-    x: Tensor,
-    residual: Tensor | None,
-    pre_bias: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    program: Program,
-    target: Target,
-) -> Compiled:
-    """Plan and compile the backward pass that computes a gradient for every given tensor."""
+def _unpack(arguments: tuple[Any, ...]) -> tuple[Inputs, Program, Target]:
+    *tensors, program, target = arguments
+    return Inputs(*tensors), program, target
+
+
+def compile_backward(*arguments: Any) -> Compiled:
+    """Plan and compile the backward pass that computes a gradient for every given tensor.
+
+    arguments: as for ``compile_forward``.
+    """
+    inputs, program, target = _unpack(arguments)
+    x, residual = inputs.x, inputs.residual
     h = x if residual is None else residual
     has_residual = residual is not None
     # If x and the residual have the same dtype, one tensor is the gradient of both.
-    own_gradient = has_residual and residual.dtype != x.dtype  # type: ignore[union-attr]
-    parameters = {"pre_bias": pre_bias, "weight": weight, "bias": bias}
+    own_gradient = residual is not None and residual.dtype != x.dtype
+    parameters = {name: getattr(inputs, name) for name in COLUMNS}
     wanted = (True, own_gradient, *(parameter is not None for parameter in parameters.values()))
     dy = torch.empty_like(x, dtype=program.result_dtype(x.dtype), device="meta")
     program = program.for_backward(x.dtype)
@@ -134,8 +132,7 @@ def compile_backward(
     steps = backward.calls(problem, chosen, program, *required_layouts(dy, dh, h))
     compute = compute_dtype(x, residual)
     dtypes = {
-        **_dtypes(dy=dy, dh=residual, h=h, weight=weight, bias=bias),
-        "pre_bias": None if pre_bias is None or has_residual else pre_bias.dtype,
+        **_dtypes(dy=dy, dh=residual, h=h),
         "mu": compute if program.center else None,
         "rstd": compute,
         "parts": compute,
@@ -143,6 +140,8 @@ def compile_backward(
         **_dtypes(dx=x, dresidual=residual if own_gradient else None),
     }
     for name, parameter in parameters.items():
+        is_in_h = has_residual and INPUTS[name].in_h  # and is not read
+        dtypes[name] = None if parameter is None or is_in_h else parameter.dtype
         dtypes[f"d{name}"] = None if parameter is None else parameter.dtype
         dtypes[f"d{name}_partial"] = None if parameter is None else compute
     return Compiled(chosen, [_compile(call, dtypes, target) for call in steps])

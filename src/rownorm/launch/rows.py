@@ -10,7 +10,8 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from ..program import Program
+from ..kernels.bundles import Spec
+from ..program import Program, is_in_backward
 from ..reference import rounding_changes_statistics
 from .problem import Problem
 
@@ -120,24 +121,46 @@ def alignment(*sizes: int) -> int:
     return bits & -bits
 
 
-def compute_type(problem: Problem) -> tl.dtype:
+def kernel_program(problem: Problem, program: Program) -> Spec:
+    """What is computed, as the one constant PROGRAM of the kernels. It has the names of dtypes: see ``spec_of``."""
+    in_backward = problem.direction == "backward"
+    # What backward does not depend on is None: another value needs no other kernel.
+    options = {
+        name.upper(): None if in_backward and not is_in_backward(name) else value
+        for name, value in program._asdict().items()
+    }
+    derived = {
+        "ROUND_X_HAT_TO": _name(_rounding_dtype(problem, program)),
+        "STORED_H_DTYPE": None if in_backward else _name(stored_h_dtype(problem, program)),
+        "COMPUTE_DTYPE": _name(_compute_dtype(problem)),
+    }
+    values = options | derived
+    return Spec(*(values[name] for name in Spec._fields))
+
+
+def _compute_dtype(problem: Problem) -> torch.dtype:
     """The dtype that a kernel computes in."""
-    return tl.float64 if problem.computes_in_fp64 else tl.float32
+    return torch.float64 if problem.computes_in_fp64 else torch.float32
 
 
-def rounding_type(program: Program, x_dtype: torch.dtype, problem: Problem) -> tl.dtype | None:
-    """The dtype that ``x_hat`` is rounded to before the weight is applied; None where it is not rounded."""
-    dtype = TRITON_DTYPE[x_dtype]
-    return dtype if program.rounding == "llama" and dtype != compute_type(problem) else None
+def _rounding_dtype(problem: Problem, program: Program) -> torch.dtype | None:
+    """The dtype of x, which ``x_hat`` is rounded to before the weight is applied; None where it is not rounded."""
+    in_backward = problem.direction == "backward"
+    dtype = program.result_dtype(problem.dtype) if in_backward else problem.dtype
+    return dtype if program.rounding == "llama" and dtype != _compute_dtype(problem) else None
 
 
-def stored_h_type(program: Program, problem: Problem) -> tl.dtype | None:
+def stored_h_dtype(problem: Problem, program: Program) -> torch.dtype | None:
     """The dtype in which ``h`` is stored, where its rounding can change the statistics; else None."""
     dtype = problem.residual_dtype
-    compute = torch.float64 if problem.computes_in_fp64 else torch.float32
-    if dtype is None or not rounding_changes_statistics(dtype, compute, program):
+    if dtype is None or not rounding_changes_statistics(dtype, _compute_dtype(problem), program):
         return None
-    return TRITON_DTYPE[dtype]
+    return dtype
+
+
+def _name(dtype: torch.dtype | None) -> str | None:
+    """Triton's name."""
+    return None if dtype is None else str(TRITON_DTYPE[dtype])
 
 
 def allocator(

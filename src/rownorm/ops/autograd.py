@@ -20,16 +20,20 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.function import _SingleLevelFunction
 
 from .. import reference
-from ..program import Program
+from ..program import COLUMNS, INPUTS, Program
 from ..reference import BackwardInputs, Gradients, compute_dtype
 from .execute import ForwardResult
 from .fast_path import can_skip_dispatcher
 
-# (x, residual, pre_bias, weight, bias, program, want_statistics) -> (y, h, mu, rstd)
+# (inputs, program) -> (y, h, mu, rstd)
 ForwardFunction = Callable[..., ForwardResult]
 # (BackwardInputs, program, has_residual, wanted) -> Gradients
 BackwardFunction = Callable[..., Gradients]
 
+N_INPUTS = len(INPUTS)
+TERMS_OF_H = tuple(name for name, one in INPUTS.items() if one.in_h)
+_TERMS = tuple(i for i, one in enumerate(INPUTS.values()) if one.in_h)
+_COLUMNS_IN_H = tuple(i for i, name in enumerate(COLUMNS) if INPUTS[name].in_h)
 _is_grad_enabled = torch.is_grad_enabled
 _is_inference_mode_enabled = torch.is_inference_mode_enabled
 
@@ -44,19 +48,18 @@ class SingleLevelFunction(_SingleLevelFunction):
 
 class _Norm(SingleLevelFunction):
     @staticmethod
-    def forward(  # type: ignore[no-untyped-def,override]
-        ctx, forward, backward, x, residual, pre_bias, weight, bias, program, return_statistics
-    ):
-        y, h, mu, rstd = forward(x, residual, pre_bias, weight, bias, program, True)
+    def forward(ctx, forward, backward, *arguments):  # type: ignore[no-untyped-def,override]
+        inputs, (program, return_statistics) = arguments[:N_INPUTS], arguments[N_INPUTS:]
+        x, residual = inputs[:2]
+        outputs = y, h, mu, rstd = forward(inputs, program)
         ctx.set_materialize_grads(False)
         residual_dtype = None
         no_gradient = [t for t in (mu, rstd) if t is not None] if return_statistics else []
         if residual is not None:
             residual_dtype = residual.dtype
-            if not h_needs_gradient(x, residual, pre_bias):
+            if not h_needs_gradient(inputs):
                 no_gradient.append(h)
-            pre_bias = unguarded(pre_bias)
-        ctx.save_for_backward(x if residual is None else h, pre_bias, weight, bias, mu, rstd)
+        ctx.save_for_backward(*to_save(inputs, outputs))
         ctx.mark_non_differentiable(*no_gradient)
         ctx.settings = (backward, program, x.dtype, residual_dtype)
         if return_statistics:
@@ -65,7 +68,7 @@ class _Norm(SingleLevelFunction):
 
     @staticmethod
     def backward(ctx, dy, dh=None, *_):  # type: ignore[no-untyped-def,override]
-        needs = ctx.needs_input_grad[2:7]
+        needs = ctx.needs_input_grad[2 : 2 + N_INPUTS]
         if dy is None:
             _, _, x_dtype, _ = ctx.settings
             return None, None, *gradients_without_dy(dh, x_dtype, needs), None, None
@@ -73,11 +76,22 @@ class _Norm(SingleLevelFunction):
         return None, None, *gradients(*ctx.settings, needs, inputs), None, None  # type: ignore[call-arg]
 
 
-def unguarded(pre_bias: Tensor | None) -> Tensor | None:
+def to_save(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, ...]:
+    """The tensors that backward needs, in the order of ``SAVED``."""
+    x, residual, *columns = inputs
+    _, h, mu, rstd = outputs
+    if residual is None:
+        return x, *columns, mu, rstd
+    for i in _COLUMNS_IN_H:
+        columns[i] = _unguarded(columns[i])
+    return h, *columns, mu, rstd
+
+
+def _unguarded(term: Tensor | None) -> Tensor | None:
     """What to save of a pre_bias beside a residual: backward needs only its dtype and shape, so it may be modified."""
-    if pre_bias is None or not can_skip_dispatcher(pre_bias):
-        return pre_bias
-    return pre_bias.data  # it has a version counter of its own
+    if term is None or not can_skip_dispatcher(term):
+        return term
+    return term.data  # it has a version counter of its own
 
 
 def saved_tensors(ctx: Any) -> tuple[Any, ...]:
@@ -100,7 +114,7 @@ def gradients(
     needs: tuple[bool, ...],
     inputs: tuple[Any, ...],
 ) -> Sequence[Tensor | None]:
-    """Gradients of (x, residual, pre_bias, weight, bias), those that are needed.
+    """Gradients of the inputs, those that are needed.
 
     program: of the forward pass. inputs: the fields of a ``BackwardInputs``.
     """
@@ -119,12 +133,17 @@ def gradients_without_dy(
     of pre_bias.
     """
     if dh is None:
-        return (None,) * 5
-    dpre_bias = None
-    if needs[2]:
-        # A sum over several dimensions, because a DTensor that is sharded in one of them cannot always be flattened.
-        dpre_bias = dh.to(compute_dtype(dh)).unsqueeze(0).sum(tuple(range(dh.dim())))
-    return dh.to(x_dtype) if needs[0] else None, dh if needs[1] else None, dpre_bias, None, None
+        return (None,) * N_INPUTS
+    computed: dict[str, Tensor] = {}
+    for (name, described), is_needed in zip(INPUTS.items(), needs, strict=True):
+        if not (described.in_h and is_needed):
+            continue
+        if name in COLUMNS:
+            # A sum over several dimensions: a DTensor that is sharded in one of them cannot always be flattened.
+            computed[name] = dh.to(compute_dtype(dh)).unsqueeze(0).sum(tuple(range(dh.dim())))
+        else:
+            computed[name] = dh.to(x_dtype) if name == "x" else dh
+    return tuple(computed.get(name) for name in INPUTS)
 
 
 # Where x and the residual have the same dtype, one tensor is the gradient of both.
@@ -156,7 +175,10 @@ class _NormBackward(SingleLevelFunction):
         saved = ctx.saved_tensors
         program, has_residual, _ = ctx.options
         # The gradients do not depend on these, so they get no gradient, rather than zeros.
-        unused = {"pre_bias" if has_residual else "", "bias" if program.activation is None else ""}
+        unused = {
+            *(TERMS_OF_H if has_residual else ()),
+            "bias" if program.activation is None else "",
+        }
         names = zip(BackwardInputs._fields, saved, strict=False)
         present = [i for i, (name, t) in enumerate(names) if t is not None and name not in unused]
         used = [i for i, t in enumerate(cotangents) if t is not None]
@@ -185,7 +207,7 @@ def differentiable_forward(
 ) -> Any:
     """``forward`` with a gradient.
 
-    arguments: x, residual, pre_bias, weight, bias, program. Returns y, or (y, h) with a residual, as the public
+    arguments: the inputs, program. Returns y, or (y, h) with a residual, as the public
     functions do; with ``return_statistics``, (y, h, mu, rstd).
     """
     if torch._C._are_functorch_transforms_active():
@@ -208,7 +230,7 @@ def plain_backward(
     inputs: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> Gradients:
     """The gradients in plain PyTorch, with the statistics recomputed from h so that they can be differentiated."""
-    pre_bias = None if has_residual else inputs.pre_bias
+    pre_bias = None if has_residual else inputs.pre_bias  # h already contains it
     h = inputs.h.to(reference.backward_dtype(inputs.h, inputs.dy, program))
     mu, rstd = reference.moments(h, pre_bias, program)
     return reference.backward(inputs._replace(mu=mu, rstd=rstd), program, has_residual, wanted)
@@ -238,10 +260,10 @@ def needs_gradient(
     )
 
 
-def h_needs_gradient(x: Tensor, residual: Tensor, pre_bias: Tensor | None) -> bool:
+def h_needs_gradient(inputs: Sequence[Any]) -> bool:
     """Whether ``h = x + pre_bias + residual`` depends on something that requires a gradient."""
-    return (
-        x.requires_grad
-        or residual.requires_grad
-        or (pre_bias is not None and pre_bias.requires_grad)
-    )
+    for i in _TERMS:
+        t = inputs[i]
+        if t is not None and t.requires_grad:
+            return True
+    return False

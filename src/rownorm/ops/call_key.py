@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-INPUTS = ("x", "residual", "pre_bias", "weight", "bias")
+from ..program import INPUTS
 
 # The expression for a field of the tensor {t} at {address}.
 EXPRESSIONS = {
@@ -43,15 +43,16 @@ FIELDS = (
 
 # (tensor, address) -> key
 TensorKey = Callable[[Tensor, int], tuple[Any, ...]]
-# (inputs, addresses, options, want_statistics) -> key
-ForwardKey = Callable[[tuple[Any, ...], list[Any], tuple[Any, ...], bool], tuple[Any, ...]]
+# (inputs, options, want_statistics) -> addresses of the inputs, key
+ForwardKey = Callable[[tuple[Any, ...], tuple[Any, ...], bool], tuple[list[Any], tuple[Any, ...]]]
 
 
 def key_functions(fields: Sequence[Field]) -> tuple[TensorKey, ForwardKey]:
     """``tensor_key`` and ``forward_key`` for these fields.
 
-    ``tensor_key(t, address)`` returns the fields of one tensor. ``forward_key(inputs, addresses, options,
-    want_statistics)`` returns (options, want_statistics, *fields of x, then for every other input its fields or None).
+    ``tensor_key(t, address)`` returns the fields of one tensor. ``forward_key(inputs, options, want_statistics)``
+    returns the addresses of the inputs, and (options, want_statistics, *fields of x, then for every other input its
+    fields or None).
     """
 
     def values(tensor: str, address: str) -> str:
@@ -61,15 +62,23 @@ def key_functions(fields: Sequence[Field]) -> tuple[TensorKey, ForwardKey]:
         )
         return ", ".join(expressions)
 
-    x, *others = (values(name, f"addresses[{i}]") for i, name in enumerate(INPUTS))
-    optional = zip(INPUTS[1:], others, strict=True)
+    x, *optional = INPUTS
     lines = [
         "def tensor_key(t, address):",
         f"    return ({values('t', 'address')},)",
-        "def forward_key(inputs, addresses, options, want_statistics):",
+        "def forward_key(inputs, options, want_statistics):",
         f"    {', '.join(INPUTS)} = inputs",
-        f"    return (options, want_statistics, {x},",
-        *(f"        None if {name} is None else ({fields},)," for name, fields in optional),
+        f"    {x}_address = {x}.data_ptr()",
+        *(
+            f"    {name}_address = None if {name} is None else {name}.data_ptr()"
+            for name in optional
+        ),
+        f"    return [{', '.join(f'{name}_address' for name in INPUTS)}], (",
+        f"        options, want_statistics, {values(x, f'{x}_address')},",
+        *(
+            f"        None if {name} is None else ({values(name, f'{name}_address')},),"
+            for name in optional
+        ),
         "    )",
     ]
     namespace: dict[str, Any] = {}

@@ -10,47 +10,33 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from ..program import ACTIVATIONS, ROUNDINGS, Program
+from ..program import DTYPES, INPUTS, OPTIONS, SAVED, Inputs, Program
 from ..reference import BackwardInputs
-
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 MAX_COLS = 1 << 30
 
 
-def check(
-    x: Tensor,
-    residual: Tensor | None,
-    pre_bias: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    program: Program,
-) -> None:
-    """Raise ValueError or TypeError unless the row program can be computed for these tensors and options."""
+def check(inputs: Sequence[Tensor | None], program: Program) -> None:
+    """Raise ValueError or TypeError unless the row program can be computed for these tensors and options.
+
+    inputs: in the order of ``Inputs``.
+    """
+    tensors = Inputs(*inputs)  # type: ignore[arg-type]
+    x, residual = tensors.x, tensors.residual
     operation = f"rownorm.{'add_' if residual is not None else ''}{program.name}"
-    check_options(operation, program, has_weight=weight is not None)
+    check_options(operation, program, has_weight=tensors.weight is not None)
     _check_rows(operation, "x", x)
     _check_out_dtype(operation, program, x, residual)
-    if residual is not None:
-        _check_rows(operation, "residual", residual)
-        if residual.shape != x.shape:
-            raise ValueError(
-                f"{operation}: residual must have the shape of x, {tuple(x.shape)}; "
-                f"got {tuple(residual.shape)}. Expand or reshape it first."
-            )
-        _check_device(operation, "residual", residual, x)
-    n_cols = x.shape[-1]
-    for name, parameter in (("pre_bias", pre_bias), ("weight", weight), ("bias", bias)):
-        if parameter is None:
+    for (name, described), t in list(zip(INPUTS.items(), inputs, strict=True))[1:]:
+        if t is None:
             continue
-        _check_tensor(operation, name, parameter)
-        if parameter.shape != (n_cols,):
-            raise ValueError(
-                f"{operation}: {name} must have shape ({n_cols},), the last dimension of x; "
-                f"got {tuple(parameter.shape)}. To normalize over several dimensions, use "
-                "rownorm.functional or flatten them first."
-            )
-        _check_device(operation, name, parameter, x)
+        if described.extent == "rows":
+            _check_rows(operation, name, t)
+            _check_shape_of_x(operation, name, t, x)
+        else:
+            _check_tensor(operation, name, t)
+            _check_columns(operation, name, t, x.shape[-1])
+        _check_device(operation, name, t, x)
 
 
 def check_gradients(
@@ -77,10 +63,10 @@ def check_gradients(
 
 def check_backward(inputs: BackwardInputs) -> None:
     """Raise unless these are tensors that a forward pass can have left for its backward pass."""
-    dy, dh, h, *parameters, mu, rstd = inputs
-    check_gradients(dy, dh, like=h)
-    expected = (*((t, h.shape[-1:]) for t in parameters), (mu, h.shape[:-1]), (rstd, h.shape[:-1]))
-    for name, (t, shape) in zip(BackwardInputs._fields[3:], expected, strict=True):
+    h = inputs.h
+    check_gradients(inputs.dy, inputs.dh, like=h)
+    for name in SAVED[1:]:
+        t, shape = getattr(inputs, name), h.shape[-1:] if name in INPUTS else h.shape[:-1]
         if t is not None and (t.shape != shape or t.device != h.device):
             raise RuntimeError(
                 f"rownorm.norm_backward: {name} must have the shape {tuple(shape)} and the device of h, {h.device}; "
@@ -100,25 +86,20 @@ def check_memory(names: Sequence[str], tensors: Sequence[Tensor | None]) -> None
 
 def check_options(operation: str, program: Program, has_weight: bool) -> None:
     """Raise unless every option has an allowed value."""
-    _check_number(operation, "eps", program.eps)
+    for name, option in OPTIONS.items():
+        value = getattr(program, name)
+        if option.is_number:
+            _check_number(operation, name, value)
+        elif not any(value is known or value == known for known in option.values):
+            _unknown(operation, name, value, option.values)
     if program.eps < 0:
         raise ValueError(
             f"{operation}: eps must not be negative, it is added to a variance; got {program.eps}"
         )
-    _check_number(operation, "weight_shift", program.weight_shift)
     if program.weight_shift != 0 and not has_weight:
         raise ValueError(
             f"{operation}: weight_shift is added to weight, and there is no weight; "
             f"got weight_shift={program.weight_shift}. Pass a weight, or leave weight_shift out."
-        )
-    if program.activation is not None and program.activation not in ACTIVATIONS:
-        _unknown(operation, "activation", program.activation, (None, *ACTIVATIONS))
-    if program.rounding not in ROUNDINGS:
-        _unknown(operation, "rounding", program.rounding, ROUNDINGS)
-    if program.out_dtype is not None and program.out_dtype not in DTYPES:
-        raise TypeError(
-            f"{operation}: out_dtype must be one of {_names(DTYPES)}, or None for the dtype of x; "
-            f"got {program.out_dtype!r}"
         )
 
 
@@ -169,6 +150,23 @@ def _check_rows(operation: str, name: str, value: object) -> None:
         )
 
 
+def _check_shape_of_x(operation: str, name: str, value: Tensor, x: Tensor) -> None:
+    if value.shape != x.shape:
+        raise ValueError(
+            f"{operation}: {name} must have the shape of x, {tuple(x.shape)}; "
+            f"got {tuple(value.shape)}. Expand or reshape it first."
+        )
+
+
+def _check_columns(operation: str, name: str, value: Tensor, n_cols: int) -> None:
+    if value.shape != (n_cols,):
+        raise ValueError(
+            f"{operation}: {name} must have shape ({n_cols},), the last dimension of x; "
+            f"got {tuple(value.shape)}. To normalize over several dimensions, use "
+            "rownorm.functional or flatten them first."
+        )
+
+
 def _check_device(operation: str, name: str, value: Tensor, x: Tensor) -> None:
     if value.device != x.device:
         raise ValueError(
@@ -182,6 +180,11 @@ def _names(dtypes: Sequence[torch.dtype]) -> str:
 
 
 def _unknown(operation: str, option: str, value: object, known: Sequence[object]) -> NoReturn:
+    dtypes = [one for one in known if isinstance(one, torch.dtype)]
+    if dtypes:
+        raise TypeError(
+            f"{operation}: {option} must be one of {_names(dtypes)}, or None for the dtype of x; got {value!r}"
+        )
     near = difflib.get_close_matches(str(value), [str(name) for name in known], n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     names = ", ".join(repr(name) for name in known)

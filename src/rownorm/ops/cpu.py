@@ -1,7 +1,7 @@
 """The row program on a CPU: the C extension where it applies, else PyTorch's own norms or one operator after the other.
 
-A new option of the row program must be handled in ``forward`` and ``backward``, because neither PyTorch's norms nor the
-extension have it. ``prepare`` and the extension refuse a program with a field that they do not know.
+An option that is not in ``OPTIONS`` and a tensor that is not in ``INPUTS`` are left to ``reference``, by the extension,
+too.
 
 Allocating a large tensor costs more than the arithmetic on it, so temporary tensors are overwritten. Second
 derivatives, and devices that are neither a CPU nor supported by the kernels, use ``reference``.
@@ -17,79 +17,64 @@ import torch
 from torch import Tensor
 
 from .. import reference
-from ..program import Program
+from ..program import COLUMNS, Inputs, Program
 from ..reference import BackwardInputs, ForwardOutputs, Gradients
 from . import cpu_native
 
-# (x, residual, pre_bias, weight, bias), their addresses -> (y, h, mu, rstd)
+# What is computed here, forward and backward; the activation, forward only.
+OPTIONS = ("weight_shift", "rounding", "out_dtype")
+INPUTS = ("x", "residual", "pre_bias", "weight", "bias")
+# inputs, their addresses -> (y, h, mu, rstd)
 PreparedCall = Callable[
     [tuple[Any, ...], Any], tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
 ]
 
 
-def prepare(
-    x: Tensor,
-    residual: Tensor | None,
-    pre_bias: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    program: Program,
-    want_statistics: bool,
-) -> PreparedCall:
+def prepare(inputs: Inputs, program: Program, want_statistics: bool) -> PreparedCall:
     """The prepared call for tensors like these."""
-    tensors = (x, residual, pre_bias, weight, bias)
-    if not want_statistics and (torchs_norm := _torchs_norm(tensors, program)) is not None:
-        return lambda inputs, _: (torchs_norm(*inputs), None, None, None)
+    if not want_statistics and (torchs_norm := _torchs_norm(inputs, program)) is not None:
+        return lambda inputs, _: (torchs_norm(Inputs(*inputs)), None, None, None)
 
     def call(inputs: tuple[Any, ...], _addresses: Any) -> Any:
-        outputs = forward(*inputs, program, want_statistics)  # type: ignore[call-arg]
+        outputs = forward(Inputs(*inputs), program, want_statistics)
         return outputs if want_statistics else (outputs.y, outputs.h, None, None)
 
     return call
 
 
-def _torchs_norm(tensors: tuple[Any, ...], program: Program) -> Callable[..., Tensor] | None:
-    """PyTorch's norm as a function of the five inputs, where it computes the same and the extension does not apply."""
-    x, residual, pre_bias, weight, bias = tensors
-    is_plain = residual is None and pre_bias is None
-    has_options = program != Program(program.center, program.eps)
-    one_dtype = all(each is None or each.dtype == x.dtype for each in (weight, bias))
+def _torchs_norm(inputs: Inputs, program: Program) -> Callable[[Inputs], Tensor] | None:
+    """PyTorch's norm as a function of the inputs, where it computes the same and the extension does not apply."""
+    x = inputs.x
+    is_plain = inputs.has_only("x", "weight", "bias")
+    has_options = not program.has_only()
+    one_dtype = all(each is None or each.dtype == x.dtype for each in inputs)
     by_extension = x.dtype != torch.float64 and cpu_native.load() is not None
     if not is_plain or has_options or not one_dtype or by_extension or x.device.type != "cpu":
         return None
     shape, eps = x.shape[-1:], program.eps
     if program.center:
-        return lambda x, _residual, _pre_bias, weight, bias: torch.layer_norm(
-            x, shape, weight, bias, eps
-        )
-    if bias is not None:
+        return lambda given: torch.layer_norm(given.x, shape, given.weight, given.bias, eps)
+    if inputs.bias is not None:
         return None
     # Contiguous, because PyTorch's result has the strides of x.
-    return lambda x, _residual, _pre_bias, weight, _bias: torch.rms_norm(
-        x.contiguous(), shape, weight, eps
-    )
+    return lambda given: torch.rms_norm(given.x.contiguous(), shape, given.weight, eps)
 
 
-def forward(
-    x: Tensor,
-    residual: Tensor | None,
-    pre_bias: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    program: Program,
-    want_statistics: bool = True,
-) -> ForwardOutputs:
+def forward(inputs: Inputs, program: Program, want_statistics: bool = True) -> ForwardOutputs:
     """As ``reference.forward``. Without ``want_statistics`` mu and rstd may be None, or those of h before rounding."""
-    x = x.contiguous()  # so that y and h are contiguous, as on a GPU
-    residual = None if residual is None else residual.contiguous()
-    outputs = cpu_native.forward((x, residual, pre_bias, weight, bias), program, want_statistics)
+    x = inputs.x.contiguous()  # so that y and h are contiguous, as on a GPU
+    residual = None if inputs.residual is None else inputs.residual.contiguous()
+    inputs = inputs._replace(x=x, residual=residual)
+    outputs = cpu_native.forward(inputs, program, want_statistics)
     if outputs is not None:
         return ForwardOutputs(*outputs)
-    if x.device.type != "cpu" or (program.center and program.rounding != "once"):
-        return reference.forward(x, residual, pre_bias, weight, bias, program)
-    h = reference.prologue(x, residual, pre_bias)
-    factor = reference.scale(weight, program, h.dtype)
-    shift = None if bias is None else bias.to(h.dtype)
+    rounds_twice = program.center and program.rounding != "once"
+    is_known = program.has_only(*OPTIONS, "activation") and inputs.has_only(*INPUTS)
+    if x.device.type != "cpu" or rounds_twice or not is_known:
+        return reference.forward(*inputs, program)
+    h = reference.prologue(x, residual, inputs.pre_bias)
+    factor = reference.scale(inputs.weight, program, h.dtype)
+    shift = None if inputs.bias is None else inputs.bias.to(h.dtype)
     mu = None
     if program.center:
         z, mu, rstd = torch.native_layer_norm(h, h.shape[-1:], factor, shift, program.eps)
@@ -129,11 +114,18 @@ def backward(
     gradients = cpu_native.backward(inputs, program, has_residual, wanted)
     if gradients is not None:
         return Gradients(*gradients)
-    dy, dh, h, pre_bias, weight, bias, mu, rstd = inputs
+    dy, dh, h, mu, rstd = inputs.dy, inputs.dh, inputs.h, inputs.mu, inputs.rstd
+    pre_bias, weight, bias = inputs.pre_bias, inputs.weight, inputs.bias
     rounds_twice = program.center and program.rounding != "once"
-    if h.device.type != "cpu" or program.activation is not None or rounds_twice:
+    is_known = program.has_only(*OPTIONS) and all(
+        getattr(inputs, name) is None for name in COLUMNS if name not in INPUTS
+    )
+    if h.device.type != "cpu" or rounds_twice or not is_known:
         return reference.backward(inputs, program, has_residual, wanted)
-    x_wanted, residual_wanted, pre_bias_wanted, weight_wanted, bias_wanted = wanted
+    is_wanted = dict(zip(Gradients._fields, wanted, strict=True))
+    x_wanted, residual_wanted = is_wanted["x"], is_wanted["residual"]
+    pre_bias_wanted, weight_wanted = is_wanted["pre_bias"], is_wanted["weight"]
+    bias_wanted = is_wanted["bias"]
     x_dtype = program.result_dtype(dy.dtype)
     row = reference.prologue(h, None, None if has_residual else pre_bias).to(rstd.dtype)
     factor = reference.scale(weight, program, row.dtype)

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
-from ..program import Program
+from ..program import INPUTS, Program
 from ..reference import BackwardInputs
 from . import cpu_native, execute, library
 from .autocast import autocast_options
@@ -34,7 +34,7 @@ from .autograd import (
     h_needs_gradient,
     saved_tensors,
     shared_needs,
-    unguarded,
+    to_save,
 )
 from .checks import check_gradients
 from .fast_path import (
@@ -50,27 +50,27 @@ from .fast_path import (
 )
 
 log = logging.getLogger(__name__)
+N_INPUTS = len(INPUTS)
 # As the process was started: a native call on a CPU would pass the interpreter by.
 INTERPRETING = execute.INTERPRETING
 
 
 class _EagerNorm(SingleLevelFunction):
     @staticmethod
-    def forward(ctx, x, residual, pre_bias, weight, bias, options):  # type: ignore[no-untyped-def,override]
-        inputs = (x, residual, pre_bias, weight, bias)
+    def forward(ctx, *arguments):  # type: ignore[no-untyped-def,override]
+        inputs, options = arguments[:N_INPUTS], arguments[N_INPUTS]
+        x, residual = inputs[:2]
         outputs: Any = execute.forward_in_c(inputs, options, True) if x.is_cpu else None
         call = saved_addresses = residual_dtype = None
         if outputs is None:
             call, addresses = execute.find_forward(inputs, options, True)
             outputs = call(inputs, addresses)
-        y, h, mu, rstd = outputs
-        saved_h = x
+        y, h, _, _ = outputs
         if residual is not None:
-            saved_h, residual_dtype = h, residual.dtype
-            if not h_needs_gradient(x, residual, pre_bias):
+            residual_dtype = residual.dtype
+            if not h_needs_gradient(inputs):
                 ctx.mark_non_differentiable(h)
-            pre_bias = unguarded(pre_bias)
-        saved = (saved_h, pre_bias, weight, bias, mu, rstd)
+        saved = to_save(inputs, outputs)
         ctx.save_for_backward(*saved)
         if call is not None and not saved_tensors_hooks(True):
             # Hooks may return other tensors, even at the same addresses.
@@ -85,7 +85,7 @@ class _EagerNorm(SingleLevelFunction):
         """saved: ``ctx.saved_tensors``, if they were read already. Some hooks can be asked for them only once."""
         forward_call, saved_addresses, options, x_dtype, _ = ctx.forward_state
         if dy is None:
-            return (*gradients_without_dy(dh, x_dtype, ctx.needs_input_grad[:5]), None)
+            return (*gradients_without_dy(dh, x_dtype, ctx.needs_input_grad[:N_INPUTS]), None)
         saved = saved_tensors(ctx) if saved is None else saved
         inputs = (dy, dh, *saved)
         if not can_skip_dispatcher_in_backward(dy, dh):
@@ -106,7 +106,7 @@ class _EagerNorm(SingleLevelFunction):
             # A subclass, for example, that a hook on saved tensors returned.
             is_plain = can_skip_dispatcher(*inputs[2:])
             return _gradients_by(execute.backward if is_plain else library.backward, ctx, inputs)
-        # A key of 5 fields; those of ``execute.find_backward`` have 11.
+        # A key of 5 fields; those of ``execute.find_backward`` have more.
         key = (
             forward_call,
             ctx.needs_input_grad,
@@ -145,7 +145,7 @@ eager_norm = _EagerNorm.apply  # type: ignore[attr-defined]
 def _gradients_by(backward: BackwardFunction, ctx: Any, inputs: tuple[Any, ...]) -> Any:
     """What ``_EagerNorm.backward`` returns, computed by ``backward``: without the shortcuts of forward's state."""
     *_, options, x_dtype, residual_dtype = ctx.forward_state
-    needs = ctx.needs_input_grad[:5]
+    needs = ctx.needs_input_grad[:N_INPUTS]
     program = Program(*options)
     return (*gradients(backward, program, x_dtype, residual_dtype, needs, inputs), None)
 
@@ -153,7 +153,7 @@ def _gradients_by(backward: BackwardFunction, ctx: Any, inputs: tuple[Any, ...])
 def _gradients_in_c(ctx: Any, inputs: tuple[Any, ...]) -> Any:
     """What ``_EagerNorm.backward`` returns, by the extension for CPUs; None where it does not apply."""
     *_, options, x_dtype, residual_dtype = ctx.forward_state
-    needs, is_shared = ctx.needs_input_grad[:5], residual_dtype == x_dtype
+    needs, is_shared = ctx.needs_input_grad[:N_INPUTS], residual_dtype == x_dtype
     wanted = shared_needs(needs) if is_shared else needs
     computed = cpu_native.backward(inputs, options, residual_dtype is not None, wanted)
     if computed is None:
@@ -162,11 +162,11 @@ def _gradients_in_c(ctx: Any, inputs: tuple[Any, ...]) -> Any:
 
 
 def _find(ctx: Any, inputs: tuple[Any, ...]) -> execute.PreparedCall:
-    """The prepared call that returns all five gradients, for tensors like these."""
+    """The prepared call that returns all gradients, for tensors like these."""
     call, is_shared = _find_backward(ctx, inputs)
     if not is_shared:
         return call
-    needs = ctx.needs_input_grad[:5]
+    needs = ctx.needs_input_grad[:N_INPUTS]
     return lambda inputs, addresses: expand_shared(call(inputs, addresses), needs)
 
 
@@ -178,7 +178,7 @@ def _find_backward(ctx: Any, inputs: tuple[Any, ...]) -> tuple[execute.PreparedC
     """
     *_, options, x_dtype, residual_dtype = ctx.forward_state
     tensors, program = BackwardInputs(*inputs), Program(*options).for_backward(x_dtype)
-    needs = ctx.needs_input_grad[:5]
+    needs = ctx.needs_input_grad[:N_INPUTS]
     if residual_dtype != x_dtype:
         return execute.find_backward(tensors, program, residual_dtype is not None, needs), False
     return execute.find_backward(tensors, program, True, shared_needs(needs)), True
@@ -191,14 +191,16 @@ def _not_in_c(*_: Any) -> Any:
 class Native:
     """How calls are made. Every call reads ``norm`` and ``record`` here, so that each is replaced in one place.
 
-    norm(x, residual, pre_bias, weight, bias, options, normalized_shape=None): ``norms._norm`` in C for the usual call;
+    norm(*inputs, options): ``norms._norm`` in C for the usual call;
     NotImplemented for every other call, and until the extension is loaded: with the first kernel, or without a GPU
     after the first norm with gradients, in the background.
-    record(x, residual, pre_bias, weight, bias, options): y, or (y, h) with a residual, with a gradient.
+    module_norm(x, weight, bias, options, normalized_shape): the same for a module.
+    record(*inputs, options): y, or (y, h) with a residual, with a gradient.
     """
 
     def __init__(self) -> None:
         self.norm: Callable[..., Any] = _not_in_c
+        self.module_norm: Callable[..., Any] = _not_in_c
         self.record: Callable[..., Any] = self._first_record
         self._module: Any = None  # the C extension, where it is in use
         self._node: Any = None  # the C++ extension
@@ -219,13 +221,13 @@ class Native:
             return call if layer.is_native(call) else None
 
         def find_backward(ctx: Any, dy: Tensor, dh: Tensor | None, saved: tuple[Any, ...]) -> Any:
-            """A prepared call of the extension that returns all five gradients; None where there is none."""
+            """A prepared call of the extension that returns all gradients; None where there is none."""
             call, is_shared = _find_backward(ctx, (dy, dh, *saved))
             if not layer.is_native(call):
                 return None
             needs = ctx.needs_input_grad
             x_and_residual = (0 if needs[0] else -1, 0 if needs[1] else -1) if is_shared else (0, 1)
-            return layer.reordered(call, (*x_and_residual, 2, 3, 4, -1))
+            return layer.reordered(call, (*x_and_residual, *range(2, N_INPUTS), -1))
 
         module.use(
             find_forward=find_forward,
@@ -244,7 +246,7 @@ class Native:
         )
         self._module = module
         self._connect()
-        self.norm = module.norm
+        self.norm, self.module_norm = module.norm, module.module_norm
 
     def use_node(self, node: Any) -> None:
         """Let the C++ extension record norms with gradients."""

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..program import Program, has_numbers
+from ..program import INPUTS, ROWS, Inputs, Program, has_numbers
 from ..reference import BackwardInputs, Gradients
 from . import cpu, cpu_native
-from .call_key import INPUTS, forward_key, tensor_key
+from .call_key import forward_key, tensor_key
 from .checks import check, check_backward, check_memory
 
 # With TRITON_INTERPRET=1, tensors on the CPU use the kernels, in Triton's interpreter. ``launcher.INTERPRETING`` asks
@@ -31,26 +31,22 @@ ForwardResult = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]  # y,
 PreparedCall = Callable[[tuple[Any, ...], list[Any]], Any]  # (inputs, their addresses) -> outputs
 
 _forward_calls: dict[Any, PreparedCall] = {}
-# Two kinds of keys: those of ``find_backward`` and those of ``eager``. They are tuples of 11 and of 5 fields, so a key
-# of one kind never equals one of the other.
+# Two kinds of keys: those of ``find_backward``, and those of ``eager``, which have 5 fields. The others have more, so a
+# key of one kind never equals one of the other.
 _backward_calls: dict[Any, PreparedCall] = {}
 _launch: Any = None  # rownorm.launch, once it is imported
 _launch_lock = threading.RLock()
 _before_first_launch: list[Callable[[Any], None]] = []
 
 
-def forward(
-    x: Tensor,
-    residual: Tensor | None,
-    pre_bias: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    options: tuple[Any, ...],
-    want_statistics: bool,
-) -> ForwardResult:
-    """(y, h, mu, rstd). ``h`` is None without a residual, the statistics unless they are wanted."""
-    inputs = (x, residual, pre_bias, weight, bias)
-    outputs = forward_in_c(inputs, options, want_statistics) if x.is_cpu else None
+def forward(*arguments: Any) -> ForwardResult:
+    """(y, h, mu, rstd). ``h`` is None without a residual, the statistics unless they are wanted.
+
+    arguments: the tensors of ``Inputs``, options, want_statistics.
+    """
+    *tensors, options, want_statistics = arguments
+    inputs = tuple(tensors)
+    outputs = forward_in_c(inputs, options, want_statistics) if inputs[0].is_cpu else None
     if outputs is not None:
         return outputs
     call, addresses = find_forward(inputs, options, want_statistics)
@@ -69,29 +65,20 @@ def find_forward(
 ) -> tuple[PreparedCall, list[Any]]:
     """The prepared call for tensors like these, and the addresses of these tensors.
 
-    inputs: x, residual, pre_bias, weight, bias. options: a Program, or its fields in a plain tuple, which is an equal
-    key.
+    inputs: in the order of ``Inputs``. options: a Program, or its fields in a plain tuple, which is an equal key.
     """
-    x, residual, pre_bias, weight, bias = inputs
     try:
-        addresses: list[Any] = [
-            x.data_ptr(),
-            None if residual is None else residual.data_ptr(),
-            None if pre_bias is None else pre_bias.data_ptr(),
-            None if weight is None else weight.data_ptr(),
-            None if bias is None else bias.data_ptr(),
-        ]
-        key = forward_key(inputs, addresses, options, want_statistics)
+        addresses, key = forward_key(inputs, options, want_statistics)
         call = _forward_calls.get(key)
     except (RuntimeError, TypeError):
         # A tensor without storage, or an option that cannot be hashed: the checks raise a better error.
-        check(*inputs, Program(*options))  # type: ignore[call-arg]
+        check(inputs, Program(*options))
         raise
     if 0 in addresses:
-        check_memory(INPUTS, inputs)
+        check_memory(tuple(INPUTS), inputs)
     if call is None or not has_numbers(options):
         program = Program(*options)
-        check(*inputs, program)  # type: ignore[call-arg]
+        check(inputs, program)
         call = store(_forward_calls, key, _prepare_forward(inputs, program, want_statistics))
     return call, addresses
 
@@ -101,18 +88,18 @@ def _prepare_forward(
 ) -> PreparedCall:
     x = inputs[0]
     if not takes_kernels(x):
-        return cpu.prepare(*inputs, program, want_statistics)  # type: ignore[call-arg]
-    if not _are_readable(inputs, n_rows=2):
+        return cpu.prepare(Inputs(*inputs), program, want_statistics)
+    if not _are_readable(inputs, n_rows=len(ROWS)):
         # The kernels can read the copies, so this second call of ``forward`` finds a call without another copy.
-        return lambda inputs, _: forward(*_readable(inputs, 2), program, want_statistics)  # type: ignore[call-arg]
+        return lambda inputs, _: forward(*_readable(inputs, len(ROWS)), program, want_statistics)
     prepare = launch_layer().forward.prepare
-    return _on_device(x, functools.partial(prepare, *inputs, program, want_statistics))
+    return _on_device(x, functools.partial(prepare, Inputs(*inputs), program, want_statistics))
 
 
 def backward(
     inputs: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> Gradients:
-    """Gradients of (x, residual, pre_bias, weight, bias), those that are wanted."""
+    """Gradients of the inputs, those that are wanted."""
     call = find_backward(inputs, program, has_residual, wanted)
     addresses = [None if t is None else t.data_ptr() for t in inputs]
     if 0 in addresses:

@@ -26,9 +26,13 @@ from torch.fx.experimental import proxy_tensor
 from torch.library import Library
 
 from .. import reference
-from ..program import Program
+from ..program import Inputs, Program
 from ..reference import ForwardOutputs
 from . import inductor
+
+# What ``forward`` computes. Another option or tensor is left to ``reference``.
+OPTIONS = ("weight_shift", "activation", "rounding", "out_dtype")
+INPUTS = ("x", "residual", "pre_bias", "weight", "bias")
 
 
 def register(library: Library, name: str, decomposition: Callable[..., Any]) -> None:
@@ -66,20 +70,15 @@ def _table() -> Mapping[Any, Callable[..., Any]]:
     return proxy_tensor.CURRENT_DECOMPOSITION_TABLE  # type: ignore[attr-defined]  # torch 2.11
 
 
-def forward(
-    x: Tensor,
-    residual: Tensor | None,
-    pre_bias: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    program: Program,
-) -> ForwardOutputs:
+def forward(inputs: Inputs, program: Program) -> ForwardOutputs:
     """As ``reference.forward``, with few operators, and those that other runtimes know: as accurate as PyTorch's norms.
 
     y and h are contiguous, as those of the operator: the rest of the program may be traced already, with views of them.
     """
-    x = x.contiguous()
-    h = reference.prologue(x, None if residual is None else residual.contiguous(), pre_bias)
+    x, residual, weight, bias = inputs.x.contiguous(), inputs.residual, inputs.weight, inputs.bias
+    if not program.has_only(*OPTIONS) or not inputs.has_only(*INPUTS):
+        return reference.forward(*inputs._replace(x=x), program)
+    h = reference.prologue(x, None if residual is None else residual.contiguous(), inputs.pre_bias)
     rounds_x_hat = program.rounding == "llama"
     mu = None
     if program.center:

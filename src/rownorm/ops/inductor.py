@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .. import reference
-from ..program import Program
+from ..program import Inputs, Program
 from ..reference import ForwardOutputs
 
 MAX_COLS = 4096
@@ -29,26 +29,20 @@ decompositions: dict[Any, Callable[..., Any]] = {}
 def is_composed(rows: Tensor, program: Program) -> bool:
     """Whether these rows are computed by PyTorch's operators. Inductor may leave out a rounding in between."""
     # The options that ``forward`` has. A program with any other one stays an operator.
-    known = Program(
-        program.center,
-        program.eps,
-        weight_shift=program.weight_shift,
-        activation=program.activation,
-        out_dtype=program.out_dtype,
-    )
-    return program == known and rows.shape[-1] <= MAX_COLS
+    is_known = program.has_only("weight_shift", "activation", "out_dtype")
+    return is_known and rows.shape[-1] <= MAX_COLS
 
 
-def forward(
-    x: Tensor,
-    residual: Tensor | None,
-    pre_bias: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    program: Program,
-) -> ForwardOutputs:
+def is_forward_composed(inputs: Inputs, program: Program) -> bool:
+    """The same for forward, whose tensors have to be known, too; ``reference.backward`` knows them all."""
+    is_known = inputs.has_only("x", "residual", "pre_bias", "weight", "bias")
+    return is_known and is_composed(inputs.x, program)
+
+
+def forward(inputs: Inputs, program: Program) -> ForwardOutputs:
     """As ``reference.forward``, without its corrections of rounding errors: as accurate as PyTorch's norms."""
-    stored, h = _prologue(x, residual, pre_bias, program)
+    x, weight, bias = inputs.x, inputs.weight, inputs.bias
+    stored, h = _prologue(x, inputs.residual, inputs.pre_bias, program)
     mu, rstd = _moments(h, program)
     z = reference.affine((h if mu is None else h - mu) * rstd, weight, bias, program)
     return ForwardOutputs(

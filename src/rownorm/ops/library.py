@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -23,9 +24,9 @@ from torch import Tensor
 from torch.library import Library
 
 from .. import reference
-from ..program import DEFAULT_EPS, Program
-from ..reference import BackwardInputs, Gradients, compute_dtype
-from . import execute, export, inductor
+from ..program import ARGUMENTS, DEFAULT_EPS, INPUTS, Inputs, Program
+from ..reference import BackwardInputs, Gradients, compute_dtype, gradients_like
+from . import execute, export, inductor, schema
 from .autocast import IS_CAST, autocast_program
 from .autograd import (
     differentiable_backward,
@@ -35,17 +36,15 @@ from .autograd import (
 )
 from .checks import check
 from .fast_path import is_forward_mode_active
-from .schema import option_arguments, program_arguments
 from .vmap import batched
 
-_PARAMETERS = "Tensor? weight=None, Tensor? bias=None, Tensor? pre_bias=None"
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
 
 library = Library("rownorm", "DEF")
 operators = torch.ops.rownorm
 
-# (x, residual, pre_bias, weight, bias, program) -> y or (y, h)
-Body = Callable[..., Any]
+Body = Callable[[Inputs, Program], Any]  # y or (y, h)
+N_INPUTS = len(INPUTS)
 
 
 def _below_autograd(operator: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,18 +72,10 @@ def _none_as_empty(tensors: Sequence[Tensor | None], like: Tensor) -> tuple[Tens
 # norm_forward and norm_backward, as functions of a Program
 
 
-def forward(
-    x: Tensor,
-    residual: Tensor | None,
-    pre_bias: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    program: Program,
-    want_statistics: bool = True,
-) -> execute.ForwardResult:
-    """``torch.ops.rownorm.norm_forward``."""
-    y, h, mu, rstd = operators.norm_forward(x, residual, pre_bias, weight, bias, *program)
-    return y, (None if residual is None else h), (mu if program.center else None), rstd
+def forward(inputs: Sequence[Tensor | None], program: Program) -> execute.ForwardResult:
+    """``torch.ops.rownorm.norm_forward``. inputs: in the order of ``Inputs``."""
+    y, h, mu, rstd = operators.norm_forward(*inputs, *program)
+    return y, (None if inputs[1] is None else h), (mu if program.center else None), rstd
 
 
 def backward(
@@ -96,19 +87,20 @@ def backward(
 
 
 def _register_norm_forward() -> None:
-    library.define(
-        "norm_forward(Tensor x, Tensor? residual, Tensor? pre_bias, Tensor? weight, Tensor? bias, "
-        f"{program_arguments()}) -> (Tensor y, Tensor h, Tensor mu, Tensor rstd)",
-        tags=_TAGS,
-    )
+    library.define(schema.norm_forward(), tags=_TAGS)
     operator = operators.norm_forward.default
 
-    def real(x: Tensor, *args: Any) -> tuple[Tensor, ...]:
-        return _none_as_empty(execute.forward(x, *args[:4], Program(*args[4:]), True), x)  # type: ignore[call-arg]
+    def unpack(args: tuple[Any, ...]) -> tuple[Inputs, Program]:
+        return Inputs(*args[:N_INPUTS]), Program(*args[N_INPUTS:])
 
-    def fake(x: Tensor, residual: Tensor | None, *args: Any) -> tuple[Tensor, ...]:
-        program = Program(*args[3:])
-        check(x, residual, *args[:3], program)  # type: ignore[call-arg]
+    def real(*args: Any) -> tuple[Tensor, ...]:
+        inputs, program = unpack(args)
+        return _none_as_empty(execute.forward(*inputs, program, True), inputs.x)
+
+    def fake(*args: Any) -> tuple[Tensor, ...]:
+        inputs, program = unpack(args)
+        x, residual = inputs.x, inputs.residual
+        check(inputs, program)
         rstd = x.new_empty(x.shape[:-1], dtype=compute_dtype(x, residual))
         h = None if residual is None else residual.new_empty(residual.shape)
         mu = torch.empty_like(rstd) if program.center else None
@@ -117,37 +109,33 @@ def _register_norm_forward() -> None:
 
     forward_below_autograd = _for_autograd(forward)
 
-    def autograd(x: Tensor, *args: Any) -> tuple[Tensor, ...]:
+    def autograd(*args: Any) -> tuple[Tensor, ...]:
+        inputs, program = unpack(args)
         if is_forward_mode_active():
-            return _none_as_empty(reference.forward(x, *args[:4], Program(*args[4:])), x)  # type: ignore[call-arg]
-        if not needs_gradient(x, *args[:4]):
-            return _below_autograd(operator)(x, *args)
-        program = Program(*args[4:])
+            return _none_as_empty(reference.forward(*inputs, program), inputs.x)
+        if not needs_gradient(*inputs):
+            return _below_autograd(operator)(*args)
         outputs = differentiable_forward(
-            forward_below_autograd, backward, x, *args[:4], program, return_statistics=True
+            forward_below_autograd, backward, *inputs, program, return_statistics=True
         )
-        return _none_as_empty(outputs, x)
+        return _none_as_empty(outputs, inputs.x)
 
-    def composed(x: Tensor, *args: Any) -> Any:
-        program = Program(*args[4:])
-        if not inductor.is_composed(x, program):
+    def composed(*args: Any) -> Any:
+        inputs, program = unpack(args)
+        if not inductor.is_forward_composed(inputs, program):
             return NotImplemented
-        return _none_as_empty(inductor.forward(x, *args[:4], program), x)  # type: ignore[call-arg]
+        return _none_as_empty(inductor.forward(inputs, program), inputs.x)
 
-    def exported(x: Tensor, *args: Any) -> tuple[Tensor, ...]:
-        return _none_as_empty(export.forward(x, *args[:4], Program(*args[4:])), x)  # type: ignore[call-arg]
+    def exported(*args: Any) -> tuple[Tensor, ...]:
+        inputs, program = unpack(args)
+        return _none_as_empty(export.forward(inputs, program), inputs.x)
 
     _register("norm_forward", real, fake, autograd, exported)
     inductor.decompositions[operator] = composed
 
 
 def _register_norm_backward() -> None:
-    library.define(
-        "norm_backward(Tensor dy, Tensor? dh, Tensor h, Tensor? pre_bias, Tensor? weight, Tensor? bias, "
-        f"Tensor? mu, Tensor rstd, {program_arguments()}, bool has_residual, bool[] wanted) "
-        "-> (Tensor dx, Tensor dresidual, Tensor dpre_bias, Tensor dweight, Tensor dbias)",
-        tags=_TAGS,
-    )
+    library.define(schema.norm_backward(), tags=_TAGS)
     operator = operators.norm_backward.default
     n_inputs = len(BackwardInputs._fields)
 
@@ -159,18 +147,13 @@ def _register_norm_backward() -> None:
         return _none_as_empty(execute.backward(*unpack(args)), args[0])
 
     def fake(*args: Any) -> tuple[Tensor, ...]:
-        dy, _, h, *parameters = args[:6]
-        _, program, _, wanted = unpack(args)
-        dtypes = (
-            program.result_dtype(dy.dtype),
-            h.dtype,
-            *(None if t is None else t.dtype for t in parameters),
-        )
+        inputs, program, _, wanted = unpack(args)
+        dtypes = {"x": program.result_dtype(inputs.dy.dtype)}
         gradients = [
-            t.new_empty(t.shape, dtype=dtype) if want else None
-            for t, dtype, want in zip((dy, h, *parameters), dtypes, wanted, strict=True)
+            t.new_empty(t.shape, dtype=dtypes.get(name, t.dtype)) if want else None
+            for (name, t), want in zip(gradients_like(inputs).items(), wanted, strict=True)
         ]
-        return _none_as_empty(gradients, dy)
+        return _none_as_empty(gradients, inputs.dy)
 
     backward_below_autograd = _for_autograd(backward)
 
@@ -196,13 +179,17 @@ def _register_norm_backward() -> None:
 # layer_norm, rms_norm, add_layer_norm, add_rms_norm
 
 
+def call_operator(inputs: Inputs, program: Program) -> Any:
+    """The operator of a public function: y, or (y, h) with a residual."""
+    has_residual = inputs.residual is not None
+    operator = getattr(operators, f"add_{program.name}" if has_residual else program.name)
+    names = ARGUMENTS if has_residual else [name for name in ARGUMENTS if name != "residual"]
+    return operator(*(getattr(inputs, name) for name in names), **program.keywords())
+
+
 def _register_norm(name: str) -> None:
     has_residual, norm = name.startswith("add_"), name.removeprefix("add_")
-    eps = DEFAULT_EPS[norm]
-    inputs = "Tensor x, Tensor residual" if has_residual else "Tensor x"
-    outputs = "(Tensor y, Tensor h)" if has_residual else "Tensor"
-    schema = f"{name}({inputs}, {_PARAMETERS}, *, {option_arguments(eps)}) -> {outputs}"
-    library.define(schema, tags=_TAGS)
+    library.define(schema.norm(name), tags=_TAGS)
     operator = getattr(operators, name).default
 
     def adapt(body: Body) -> Callable[..., Any]:
@@ -210,55 +197,52 @@ def _register_norm(name: str) -> None:
 
         PyTorch passes only options that differ from their defaults.
         """
-        make_program = functools.partial(Program, norm == "layer_norm", eps=eps)
+        make_program = functools.partial(Program, norm == "layer_norm", eps=DEFAULT_EPS[norm])
         default_program = make_program()
+        names = [one for one in ARGUMENTS if has_residual or one != "residual"]
+        # Of each input among the arguments; -1: the None after the last.
+        take = itemgetter(*(names.index(one) if one in names else -1 for one in INPUTS))
 
-        def call(x, residual, weight=None, bias=None, pre_bias=None, **options):  # type: ignore[no-untyped-def]
-            program = make_program(**options) if options else default_program
-            return body(x, residual, pre_bias, weight, bias, program)
+        def call(*args: Any, **options: Any) -> Any:
+            left_out = (options.pop(one, None) for one in names[len(args) :])
+            inputs = Inputs._make(take((*args, *left_out, None)))
+            return body(inputs, make_program(**options) if options else default_program)
 
-        if has_residual:
-            return call
-        return lambda x, *args, **kwargs: call(x, None, *args, **kwargs)
+        return call
 
-    def redispatch(x, residual, pre_bias, weight, bias, program):  # type: ignore[no-untyped-def]
-        """Call the same operator, for the dispatch keys that remain."""
-        rows = (x, residual) if has_residual else (x,)
-        return operator(*rows, weight, bias, pre_bias, **program.keywords())
-
-    def real(*args: Any) -> Any:
-        y, h, _, _ = execute.forward(*args, False)  # type: ignore[call-arg]
+    def real(inputs: Inputs, program: Program) -> Any:
+        y, h, _, _ = execute.forward(*inputs, program, False)
         return (y, h) if has_residual else y
 
-    def fake(x, residual, pre_bias, weight, bias, program):  # type: ignore[no-untyped-def]
-        check(x, residual, pre_bias, weight, bias, program)
+    def fake(inputs: Inputs, program: Program) -> Any:
+        check(inputs, program)
+        x, residual = inputs.x, inputs.residual
         y = x.new_empty(x.shape, dtype=program.result_dtype(x.dtype))
-        return (y, residual.new_empty(residual.shape)) if has_residual else y
+        return y if residual is None else (y, residual.new_empty(residual.shape))
 
     forward_below_autograd = _for_autograd(forward)
 
-    def autograd(*args: Any) -> Any:
+    def autograd(inputs: Inputs, program: Program) -> Any:
         if is_forward_mode_active():
-            outputs = reference.forward(*args)
+            outputs = reference.forward(*inputs, program)
             return (outputs.y, outputs.h) if has_residual else outputs.y
-        if needs_gradient(*args[:5]):
-            return differentiable_forward(forward_below_autograd, backward, *args)
-        return _below_autograd(redispatch)(*args)
+        if needs_gradient(*inputs):
+            return differentiable_forward(forward_below_autograd, backward, *inputs, program)
+        return _below_autograd(call_operator)(inputs, program)
 
-    def autocast(x: Tensor, *args: Any) -> Any:
-        *tensors, program = args
+    def autocast(inputs: Inputs, program: Program) -> Any:
         key = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
         with torch._C._ExcludeDispatchKeyGuard(key):
-            return redispatch(x, *tensors, autocast_program(x.dtype, program))  # type: ignore[call-arg]
+            return call_operator(inputs, autocast_program(inputs.x.dtype, program))
 
-    def composed(*args: Any) -> Any:
-        if not inductor.is_composed(args[0], args[-1]):
+    def composed(inputs: Inputs, program: Program) -> Any:
+        if not inductor.is_forward_composed(inputs, program):
             return NotImplemented
-        outputs = inductor.forward(*args)
+        outputs = inductor.forward(inputs, program)
         return (outputs.y, outputs.h) if has_residual else outputs.y
 
-    def exported(*args: Any) -> Any:
-        outputs = export.forward(*args)
+    def exported(inputs: Inputs, program: Program) -> Any:
+        outputs = export.forward(inputs, program)
         return (outputs.y, outputs.h) if has_residual else outputs.y
 
     _register(name, adapt(real), adapt(fake), adapt(autograd), adapt(exported))

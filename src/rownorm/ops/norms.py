@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..program import Activation, Program, Rounding
+from ..program import Activation, Inputs, Program, Rounding
 from . import eager, execute, library
 from .autocast import autocast_options
 from .autograd import needs_gradient
@@ -157,14 +157,10 @@ def _norm(
     if default_device_is_set():
         with disable_function_modes():
             return _norm(x, residual, pre_bias, weight, bias, options)
-    program = Program(*options)
+    inputs, program = Inputs(x, residual, pre_bias, weight, bias), Program(*options)
     if not torch.compiler.is_compiling():
-        check(x, residual, pre_bias, weight, bias, program)
-    if residual is None:
-        operator = getattr(library.operators, program.name)
-        return operator(x, weight, bias, pre_bias, **program.keywords())
-    operator = getattr(library.operators, f"add_{program.name}")
-    return operator(x, residual, weight, bias, pre_bias, **program.keywords())
+        check(inputs, program)
+    return library.call_operator(inputs, program)
 
 
 def _direct(

@@ -22,7 +22,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor.experimental import register_sharding
 from torch.distributed.tensor.placement_types import Placement
 
-from .vmap import ROWS, represent_none
+from ..program import COLUMN_SUMS
+from .vmap import WITH_ROWS, represent_none
 
 OPERATORS = (
     "layer_norm",
@@ -32,7 +33,6 @@ OPERATORS = (
     "norm_forward",
     "norm_backward",
 )
-_COLUMN_SUMS = ("dpre_bias", "dweight", "dbias")
 
 # (placements of the outputs, placements of the tensors among the arguments), for one dimension of the mesh
 Sharding = tuple[list[Placement], list[Placement]]
@@ -48,7 +48,7 @@ def _rule(operator: Any) -> Callable[..., Sequence[Sharding]]:
     def rule(*args: Any, **options: Any) -> Sequence[Sharding]:
         values = {a.name: v for a, v in zip(schema.arguments, args, strict=False)} | options
         tensors = {name: v for name, v in values.items() if hasattr(v, "placements")}
-        rows = [spec.placements for name, spec in tensors.items() if name in ROWS]
+        rows = [spec.placements for name, spec in tensors.items() if name in WITH_ROWS]
         n_dims_of_rows = args[0].ndim - 1  # x or dy
         shards = [p for p in itertools.chain(*rows) if _shards_rows(p, n_dims_of_rows)]
         are_none = represent_none(values, len(schema.returns))
@@ -58,7 +58,7 @@ def _rule(operator: Any) -> Callable[..., Sequence[Sharding]]:
                     _output_placement(r.name, is_none, placement)
                     for r, is_none in zip(schema.returns, are_none, strict=True)
                 ],
-                [placement if name in ROWS else Replicate() for name in tensors],
+                [placement if name in WITH_ROWS else Replicate() for name in tensors],
             )
             # Without duplicates, and in an order that is the same on every rank.
             for placement in dict.fromkeys((Replicate(), *shards))
@@ -77,7 +77,7 @@ def _output_placement(name: str, is_none: bool, rows: Placement) -> Placement:
     """The placement of an output. An empty tensor that represents None is the same on every rank."""
     if is_none or rows.is_replicate():
         return Replicate()
-    return Partial() if name in _COLUMN_SUMS else rows
+    return Partial() if name in COLUMN_SUMS else rows
 
 
 def _unsupported(*_: Any, **__: Any) -> Sequence[Sharding]:

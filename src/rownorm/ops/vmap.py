@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ROWS = ("x", "residual", "dy", "dh", "h", "mu", "rstd")  # arguments that have rows
+from ..program import BACKWARD_INPUTS, COLUMNS, ROWS
+
+# Arguments that have rows.
+WITH_ROWS = (*ROWS, *(name for name in BACKWARD_INPUTS if name not in COLUMNS))
 
 
 def batched(operator: Any) -> Callable[..., Any]:
@@ -27,11 +30,11 @@ def batched(operator: Any) -> Callable[..., Any]:
             }
             return operator(*ordered, **keywords)
 
-        sums_columns = any(values.get("wanted", [])[2:])
-        if all(name in ROWS for name in dims) and not sums_columns:
+        sums_columns = any(values.get("wanted", [])[len(ROWS) :])
+        if all(name in WITH_ROWS for name in dims) and not sums_columns:
             folded = {
                 name: _with_batch_first(v, dims.get(name), info.batch_size)
-                if name in ROWS and isinstance(v, Tensor)
+                if name in WITH_ROWS and isinstance(v, Tensor)
                 else v
                 for name, v in values.items()
             }

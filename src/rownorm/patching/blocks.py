@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from ..ops.checks import DTYPES
+from ..program import DTYPES
 from .candidates import LeftAlone, check_instance, shallow_copy
 from .forms import HALVES, SHORT_NAMES
 

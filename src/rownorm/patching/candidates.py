@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..ops.checks import DTYPES
+from ..program import DTYPES
 
 # Attributes of these types are copied for a stand-in, so that its forward cannot change those of the module.
 _CONTAINERS = (dict, list, set)

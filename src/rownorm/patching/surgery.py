@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from .. import nn as rownorm_nn
-from ..ops.checks import DTYPES
+from ..program import DTYPES
 from .candidates import LeftAlone, candidate_of, check_instance, torch_forward
 from .forms import SHORT_NAMES
 from .fusion import Blocks

@@ -17,7 +17,9 @@ from ..bundles import BACKWARD_INTEGERS
 class SumPointers(NamedTuple):
     """Where a sum over rows is stored."""
 
-    partial_ptr: Any  # (programs, n_cols) in COMPUTE_DTYPE; None: this sum is not wanted
+    partial_ptr: (
+        Any  # (programs, n_cols) in the dtype of all arithmetic; None: this sum is not wanted
+    )
     final_ptr: Any  # (n_cols,) in the parameter's dtype
 
 
@@ -38,12 +40,11 @@ def _add_partial_sums(
     cols,
     n_partials,
     n_cols,
-    COMPUTE_DTYPE: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
 ):
     """final[cols] = sum over rows of partial[rows, cols], in the same order every time."""
     ok = cols < n_cols
-    total = tl.zeros((BLOCK_ROWS, cols.shape[1]), COMPUTE_DTYPE)
+    total = tl.zeros((BLOCK_ROWS, cols.shape[1]), pointers.partial_ptr.dtype.element_ty)
     for start in range(0, n_partials, BLOCK_ROWS):
         rows = start + tl.arange(0, BLOCK_ROWS)[:, None]
         total += tl.load(
@@ -67,7 +68,6 @@ def column_sums(
     n_partials,
     n_cols,
     DIVISIBILITY: tl.constexpr,  # of n_cols, which is passed divided by it
-    COMPUTE_DTYPE: tl.constexpr,  # of the partial sums
     BLOCK_ROWS: tl.constexpr,  # partial sums that are added at a time
     BLOCK_COLS: tl.constexpr,  # columns of a program
 ):
@@ -79,15 +79,15 @@ def column_sums(
     if dpre_bias_ptr is not None:
         if parameter == 0:
             pointers = SumPointers(dpre_bias_partial_ptr, dpre_bias_ptr)
-            _add_partial_sums(pointers, cols, n_partials, n_cols, COMPUTE_DTYPE, BLOCK_ROWS)
+            _add_partial_sums(pointers, cols, n_partials, n_cols, BLOCK_ROWS)
         parameter -= 1
     if dweight_ptr is not None:
         if parameter == 0:
             pointers = SumPointers(dweight_partial_ptr, dweight_ptr)
-            _add_partial_sums(pointers, cols, n_partials, n_cols, COMPUTE_DTYPE, BLOCK_ROWS)
+            _add_partial_sums(pointers, cols, n_partials, n_cols, BLOCK_ROWS)
         parameter -= 1
     if dbias_ptr is not None:
         if parameter == 0:
             pointers = SumPointers(dbias_partial_ptr, dbias_ptr)
-            _add_partial_sums(pointers, cols, n_partials, n_cols, COMPUTE_DTYPE, BLOCK_ROWS)
+            _add_partial_sums(pointers, cols, n_partials, n_cols, BLOCK_ROWS)
         parameter -= 1

@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 
 from ..activations import is_precise
-from ..bundles import BACKWARD_INTEGERS, Matrix, ParameterPointers, Spec, Statistics
+from ..bundles import BACKWARD_INTEGERS, Matrix, ParameterPointers, Statistics, spec_of
 from ..exchange.grid import Messages, fetch, open_slots, received_sums, send
 from ..gradient import gradient_before_affine, store_dx
 from ..memory import (
@@ -107,10 +107,7 @@ def backward_grid(
     h_group_gap,
     DIVISIBILITY: tl.constexpr,  # of strides, n_cols and part_cols, which are passed divided by it
     GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
-    CENTER: tl.constexpr,
-    WEIGHT_SHIFT: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    ROUND_X_HAT_TO: tl.constexpr,
+    PROGRAM: tl.constexpr,  # what is computed: a ``bundles.Spec`` with the names of dtypes
     BLOCK_COLS: tl.constexpr,  # at least part_cols, a power of two
     BLOCK_PARTS: tl.constexpr,  # at least n_parts, a power of two
     EVEN_COLS: tl.constexpr,  # whether every part has BLOCK_COLS columns
@@ -118,8 +115,7 @@ def backward_grid(
     NUM_STAGES: tl.constexpr,  # tiles in flight, counting the one that is computed
     NUM_WARPS: tl.constexpr,
 ):
-    """Constants without a comment are those of ``bundles.Spec``."""
-    SPEC: tl.constexpr = Spec(CENTER, None, WEIGHT_SHIFT, ACTIVATION, ROUND_X_HAT_TO, tl.float32)
+    SPEC: tl.constexpr = spec_of(PROGRAM)
     UNPACK_PAIRS: tl.constexpr = dpre_bias_ptr is None  # a third sum leaves no registers for it
     PRECISE: tl.constexpr = is_precise(dx_ptr, dresidual_ptr, dpre_bias_ptr, dweight_ptr, dbias_ptr)
     n_cols = n_cols * DIVISIBILITY
@@ -157,11 +153,11 @@ def backward_grid(
         row = first_row + turn * rows_per_turn
         row_ok = tl.arange(0, 1)[:, None] < n_rows - row
         dy, deviation, rstd = _load_part(
-            part, row, row_ok, CENTER, DIVISIBILITY, GROUP_ROWS, UNPACK_PAIRS
+            part, row, row_ok, SPEC.CENTER, DIVISIBILITY, GROUP_ROWS, UNPACK_PAIRS
         )
         x_hat = deviation * rstd
         rounded_x_hat, dz, g = gradient_before_affine(dy, x_hat, parameters, 0, SPEC, PRECISE)
-        if CENTER:
+        if SPEC.CENTER:
             a, b = sum_both(g * x_hat, g)
         else:
             if weight_ptr is not None:
@@ -181,13 +177,13 @@ def backward_grid(
         row_ok = tl.arange(0, 1)[:, None] < tl.where(row >= 0, n_rows - row, 0)
         a, b = received_sums(words, slots, turn, messages, row, BLOCK_PARTS, NUM_WARPS)
         dy, deviation, rstd = _load_part(
-            part, row, row_ok, CENTER, DIVISIBILITY, GROUP_ROWS, UNPACK_PAIRS
+            part, row, row_ok, SPEC.CENTER, DIVISIBILITY, GROUP_ROWS, UNPACK_PAIRS
         )
         _, _, g = gradient_before_affine(dy, deviation * rstd, parameters, 0, SPEC, PRECISE)
         # rstd * (g - b - a * x_hat), arranged so that each element takes as few instructions as possible. The fma says
         # which of two products is not rounded, so the result does not depend on what else is computed.
         dx = deviation * (-(a / n) * rstd * rstd)
-        if CENTER:
+        if SPEC.CENTER:
             dx -= b / n * rstd
         dx = tl.fma(g, tl.broadcast_to(rstd, g.shape), dx)
         ok = row_ok & col_ok

@@ -23,9 +23,9 @@ from ..bundles import (
     Columns,
     Matrix,
     ParameterPointers,
-    Spec,
     Statistics,
     Tiling,
+    spec_of,
 )
 from ..exchange.cluster import (
     open_slots,
@@ -244,11 +244,7 @@ def backward_resident(
     h_group_gap,
     DIVISIBILITY: tl.constexpr,  # of strides, gaps and n_cols, which are passed divided by it: see ``bundles``
     GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
-    CENTER: tl.constexpr,
-    WEIGHT_SHIFT: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    ROUND_X_HAT_TO: tl.constexpr,
-    COMPUTE_DTYPE: tl.constexpr,
+    PROGRAM: tl.constexpr,  # what is computed: a ``bundles.Spec`` with the names of dtypes
     BLOCK_ROWS: tl.constexpr,  # rows of a tile, a power of two
     BLOCK_COLS: tl.constexpr,
     NUM_CHUNKS: tl.constexpr,  # of each program
@@ -262,8 +258,8 @@ def backward_resident(
     SEND_PER_WARP: tl.constexpr,  # warps send their own sums to the cluster, without waiting for the other warps
     NUM_WARPS: tl.constexpr,
 ):
-    """A program or cluster computes every n-th tile, n in all. Other constants: ``bundles.Spec`` and ``Tiling``."""
-    SPEC: tl.constexpr = Spec(CENTER, None, WEIGHT_SHIFT, ACTIVATION, ROUND_X_HAT_TO, COMPUTE_DTYPE)
+    """A program or cluster computes every n-th tile, n in all. Other constants: ``bundles.Tiling``."""
+    SPEC: tl.constexpr = spec_of(PROGRAM)
     # In a cluster the last program may have several chunks beyond the row, so no chunk is known to be full.
     TILING: tl.constexpr = Tiling(
         BLOCK_COLS, NUM_CHUNKS, FULL_CHUNKS=NUM_CHUNKS if EVEN_COLS else 0
@@ -281,7 +277,7 @@ def backward_resident(
     )
 
     n_cols = n_cols * DIVISIBILITY
-    share = 1.0 / tl.cast(n_cols, COMPUTE_DTYPE)  # of a column in a mean
+    share = 1.0 / tl.cast(n_cols, SPEC.COMPUTE_DTYPE)  # of a column in a mean
     slots = open_slots() if CLUSTER_SIZE > 1 else 0
     program = tl.program_id(0) // CLUSTER_SIZE  # or cluster
     step = tl.num_programs(0) // CLUSTER_SIZE
@@ -299,9 +295,9 @@ def backward_resident(
         parameters,
     )
     SUM_SHAPE: tl.constexpr = 1 if SUM_ROWS else BLOCK_ROWS
-    dpre_bias = _zeros(SUM_SHAPE, TILING, COMPUTE_DTYPE)
-    dweight = _zeros(SUM_SHAPE, TILING, COMPUTE_DTYPE)
-    dbias = _zeros(SUM_SHAPE, TILING, COMPUTE_DTYPE)
+    dpre_bias = _zeros(SUM_SHAPE, TILING, SPEC.COMPUTE_DTYPE)
+    dweight = _zeros(SUM_SHAPE, TILING, SPEC.COMPUTE_DTYPE)
+    dbias = _zeros(SUM_SHAPE, TILING, SPEC.COMPUTE_DTYPE)
     if CLUSTER_SIZE > 1:
         wait_for_cluster()
 
@@ -323,19 +319,19 @@ def backward_resident(
             dweight = next_dweight
         if dbias_partial_ptr is not None:
             dbias = next_dbias
-        a, b = _row_sums(products, g, slots, turn, CENTER, SETTINGS)
+        a, b = _row_sums(products, g, slots, turn, SPEC.CENTER, SETTINGS)
 
         # rstd * (g - b - a * x_hat), arranged so that each element takes as few instructions as possible.
         slope = -(a * share) * rstd
-        if CENTER:  # A row of one column has a gradient of exactly 0: g is b.
-            rstd *= (n_cols > 1).to(COMPUTE_DTYPE)
+        if SPEC.CENTER:  # A row of one column has a gradient of exactly 0: g is b.
+            rstd *= (n_cols > 1).to(SPEC.COMPUTE_DTYPE)
         offset = -(b * share) * rstd
         next_dpre_bias = ()
         for c in tl.static_range(NUM_CHUNKS):
             cols, col_ok = chunk(columns, c, TILING)
             ok = rows.ok & col_ok
             dx = x_hat[c] * slope
-            if CENTER:
+            if SPEC.CENTER:
                 dx += offset
             dx = tl.fma(g[c], tl.broadcast_to(rstd, g[c].shape), dx)
             if dh_ptr is not None:

@@ -32,9 +32,9 @@ from ..bundles import (
     ParameterPointers,
     Parameters,
     Source,
-    Spec,
     Statistics,
     Tiling,
+    spec_of,
 )
 from ..exchange.cluster import open_slots, received_sums, send, wait_for_cluster
 from ..memory import (
@@ -279,12 +279,7 @@ def forward_cluster(
     residual_group_gap,
     DIVISIBILITY: tl.constexpr,  # of strides, gaps and n_cols, which are passed divided by it: see ``bundles``
     GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
-    CENTER: tl.constexpr,
-    EPS: tl.constexpr,
-    WEIGHT_SHIFT: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    ROUND_X_HAT_TO: tl.constexpr,
-    STORED_H_DTYPE: tl.constexpr,  # the dtype of h where rounding to it changes mu and rstd, else None
+    PROGRAM: tl.constexpr,  # what is computed: a ``bundles.Spec`` with the names of dtypes
     BLOCK_COLS: tl.constexpr,
     NUM_CHUNKS: tl.constexpr,  # of each program
     EVEN_COLS: tl.constexpr,  # whether the programs' columns are exactly those of the row
@@ -298,8 +293,8 @@ def forward_cluster(
     VECTOR_WIDTH: tl.constexpr,  # neighboring columns of one thread
     KEPT_CHUNKS: tl.constexpr,  # chunks of weight and bias that stay in registers, where there are both
 ):
-    """A cluster computes every n-th row, n clusters in all. Other constants: ``bundles.Spec`` and ``Tiling``."""
-    SPEC: tl.constexpr = Spec(CENTER, EPS, WEIGHT_SHIFT, ACTIVATION, ROUND_X_HAT_TO, tl.float32)
+    """A cluster computes every n-th row, n clusters in all. Other constants: ``bundles.Tiling``."""
+    SPEC: tl.constexpr = spec_of(PROGRAM)
     # The last program of a cluster may have several chunks beyond the row, so no chunk is known to be full.
     TILING: tl.constexpr = Tiling(
         BLOCK_COLS, NUM_CHUNKS, FULL_CHUNKS=NUM_CHUNKS if EVEN_COLS else 0
@@ -317,7 +312,7 @@ def forward_cluster(
         VECTOR_WIDTH,
         LOADED_CHUNKS,
         FAST_RSTD,
-        STORED_H_DTYPE if mu_ptr is not None else None,
+        SPEC.STORED_H_DTYPE if mu_ptr is not None else None,
         EVICT_FIRST,
     )
 
@@ -358,7 +353,7 @@ def forward_cluster(
             this_row = loaded
 
         outputs = Outputs(y_ptr, h_ptr, row * n_cols)
-        total, squares = _sums(this_row, source, outputs, columns, CENTER, TILING, SETTINGS)
+        total, squares = _sums(this_row, source, outputs, columns, SPEC.CENTER, TILING, SETTINGS)
         if not KEEP_PARAMETERS:
             parameters = load_parameter_chunks(
                 parameter_pointers, columns, 0, LOADED_CHUNKS, TILING
@@ -366,12 +361,12 @@ def forward_cluster(
         total, squares = _exchanged(slots, exchange, total, squares, CLUSTER_SIZE)
         exchange += 1
         mu = 0.0
-        if CENTER:
+        if SPEC.CENTER:
             mu, squares, mean_is_small = moments_about_zero(total, squares, n)
         rstd = inverse_std(squares, n, SPEC, FAST_RSTD)
         stored_mu, stored_rstd = mu, rstd
 
-        if CENTER and not mean_is_small:
+        if SPEC.CENTER and not mean_is_small:
             column_range = ColumnRange(first_col, end_col)
             x_row = row_offset(x_rows, row, 1, GROUP_ROWS)
             residual_row = row_offset(residual_rows, row, 1, GROUP_ROWS)

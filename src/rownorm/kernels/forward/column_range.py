@@ -125,7 +125,6 @@ def stored_range_moments(
     m2,
     source,
     columns,
-    STORED_H_DTYPE: tl.constexpr,
     SPEC: tl.constexpr,
     CHUNKING: tl.constexpr,
 ):
@@ -135,8 +134,10 @@ def stored_range_moments(
     """
     n = tl.cast(columns.end - columns.start, SPEC.COMPUTE_DTYPE)
     if not all_rows(mean * mean * n <= m2):
-        origin = round_to(mean, STORED_H_DTYPE, SPEC.COMPUTE_DTYPE)
-        total, squares = _range_sums(origin, None, source, columns, STORED_H_DTYPE, SPEC, CHUNKING)
+        origin = round_to(mean, SPEC.STORED_H_DTYPE, SPEC.COMPUTE_DTYPE)
+        total, squares = _range_sums(
+            origin, None, source, columns, SPEC.STORED_H_DTYPE, SPEC, CHUNKING
+        )
         mean, m2 = moments_about(origin, total * reciprocal(n), squares, n)
     return mean, m2
 

@@ -25,8 +25,8 @@ from ..bundles import (
     Outputs,
     ParameterPointers,
     Source,
-    Spec,
     Statistics,
+    spec_of,
 )
 from ..memory import row_offset, store_statistics
 from ..moments import inverse_std
@@ -52,20 +52,14 @@ def forward_looped(
     residual_group_gap,
     DIVISIBILITY: tl.constexpr,  # of strides, gaps and n_cols, which are passed divided by it: see ``bundles``
     GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
-    CENTER: tl.constexpr,
-    EPS: tl.constexpr,
-    WEIGHT_SHIFT: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    ROUND_X_HAT_TO: tl.constexpr,
-    STORED_H_DTYPE: tl.constexpr,  # the dtype of h where rounding to it changes mu and rstd, else None
-    COMPUTE_DTYPE: tl.constexpr,
+    PROGRAM: tl.constexpr,  # what is computed: a ``bundles.Spec`` with the names of dtypes
     BLOCK_COLS: tl.constexpr,
     EVEN_COLS: tl.constexpr,  # whether n_cols is a multiple of BLOCK_COLS
     NUM_CHUNKS: tl.constexpr,  # of a row, if few: the compiler unrolls the loops. 0: not a constant
     EVICT_FIRST: tl.constexpr,  # results leave L2 first: see memory.store_row
 ):
-    """A program computes one row. Constants without a comment are those of ``bundles.Spec`` and ``Tiling``."""
-    SPEC: tl.constexpr = Spec(CENTER, EPS, WEIGHT_SHIFT, ACTIVATION, ROUND_X_HAT_TO, COMPUTE_DTYPE)
+    """A program computes one row. Constants without a comment are those of ``bundles.Tiling``."""
+    SPEC: tl.constexpr = spec_of(PROGRAM)
     CHUNKING: tl.constexpr = Chunking(BLOCK_COLS, EVEN_COLS)
     n_cols = NUM_CHUNKS * BLOCK_COLS if NUM_CHUNKS else n_cols * DIVISIBILITY
     row = tl.program_id(0).to(tl.int64)
@@ -78,13 +72,11 @@ def forward_looped(
     parameter_pointers = ParameterPointers(weight_ptr, bias_ptr)
 
     mu, m2 = range_moments(source, columns, SPEC, CHUNKING)
-    n = tl.cast(n_cols, COMPUTE_DTYPE)
+    n = tl.cast(n_cols, SPEC.COMPUTE_DTYPE)
     rstd = inverse_std(m2, n, SPEC)
     stored_mu, stored_rstd = mu, rstd
-    if STORED_H_DTYPE is not None and mu_ptr is not None:
-        stored_mu, m2 = stored_range_moments(
-            mu, m2, source, columns, STORED_H_DTYPE, SPEC, CHUNKING
-        )
+    if SPEC.STORED_H_DTYPE is not None and mu_ptr is not None:
+        stored_mu, m2 = stored_range_moments(mu, m2, source, columns, SPEC, CHUNKING)
         stored_rstd = inverse_std(m2, n, SPEC)
 
     row_tile = row + tl.zeros((1, 1), tl.int64)
@@ -110,14 +102,12 @@ def forward_moments(
     residual_group_gap,
     DIVISIBILITY: tl.constexpr,
     GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
-    CENTER: tl.constexpr,
-    STORED_H_DTYPE: tl.constexpr,
-    COMPUTE_DTYPE: tl.constexpr,
+    PROGRAM: tl.constexpr,  # what is computed: a ``bundles.Spec`` with the names of dtypes
     BLOCK_COLS: tl.constexpr,
     EVEN_COLS: tl.constexpr,
 ):
     """A program computes mean and m2 of one part of one row. Constants as in ``forward_looped``."""
-    SPEC: tl.constexpr = Spec(CENTER, None, None, None, None, COMPUTE_DTYPE)
+    SPEC: tl.constexpr = spec_of(PROGRAM)
     CHUNKING: tl.constexpr = Chunking(BLOCK_COLS, EVEN_COLS)
     pid = tl.program_id(0).to(tl.int64)
     row = pid // n_parts
@@ -136,7 +126,7 @@ def forward_moments(
     tl.store(parts_ptr + slot, mean)
     tl.store(parts_ptr + slot + n_slots, m2)
     if stored_h_parts_ptr is not None:
-        mean, m2 = stored_range_moments(mean, m2, source, columns, STORED_H_DTYPE, SPEC, CHUNKING)
+        mean, m2 = stored_range_moments(mean, m2, source, columns, SPEC, CHUNKING)
         tl.store(stored_h_parts_ptr + slot, mean)
         tl.store(stored_h_parts_ptr + slot + n_slots, m2)
 
@@ -196,19 +186,14 @@ def forward_apply(
     residual_group_gap,
     DIVISIBILITY: tl.constexpr,
     GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
-    CENTER: tl.constexpr,
-    EPS: tl.constexpr,
-    WEIGHT_SHIFT: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    ROUND_X_HAT_TO: tl.constexpr,
-    COMPUTE_DTYPE: tl.constexpr,
+    PROGRAM: tl.constexpr,  # what is computed: a ``bundles.Spec`` with the names of dtypes
     BLOCK_COLS: tl.constexpr,
     EVEN_COLS: tl.constexpr,
     BLOCK_PARTS: tl.constexpr,  # a power of two, at least n_parts
     EVICT_FIRST: tl.constexpr,
 ):
     """A program stores y of one part of one row. Constants as in ``forward_looped``."""
-    SPEC: tl.constexpr = Spec(CENTER, EPS, WEIGHT_SHIFT, ACTIVATION, ROUND_X_HAT_TO, COMPUTE_DTYPE)
+    SPEC: tl.constexpr = spec_of(PROGRAM)
     CHUNKING: tl.constexpr = Chunking(BLOCK_COLS, EVEN_COLS)
     n_cols = n_cols * DIVISIBILITY
     pid = tl.program_id(0).to(tl.int64)

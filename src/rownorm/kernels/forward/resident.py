@@ -23,9 +23,9 @@ from ..bundles import (
     Outputs,
     ParameterPointers,
     Source,
-    Spec,
     Statistics,
     Tiling,
+    spec_of,
 )
 from ..memory import (
     chunk,
@@ -132,13 +132,7 @@ def forward_resident(
     residual_group_gap,
     DIVISIBILITY: tl.constexpr,  # of strides, gaps and n_cols, which are passed divided by it: see ``bundles``
     GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
-    CENTER: tl.constexpr,
-    EPS: tl.constexpr,
-    WEIGHT_SHIFT: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    ROUND_X_HAT_TO: tl.constexpr,
-    STORED_H_DTYPE: tl.constexpr,  # the dtype of h where rounding to it changes mu and rstd, else None
-    COMPUTE_DTYPE: tl.constexpr,
+    PROGRAM: tl.constexpr,  # what is computed: a ``bundles.Spec`` with the names of dtypes
     BLOCK_ROWS: tl.constexpr,  # rows of a program, a power of two
     BLOCK_COLS: tl.constexpr,
     NUM_CHUNKS: tl.constexpr,
@@ -147,8 +141,8 @@ def forward_resident(
     EVICT_FIRST: tl.constexpr,  # results leave L2 first: see memory.store_row
     FAST_RSTD: tl.constexpr,  # rstd without subroutines: see moments.inverse_std
 ):
-    """A program computes BLOCK_ROWS rows. Constants without a comment are those of ``bundles.Spec`` and ``Tiling``."""
-    SPEC: tl.constexpr = Spec(CENTER, EPS, WEIGHT_SHIFT, ACTIVATION, ROUND_X_HAT_TO, COMPUTE_DTYPE)
+    """A program computes BLOCK_ROWS rows. Constants without a comment are those of ``bundles.Tiling``."""
+    SPEC: tl.constexpr = spec_of(PROGRAM)
     # Here the chunks are the fewest that cover the row, so only the last one can reach beyond it.
     TILING: tl.constexpr = Tiling(
         BLOCK_COLS, NUM_CHUNKS, FULL_CHUNKS=NUM_CHUNKS if EVEN_COLS else NUM_CHUNKS - 1
@@ -172,13 +166,11 @@ def forward_resident(
         _store_h(outputs, h, row_ok, columns, TILING, EVICT_FIRST)
     mu, rstd = moments(h, inside, n_cols, SPEC, FAST_RSTD)
     stored_mu, stored_rstd = mu, rstd
-    if STORED_H_DTYPE is not None and mu_ptr is not None:
-        stored_mu, stored_rstd = stored_h_moments(
-            h, inside, mu, rstd, n_cols, STORED_H_DTYPE, SPEC, FAST_RSTD
-        )
+    if SPEC.STORED_H_DTYPE is not None and mu_ptr is not None:
+        stored_mu, stored_rstd = stored_h_moments(h, inside, mu, rstd, n_cols, SPEC, FAST_RSTD)
 
     tile = _Tile(h, mu, rstd, parameters, parameter_pointers, row_ok)
-    FUSE: tl.constexpr = CENTER and ACTIVATION is not None
+    FUSE: tl.constexpr = SPEC.CENTER and SPEC.ACTIVATION is not None
     # FUSE is a compile-time guard around a run-time branch. As two nested ifs the else branch would be repeated.
     if all_rows(mean_below_4_std(mu, rstd)) if FUSE else False:
         _store_y(tile, outputs, columns, SPEC, TILING, PREFETCH_PARAMETERS, EVICT_FIRST, True)

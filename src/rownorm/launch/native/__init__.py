@@ -20,6 +20,7 @@ from torch.nn import Parameter
 from triton import knobs
 
 from ... import extension
+from ...program import c_definitions
 from . import node as node
 
 # Compiled as one file, in this order.
@@ -61,6 +62,7 @@ def description() -> extension.Extension:
         "rownorm_native",
         tuple(here / name for name in SOURCES),
         include=(Path(nvidia.__path__[0], "include"), torchs),
+        flags=c_definitions(),
         key=torch.__version__,
     )
 

@@ -81,3 +81,10 @@ static int address_of(PyObject *tensor, uint64_t *address) {
     *address = address_in(&described);
     return 0;
 }
+
+/* A new reference to a tuple of these objects. */
+static PyObject *tuple_of(PyObject *const *objects, Py_ssize_t n) {
+    PyObject *tuple = PyTuple_New(n);
+    for (Py_ssize_t i = 0; tuple != NULL && i < n; i++) PyTuple_SET_ITEM(tuple, i, Py_NewRef(objects[i]));
+    return tuple;
+}

@@ -37,7 +37,7 @@ static int can_skip_dispatcher(PyObject *const *inputs) {
     int intercepted = is_intercepted();
     if (intercepted) return intercepted < 0 ? -1 : 0;
     for (int i = 0; i < N_INPUTS; i++) {
-        int plain = i && inputs[i] == Py_None ? 1 : is_plain(inputs[i]);
+        int plain = i != INPUT_X && inputs[i] == Py_None ? 1 : is_plain(inputs[i]);
         if (plain != 1) return plain;
     }
     return 1;
@@ -77,7 +77,7 @@ static PyObject *outputs_by_kernels(PyObject *const *inputs, PyObject *options) 
 
 /* The same by the extension for CPUs. */
 static PyObject *outputs_by_cpu_extension(PyObject *const *inputs, PyObject *options) {
-    PyObject *tuple = PyTuple_Pack(N_INPUTS, inputs[0], inputs[1], inputs[2], inputs[3], inputs[4]);
+    PyObject *tuple = tuple_of(inputs, N_INPUTS);
     if (tuple == NULL) return NULL;
     PyObject *const arguments[] = {tuple, options, Py_False};
     PyObject *outputs = PyObject_Vectorcall(forward_on_cpu, arguments, 3, NULL);
@@ -95,11 +95,11 @@ static int is_on_cpu(PyObject *x) {
 
 /* Forward without a gradient: y, or (y, h) with a residual. NULL without an exception: Python has to do it. */
 static PyObject *forward_only(PyObject *const *inputs, PyObject *options) {
-    int by_extension = forward_on_cpu != Py_None && is_on_cpu(inputs[0]);
+    int by_extension = forward_on_cpu != Py_None && is_on_cpu(inputs[INPUT_X]);
     PyObject *outputs = (by_extension ? outputs_by_cpu_extension : outputs_by_kernels)(inputs, options);
     if (outputs == NULL) return NULL;
     PyObject *y = PyTuple_GET_ITEM(outputs, 0);
-    PyObject *answer = inputs[1] == Py_None ? Py_NewRef(y) : PyTuple_Pack(2, y, PyTuple_GET_ITEM(outputs, 1));
+    PyObject *answer = inputs[INPUT_RESIDUAL] == Py_None ? Py_NewRef(y) : PyTuple_Pack(2, y, PyTuple_GET_ITEM(outputs, 1));
     Py_DECREF(outputs);
     return answer;
 }
@@ -117,15 +117,17 @@ static int autocast_may_change(PyObject *x) {
 static PyObject *norm_without_modes(PyObject *const *inputs, PyObject *options) {
     if (can_skip_dispatcher(inputs) != 1) return NULL;
     PyObject *answer = NULL;
-    int is_changed = autocast_may_change(inputs[0]);
+    int is_changed = autocast_may_change(inputs[INPUT_X]);
     if (is_changed < 0) {
         left_to_python();
         return NULL;
     }
-    options = is_changed ? PyObject_CallFunctionObjArgs(autocast_options, inputs[0], options, NULL) : Py_NewRef(options);
+    options = is_changed ? PyObject_CallFunctionObjArgs(autocast_options, inputs[INPUT_X], options, NULL) : Py_NewRef(options);
     int needs = options == NULL ? -1 : needs_gradient(inputs);
     if (needs == 1 && have_memory(inputs)) {
-        PyObject *const all[] = {inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], options};
+        PyObject *all[N_INPUTS + 1];
+        memcpy(all, inputs, N_INPUTS * sizeof *all);
+        all[N_INPUTS] = options;
         PyObject *function = Py_NewRef(record); /* the call may replace it */
         answer = PyObject_Vectorcall(function, all, N_INPUTS + 1, NULL);
         Py_DECREF(function);
@@ -191,17 +193,28 @@ static int has_width(PyObject *x, PyObject *normalized_shape) {
     return t.ndim > 0 && t.shape[t.ndim - 1] == PyLong_AsLongLong(PyTuple_GET_ITEM(normalized_shape, 0));
 }
 
-/* norm(x, residual, pre_bias, weight, bias, options, normalized_shape=None): y, or (y, h) with a residual.
-   NotImplemented: Python has to do it. */
-static PyObject *norm(PyObject *module, PyObject *const *inputs, Py_ssize_t n) {
-    if (n != N_INPUTS + 1 && n != N_INPUTS + 2)
-        return PyErr_Format(PyExc_TypeError, "norm takes %d or %d arguments", N_INPUTS + 1, N_INPUTS + 2);
-    PyObject *options = inputs[N_INPUTS], *answer = NULL;
-    if (n == N_INPUTS + 1 || has_width(inputs[0], inputs[N_INPUTS + 1])) {
-        int modes = is_true(PyObject_CallNoArgs(has_function_modes));
-        if (modes == 0) answer = norm_without_modes(inputs, options);
-        else if (modes == 1 && is_default_device_set() == 1)
-            answer = norm_on_default_device(inputs, options);
-    }
+static PyObject *norm_or_not_implemented(PyObject *const *inputs, PyObject *options) {
+    PyObject *answer = NULL;
+    int modes = is_true(PyObject_CallNoArgs(has_function_modes));
+    if (modes == 0) answer = norm_without_modes(inputs, options);
+    else if (modes == 1 && is_default_device_set() == 1) answer = norm_on_default_device(inputs, options);
     return answer != NULL || PyErr_Occurred() ? answer : Py_NewRef(Py_NotImplemented);
+}
+
+/* norm(*inputs, options): y, or (y, h) with a residual. NotImplemented: Python has to do it. */
+static PyObject *norm(PyObject *module, PyObject *const *inputs, Py_ssize_t n) {
+    if (n != N_INPUTS + 1) return PyErr_Format(PyExc_TypeError, "norm takes %d arguments", N_INPUTS + 1);
+    return norm_or_not_implemented(inputs, inputs[N_INPUTS]);
+}
+
+/* module_norm(x, weight, bias, options, normalized_shape): the same for a module, which has no other inputs. */
+static PyObject *module_norm(PyObject *module, PyObject *const *arguments, Py_ssize_t n) {
+    if (n != 5) return PyErr_Format(PyExc_TypeError, "module_norm takes 5 arguments");
+    if (!has_width(arguments[0], arguments[4])) return Py_NewRef(Py_NotImplemented);
+    PyObject *inputs[N_INPUTS];
+    for (int i = 0; i < N_INPUTS; i++) inputs[i] = Py_None;
+    inputs[INPUT_X] = arguments[0];
+    inputs[INPUT_WEIGHT] = arguments[1];
+    inputs[INPUT_BIAS] = arguments[2];
+    return norm_or_not_implemented(inputs, arguments[3]);
 }

@@ -50,7 +50,7 @@ static PyObject *make_key(PyObject *const *inputs, int want_statistics, uint64_t
     return PyBytes_FromStringAndSize(key.bytes, key.size);
 }
 
-/* forward_key(x, residual, pre_bias, weight, bias, want_statistics) */
+/* forward_key(*inputs, want_statistics) */
 static PyObject *forward_key(PyObject *module, PyObject *const *arguments, Py_ssize_t n) {
     uint64_t addresses[N_INPUTS];
     if (n != N_INPUTS + 1) return PyErr_Format(PyExc_TypeError, "forward_key takes %d arguments", N_INPUTS + 1);
@@ -95,7 +95,7 @@ static int store_call(PyObject *options, PyObject *key, PyObject *call) {
 /* Ask execute.find_forward, and store its answer: a PreparedCall or None. A new reference; NULL with an exception. */
 static PyObject *ask_python(PyObject *const *inputs, PyObject *options, int want_statistics, PyObject *key) {
     unsigned now = generation;
-    PyObject *tuple = PyTuple_Pack(N_INPUTS, inputs[0], inputs[1], inputs[2], inputs[3], inputs[4]);
+    PyObject *tuple = tuple_of(inputs, N_INPUTS);
     PyObject *wanted = want_statistics ? Py_True : Py_False;
     PyObject *found = tuple == NULL ? NULL : PyObject_CallFunctionObjArgs(find_forward_in_python, tuple, options,
                                                                         wanted, NULL);

@@ -44,8 +44,9 @@ static PyMethodDef methods[] = {
     {"use_driver", use_driver, METH_VARARGS, "Take addresses of cuLaunchKernelEx, cuGetErrorString, cuCtxGetCurrent."},
     {"use_dlpack", use_dlpack, METH_O, "Take torch's table of DLPack functions."},
     {"forget", forget, METH_NOARGS, "Plans may have changed: find every call again."},
-    {"forward_key", (PyCFunction)(void (*)(void))forward_key, METH_FASTCALL, "The key of five inputs, for the tests."},
+    {"forward_key", (PyCFunction)(void (*)(void))forward_key, METH_FASTCALL, "The key of a call, for the tests."},
     {"norm", (PyCFunction)(void (*)(void))norm, METH_FASTCALL, "norms._norm, or NotImplemented"},
+    {"module_norm", (PyCFunction)(void (*)(void))module_norm, METH_FASTCALL, "The same for a module of nn.py."},
     {NULL}};
 
 static const Interface interface = {

@@ -68,6 +68,8 @@ uint64_t address_of(const at::Tensor &tensor) {
     return tensor.defined() ? (uint64_t)(uintptr_t)tensor.const_data_ptr() : 0;
 }
 
+bool is_term_of_h(int input) { return TERMS_OF_H >> input & 1; }
+
 /* Whether something that intercepts operators is active in backward, or a second derivative is wanted:
    fast_path.can_skip_dispatcher_in_backward. */
 bool is_intercepted() {
@@ -317,7 +319,7 @@ bool NormBackward::put_gradient(BackwardKey &key, int number, const at::Tensor &
     return true;
 }
 
-/* The gradients of x, residual, pre_bias, weight and bias, computed by kernels. Empty: Python has to do it. */
+/* The gradients of the inputs, computed by kernels. Empty: Python has to do it. */
 variable_list NormBackward::by_kernels(const at::Tensor &dy, const at::Tensor &dh, const at::Tensor *unpacked) {
     BackwardKey key = {};
     uint64_t addresses[MAX_TENSORS]; /* in the order of reference.BackwardInputs */
@@ -349,15 +351,17 @@ variable_list NormBackward::by_cpu_extension(const at::Tensor &dy, const at::Ten
     for (int i = 0; i < 2 + N_SAVED; i++)
         PyTuple_SET_ITEM(inputs.get(), i, checked(object_of(i == 0 ? dy : i == 1 ? dh : unpacked[i - 2])).release());
     for (int i = 0; i < N_INPUTS; i++) {
-        bool is_wanted = !is_shared || i > 1 ? needs[i] : i == 0 && (needs[0] || needs[1]);
+        bool is_wanted = needs[i];
+        if (is_shared && i == INPUT_X) is_wanted |= needs[INPUT_RESIDUAL];
+        if (is_shared && i == INPUT_RESIDUAL) is_wanted = false;
         PyTuple_SET_ITEM(wanted.get(), i, PyBool_FromLong(is_wanted));
     }
     PyObject *arguments[] = {inputs, options, residual_dtype ? Py_True : Py_False, wanted};
     THPObjectPtr found = checked(PyObject_Vectorcall(backward_on_cpu, arguments, 4, nullptr));
     if (found.get() == Py_None) return {};
     variable_list gradients = tensors_of(found);
-    if (is_shared && needs[1]) gradients[1] = gradients[0];
-    if (is_shared && !needs[0]) gradients[0].reset();
+    if (is_shared && needs[INPUT_RESIDUAL]) gradients[INPUT_RESIDUAL] = gradients[INPUT_X];
+    if (is_shared && !needs[INPUT_X]) gradients[INPUT_X].reset();
     return gradients;
 }
 
@@ -399,7 +403,8 @@ variable_list NormBackward::apply(variable_list &&incoming) {
 
 /* y, h, mu and rstd by the extension for CPUs; empty where it does not apply. */
 variable_list forward_by_cpu_extension(PyObject *const *inputs, PyObject *options) {
-    THPObjectPtr tuple = checked(PyTuple_Pack(N_INPUTS, inputs[0], inputs[1], inputs[2], inputs[3], inputs[4]));
+    THPObjectPtr tuple = checked(PyTuple_New(N_INPUTS));
+    for (int i = 0; i < N_INPUTS; i++) PyTuple_SET_ITEM(tuple.get(), i, Py_NewRef(inputs[i]));
     PyObject *arguments[] = {tuple, options, Py_True};
     THPObjectPtr found = checked(PyObject_Vectorcall(forward_on_cpu, arguments, 3, nullptr));
     return found.get() == Py_None ? variable_list() : tensors_of(found);
@@ -418,7 +423,7 @@ variable_list forward_by_kernels(PyObject *const *inputs, PyObject *options, THP
 variable_list forward_in_cpp(PyObject *const *inputs, PyObject *options) {
     at::Tensor tensors[N_INPUTS];
     for (int i = 0; i < N_INPUTS; i++) tensors[i] = tensor_of(inputs[i]);
-    const at::Tensor &x = tensors[0], &residual = tensors[1];
+    const at::Tensor &x = tensors[INPUT_X], &residual = tensors[INPUT_RESIDUAL];
     THPObjectPtr call;
     variable_list outputs;
     if (x.is_cpu() && forward_on_cpu != Py_None) outputs = forward_by_cpu_extension(inputs, options);
@@ -426,9 +431,11 @@ variable_list forward_in_cpp(PyObject *const *inputs, PyObject *options) {
     if (outputs.empty()) return {};
     auto node = make_node<NormBackward>((NodePointer *)nullptr);
     edge_list edges(N_INPUTS);
-    for (int i = 0; i < N_INPUTS; i++)
+    bool is_h_output = false; /* of the node: a term of h needs a gradient */
+    for (int i = 0; i < N_INPUTS; i++) {
         if (tensors[i].defined()) edges[i] = impl::gradient_edge(tensors[i]);
-    const bool is_h_output = residual.defined() && (edges[0].is_valid() || edges[1].is_valid() || edges[2].is_valid());
+        is_h_output |= residual.defined() && is_term_of_h(i) && edges[i].is_valid();
+    }
     node->set_next_edges(std::move(edges));
     node->call = (PreparedCall *)call.release();
     node->options = Py_NewRef(options);
@@ -438,10 +445,15 @@ variable_list forward_in_cpp(PyObject *const *inputs, PyObject *options) {
     node->plain_keys = outputs[3].key_set();
     set_history(outputs[0], node);
     if (is_h_output) set_history(outputs[1], node);
-    /* Beside a residual, backward needs only dtype and shape of pre_bias, so it may be modified: a new version counter. */
-    if (residual.defined() && tensors[2].defined()) tensors[2] = tensors[2].variable_data();
-    const at::Tensor to_save[N_SAVED] = {residual.defined() ? outputs[1] : x, tensors[2], tensors[3], tensors[4],
-                                         outputs[2], outputs[3]};
+    at::Tensor to_save[N_SAVED];
+    to_save[0] = residual.defined() ? outputs[1] : x;
+    for (int i = N_ROW_INPUTS; i < N_INPUTS; i++) {
+        /* Of a term of a stored h backward needs only dtype and shape, so it may be modified: a new version counter. */
+        const bool may_change = residual.defined() && is_term_of_h(i) && tensors[i].defined();
+        to_save[1 + i - N_ROW_INPUTS] = may_change ? tensors[i].variable_data() : tensors[i];
+    }
+    to_save[N_SAVED - 2] = outputs[2]; /* mu */
+    to_save[N_SAVED - 1] = outputs[3]; /* rstd */
     const bool has_hooks = at::SavedTensorDefaultHooks::get_hooks().has_value();
     for (int i = 0; i < N_SAVED; i++) {
         const at::Tensor &t = to_save[i];
@@ -456,7 +468,7 @@ variable_list forward_in_cpp(PyObject *const *inputs, PyObject *options) {
     return outputs;
 }
 
-/* record(x, residual, pre_bias, weight, bias, options): eager.eager_norm */
+/* record(*inputs, options): eager.eager_norm */
 PyObject *record(PyObject *, PyObject *const *arguments, Py_ssize_t n) {
     HANDLE_TH_ERRORS
     if (n != N_INPUTS + 1) return PyErr_Format(PyExc_TypeError, "record takes %d arguments", N_INPUTS + 1);

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from ... import extension
+from ...program import c_definitions
 
 NAME = "rownorm_node"
 SOURCES = ("prepared_call.h", "node.cpp")
@@ -79,7 +80,7 @@ def description() -> extension.Extension:
 
     here, torchs = Path(__file__).parent, Path(torch.__path__[0])
     include = torchs / "include"
-    flags = [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
+    flags = [*c_definitions(), f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
     libraries = [f"-L{torchs / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch_python"]
     if torch.version.cuda is not None:
         flags.append("-DWITH_CUDA")

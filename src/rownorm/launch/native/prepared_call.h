@@ -16,9 +16,13 @@ enum {
     MAX_DIMENSIONS = 8,       /* of a tensor in a cache key */
     MAX_PREPARED_CALLS = 4096, /* of forward; when there are more, all of them are dropped */
     MAX_BACKWARD_CALLS = 4,   /* that one forward call remembers */
-    N_INPUTS = 5,             /* x, residual, pre_bias, weight, bias: call_key.INPUTS */
-    N_SAVED = 6,              /* h, pre_bias, weight, bias, mu, rstd: what autograd saves */
 };
+
+/* The compiler gets these as flags, from the description of the row program (program.c_definitions):
+     N_INPUTS, INPUT_X, ...   the tensors of a call, rows first, and the index of each
+     N_ROW_INPUTS             how many of them are rows; the others have a value for each column
+     TERMS_OF_H               bit i: input i is added to h
+     N_SAVED                  what autograd saves: h, the inputs that are not rows, mu, rstd */
 
 typedef struct {
     int index;      /* among the addresses of a call; -1: ``value`` is passed */
@@ -33,11 +37,11 @@ typedef struct {
     Parameter parameters[MAX_PARAMETERS];
 } Kernel;
 
-/* What a backward call depends on, beside the forward call. ``bits``, 17 of them:
+/* What a backward call depends on, beside the forward call. ``bits``, from the lowest: which of the N_INPUTS inputs need
+   a gradient, the last input first; then 6 for dh and 6 for dy:
 
-     16       15         14 to 11           10       9          8 to 5            4   3         2         1       0
-     has dy   strided    its address & 15   has dh   strided    its address & 15  x   residual  pre_bias  weight  bias
-                                                                                  (those that need a gradient) */
+     5        4          3 to 0
+     is there strided    its address & 15 */
 typedef struct {
     uint64_t bits; /* as wide as a stride, so that the struct has no padding and can be compared as bytes */
     int64_t strides[2][MAX_DIMENSIONS]; /* of dy and dh where they are strided, which is not contiguous; else 0 */

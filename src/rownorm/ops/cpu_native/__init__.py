@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ... import extension
+from ...program import Program, c_definitions
 
 SOURCES = (
     "rows.c",
@@ -48,7 +49,7 @@ def description() -> extension.Extension:
         "rownorm_cpu",
         tuple(here / name for name in SOURCES),
         include=(Path(torch.__file__).parent / "include",),  # for DLPack's header
-        flags=(*FLAGS, *native) if cpu else FLAGS,
+        flags=(*c_definitions(), *FLAGS, *(native if cpu else ())),
         key=f"{torch.__version__} {cpu}",
     )
 
@@ -64,6 +65,7 @@ def build() -> Any:
         torch.empty_strided,
         {"dtype": torch.float32, "device": torch.device("cpu")},
         torch.get_num_threads,
+        tuple(Program._field_defaults.get(name) for name in Program._fields),
         *_openmp(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"),
     )
     return module
@@ -118,7 +120,7 @@ def _first_backward(*arguments: Any) -> Any:
 
 # (inputs, options, want_statistics) -> (y, h, mu, rstd), or None
 forward: Any = _first_forward
-# (inputs of backward, options, has_residual, wanted) -> five gradients, or None
+# (inputs of backward, options, has_residual, wanted) -> gradients, or None
 backward: Any = _first_backward
 
 

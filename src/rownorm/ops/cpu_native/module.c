@@ -9,14 +9,29 @@ typedef struct {
     double eps, weight_shift;
 } Options;
 
-/* Whether the fields of a Program, in a tuple, are valid and covered. A Program with a new field is not. */
+/* The numbers of inputs and options are flags of the compiler, from the description of the row program. What is not
+   named here is not covered unless it is absent, or has its default. */
+enum {
+    READ_OPTIONS = 1 << OPTION_CENTER | 1 << OPTION_EPS | 1 << OPTION_WEIGHT_SHIFT | 1 << OPTION_ROUNDING,
+    READ_INPUTS = 1 << INPUT_X | 1 << INPUT_RESIDUAL | 1 << INPUT_PRE_BIAS | 1 << INPUT_WEIGHT | 1 << INPUT_BIAS,
+    N_COLUMN_INPUTS = N_INPUTS - N_ROW_INPUTS,
+};
+static PyObject *defaults; /* of the fields of a Program */
+
+/* Whether the fields of a Program, in a tuple, are valid and covered. */
 static int read_options(PyObject *fields, Options *options) {
-    if (!PyTuple_Check(fields) || PyTuple_GET_SIZE(fields) != 6) return 0;
-    PyObject *center = PyTuple_GET_ITEM(fields, 0), *eps = PyTuple_GET_ITEM(fields, 1);
-    PyObject *weight_shift = PyTuple_GET_ITEM(fields, 2), *rounding = PyTuple_GET_ITEM(fields, 4);
-    if (!PyFloat_CheckExact(eps) || !PyFloat_CheckExact(weight_shift)) return 0;
-    PyObject *activation = PyTuple_GET_ITEM(fields, 3), *out_dtype = PyTuple_GET_ITEM(fields, 5);
-    if (activation != Py_None || out_dtype != Py_None || !PyUnicode_Check(rounding)) return 0;
+    if (!PyTuple_Check(fields) || PyTuple_GET_SIZE(fields) != N_OPTIONS) return 0;
+    for (int i = 0; i < N_OPTIONS; i++) {
+        PyObject *value = PyTuple_GET_ITEM(fields, i), *usual = PyTuple_GET_ITEM(defaults, i);
+        if (READ_OPTIONS >> i & 1 || value == usual) continue;
+        int is_usual = PyObject_RichCompareBool(value, usual, Py_EQ);
+        if (is_usual < 0) PyErr_Clear(); /* checks.py says what is wrong with it */
+        if (is_usual != 1) return 0;
+    }
+    PyObject *center = PyTuple_GET_ITEM(fields, OPTION_CENTER), *eps = PyTuple_GET_ITEM(fields, OPTION_EPS);
+    PyObject *weight_shift = PyTuple_GET_ITEM(fields, OPTION_WEIGHT_SHIFT);
+    PyObject *rounding = PyTuple_GET_ITEM(fields, OPTION_ROUNDING);
+    if (!PyFloat_CheckExact(eps) || !PyFloat_CheckExact(weight_shift) || !PyUnicode_Check(rounding)) return 0;
     options->center = center == Py_True;
     options->eps = PyFloat_AS_DOUBLE(eps);
     options->weight_shift = PyFloat_AS_DOUBLE(weight_shift);
@@ -25,14 +40,22 @@ static int read_options(PyObject *fields, Options *options) {
     return isfinite(options->eps) && options->eps >= 0 && isfinite(options->weight_shift);
 }
 
-/* forward((x, residual, pre_bias, weight, bias), options, want_statistics) -> (y, h, mu, rstd) or None */
+/* Whether all inputs that are there are covered. in: those from ``first`` on. */
+static int are_known(const Rows *in, int first) {
+    for (int i = first; i < N_INPUTS; i++)
+        if (!(READ_INPUTS >> i & 1) && in[i - first].data != NULL) return 0;
+    return 1;
+}
+
+/* forward(inputs, options, want_statistics) -> (y, h, mu, rstd) or None */
 static PyObject *forward(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments) {
-    enum { X, RESIDUAL, PRE_BIAS, WEIGHT, BIAS, N };
+    enum { X = INPUT_X, RESIDUAL = INPUT_RESIDUAL, PRE_BIAS = INPUT_PRE_BIAS, WEIGHT = INPUT_WEIGHT, BIAS = INPUT_BIAS };
     enum { Y, H, MU, RSTD, N_OUTPUTS };
-    Rows in[N];
+    Rows in[N_INPUTS];
     Options options;
     if (n_arguments != 3) return PyErr_Format(PyExc_TypeError, "forward takes 3 arguments");
-    if (!read_options(arguments[1], &options) || !read_all(arguments[0], in, N)) Py_RETURN_NONE;
+    if (!read_options(arguments[1], &options) || !read_all(arguments[0], in, N_INPUTS) || !are_known(in, 0))
+        Py_RETURN_NONE;
     const Rows *x = &in[X];
     int want_statistics = arguments[2] == Py_True;
     if (x->data == NULL || x->n_dims == 0 || !fits_rows(&in[RESIDUAL], x) || !fits_columns(&in[PRE_BIAS], x)
@@ -61,18 +84,26 @@ static PyObject *forward(PyObject *module, PyObject *const *arguments, Py_ssize_
     return as_tuple(outputs, N_OUTPUTS);
 }
 
-/* backward((dy, dh, h, pre_bias, weight, bias, mu, rstd), options, has_residual, wanted) -> gradients of
-   (x, residual, pre_bias, weight, bias) or None */
+/* backward((dy, dh, h, the inputs that are not rows, mu, rstd), options, has_residual, wanted) -> gradients of the inputs,
+   or None */
 static PyObject *backward(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments) {
-    enum { DY, DH, H, PRE_BIAS, WEIGHT, BIAS, MU, RSTD, N };
-    enum { DX, DRESIDUAL, FIRST_SUM, N_GRADIENTS = FIRST_SUM + N_SUMS };
-    static const int LIKE[] = {DY, H, PRE_BIAS, WEIGHT, BIAS};
+    enum { DY, DH, H, COLUMNS, MU = COLUMNS + N_COLUMN_INPUTS, RSTD, N };
+    enum {
+        PRE_BIAS = COLUMNS + INPUT_PRE_BIAS - N_ROW_INPUTS,
+        WEIGHT = COLUMNS + INPUT_WEIGHT - N_ROW_INPUTS,
+        BIAS = COLUMNS + INPUT_BIAS - N_ROW_INPUTS,
+    };
+    static const int LIKE[N_INPUTS] = {[INPUT_X] = DY, [INPUT_RESIDUAL] = H, [INPUT_PRE_BIAS] = PRE_BIAS,
+                                       [INPUT_WEIGHT] = WEIGHT, [INPUT_BIAS] = BIAS};
+    static const int INPUT_OF_SUM[N_SUMS] = {[DPRE_BIAS] = INPUT_PRE_BIAS, [DWEIGHT] = INPUT_WEIGHT,
+                                             [DBIAS] = INPUT_BIAS};
     Rows in[N];
     Options options;
     if (n_arguments != 4) return PyErr_Format(PyExc_TypeError, "backward takes 4 arguments");
     PyObject *wanted = arguments[3];
     if (!read_options(arguments[1], &options) || !read_all(arguments[0], in, N)
-        || !PyTuple_Check(wanted) || PyTuple_GET_SIZE(wanted) != N_GRADIENTS) Py_RETURN_NONE;
+        || !are_known(in + COLUMNS, N_ROW_INPUTS) || !PyTuple_Check(wanted) || PyTuple_GET_SIZE(wanted) != N_INPUTS)
+        Py_RETURN_NONE;
     const Rows *dy = &in[DY];
     int has_residual = arguments[2] == Py_True;
     if (dy->data == NULL || dy->n_dims == 0 || in[H].data == NULL || in[RSTD].data == NULL
@@ -96,38 +127,38 @@ static PyObject *backward(PyObject *module, PyObject *const *arguments, Py_ssize
     b.sums = memory + 2 * n;
     b.scratch = b.sums + N_SUMS * n_parts * n;
 
-    PyObject *gradients[N_GRADIENTS] = {NULL};
-    void *data[N_GRADIENTS] = {NULL};
+    PyObject *gradients[N_INPUTS] = {NULL};
+    void *data[N_INPUTS] = {NULL};
     int is_allocated = 1;
-    for (int i = 0; i < N_GRADIENTS && is_allocated; i++)
+    for (int i = 0; i < N_INPUTS && is_allocated; i++)
         if (PyTuple_GET_ITEM(wanted, i) == Py_True && in[LIKE[i]].data != NULL) {
             gradients[i] = allocate_like(PyTuple_GET_ITEM(arguments[0], LIKE[i]), &data[i]);
             is_allocated = gradients[i] != NULL;
         }
     if (is_allocated) {
-        b.dx = data[DX];
-        b.dresidual = data[DRESIDUAL];
-        for (int i = 0; i < N_SUMS; i++) b.wanted[i] = data[FIRST_SUM + i] != NULL;
+        b.dx = data[INPUT_X];
+        b.dresidual = data[INPUT_RESIDUAL];
+        for (int i = 0; i < N_SUMS; i++) b.wanted[i] = data[INPUT_OF_SUM[i]] != NULL;
         b.wanted[DWEIGHT] = b.wanted[DBIAS] = b.wanted[DWEIGHT] || b.wanted[DBIAS];
         run(&work);
         add_parts(&b);
         for (int i = 0; i < N_SUMS; i++) {
-            void *gradient = data[FIRST_SUM + i];
-            if (gradient != NULL) store(in[LIKE[FIRST_SUM + i]].dtype, b.sums + i * n, gradient, n);
+            int input = INPUT_OF_SUM[i];
+            if (data[input] != NULL) store(in[LIKE[input]].dtype, b.sums + i * n, data[input], n);
         }
     }
     free(memory);
-    return as_tuple(gradients, N_GRADIENTS);
+    return as_tuple(gradients, N_INPUTS);
 }
 
 /* use(Tensor, Parameter, Tensor.__dlpack_c_exchange_api__, torch.empty_like, torch.empty_strided, its keywords for fp32
-   on a CPU, torch.get_num_threads, addresses of GOMP_parallel, omp_get_thread_num and omp_get_num_threads): the
+   on a CPU, torch.get_num_threads, the defaults of a Program's fields, addresses of GOMP_parallel, omp_get_thread_num and omp_get_num_threads): the
    addresses are 0 where there is no OpenMP. */
 static PyObject *use(PyObject *module, PyObject *arguments) {
     PyObject *capsule;
     unsigned long long parallel, thread, threads;
-    if (!PyArg_ParseTuple(arguments, "OOOOOOOKKK:use", &tensor_type, &parameter_type, &capsule, &empty_like,
-                          &empty_strided, &fp32_on_cpu, &get_num_threads, &parallel, &thread, &threads)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "OOOOOOOOKKK:use", &tensor_type, &parameter_type, &capsule, &empty_like,
+                          &empty_strided, &fp32_on_cpu, &get_num_threads, &defaults, &parallel, &thread, &threads)) return NULL;
     dlpack = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
     if (dlpack == NULL) return NULL;
     if (dlpack->header.version.major != DLPACK_MAJOR_VERSION || dlpack->dltensor_from_py_object_no_sync == NULL)
