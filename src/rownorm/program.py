@@ -5,7 +5,7 @@
 
 From it follow the operators' schemas, the checks, the keys of calls, the numbers that the C and C++ have of the inputs,
 what autograd saves, which gradients exist, the rules of vmap and DTensor, the kernels' constant PROGRAM and the tests'
-cases. The public signatures and the README's table are written out, and tests compare them with it.
+cases. The public signatures and the table of docs/operations.md are written out, and tests compare them with it.
 """
 
 from __future__ import annotations

@@ -309,7 +309,7 @@ def backward_resident(
         row_index = tl.cast(tile, tl.int64) * BLOCK_ROWS + row_lanes
         rows = _Rows(row_index, in_range(row_index, n_rows, BLOCK_ROWS == 1))
         statistics = Statistics(mu_ptr, rstd_ptr)
-        mu, rstd = _load_statistics(statistics, rows, CENTER, SCALAR_STATISTICS)
+        mu, rstd = _load_statistics(statistics, rows, SPEC.CENTER, SCALAR_STATISTICS)
         h, dy, inside = _load_tile(inputs, rows, columns, SPEC, TILING, SETTINGS)
         x_hat = x_hat_chunks(h, mu, rstd, inside, SPEC)
         g, products, next_dweight, next_dbias = _gradients(
