@@ -13,7 +13,7 @@ from rownorm.patching.blocks import check_block
 from rownorm.patching.candidates import LeftAlone
 from rownorm.patching.swap import Patched, PatchedBlock
 from support import residual_blocks as blocks
-from support.warnings import IGNORE_ONEDNN
+from support.known_warnings import IGNORE_ONEDNN
 
 pytestmark = pytest.mark.usefixtures("without_interpreter")
 

@@ -9,7 +9,7 @@ from lab_support.lab_commands import invoke, refused
 from rownorm_lab.commands.train import command
 from rownorm_lab.models import STAGES, checkpoint, parallel, tasks
 from rownorm_lab.models.data import unigram_entropy
-from support.warnings import IGNORE_ONEDNN
+from support.known_warnings import IGNORE_ONEDNN
 
 pytestmark = pytest.mark.usefixtures("command_line")
 FAST = {"llama": tasks.Budget(4, 3e-3), "openfold": tasks.Budget(2, 3e-3)}

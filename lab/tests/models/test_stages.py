@@ -6,7 +6,7 @@ import torch
 import rownorm
 from lab_support.models import LLAMA, MODELS, OPENFOLD, inputs, make, step
 from rownorm_lab.models import STAGES
-from support.warnings import IGNORE_ONEDNN
+from support.known_warnings import IGNORE_ONEDNN
 
 both_models = pytest.mark.parametrize("name", list(MODELS))
 every_stage = pytest.mark.parametrize("stage", STAGES)
