@@ -21,7 +21,12 @@ def compiler(tmp_path, monkeypatch):
 
     def use(*lines):
         script = tmp_path / "compiler"
-        script.write_text("\n".join(("#!/bin/sh", "for file; do :; done", *lines)))
+        head = (
+            "#!/bin/sh",
+            'test "$1" = --version && exec echo "my compiler 1.0"',
+            "for file; do :; done",
+        )
+        script.write_text("\n".join((*head, *lines)))
         script.chmod(0o755)
         monkeypatch.setenv("CXX", str(script))
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
