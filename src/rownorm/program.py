@@ -27,8 +27,8 @@ DEFAULT_EPS = {"layer_norm": 1e-5, "rms_norm": 1e-6}
 class Input(NamedTuple):
     """What the other layers have to know of a tensor. Every tensor has a gradient.
 
-    rows: the shape of x. vmap makes a batch more rows, and DTensor may shard any dimension but the last. Its gradient
-    has its shape, too.
+    rows: the shape of x. vmap makes a batch more rows, and DTensor may shard any dimension but the last. It is a term
+    of h, which autograd saves, or x without a residual. Its gradient has its shape.
     columns: (n_cols,), the same for every row. vmap calls the operator in a loop, DTensor replicates the tensor,
     autograd saves it for backward, and its gradient is a sum over rows.
     """
@@ -36,9 +36,7 @@ class Input(NamedTuple):
     extent: Literal["rows", "columns"]
     meaning: str
     in_h: bool = False  # a term of h. Where h is stored, because of a residual, backward does not read the tensor
-    is_keyword: bool = (
-        False  # in the public functions; it comes after the other inputs in the operators
-    )
+    is_keyword: bool = False  # of the public functions; it comes last in the operators
 
 
 class Inputs(NamedTuple):

@@ -20,7 +20,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.function import _SingleLevelFunction
 
 from .. import reference
-from ..program import COLUMNS, INPUTS, Program
+from ..program import COLUMNS, INPUTS, ROWS, Program
 from ..reference import BackwardInputs, Gradients, compute_dtype
 from .execute import ForwardResult
 from .fast_path import can_skip_dispatcher
@@ -78,10 +78,10 @@ class _Norm(SingleLevelFunction):
 
 def to_save(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, ...]:
     """The tensors that backward needs, in the order of ``SAVED``."""
-    x, residual, *columns = inputs
     _, h, mu, rstd = outputs
-    if residual is None:
-        return x, *columns, mu, rstd
+    if inputs[1] is None:  # no residual: h is x
+        return inputs[0], *inputs[len(ROWS) :], mu, rstd
+    columns = list(inputs[len(ROWS) :])
     for i in _COLUMNS_IN_H:
         columns[i] = _unguarded(columns[i])
     return h, *columns, mu, rstd

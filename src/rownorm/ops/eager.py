@@ -58,19 +58,19 @@ INTERPRETING = execute.INTERPRETING
 class _EagerNorm(SingleLevelFunction):
     @staticmethod
     def forward(ctx, *arguments):  # type: ignore[no-untyped-def,override]
-        inputs, options = arguments[:N_INPUTS], arguments[N_INPUTS]
-        x, residual = inputs[:2]
+        inputs, options = arguments[:-1], arguments[-1]
+        x, residual = inputs[0], inputs[1]
         outputs: Any = execute.forward_in_c(inputs, options, True) if x.is_cpu else None
         call = saved_addresses = residual_dtype = None
         if outputs is None:
             call, addresses = execute.find_forward(inputs, options, True)
             outputs = call(inputs, addresses)
         y, h, _, _ = outputs
+        saved = to_save(inputs, outputs)
         if residual is not None:
             residual_dtype = residual.dtype
             if not h_needs_gradient(inputs):
                 ctx.mark_non_differentiable(h)
-        saved = to_save(inputs, outputs)
         ctx.save_for_backward(*saved)
         if call is not None and not saved_tensors_hooks(True):
             # Hooks may return other tensors, even at the same addresses.

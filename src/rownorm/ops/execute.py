@@ -44,8 +44,7 @@ def forward(*arguments: Any) -> ForwardResult:
 
     arguments: the tensors of ``Inputs``, options, want_statistics.
     """
-    *tensors, options, want_statistics = arguments
-    inputs = tuple(tensors)
+    inputs, options, want_statistics = arguments[:-2], arguments[-2], arguments[-1]
     outputs = forward_in_c(inputs, options, want_statistics) if inputs[0].is_cpu else None
     if outputs is not None:
         return outputs

@@ -43,7 +43,8 @@ _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
 library = Library("rownorm", "DEF")
 operators = torch.ops.rownorm
 
-Body = Callable[[Inputs, Program], Any]  # y or (y, h)
+# (inputs, program) -> y or (y, h). A plain tuple, because a NamedTuple costs more to build.
+Body = Callable[[tuple[Any, ...], Program], Any]
 N_INPUTS = len(INPUTS)
 
 
@@ -94,8 +95,8 @@ def _register_norm_forward() -> None:
         return Inputs(*args[:N_INPUTS]), Program(*args[N_INPUTS:])
 
     def real(*args: Any) -> tuple[Tensor, ...]:
-        inputs, program = unpack(args)
-        return _none_as_empty(execute.forward(*inputs, program, True), inputs.x)
+        program = Program(*args[N_INPUTS:])
+        return _none_as_empty(execute.forward(*args[:N_INPUTS], program, True), args[0])
 
     def fake(*args: Any) -> tuple[Tensor, ...]:
         inputs, program = unpack(args)
@@ -179,12 +180,23 @@ def _register_norm_backward() -> None:
 # layer_norm, rms_norm, add_layer_norm, add_rms_norm
 
 
-def call_operator(inputs: Inputs, program: Program) -> Any:
+def _arguments(has_residual: bool) -> list[str]:
+    """The tensors of an operator, in its order."""
+    return [name for name in ARGUMENTS if has_residual or name != "residual"]
+
+
+# By whether there is a residual: the operator's arguments, as indices of the inputs.
+_ORDER = {
+    has_residual: tuple(map(list(INPUTS).index, _arguments(has_residual)))
+    for has_residual in (False, True)
+}
+
+
+def call_operator(inputs: tuple[Any, ...], program: Program) -> Any:
     """The operator of a public function: y, or (y, h) with a residual."""
-    has_residual = inputs.residual is not None
+    has_residual = inputs[1] is not None
     operator = getattr(operators, f"add_{program.name}" if has_residual else program.name)
-    names = ARGUMENTS if has_residual else [name for name in ARGUMENTS if name != "residual"]
-    return operator(*(getattr(inputs, name) for name in names), **program.keywords())
+    return operator(*[inputs[i] for i in _ORDER[has_residual]], **program.keywords())
 
 
 def _register_norm(name: str) -> None:
@@ -199,50 +211,61 @@ def _register_norm(name: str) -> None:
         """
         make_program = functools.partial(Program, norm == "layer_norm", eps=DEFAULT_EPS[norm])
         default_program = make_program()
-        names = [one for one in ARGUMENTS if has_residual or one != "residual"]
+        names = _arguments(has_residual)
         # Of each input among the arguments; -1: the None after the last.
-        take = itemgetter(*(names.index(one) if one in names else -1 for one in INPUTS))
+        take_inputs = itemgetter(*(names.index(one) if one in names else -1 for one in INPUTS))
+        absent = (None,) * (len(names) + 1)
 
         def call(*args: Any, **options: Any) -> Any:
-            left_out = (options.pop(one, None) for one in names[len(args) :])
-            inputs = Inputs._make(take((*args, *left_out, None)))
+            n = len(args)
+            if options:
+                args += tuple(options.pop(one, None) for one in names[n:])
+                n = len(names)
+            inputs = take_inputs(args + absent[n:])
             return body(inputs, make_program(**options) if options else default_program)
 
         return call
 
-    def real(inputs: Inputs, program: Program) -> Any:
+    take_arguments = itemgetter(*_ORDER[has_residual])
+
+    def redispatch(inputs: tuple[Any, ...], program: Program) -> Any:
+        """Call the same operator, for the dispatch keys that remain."""
+        return operator(*take_arguments(inputs), **program.keywords())
+
+    def real(inputs: tuple[Any, ...], program: Program) -> Any:
         y, h, _, _ = execute.forward(*inputs, program, False)
         return (y, h) if has_residual else y
 
-    def fake(inputs: Inputs, program: Program) -> Any:
+    def fake(inputs: tuple[Any, ...], program: Program) -> Any:
         check(inputs, program)
-        x, residual = inputs.x, inputs.residual
+        x, residual = inputs[:2]
         y = x.new_empty(x.shape, dtype=program.result_dtype(x.dtype))
         return y if residual is None else (y, residual.new_empty(residual.shape))
 
     forward_below_autograd = _for_autograd(forward)
 
-    def autograd(inputs: Inputs, program: Program) -> Any:
+    def autograd(inputs: tuple[Any, ...], program: Program) -> Any:
         if is_forward_mode_active():
-            outputs = reference.forward(*inputs, program)
+            outputs = reference.forward(*Inputs(*inputs), program)
             return (outputs.y, outputs.h) if has_residual else outputs.y
         if needs_gradient(*inputs):
             return differentiable_forward(forward_below_autograd, backward, *inputs, program)
-        return _below_autograd(call_operator)(inputs, program)
+        return _below_autograd(redispatch)(inputs, program)
 
-    def autocast(inputs: Inputs, program: Program) -> Any:
+    def autocast(inputs: tuple[Any, ...], program: Program) -> Any:
         key = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
         with torch._C._ExcludeDispatchKeyGuard(key):
-            return call_operator(inputs, autocast_program(inputs.x.dtype, program))
+            return redispatch(inputs, autocast_program(inputs[0].dtype, program))
 
-    def composed(inputs: Inputs, program: Program) -> Any:
-        if not inductor.is_forward_composed(inputs, program):
+    def composed(inputs: tuple[Any, ...], program: Program) -> Any:
+        tensors = Inputs(*inputs)
+        if not inductor.is_forward_composed(tensors, program):
             return NotImplemented
-        outputs = inductor.forward(inputs, program)
+        outputs = inductor.forward(tensors, program)
         return (outputs.y, outputs.h) if has_residual else outputs.y
 
-    def exported(inputs: Inputs, program: Program) -> Any:
-        outputs = export.forward(inputs, program)
+    def exported(inputs: tuple[Any, ...], program: Program) -> Any:
+        outputs = export.forward(Inputs(*inputs), program)
         return (outputs.y, outputs.h) if has_residual else outputs.y
 
     _register(name, adapt(real), adapt(fake), adapt(autograd), adapt(exported))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..program import Activation, Inputs, Program, Rounding
+from ..program import Activation, Program, Rounding
 from . import eager, execute, library
 from .autocast import autocast_options
 from .autograd import needs_gradient
@@ -147,40 +147,33 @@ def _norm(
         result = eager.native.norm(x, residual, pre_bias, weight, bias, options)
         if result is not NotImplemented:
             return result
-    if can_skip_dispatcher(x, residual, pre_bias, weight, bias):
+    inputs = (x, residual, pre_bias, weight, bias)
+    if can_skip_dispatcher(*inputs):
         if is_autocast_enabled():
             options = autocast_options(x, options)
         if is_profiler_enabled():
             with profiled(_OPERATORS[options[0], residual is not None]):
-                return _direct(x, residual, pre_bias, weight, bias, options)
-        return _direct(x, residual, pre_bias, weight, bias, options)
+                return _direct(inputs, options)
+        return _direct(inputs, options)
     if default_device_is_set():
         with disable_function_modes():
-            return _norm(x, residual, pre_bias, weight, bias, options)
-    inputs, program = Inputs(x, residual, pre_bias, weight, bias), Program(*options)
+            return _norm(*inputs, options)
+    program = Program(*options)
     if not torch.compiler.is_compiling():
         check(inputs, program)
     return library.call_operator(inputs, program)
 
 
-def _direct(
-    x: Tensor,
-    residual: Tensor | None,
-    pre_bias: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    options: tuple[Any, ...],
-) -> Any:
+def _direct(inputs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
     """As ``_norm``, without the dispatcher."""
-    if needs_gradient(x, residual, pre_bias, weight, bias):
-        return eager.native.record(x, residual, pre_bias, weight, bias, options)
-    inputs = (x, residual, pre_bias, weight, bias)
-    outputs = execute.forward_in_c(inputs, options, False) if x.is_cpu else None
+    if needs_gradient(*inputs):
+        return eager.native.record(*inputs, options)
+    outputs = execute.forward_in_c(inputs, options, False) if inputs[0].is_cpu else None
     if outputs is None:
         call, addresses = execute.find_forward(inputs, options, False)
         outputs = call(inputs, addresses)
     y, h, _, _ = outputs
-    return y if residual is None else (y, h)
+    return y if h is None else (y, h)
 
 
 def _required(residual: Tensor, norm: str) -> Tensor:
