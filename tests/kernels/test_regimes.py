@@ -164,7 +164,8 @@ def test_relu_has_no_gradient_at_zero(regime, device):
 @pytest.mark.parametrize("residual_dtype", [None, torch.bfloat16], ids=str)
 def test_clusters_with_and_without_prefetch_give_the_same_bits(residual_dtype, data, device):
     """With one stage each cluster takes one row. With two, two clusters take the rows in turn."""
-    case = Case(True, torch.bfloat16, (5, 70), data, residual_dtype, bias=True, activation="gelu")
+    options = {"residual_dtype": residual_dtype, "bias": True, "activation": "gelu"}
+    case = Case(True, torch.bfloat16, (5, 70), data, **options)
     tensors, results = case.tensors(device), []
     for stages in (1, 2):
         with forced("cluster", num_stages=stages, n_programs=2):
