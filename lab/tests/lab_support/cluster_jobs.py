@@ -64,7 +64,7 @@ class KillingClock(FakeClock):
 
 
 def search_with_fake_clock(arguments):
-    """``search_study`` with the device and the times of ``support/tuning.py``."""
+    """``search_study`` with the device and the times of ``lab_support/tuning.py``."""
     job = msgspec.json.decode(arguments, type=StudyJob)
     clock = KillingClock(Path(os.environ["RAY_TEST_FOLDER"]) / "killed")
     yield from trials_made(job, Gpu(H200, Ahead(0, None), clock.of))

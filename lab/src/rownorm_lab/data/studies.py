@@ -20,7 +20,7 @@ from .statistics import Ratio, Verdict, paired_ratio, verdict
 SCHEMA = 1
 MARGIN = 0.01  # less than that of single kernels: steps are long, and stages take turns within milliseconds
 Status = Literal["ok", "wrong", "failed"]
-# How the kernels of norms were found: see study/ranges.py. "unknown": they could not be told from the others.
+# How the kernels of norms were found: see models/ranges.py. "unknown": they could not be told from the others.
 Attribution = Literal["ranges", "names", "unknown"]
 
 

@@ -1,4 +1,4 @@
-"""Nsight Compute: how it is run. What it prints is read by ``results/ncu_csv.py``."""
+"""Nsight Compute: how it is run. What it prints is read by ``ncu_csv.py``."""
 
 from __future__ import annotations
 

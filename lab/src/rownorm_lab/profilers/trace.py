@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..data.studies import Attribution, KernelTime
 
-NORM = "norm"  # the name of the range that ``study/ranges.py`` records around a norm
+NORM = "norm"  # the name of the range that ``models/ranges.py`` records around a norm
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 EVALUATE = (
     "autograd::engine::evaluate_function"  # a node of backward, with the sums of its gradients

@@ -1,4 +1,4 @@
-"""A search without a GPU: see ``support/tuning.py``."""
+"""A search without a GPU: see ``lab_support/tuning.py``."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A whole tuning in a folder, with the fake clock of ``support/tuning.py`` in place of the GPU's."""
+"""A whole tuning in a folder, with the fake clock of ``lab_support/tuning.py`` in place of the GPU's."""
 
 import json
 

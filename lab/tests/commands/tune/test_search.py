@@ -1,4 +1,4 @@
-"""The search of the tuner, with the fake clock of ``support/tuning.py``. Its measurements need a GPU."""
+"""The search of the tuner, with the fake clock of ``lab_support/tuning.py``. Its measurements need a GPU."""
 
 import itertools
 
