@@ -53,11 +53,11 @@ def test_every_row_says_why_it_has_its_settings():
 
 
 def test_the_reason_of_8192_columns_backward_has_figures_of_other_settings():
-    for center, figure in ((False, "4177 GB/s"), (True, "4054 GB/s")):
+    for center, figure in ((False, 4266), (True, 4241)):
         asked = problem("backward", 4096, 8192, torch.bfloat16, center=center, n_column_sums=1)
         plan = launch.plan(asked)
         assert plan.second == "the runner-up was not recorded"
-        assert f"one program per row had {figure}" in plan.reason
+        assert f"with 8 warps and 5 stages {figure}, not compared" in plan.reason
 
 
 @pytest.fixture

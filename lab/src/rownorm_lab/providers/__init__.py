@@ -17,7 +17,8 @@ The function gets a case and one set of its tensors and returns a call without a
 that ``data.output_names`` lists. A case outside what the decorator declares is refused before the function is called;
 for any other limit the function raises ``Refusal``. ``options`` lists what the provider offers beside the plain norm;
 without it there are none, and a case with a pre_bias, say, is refused. Optional packages are imported inside the
-function. The commands info, check, bench and report find a provider by itself; the bars name theirs in commands/bars/bars.py.
+function. The commands info, check, bench and report find a provider by itself; the bars name theirs in
+``commands/bars/bars.py``.
 """
 
 from __future__ import annotations
