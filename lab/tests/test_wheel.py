@@ -5,7 +5,7 @@ import zipfile
 
 import pytest
 
-from support.packages import assert_complete, built_wheel, files_in, source_copy
+from support.packages import ROOT, assert_complete, built_wheel, files_in, source_copy
 
 # Files that lie beside those of the course in a developer's or a learner's tree.
 STRAYS = (
@@ -23,7 +23,7 @@ NOT_SHIPPED = {"rownorm_course/exercises/07_profiling/capture.sh"}  # a develope
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lab")
-    files = ("pyproject.toml", "MANIFEST.in", "README.md")
+    files = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
     source = source_copy("lab", folder / "source", files, STRAYS)
     return built_wheel(source, folder)
 
@@ -31,6 +31,11 @@ def wheel(tmp_path_factory):
 def test_wheel_contains_lab_and_course_and_nothing_else(wheel):
     assert {"rownorm_lab/py.typed", "rownorm_lab/page/data/h200.json"} <= files_in(wheel)
     assert_complete(files_in(wheel), "lab", NOT_SHIPPED)
+
+
+def test_wheel_has_the_licence(wheel):
+    (name,) = (one for one in zipfile.ZipFile(wheel).namelist() if one.endswith("LICENSE"))
+    assert zipfile.ZipFile(wheel).read(name) == (ROOT / "LICENSE").read_bytes()
 
 
 def test_wheel_brings_the_command_and_needs_the_library(wheel):

@@ -99,8 +99,15 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"{__package__}.{_MODULES[name]}")
-    if name in _HOME_OF:
+    if name not in _MODULES and name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        if name in _MODULES:
+            return import_module(f"{__package__}.{_MODULES[name]}")
         return getattr(import_module(f"{__package__}.{_HOME_OF[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "triton":
+            raise
+        from .launch.triton_version import missing as what_to_do
+
+        raise ModuleNotFoundError(what_to_do(), name="triton") from None

@@ -157,7 +157,7 @@ RESULTS = ("y", "h", "mu", "rstd")
 ROWS = tuple(name for name, one in INPUTS.items() if one.extent == "rows")
 COLUMNS = tuple(name for name, one in INPUTS.items() if one.extent == "columns")
 # In the order of the public functions and the operators.
-ARGUMENTS = tuple(sorted(INPUTS, key=lambda name: (name not in ROWS, INPUTS[name].is_keyword)))
+ARGUMENTS = tuple(sorted(INPUTS, key=lambda name: (INPUTS[name].is_keyword, name not in ROWS)))
 # What autograd saves. Without a residual, h is x.
 SAVED = ("h", *COLUMNS, "mu", "rstd")
 BACKWARD_INPUTS = ("dy", "dh", *SAVED)
@@ -192,6 +192,8 @@ def c_definitions() -> tuple[str, ...]:
     numbers = {f"INPUT_{name.upper()}": i for i, name in enumerate(INPUTS)}
     numbers |= {f"OPTION_{name.upper()}": i for i, name in enumerate(Program._fields)}
     terms_of_h = sum(1 << i for i, one in enumerate(INPUTS.values()) if one.in_h)
+    are_numbers = sum(1 << Program._fields.index(o) for o, one in OPTIONS.items() if one.is_number)
     sizes = {"N_INPUTS": len(INPUTS), "N_ROW_INPUTS": len(ROWS), "N_SAVED": len(SAVED)}
-    values = {**numbers, **sizes, "N_OPTIONS": len(Program._fields), "TERMS_OF_H": terms_of_h}
+    values = {**numbers, **sizes, "N_OPTIONS": len(Program._fields)}
+    values |= {"TERMS_OF_H": terms_of_h, "NUMBER_OPTIONS": are_numbers}
     return tuple(f"-D{name}={value}" for name, value in values.items())

@@ -38,10 +38,10 @@ REQUESTED = TuneRequest(
 
 def test_jobs_are_done_whatever_happens_to_their_processes(pools, cluster):
     jobs = {
-        name: pools.Job(name, f"support.cluster_jobs:{name.split()[0]}", lambda: b"hello")
+        name: pools.Job(name, f"lab_support.cluster_jobs:{name.split()[0]}", lambda: b"hello")
         for name in ("echo 1", "always_lost", "echo 2", "fails", "echo 3")
     }
-    jobs["lost_late"] = pools.Job("lost_late", "support.cluster_jobs:lost_late", single=True)
+    jobs["lost_late"] = pools.Job("lost_late", "lab_support.cluster_jobs:lost_late", single=True)
     said = []
     with pools.Pool(cluster, most=9) as pool:
         assert len(pool.processes) == 2
@@ -111,7 +111,11 @@ def test_the_trials_of_all_processes_are_in_one_journal(pools, cluster, tmp_path
     """One process is killed in the middle of a row. The table is that of one process, and nothing is tried twice."""
     with pools.Pool(cluster, most=4) as pool:
         elsewhere = functools.partial(
-            searched_on, pool, REQUESTED, 0, function="support.cluster_jobs:search_with_fake_clock"
+            searched_on,
+            pool,
+            REQUESTED,
+            0,
+            function="lab_support.cluster_jobs:search_with_fake_clock",
         )
         run = functools.partial(
             run_tune, tmp_path / "cluster", REQUESTED, H200, Ahead(0, None), _no_timer

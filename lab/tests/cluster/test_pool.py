@@ -28,7 +28,8 @@ def about_of(pools):
 def test_another_version_on_a_node_is_named(pools, about_of):
     there = msgspec.json.decode(Worker().about("99"), type=pools.About)
     with pytest.raises(
-        ClusterError, match=r"cannot use rownorm: its version is .*, not 99. Install"
+        ClusterError,
+        match=r"cannot use rownorm: its version is .*, not 99. On every node: pip install",
     ):
         pools.common_environment([about_of(), there])
 

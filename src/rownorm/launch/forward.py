@@ -18,6 +18,7 @@ from .rows import (
     alignment,
     allocator,
     kernel_program,
+    moments_program,
     required_layouts,
     stored_h_dtype,
 )
@@ -44,8 +45,17 @@ def calls(
         "PROGRAM": kernel_program(problem, program),
         **_plan_constants(problem, plan),
     }
+    of_moments = constants | {"PROGRAM": moments_program(problem, program)}
     return [
-        Call(kernel, grid, plan.num_warps, integers, constants, plan.cluster_size, plan.maxnreg)
+        Call(
+            kernel,
+            grid,
+            plan.num_warps,
+            integers,
+            of_moments if kernel is forward_moments else constants,
+            plan.cluster_size,
+            plan.maxnreg,
+        )
         for kernel, grid in _kernels(problem, plan)
     ]
 

@@ -138,6 +138,13 @@ def kernel_program(problem: Problem, program: Program) -> Spec:
     return Spec(*(values[name] for name in Spec._fields))
 
 
+def moments_program(problem: Problem, program: Program) -> Spec:
+    """PROGRAM of a kernel that computes only the sums of a row: they are the same whatever follows them."""
+    whole = kernel_program(problem, program)
+    read = ("CENTER", "STORED_H_DTYPE", "COMPUTE_DTYPE")
+    return Spec(*(getattr(whole, name) if name in read else None for name in Spec._fields))
+
+
 def _compute_dtype(problem: Problem) -> torch.dtype:
     """The dtype that a kernel computes in."""
     return torch.float64 if problem.computes_in_fp64 else torch.float32

@@ -8,9 +8,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import torch
 from torch import Tensor
 
-from ..program import ARGUMENTS, DEFAULT_EPS, GRADIENTS, RESULTS, ROWS, Inputs, Program
+from ..program import ARGUMENTS, DEFAULT_EPS, GRADIENTS, RESULTS, Inputs, Program
 from ..reference import BackwardInputs
 
+REQUIRED = ("x", "residual")  # where an operator has them
 # The schema language's name of a type.
 _TYPES: dict[Any, str] = {
     bool: "bool",
@@ -26,7 +27,7 @@ def norm(name: str) -> str:
     """The schema of a public function's operator."""
     has_residual, eps = name.startswith("add_"), DEFAULT_EPS[name.removeprefix("add_")]
     tensors = [
-        f"Tensor {argument}" if argument in ROWS else f"Tensor? {argument}=None"
+        f"Tensor {argument}" if argument in REQUIRED else f"Tensor? {argument}=None"
         for argument in ARGUMENTS
         if has_residual or argument != "residual"
     ]

@@ -267,7 +267,7 @@ def common_environment(abouts: Sequence[About]) -> Environment:
     problems = sorted({f"{one.node} {one.problem}" for one in abouts if one.problem})
     if problems:
         raise ClusterError(
-            f"{'; '.join(problems)}. Install rownorm {__version__} with its extra ray on every node"
+            f"{'; '.join(problems)}. On every node: pip install 'rownorm-lab[ray]=={__version__}'"
         )
     first, *rest = [one.environment for one in abouts if one.environment]
     for other in rest:

@@ -75,7 +75,7 @@ static void forget_forward_calls(void) {
 static int can_be_known(PyObject *options) {
     if (!PyTuple_Check(options)) return 0;
     for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(options); i++)
-        if (PyBool_Check(PyTuple_GET_ITEM(options, i))) return 0;
+        if (NUMBER_OPTIONS >> i & 1 && PyBool_Check(PyTuple_GET_ITEM(options, i))) return 0;
     return 1;
 }
 

@@ -104,6 +104,8 @@ static PyObject *backward(PyObject *module, PyObject *const *arguments, Py_ssize
     if (!read_options(arguments[1], &options) || !read_all(arguments[0], in, N)
         || !are_known(in + COLUMNS, N_ROW_INPUTS) || !PyTuple_Check(wanted) || PyTuple_GET_SIZE(wanted) != N_INPUTS)
         Py_RETURN_NONE;
+    for (int i = 0; i < N_INPUTS; i++)
+        if (PyTuple_GET_ITEM(wanted, i) == Py_True && !(READ_INPUTS >> i & 1)) Py_RETURN_NONE;
     const Rows *dy = &in[DY];
     int has_residual = arguments[2] == Py_True;
     if (dy->data == NULL || dy->n_dims == 0 || in[H].data == NULL || in[RSTD].data == NULL

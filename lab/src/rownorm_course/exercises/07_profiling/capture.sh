@@ -4,7 +4,8 @@
 set -eu
 python=${PYTHON:-python3}
 here=$(cd "$(dirname "$0")" && pwd)
-export PYTHONPATH="$(cd "$here/../../.." && pwd)${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1
+root=$(cd "$here/../../../../.." && pwd)
+export PYTHONPATH="$root/src:$root/lab/src${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1
 cd "$here/starter"  # so that the files name workload.py and profile without a path
 "$python" -m rownorm_lab profile --script workload.py --tools chrome,proton,ncu --out profile
 du -sk profile
