@@ -95,7 +95,7 @@ def run(
         [*nice, "sh", "-c", _SCRIPT, "sh", str(folder), f"{limit:g}", *words, *arguments],
         start_new_session=True,
         stdin=lock,
-        # Whoever reads the output of this process does not have to wait for the compiler.
+        # The compiler does not inherit this process's output: a reader of that output need not wait for the compiler.
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         # The compiler's temporary files are removed with the folder; its messages are in English.

@@ -3,11 +3,11 @@
     <name>_<sources and settings>_<compiler>/
         <name>.<suffix>    the library
         sha256             its digest
-        lock               held by whoever builds it, and by the compiler that was started for that
+        lock               held by the process that builds it, and by its compiler
         build/             the compiler's files, until it has ended and its result is kept
         failed.txt         why it could not be built, and what the compiler printed
 
-Permissions keep other users out: nobody else can write the folder, so what was checked is what is loaded a moment
+Permissions keep other users out: no other user can write the folder, so what was checked is what is loaded a moment
 later. The digest finds files that are damaged, not files that were planted: who can write the one can write the other.
 """
 

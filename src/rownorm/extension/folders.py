@@ -143,7 +143,7 @@ def make(path: Path) -> None:
 
 def check_parents(path: Path) -> None:
     """Raise where another user could replace ``path`` or a folder above it: the rule that OpenSSH has for its files."""
-    # Whoever owns / could replace everything. In a container where root has no user id, it owns what root owns.
+    # The owner of / can replace any file, so it is trusted. In some containers root's files have that owner's id.
     trusted = (0, os.geteuid(), os.lstat("/").st_uid)
     for folder in (path, *path.parents):
         state = os.lstat(folder)
@@ -151,7 +151,7 @@ def check_parents(path: Path) -> None:
             raise Refused(f"{folder} is not a folder")
         if state.st_uid not in trusted:
             raise Refused(f"{folder} belongs to another user ({state.st_uid})")
-        # In a folder with the sticky bit, such as /tmp, nobody can rename or remove what belongs to somebody else.
+        # In a folder with the sticky bit, such as /tmp, a user can rename or remove only their own files.
         if state.st_mode & 0o022 and not state.st_mode & stat.S_ISVTX:
             raise Refused(f"{folder} can be written by its group or by others")
 
