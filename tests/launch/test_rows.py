@@ -84,3 +84,19 @@ def test_the_kernels_constant_can_be_written_as_json(direction):
     in_forward = direction == "forward"
     assert (1e-5 if in_forward else None) == constant.EPS
     assert ("bf16" if in_forward else None) == constant.STORED_H_DTYPE
+
+
+def test_options_after_the_sums_of_a_split_row_compile_no_other_kernel_for_the_sums():
+    x = torch.empty(2, 4096)
+    layouts = launch.rows.required_layouts(x, None)
+
+    def programs(program):
+        problem = launch.problem.forward_problem(x, None, None, program)
+        with launch.force(regime="split", block_cols=1024, part_cols=2048):
+            steps = launch.forward.calls(problem, launch.plan(problem), program, *layouts)
+        return [step.constants["PROGRAM"] for step in steps]
+
+    plain, other = programs(Program(True, 1e-5)), programs(Program(True, 1e-6, 1.0, "silu"))
+    assert plain[0] == other[0]
+    assert plain[1] != other[1]
+    assert programs(Program(False, 1e-5))[0] != plain[0]

@@ -39,13 +39,14 @@ def calls(
         "n_parts": n_parts(plan, problem),
         "part_blocks": plan.part_cols // plan.block_cols,
     }
+    spec = kernel_program(problem, program)
     constants = {
         "DIVISIBILITY": divisibility,
         "GROUP_ROWS": x.group_rows,
-        "PROGRAM": kernel_program(problem, program),
+        "PROGRAM": spec,
         **_plan_constants(problem, plan),
     }
-    of_moments = constants | {"PROGRAM": moments_program(problem, program)}
+    of_moments = constants | {"PROGRAM": moments_program(spec)}
     return [
         Call(
             kernel,

@@ -138,11 +138,12 @@ def kernel_program(problem: Problem, program: Program) -> Spec:
     return Spec(*(values[name] for name in Spec._fields))
 
 
-def moments_program(problem: Problem, program: Program) -> Spec:
-    """PROGRAM of a kernel that computes only the sums of a row: they are the same whatever follows them."""
-    whole = kernel_program(problem, program)
+def moments_program(spec: Spec) -> Spec:
+    """PROGRAM of a kernel that computes only the sums of a row: without the options of what follows them, so that
+    another value needs no other kernel.
+    """
     read = ("CENTER", "STORED_H_DTYPE", "COMPUTE_DTYPE")
-    return Spec(*(getattr(whole, name) if name in read else None for name in Spec._fields))
+    return Spec(*(getattr(spec, name) if name in read else None for name in Spec._fields))
 
 
 def _compute_dtype(problem: Problem) -> torch.dtype:

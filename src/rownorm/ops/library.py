@@ -111,11 +111,12 @@ def _register_norm_forward() -> None:
     forward_below_autograd = _for_autograd(forward)
 
     def autograd(*args: Any) -> tuple[Tensor, ...]:
-        if not is_forward_mode_active() and not needs_gradient(*args[:N_INPUTS]):
+        if is_forward_mode_active():
+            inputs, program = unpack(args)
+            return _none_as_empty(reference.forward(*inputs, program), inputs.x)
+        if not needs_gradient(*args[:N_INPUTS]):
             return _below_autograd(operator)(*args)
         inputs, program = unpack(args)
-        if is_forward_mode_active():
-            return _none_as_empty(reference.forward(*inputs, program), inputs.x)
         outputs = differentiable_forward(
             forward_below_autograd, backward, *inputs, program, return_statistics=True
         )
