@@ -8,7 +8,7 @@
    either. The sums of a part are added in groups of GROUP_ROWS rows, and then those of the parts in their order. */
 
 enum { GROUP_ROWS = 64, MAX_PARTS = 64 };
-enum { PART_ROWS = 16, PART_ELEMENTS = 1 << 14 }; /* at least, so that adding up the parts takes little time */
+enum { PART_ROWS = 32, PART_ELEMENTS = 1 << 14 }; /* at least, so that adding up the parts takes little time */
 enum { DPRE_BIAS, DWEIGHT, DBIAS, N_SUMS };
 enum { ROWS = 4 }; /* computed together, so that weight, dweight and dbias are read and written once for all of them */
 enum { BACKWARD_SCRATCH = 2 * ROWS + N_SUMS }; /* rows for each thread */
