@@ -123,31 +123,57 @@ def _squares(h):
 
 
 @triton.jit
-def _scaled_sum(h, factor):
-    """The sum of ``h * factor`` over a tuple of tiles, one tile."""
-    total = h[0] * factor
-    for c in tl.static_range(1, len(h)):
-        total += h[c] * factor
-    return total
+def _deviations(h, origin, inside):
+    """``h - origin`` in chunks, 0 in lanes that do not exist."""
+    deviations = ()
+    for c in tl.static_range(len(h)):
+        deviations = deviations + (tl.where(inside[c], h[c] - origin, 0.0),)
+    return deviations
 
 
 @triton.jit
-def _moments_about_mean(h, inside, n, squares):
-    """(mean, m2) in two passes over the registers: the mean, then the deviations from it. squares: see ``scales``."""
-    mean = tl.sum(
-        _scaled_sum(h, reciprocal(n)), axis=1, keep_dims=True
-    )  # the sum of h could overflow
-    factor, rest = scales(squares, n)
-    deviations = ()
+def _moments_about_mean(h, inside, n):
+    """(mean, m2) in two passes over the registers: the mean, then the deviations from it, whose sum gives its rounding
+    error. Where that sum overflows, so do the squares, and the first mean stays.
+    """
+    share = reciprocal(n)
+    terms = ()
     for c in tl.static_range(len(h)):
-        deviations = deviations + (tl.where(inside[c], h[c] - mean, 0.0),)
-    total, squares = sum_both(_scaled_sum(deviations, factor), _squares(deviations))
-    return moments_about(mean, total * rest, squares, n)
+        terms = terms + (h[c] * share,)  # the sum of h itself could overflow
+    mean = tl.sum(add_chunks(terms), axis=1, keep_dims=True)
+    deviations = _deviations(h, mean, inside)
+    total, squares = sum_both(add_chunks(deviations), _squares(deviations))
+    shift = tl.where(tl.abs(total) < float("inf"), total * share, 0.0)
+    return moments_about(mean, shift, squares, n)
+
+
+@triton.jit
+def moments_of_16_bit_rows(h, inside, n_cols, SPEC: tl.constexpr, FAST_RSTD: tl.constexpr):
+    """LayerNorm: (mu, rstd) of several rows of up to 1024 fp16 or bf16 numbers, in two passes over the registers. No
+    branch, because one that several rows have to agree on costs a reduction over the program.
+
+    A sum of so few numbers with so few bits is exact in fp32 where they are of about the same magnitude, as they are in
+    a row far from 0. In other rows the mean is at most some standard deviations, and so is its rounding error small.
+    """
+    n = tl.cast(n_cols, SPEC.COMPUTE_DTYPE)
+    share = reciprocal(n)
+    terms = ()
+    for c in tl.static_range(len(h)):
+        terms = terms + (
+            h[c] * (1.0 / 1024),
+        )  # a power of two, so nothing is rounded, and the sum cannot overflow
+    total = tl.sum(add_chunks(terms), axis=1, keep_dims=True)
+    scaled = total * share
+    scaled = tl.fma(tl.fma(-scaled, n, total), share, scaled)  # total / n, rounded once
+    mu = scaled * 1024
+    deviations = _deviations(h, mu, inside)
+    m2 = tl.sum(_squares(deviations), axis=1, keep_dims=True)
+    return mu, inverse_std(m2, n, SPEC, FAST_RSTD)
 
 
 @triton.jit
 def moments(h, inside, n_cols, SPEC: tl.constexpr, FAST_RSTD: tl.constexpr):
-    """(mu, rstd) of whole rows. Lanes where ``inside``, (1, columns), is false are 0 in ``h`` and do not count.
+    """(mu, rstd) of whole rows; of LayerNorm, of one row. Lanes where ``inside``, (1, columns), is false are 0 in ``h`` and do not count.
 
     One pass, and two more where the mean of a row is not small (see ``moments_about_zero``).
     """
@@ -156,7 +182,7 @@ def moments(h, inside, n_cols, SPEC: tl.constexpr, FAST_RSTD: tl.constexpr):
         total, squares = sum_both(add_chunks(h), _squares(h))
         mu, m2, mean_is_small = moments_about_zero(total, squares, n)
         if tl.sum(mean_is_small.to(tl.int32)) < h[0].shape[0]:
-            exact_mu, exact_m2 = _moments_about_mean(h, inside, n, squares)
+            exact_mu, exact_m2 = _moments_about_mean(h, inside, n)
             mu = tl.where(mean_is_small, mu, exact_mu)
             m2 = tl.where(mean_is_small, m2, exact_m2)
         return mu, inverse_std(m2, n, SPEC, FAST_RSTD)

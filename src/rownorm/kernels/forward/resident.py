@@ -37,7 +37,7 @@ from ..memory import (
     store_row,
     store_statistics,
 )
-from ..moments import all_rows, moments, stored_h_moments
+from ..moments import all_rows, moments, moments_of_16_bit_rows, stored_h_moments
 
 
 @triton.jit
@@ -164,7 +164,16 @@ def forward_resident(
     parameters = load_parameter_chunks(parameter_pointers, columns, 0, FETCHED, TILING)
     if h_ptr is not None:  # After all loads, because loads are not moved above a store.
         _store_h(outputs, h, row_ok, columns, TILING, EVICT_FIRST)
-    mu, rstd = moments(h, inside, n_cols, SPEC, FAST_RSTD)
+    FEW_BITS: tl.constexpr = (
+        x_ptr.dtype.element_ty.primitive_bitwidth == 16
+        and residual_ptr is None
+        and pre_bias_ptr is None
+        and BLOCK_COLS * NUM_CHUNKS <= 1024
+    )
+    if SPEC.CENTER and FEW_BITS and BLOCK_ROWS > 1:
+        mu, rstd = moments_of_16_bit_rows(h, inside, n_cols, SPEC, FAST_RSTD)
+    else:
+        mu, rstd = moments(h, inside, n_cols, SPEC, FAST_RSTD)
     stored_mu, stored_rstd = mu, rstd
     if SPEC.STORED_H_DTYPE is not None and mu_ptr is not None:
         stored_mu, stored_rstd = stored_h_moments(h, inside, mu, rstd, n_cols, SPEC, FAST_RSTD)

@@ -84,17 +84,19 @@ def _tilings(study: TuningCase) -> Iterator[tuple[int, int]]:
         chunks = -(-study.n_cols // block_cols)
         is_even = chunks * block_cols == study.n_cols
         wastes_less = forward and chunks * block_cols < whole
+        # Several rows of a width that is no power of two, without a lane beyond them.
+        is_narrow = forward and is_even and study.n_cols < min(whole, 1024)
         if (
             1 < chunks <= MOST_CHUNKS
             and (is_even or wastes_less)
-            and (block_cols >= 512 or block_cols in few + mixed)
+            and (block_cols >= 512 or block_cols in few + mixed or is_narrow)
         ):
             yield block_cols, chunks
 
 
 def _tiles(study: TuningCase, block_cols: int, chunks: int) -> Iterator[Settings]:
     """Whole rows in one program (regimes ``tile`` and ``resident``)."""
-    for block_rows in (1, 2, 4, 8, 16, 32):
+    for block_rows in (1, 2, 4, 8, 16, 32, 64):
         for num_warps in (1, 2, 4, 8, 16, 32):
             per_thread = block_rows * chunks * block_cols // (32 * num_warps)
             if not study.vector <= per_thread <= (64 if block_rows > 1 else 128):
