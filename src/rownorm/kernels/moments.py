@@ -173,7 +173,7 @@ def moments_of_16_bit_rows(h, inside, n_cols, SPEC: tl.constexpr, FAST_RSTD: tl.
 
 @triton.jit
 def moments(h, inside, n_cols, SPEC: tl.constexpr, FAST_RSTD: tl.constexpr):
-    """(mu, rstd) of whole rows; of LayerNorm, of one row. Lanes where ``inside``, (1, columns), is false are 0 in ``h`` and do not count.
+    """(mu, rstd) of whole rows. Lanes where ``inside``, (1, columns), is false are 0 in ``h`` and do not count.
 
     One pass, and two more where the mean of a row is not small (see ``moments_about_zero``).
     """
