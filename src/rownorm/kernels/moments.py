@@ -156,16 +156,15 @@ def moments_of_16_bit_rows(h, inside, n_cols, SPEC: tl.constexpr, FAST_RSTD: tl.
     a row far from 0. In other rows the mean is at most some standard deviations, and so is its rounding error small.
     """
     n = tl.cast(n_cols, SPEC.COMPUTE_DTYPE)
-    share = reciprocal(n)
     terms = ()
     for c in tl.static_range(len(h)):
-        terms = terms + (
-            h[c] * (1.0 / 1024),
-        )  # a power of two, so nothing is rounded, and the sum cannot overflow
+        # Divided by a power of two, which rounds nothing, so that the sum cannot overflow.
+        terms = terms + (h[c] * (1.0 / 1024),)
     total = tl.sum(add_chunks(terms), axis=1, keep_dims=True)
-    scaled = total * share
-    scaled = tl.fma(tl.fma(-scaled, n, total), share, scaled)  # total / n, rounded once
-    mu = scaled * 1024
+    divisor = n * (1.0 / 1024)
+    share = reciprocal(divisor)
+    mu = total * share
+    mu = tl.fma(tl.fma(-mu, divisor, total), share, mu)  # total / divisor, rounded once
     deviations = _deviations(h, mu, inside)
     m2 = tl.sum(_squares(deviations), axis=1, keep_dims=True)
     return mu, inverse_std(m2, n, SPEC, FAST_RSTD)
