@@ -73,9 +73,9 @@ class Display:
         """Show the times of a case; records: all of that case."""
         self.advance()
         times = ", ".join(
-            f"{one.provider} {duration(summarize(one.seconds).median)}"
+            f"{one.provider} {duration(summarize(one.seconds or one.host_seconds).median)}"
             for one in records
-            if one.status == "ok" and one.seconds
+            if one.status == "ok" and one.is_timed
         )
         self.say(f"{records[0].case.title}: {times or 'nothing could be measured'}")
 

@@ -113,6 +113,11 @@ class Record(
     time: str = ""  # UTC, ISO 8601
 
     @property
+    def is_timed(self) -> bool:
+        """Whether there are times, of the device or of the host."""
+        return bool(self.seconds or self.host_seconds)
+
+    @property
     def key(self) -> tuple[str, str]:
         """The case and the provider; ``--resume`` skips the keys it finds."""
         return self.case.key, self.provider

@@ -13,7 +13,6 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from .files import write_whole
-from .judged import judged_in
 from .records import OURS, Environment
 from .statistics import Ratio, Verdict, paired_ratio, verdict
 
@@ -147,8 +146,8 @@ def file_of(folder: Path, task: str) -> Path:
 
 
 def studies_in(folder: Path) -> list[Path]:
-    """The files of all studies of a folder, without those that ``judged`` reads."""
-    return sorted({*folder.glob("study-*.json")} - {*judged_in(folder)})
+    """The files of all studies of a folder."""
+    return sorted(folder.glob("study-*.json"))
 
 
 def write_study(folder: Path, study: Study) -> Path:

@@ -17,6 +17,18 @@ if TYPE_CHECKING:
     from .judge import Run
 
 RUNS = 2  # complete runs in which every bar must hold
+part_option = names_option(
+    "--part",
+    "parts",
+    what="part",
+    known=bars.NAMES,
+    help=f"{', '.join(bars.NAMES)}. Default: all but {bars.CPU.name}.",
+)
+tiny_option = click.option(
+    "--tiny",
+    is_flag=True,
+    help="Tiny cases of calls, small and cpu: a trial, also without a GPU. It is not judged.",
+)
 
 
 @click.group(
@@ -41,18 +53,14 @@ def command() -> None:
         "rownorm bars measure --out results/first --workers 16",
         "rownorm bars measure --out results/quick --part bf16,host --provider rownorm,ceiling",
         "rownorm bars measure --out results/first --limit-s 500",
+        "rownorm bars measure --out results/cpu --part cpu",
     )
 )
 @click.option(
     "--out", type=FOLDER, required=True, help="The run folder; an existing run is resumed."
 )
-@names_option(
-    "--part",
-    "parts",
-    what="part",
-    known=bars.NAMES,
-    help=f"{', '.join(bars.NAMES)}. Default: all.",
-)
+@part_option
+@tiny_option
 @names_option(
     "--provider",
     "providers",
@@ -63,9 +71,7 @@ def command() -> None:
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
-    default=10,
-    show_default=True,
-    help="Rounds for each case.",
+    help="Rounds for each case. Default: 10; of calls 25, of small 30, of cpu 41.",
 )
 @click.option(
     "--workers",
@@ -86,8 +92,9 @@ def measure(
     /,
     out: Path,
     parts: Sequence[str],
+    tiny: bool,
     providers: Sequence[str],
-    rounds: int,
+    rounds: int | None,
     workers: int,
     limit_s: int | None,
 ) -> None:
@@ -109,24 +116,32 @@ def measure(
     )
     from .measure import measure as measure_jobs
 
+    selected, first_call = bars.chosen(parts, tiny)
+    names = [part.name for part in selected]
+    on_cpu = bars.CPU.name in names
+    if on_cpu and len(names) > 1:
+        raise click.UsageError("cpu is measured alone, into a folder of its own")
     try:
-        check_folder(out)
+        check_folder(out, on_cpu)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    chosen = parts or bars.NAMES
+    needs_gpu = [part.name for part in selected if part.has_settings and not part.is_trial]
+    if needs_gpu and not on_cpu and not torch.cuda.is_available():
+        raise click.UsageError(
+            f"torch sees no GPU, which {needs_gpu[0]} needs; --tiny tries it on the CPU"
+        )
     until, status = time.monotonic() + (limit_s or math.inf), 0
-    selected = [part for part in bars.PARTS if part.name in chosen]
     jobs = bars.jobs_of(selected, providers or bars.PROVIDERS)
     try:
         check_providers(unfinished(jobs, records_in(out)), required=providers)
-        if bars.FIRST_CALL.name in chosen:
+        if first_call.calls:
             try:
                 if not torch.cuda.is_available():
                     raise RuntimeError("it needs a GPU")
-                count_first_calls(out, bars.FIRST_CALL.calls)
+                count_first_calls(out, first_call.calls)
             except RuntimeError as error:
                 status = 1
-                click.echo(f"{bars.FIRST_CALL.name} was not measured: {error}", err=True)
+                click.echo(f"{first_call.name} was not measured: {error}", err=True)
         left = measure_jobs(out, jobs, rounds, workers, until, required=providers)
     except ProviderMissing as error:
         click.echo(f"Stopped: {error}", err=True)
@@ -160,20 +175,38 @@ def measure(
     show_default=True,
     help="How many complete runs are required.",
 )
+@part_option
+@tiny_option
+@click.option("--json", "as_json", is_flag=True, help="Print every finding of every run as JSON.")
 @click.pass_context
-def judge(context: click.Context, /, folders: Sequence[Path], required: int) -> None:
+def judge(
+    context: click.Context,
+    /,
+    folders: Sequence[Path],
+    required: int,
+    parts: Sequence[str],
+    tiny: bool,
+    as_json: bool,
+) -> None:
     """Judge the runs in FOLDERS against the bars.
 
     Exit status 0 only if every bar holds in every run, nothing is missing, and there are enough runs.
     """
+    import msgspec
+
     from .judge import findings_of
     from .tables import run_tables, summary
 
     runs = _read_runs(folders)
-    for run in runs:
-        click.echo("\n".join(run_tables(run, bars.PARTS, bars.FIRST_CALL)))
-    found = [findings_of(run, bars.PARTS, bars.FIRST_CALL) for run in runs]
-    click.echo("\n".join(summary(found)))
+    chosen = bars.chosen(parts, tiny)
+    found = [findings_of(run, *chosen) for run in runs]
+    if as_json:
+        dictionaries = [[one._asdict() for one in of_run] for of_run in found]
+        click.echo(msgspec.json.format(msgspec.json.encode(dictionaries), indent=1))
+    else:
+        for run in runs:
+            click.echo("\n".join(run_tables(run, *chosen)))
+        click.echo("A trial: nothing is judged." if tiny else "\n".join(summary(found)))
     enough = len(runs) >= required
     if not enough:
         click.echo(
@@ -190,14 +223,15 @@ def judge(context: click.Context, /, folders: Sequence[Path], required: int) -> 
 )
 @click.argument("folders", nargs=-1, required=True, type=FOLDER)
 @click.option("--out", type=FOLDER, required=True, help="Folder of the pages; pages are replaced.")
+@part_option
 @click.option(
     "--package", is_flag=True, help="Write the data file into the rownorm package instead."
 )
-def publish(folders: Sequence[Path], out: Path, package: bool) -> None:
+def publish(folders: Sequence[Path], out: Path, parts: Sequence[str], package: bool) -> None:
     """Write runs as Markdown pages and a data file.
 
     One page per part shows the figures of the first of the FOLDERS; an index page has the bars with the worst case of
-    each run.
+    each run. With --part, the pages of these parts are written, and nothing else.
     """
     from rownorm.inside import tables
 
@@ -206,7 +240,10 @@ def publish(folders: Sequence[Path], out: Path, package: bool) -> None:
     runs = _read_runs(folders)
     arch = next((record.environment.arch for run in runs for record in run.records), "")
     try:
-        files = write_pages(runs, out, package=package, table=tables.shipped_file(arch))
+        selected = bars.chosen(parts)[0] if parts else None
+        files = write_pages(
+            runs, out, parts=selected, package=package, table=tables.shipped_file(arch)
+        )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     for file in files:

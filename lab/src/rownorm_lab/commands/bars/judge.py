@@ -76,7 +76,7 @@ def failed_throughout(records: Sequence[Record]) -> set[str]:
     Their records are left out. So they count as not measured, and bars that need them are missing instead of holding.
     """
     failed = {one.provider for one in records if one.status in ("failed", "wrong")}
-    return failed - {one.provider for one in records if one.seconds} - {OURS}
+    return failed - {one.provider for one in records if one.is_timed} - {OURS}
 
 
 def findings_of(run: Run, parts: Sequence[Part], first: FirstCallBar) -> list[Finding]:
@@ -84,6 +84,7 @@ def findings_of(run: Run, parts: Sequence[Part], first: FirstCallBar) -> list[Fi
     of_cases = [
         judge_bar(measured, bar)
         for part in parts
+        if not part.is_trial
         for bar in part.bars
         for measured in cases_in(run, part)
         if bar.applies(measured.case)
@@ -110,7 +111,7 @@ def judge_bar(measured: MeasuredCase, bar: Bar) -> Finding:
     """One bar on one case."""
     figure, holds = None, False
     try:
-        measured.timed(OURS)
+        measured.timed(bar.subject)
         figure = FIGURES[bar.figure](measured)
         holds = bar.holds(figure)
         words = (

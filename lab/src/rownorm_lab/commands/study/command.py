@@ -11,7 +11,7 @@ import click
 
 from ...command_line.options import FOLDER, SuggestingGroup, examples, names_option
 from ...models import SIZES, STAGES, TASKS
-from .judged import calls, cpu, small
+from .judged import ABOUT, part_command
 
 if TYPE_CHECKING:
     from ...data.studies import Study
@@ -118,9 +118,8 @@ def stages_command(task: str) -> click.Command:
 
 for one in TASKS:
     command.add_command(stages_command(one))
-command.add_command(small)
-command.add_command(calls)
-command.add_command(cpu)
+for one in ABOUT:
+    command.add_command(part_command(one))
 
 
 def _study(

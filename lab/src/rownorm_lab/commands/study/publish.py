@@ -1,14 +1,10 @@
-"""A study as a Markdown page: ``study-<task>.md``, ``study-small.md``, ``study-calls.md``,
-``study-cpu.md``."""
+"""A study as a Markdown page: ``study-<task>.md``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from ...data.files import write_whole
-from ...data.judged import JudgedStudy
-from ...data.judged_tables import figure_table, run_lines, summary
 from ...data.studies import StageRecord, Study
 from ...data.study_tables import Table, comparison_table, failures, kernel_table, notes, step_tables
 from ...data.tables import markdown, markdown_page, shortened
@@ -50,21 +46,3 @@ def _kernels(study: Study, record: StageRecord) -> Table:
 
 def _section(table: Table) -> str:
     return f"## {table.title}\n\n{markdown(table.header, table.lines)}"
-
-
-def publish_judged(runs: Sequence[JudgedStudy], folder: Path) -> Path:
-    """Write the page of runs whose figures have bars, replacing an old one."""
-    return write_whole(folder / f"study-{runs[0].name}.md", judged_page(runs))
-
-
-def judged_page(runs: Sequence[JudgedStudy]) -> str:
-    """The page: the runs, how many bars hold, and every figure."""
-    first, table = runs[0], figure_table(runs)
-    return markdown_page(
-        first.title,
-        f"rownorm study {first.name}",
-        "\n".join(f"- {line}" for line in run_lines(runs)),
-        f"{first.conditions}. {first.note}",
-        summary(runs),
-        markdown(table.header, table.lines),
-    )
