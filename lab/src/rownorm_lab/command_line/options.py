@@ -154,9 +154,8 @@ def read_or_fail(*paths: Path) -> Reading:
         reading = read_records(*paths)
     except OSError as error:
         raise click.UsageError(f"{error.filename}: {error.strerror}") from None
-    where = (
-        f"{paths[0]}: " if len(paths) == 1 else ""
-    )  # of several files, the reason names the file
+    # Of several files, the reason names the file.
+    where = f"{paths[0]}: " if len(paths) == 1 else ""
     for number, reason in reading.damaged:
         click.echo(f"{where}line {number} cannot be used: {reason}", err=True)
     if not reading.records:

@@ -165,9 +165,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         forward = (6 if self.centers else 4) + self.has_bias + self.pre_bias + self.adds
         backward = (12 if self.centers else 9) + self.has_bias + self.adds
         if self.pre_bias:
-            backward += (
-                1 if self.adds else 2
-            )  # its gradient is summed; without a stored h it is also added
+            # Its gradient is summed; without a stored h it is also added.
+            backward += 1 if self.adds else 2
         return self.rows * self.cols * self._of_direction(forward, backward)
 
     @property

@@ -27,9 +27,8 @@ class Norm(NamedTuple):
     dtype: Dtype
     eps: float | None  # None: an input
     rows_axis: str  # the axis that counts rows
-    inputs: dict[
-        str, str
-    ]  # role to name: x, residual, weight, bias, eps; in the order of the arguments
+    # Role to name: x, residual, weight, bias, eps; in the order of the arguments.
+    inputs: dict[str, str]
     outputs: dict[str, str]  # role to name: y, h
     weight_shift: float = 0.0
 

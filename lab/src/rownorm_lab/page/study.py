@@ -18,26 +18,13 @@ from ..data.measurements import case_line, results_of
 from ..data.records import CEILING, EAGER, OURS, Record
 from ..data.runs import records_in
 from ..data.studies import Study, read_study, studies_in
-from ..data.study_tables import Table, comparison_table, failures, kernel_table, notes, step_tables
-from .chapter import Chapter
+from ..data.study_tables import comparison_table, failures, kernel_tables, notes, step_tables
+from ..data.tables import Table
+from .chapter import Chapter, table_html
 from .looks import LOOKS
 from .plots import CONFIG
 
 KERNELS = 12  # lines of a table of kernels on the page
-NUMBERS = (
-    "calls",
-    "time",
-    "share",
-    "value",
-    "with rownorm",
-    "saves",
-    "forward",
-    "backward",
-    "step",
-    "spread",
-    "torch",
-    "speed",
-)
 COLORS = {"baseline": LOOKS[CEILING][0], "fused": LOOKS[EAGER][0], "rownorm": LOOKS[OURS][0]}
 PARTS = ("forward", "backward", "update")
 
@@ -75,12 +62,9 @@ def _one(study: Study) -> str:
         parts.append(
             f'<div class="panel">{vl_convert.vegalite_to_svg(_chart(study, points))}</div>'
         )
-    if (compared := comparison_table(study)).lines:
-        parts.append(table_html(compared))
-    parts += [table_html(table) for table in step_tables(study)]
-    kernels = [
-        table_html(kernel_table(study, one, KERNELS)) for one in study.records if one.kernels
-    ]
+    tables = [comparison_table(study), *step_tables(study)]
+    parts += [table_html(table) for table in tables if table.lines]
+    kernels = map(table_html, kernel_tables(study, KERNELS))
     parts.append(f"<details><summary>Kernels of a step</summary>{''.join(kernels)}</details>")
     return "".join(parts)
 
@@ -170,19 +154,3 @@ def _chart(study: Study, points: list[dict[str, Any]]) -> dict[str, Any]:
     spec: dict[str, Any] = chart.to_dict()
     title = {"text": study.title, "subtitle": subtitle}
     return spec | {"title": title, "padding": 16, "config": CONFIG}
-
-
-def table_html(table: Table) -> str:
-    """A table with its title."""
-    heads = "".join(f"<th>{escape(name)}</th>" for name in table.header)
-    numbers = [name in NUMBERS or name.endswith("/s") for name in table.header]
-    lines = "".join("<tr>" + "".join(map(_cell, line, numbers)) + "</tr>" for line in table.lines)
-    return (
-        f'<h3>{escape(table.title)}</h3><div class="scroll"><table><thead><tr>{heads}</tr></thead>'
-        f"<tbody>{lines}</tbody></table></div>"
-    )
-
-
-def _cell(text: str, is_number: bool) -> str:
-    kind = ' class="number"' if is_number else ' class="wrap"' if len(text) > 60 else ""
-    return f"<td{kind}>{escape(text)}</td>"

@@ -9,7 +9,7 @@ from rownorm.inside import Program
 
 from ..data.case import Case
 from . import EVERY_OPTION, Call, by_autograd, provider
-from .data import Tensors
+from .data import Tensors, program_of
 
 
 @provider(
@@ -31,11 +31,6 @@ def torch_eager(case: Case, t: Tensors) -> Call:
         if residual is None:
             return by_autograd(case, t, lambda: F.rms_norm(x, shape, weight, eps))
     return by_autograd(case, t, lambda: composition(program, *inputs))
-
-
-def program_of(case: Case) -> Program:
-    """The row program of a case."""
-    return Program(case.centers, case.eps, activation=case.activation)
 
 
 def _norm_of_sum(

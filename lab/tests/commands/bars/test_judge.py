@@ -246,5 +246,5 @@ def test_first_calls(tmp_path):
     (row,) = (line.split() for line in lines if line.startswith("  RMSNorm 1000"))
     assert row == ["RMSNorm", "1000", "1", "1", "3", "0", "SHORT"]
     (tmp_path / "a" / judge.FIRST_CALL_FILE).write_text("[{")
-    with pytest.raises(ValueError, match="damaged"):
+    with pytest.raises(ValueError, match="cannot be read as counts"):
         judge.read_run(tmp_path / "a")

@@ -54,10 +54,8 @@ CONTEXTS: dict[str, Callable[[str], Any]] = {
     "module, 3-D": _nothing,
     "module, 4-D": _nothing,
 }
-LEADING = {
-    "module, 3-D": (2,),
-    "module, 4-D": (2, 2),
-}  # dimensions before the rows, which they divide
+# Dimensions before the rows, which they divide.
+LEADING = {"module, 3-D": (2,), "module, 4-D": (2, 2)}
 
 
 def calls_of(case: Case, providers: Sequence[str], device: str) -> Mapping[str, Call]:

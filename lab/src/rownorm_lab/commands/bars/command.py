@@ -192,8 +192,7 @@ def judge(
 
     Exit status 0 only if every bar holds in every run, nothing is missing, and there are enough runs.
     """
-    import msgspec
-
+    from ...data.files import json_text
     from .judge import findings_of
     from .tables import run_tables, summary
 
@@ -202,7 +201,7 @@ def judge(
     found = [findings_of(run, *chosen) for run in runs]
     if as_json:
         dictionaries = [[one._asdict() for one in of_run] for of_run in found]
-        click.echo(msgspec.json.format(msgspec.json.encode(dictionaries), indent=1))
+        click.echo(json_text(dictionaries))
     else:
         for run in runs:
             click.echo("\n".join(run_tables(run, *chosen)))

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from ...data.case import Case
+from ...data.files import read_json
 from ...data.measurements import Measurement, results_of
 from ...data.records import FILE, OURS, Record, read
 from .figures import FIGURES, Bar, FirstCall, FirstCallBar, MeasuredCase, Missing, Part, plain_of
@@ -62,12 +61,7 @@ def read_run(folder: Path) -> Run:
 
 
 def _read_first_calls(file: Path) -> list[FirstCall]:
-    if not file.exists():
-        return []
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=list[FirstCall])
-    except msgspec.DecodeError as error:
-        raise ValueError(f"{file} is damaged: {error}") from None
+    return read_json(file, list[FirstCall], "counts of first calls") if file.exists() else []
 
 
 def failed_throughout(records: Sequence[Record]) -> set[str]:

@@ -31,7 +31,7 @@ from triton import knobs
 from ...command_line.progress import Display
 from ...data import runs
 from ...data.case import Case
-from ...data.files import write_whole
+from ...data.files import write_json
 from ...data.records import CEILING, EAGER, FILE, OURS, Record, Writer
 from ...device.facts import cpu_name, describe
 from ...measure import trial
@@ -309,9 +309,7 @@ def count_first_calls(folder: Path, calls: Sequence[tuple[str, int]]) -> None:
     at_once = min(len(calls), os.cpu_count() or 1)  # nothing is timed, so they may run at once
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         counted = list(pool.map(lambda call: _count(*call), calls))
-    write_whole(
-        folder / FIRST_CALL_FILE, msgspec.json.format(msgspec.json.encode(counted), indent=1)
-    )
+    write_json(folder / FIRST_CALL_FILE, counted)
     click.echo(f"first calls of {len(counted)} widths counted")
 
 

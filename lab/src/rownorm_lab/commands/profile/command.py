@@ -23,7 +23,6 @@ from ...profilers.request import STEPS, ModelStep, ProfileRequest, Script
 
 if TYPE_CHECKING:
     from ...data.profiles import Profile, ToolResult
-    from ...data.study_tables import Table
 
 TOOLS = ("chrome", "proton", "ncu", "rocprofv3")
 COLS, ROWS = 4096, 8192
@@ -232,7 +231,7 @@ def _write(profile: Profile, folder: Path) -> None:
 
 def _show(profile: Profile) -> None:
     from ...data.profile_tables import counter_table, figure_table, kernel_tables, norm_table
-    from ...data.tables import wrapped
+    from ...data.tables import table_text, wrapped
 
     click.echo(f"{profile.title} on {profile.environment.describe()}")
     for tool in profile.tools:
@@ -242,18 +241,11 @@ def _show(profile: Profile) -> None:
     tables += kernel_tables(profile, KERNELS)
     for table in tables:
         if table.lines:
-            _echo(table)
+            click.echo(table_text(table, CELL))
     click.echo("")
     click.echo("\n".join(wrapped(f"Primary bottleneck: {profile.bottleneck}")))
     for line in profile.advice:
         click.echo("\n".join(wrapped(f"Next: {line}")))
-
-
-def _echo(table: Table) -> None:
-    from ...data.tables import columns, shortened
-
-    lines = [[shortened(cell, CELL) for cell in line] for line in table.lines]
-    click.echo("\n".join(("", table.title, *columns(table.header, lines))))
 
 
 def _has_failed(profile: Profile, named: Sequence[str]) -> bool:

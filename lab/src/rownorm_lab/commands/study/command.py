@@ -15,7 +15,6 @@ from .judged import ABOUT, part_command
 
 if TYPE_CHECKING:
     from ...data.studies import Study
-    from ...data.study_tables import Table
 
 SETTINGS = ("eager", "autocast", "compiled")
 STEPS = {"cuda": 20, "cpu": 10}
@@ -137,12 +136,11 @@ def _study(
     as_json: bool,
 ) -> int:
     """Measure a study or resume one, show and publish it; returns the exit status."""
-    os.environ.setdefault(
-        "KINETO_LOG_LEVEL", "99"
-    )  # read when torch is loaded: no lines of the profiler
-    import msgspec
+    # Read when torch is loaded: no lines of the profiler.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     import torch
 
+    from ...data.files import json_text
     from ...data.runs import new_name
     from ...data.studies import file_of, write_study
     from ...page.study import write_plot  # early: it may lack a package
@@ -174,7 +172,7 @@ def _study(
         return 130
     write_study(folder, study)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(study), indent=1))
+        click.echo(json_text(study))
     else:
         _show(study, kernels)
         if not settings and study.environment.kind == "cpu":
@@ -195,12 +193,8 @@ def _resumed(file: Path, asked: dict[str, Any]) -> Study:
 
     try:
         study = read_study(file)
-    except OSError as error:
-        raise click.UsageError(
-            f"{file}: {error.strerror}; without --resume a new study begins"
-        ) from None
     except ValueError as error:
-        raise click.UsageError(str(error)) from None
+        raise click.UsageError(f"{error}; without --resume a new study begins") from None
     for name, given in asked.items():
         before = getattr(study, name)
         if given not in (None, before):
@@ -234,25 +228,16 @@ def _measured(study: Study, folder: Path, settings: Sequence[str], stages: Seque
 
 def _show(study: Study, kernels: int) -> None:
     """The tables of a study."""
-    from ...data.study_tables import comparison_table, failures, kernel_table, notes, step_tables
-    from ...data.tables import wrapped
+    from ...data.study_tables import comparison_table, failures, kernel_tables, notes, step_tables
+    from ...data.tables import table_text, wrapped
 
     click.echo(f"{study.title}; {study.steps} steps of each stage")
     click.echo(f"{study.environment.describe()}, {study.date}")
-    for table in step_tables(study):
-        _echo(table)
-    if (compared := comparison_table(study)).lines:
-        _echo(compared)
-    for record in study.records if kernels else ():
-        if record.kernels:
-            _echo(kernel_table(study, record, kernels))
+    tables = [*step_tables(study), comparison_table(study)]
+    tables += kernel_tables(study, kernels) if kernels else []
+    for table in tables:
+        if table.lines:
+            click.echo(table_text(table, NAME_WIDTH))
     click.echo("")
     for line in (*failures(study), *notes(study)):
         click.echo("\n".join(wrapped(line)))
-
-
-def _echo(table: Table) -> None:
-    from ...data.tables import columns, shortened
-
-    lines = [[shortened(cell, NAME_WIDTH) for cell in line] for line in table.lines]
-    click.echo("\n".join(("", table.title, *columns(table.header, lines))))

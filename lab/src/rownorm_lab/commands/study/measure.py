@@ -27,9 +27,8 @@ from ...profilers.trace import StepProfile, read_trace
 
 PROFILED_STEPS = 2
 WARM_UP = 3  # steps before the first that counts
-TOLERANCE = (
-    0.02  # by which the first losses of two stages may differ: far more than bf16 makes them
-)
+# By which the first losses of two stages may differ: far more than bf16 makes them.
+TOLERANCE = 0.02
 
 
 def new_study(task: str, size: str, steps: int, samples: int | None = None) -> Study:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...data.files import write_whole
-from ...data.studies import StageRecord, Study
-from ...data.study_tables import Table, comparison_table, failures, kernel_table, notes, step_tables
-from ...data.tables import markdown, markdown_page, shortened
+from ...data.studies import Study
+from ...data.study_tables import comparison_table, failures, kernel_tables, notes, step_tables
+from ...data.tables import markdown_page, sections, shortened
 from ...data.texts import count
 
 KERNELS = 8  # lines of a table of kernels
@@ -24,25 +24,15 @@ def page(study: Study) -> str:
     where = (
         f"{study.environment.describe()}, {study.date}; {count(study.steps, 'step')} of each stage"
     )
-    compared = comparison_table(study)
+    kernels = [
+        one._replace(lines=[[shortened(cell, NAME_WIDTH) for cell in line] for line in one.lines])
+        for one in kernel_tables(study, KERNELS)
+    ]
     return markdown_page(
         study.title,
         "rownorm study",
         f"{where}.",
         " ".join(notes(study)),
         "\n".join(f"- {line}" for line in failures(study)),
-        *([_section(compared)] if compared.lines else []),
-        *(_section(table) for table in step_tables(study)),
-        *(_section(_kernels(study, one)) for one in study.records if one.kernels),
+        *sections([comparison_table(study), *step_tables(study), *kernels]),
     )
-
-
-def _kernels(study: Study, record: StageRecord) -> Table:
-    table = kernel_table(study, record, KERNELS)
-    return table._replace(
-        lines=[[shortened(cell, NAME_WIDTH) for cell in line] for line in table.lines]
-    )
-
-
-def _section(table: Table) -> str:
-    return f"## {table.title}\n\n{markdown(table.header, table.lines)}"
