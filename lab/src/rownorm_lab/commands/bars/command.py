@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...command_line.options import FOLDER, SuggestingGroup, examples, names_option
+from ...command_line.options import (
+    FOLDER,
+    SuggestingGroup,
+    count_option,
+    examples,
+    names_option,
+    usage_errors,
+)
 from . import bars
 
 if TYPE_CHECKING:
@@ -68,15 +75,13 @@ def command() -> None:
     known=bars.PROVIDERS,
     help=f"{', '.join(bars.PROVIDERS)}. Those named must be installed. Default: all of a part that are.",
 )
-@click.option(
-    "--rounds",
-    type=click.IntRange(min=1),
-    help="Rounds for each case. Default: 10; of calls 25, of small 30, of cpu 41.",
+@count_option(
+    "--rounds", help="Rounds for each case. Default: 10; of calls 25, of small 30, of cpu 41."
 )
-@click.option(
+@count_option(
     "--workers",
-    type=click.IntRange(min=0),
     default=0,
+    least=0,
     help="Processes that compile first and fill the caches on disk, one per core. Default: none.",
 )
 @click.option(
@@ -121,10 +126,8 @@ def measure(
     on_cpu = bars.CPU.name in names
     if on_cpu and len(names) > 1:
         raise click.UsageError("cpu is measured alone, into a folder of its own")
-    try:
+    with usage_errors():
         check_folder(out, on_cpu)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
     needs_gpu = [part.name for part in selected if part.has_settings and not part.is_trial]
     if needs_gpu and not on_cpu and not torch.cuda.is_available():
         raise click.UsageError(
@@ -167,14 +170,7 @@ def measure(
     )
 )
 @click.argument("folders", nargs=-1, required=True, type=FOLDER)
-@click.option(
-    "--runs",
-    "required",
-    type=click.IntRange(min=1),
-    default=RUNS,
-    show_default=True,
-    help="How many complete runs are required.",
-)
+@count_option("--runs", "required", default=RUNS, help="How many complete runs are required.")
 @part_option
 @tiny_option
 @click.option("--json", "as_json", is_flag=True, help="Print every finding of every run as JSON.")
@@ -238,13 +234,11 @@ def publish(folders: Sequence[Path], out: Path, parts: Sequence[str], package: b
 
     runs = _read_runs(folders)
     arch = next((record.environment.arch for run in runs for record in run.records), "")
-    try:
+    with usage_errors():
         selected = bars.chosen(parts)[0] if parts else None
         files = write_pages(
             runs, out, parts=selected, package=package, table=tables.shipped_file(arch)
         )
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
     for file in files:
         click.echo(f"{file} ({file.stat().st_size / 1024:.0f} KiB)")
 
@@ -253,10 +247,8 @@ def _read_runs(folders: Sequence[Path]) -> list[Run]:
     """The runs of these folders; damaged lines are printed."""
     from .judge import read_run
 
-    try:
+    with usage_errors():
         runs = [read_run(folder) for folder in folders]
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
     for run in runs:
         for number, reason in run.damaged:
             click.echo(f"{run.name}: line {number} cannot be used: {reason}", err=True)

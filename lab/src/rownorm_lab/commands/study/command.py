@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...command_line.options import FOLDER, SuggestingGroup, examples, names_option
+from ...command_line.options import FOLDER, SuggestingGroup, count_option, examples, names_option
 from ...models import SIZES, STAGES, TASKS
 from .judged import ABOUT, part_command
 
@@ -71,15 +71,13 @@ def stages_command(task: str) -> click.Command:
         known=SETTINGS,
         help=f"{', '.join(SETTINGS)}. Default: all; on a CPU, eager.",
     )
-    @click.option(
+    @count_option(
         "--steps",
         "n_steps",
-        type=click.IntRange(min=1),
         help=f"Steps to time, of each stage. Default: {STEPS['cuda']}; on a CPU, {STEPS['cpu']}.",
     )
-    @click.option(
+    @count_option(
         "--samples",
-        type=click.IntRange(min=1),
         help="Samples in a step. Default: of the size. More of them keep a GPU busy whose host is slow.",
     )
     @click.option(
@@ -89,13 +87,7 @@ def stages_command(task: str) -> click.Command:
     )
     @click.option("--resume", is_flag=True, help="Continue the study in --out.")
     @click.option("--publish", type=FOLDER, help=f"Write study-{task}.md into this folder as well.")
-    @click.option(
-        "--kernels",
-        type=click.IntRange(min=0),
-        default=KERNELS,
-        show_default=True,
-        help="Lines of each table of kernels.",
-    )
+    @count_option("--kernels", default=KERNELS, least=0, help="Lines of each table of kernels.")
     @click.option(
         "--json", "as_json", is_flag=True, help="Print the study as JSON instead of tables."
     )

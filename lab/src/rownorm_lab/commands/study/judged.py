@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from ...command_line.options import EXISTING_FOLDER, FOLDER, examples
+from ...command_line.options import EXISTING_FOLDER, FOLDER, count_option, examples
 
 ABOUT = {
     "small": (
@@ -62,7 +62,7 @@ def part_command(name: str) -> click.Command:
     )
     @click.option("--publish", type=FOLDER, help=f"Write study-{name}.md into this folder as well.")
     @click.option("--tiny", is_flag=True, help="Tiny cases, which are not judged: a trial.")
-    @click.option("--rounds", type=click.IntRange(min=1), help="Rounds of each case.")
+    @count_option("--rounds", help="Rounds of each case.")
     @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON, no table.")
     @click.pass_context
     def study(context: click.Context, /, **given: Any) -> None:

@@ -13,7 +13,7 @@ import click
 import torch
 
 from ...command_line.blocks import ELEMENTS, block_sizes
-from ...command_line.options import refuse_taken
+from ...command_line.options import refuse_taken, usage_errors
 from ...compiled.analysis import analyses_of
 from ...compiled.compile import target_of
 from ...data.analyses import Analysis
@@ -39,10 +39,8 @@ def run_study(
     if out is not None:
         refuse_taken(out)
     measure = target_name is None and torch.cuda.is_available()
-    try:
+    with usage_errors():
         target = target_of("this" if measure else target_name or DEFAULT_TARGET)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
     analyses, fusions, failures = list[Analysis](), list[Fusion](), list[str]()
     for case in _cases(widths or (4096,), operations or ("rms_norm",), dtypes or ("bf16",)):
         found, failed = analyses_of(case, target, block_sizes(blocks, case), measure=measure)
