@@ -51,6 +51,11 @@ def run_id() -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{os.urandom(3).hex()}"
 
 
+def timestamp() -> str:
+    """The time of a record: UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def is_taken(folder: Path) -> bool:
     """Whether writing there would overwrite something: a file of that name, or a folder that is not empty."""
     return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))

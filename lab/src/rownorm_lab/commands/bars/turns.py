@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ import torch
 
 from ...data.case import Case
 from ...data.records import Method, Record, Status
+from ...data.runs import timestamp
 from ...device.environment import cpu_environment, environment
 from ...measure.bench import OnStep, Step, in_one_line
 from ...measure.timing import in_turns
@@ -64,8 +65,10 @@ def bench_in_turns(
         except Exception as error:
             status, why = "failed", in_one_line(error)
             times = {name: [] for name in providers}
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # for the next case: a model is large
         here = cpu_environment() if workload.on_cpu else environment()
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         for name, found in times.items():
             method = Method(
                 timer="cpu_clock", rotation=1, calls=repeats, rounds=len(found), cold=False
@@ -80,7 +83,7 @@ def bench_in_turns(
                 host_seconds=[host for _, host in found if host is not None],
                 environment=here,
                 run=run,
-                time=now,
+                time=timestamp(),
             )
 
 
