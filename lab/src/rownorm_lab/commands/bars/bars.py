@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ...data.records import CEILING, EAGER, OURS
+from ...models import SMALL_MODELS
 from .figures import ANY, OF_TORCH, WITH_ADD, Bar, FirstCallBar, Job, Part, plain_of
 from .settings import ADD, STEPS
 
@@ -46,6 +47,10 @@ SMALL = tuple(
     for figure, bound in zip((OF_TORCH, WITH_ADD), bounds, strict=True)
 )
 ON_CPU = (Bar(OF_TORCH, ">=", 1),)
+MODELS = "; ".join(
+    f"{name}: {size.n_layers} layers of width {size.width}, {size.batch} x {size.n_tokens} tokens"
+    for name, size in SMALL_MODELS.items()
+)
 COMPILED = (EAGER, "torch.compile", CEILING)
 
 # In the order of measurement; the longest parts come last, because a time limit may cut them off. Two parts must follow
@@ -70,7 +75,7 @@ PARTS = (
         "ms",
         SMALL,
         "Kinds of norms take turns, step by step: torch's, rownorm's, and rownorm's with the residual add. A step is "
-        "forward and backward. Times are medians. The shapes are those of the norms in the model.",
+        f"forward and backward. Times are medians. {MODELS}.",
     ),
     Part(
         "layer-norm-fp32",

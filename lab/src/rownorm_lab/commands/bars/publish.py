@@ -123,11 +123,12 @@ def settings_page(runs: Sequence[Run], part: Part) -> str:
     """Every bar on every case of a part with settings, in all runs."""
     header, lines = settings_table(runs, part)
     n = sum(line[-1] == "holds" for line in lines)
-    rounds = max((one.method.rounds for one in runs[0].records if one.method), default=0)
+    measured = [row.record for one in measured_cases(runs[0], part) for row in one.rows.values()]
+    rounds = max((one.method.rounds for one in measured if one.method), default=0)
     return page(
         f"{part.title} ({part.unit})",
         run_list(runs),
-        f"{part.note} {rounds} rounds. Ratios are medians of the ratios within each round. "
+        f"{part.note} {count(rounds, 'round')}. Ratios are medians of the ratios within each round. "
         "[How it is measured](../method.md).",
         f"{n} of {count(len(lines), 'bar')} hold in every run.",
         markdown(header, lines),

@@ -48,7 +48,7 @@ def run_tables(run: Run, parts: Sequence[Part], first: FirstCallBar) -> Iterator
 def settings_table(runs: Sequence[Run], part: Part) -> tuple[list[str], list[list[str]]]:
     """Header and lines of a part with settings: a line for each bar of each case, with the figures of every run."""
     endings = [""] if len(runs) == 1 else [f", run {n}" for n in range(1, len(runs) + 1)]
-    names = (EAGER, OURS, "of torch")
+    names = (EAGER, OURS, part.bars[0].figure)
     header = ["norm", "pass", "setting", *(f"{name}{end}" for end in endings for name in names)]
     lines = [
         settings_line(part, bar, of_runs)
