@@ -30,9 +30,8 @@ from rownorm_lab.data.tables import markdown
 from rownorm_lab.data.texts import duration, percent
 from rownorm_lab.profilers.ncu_csv import COUNTING, KernelRecord, parse
 
-ELEMENTS = (
-    1 << 29
-)  # of x: a GiB in bf16, so that hardly any of the output is still in L2 when a kernel ends
+# Of x: a GiB in bf16, so that hardly any of the output is still in L2 when a kernel ends.
+ELEMENTS = 1 << 29
 COUNTERS, ANALYSES = "ncu.csv", "analyses.json"
 SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_"
 METRICS = [

@@ -50,7 +50,7 @@ def test_every_line_of_the_table_has_a_source():
     assert any(
         line.split()[:3] == ["over", "compulsory", "bytes"] and "2.00x" in line for line in figures
     )
-    assert "From block 64 to 256: a thread loads 8 bytes at once, not 2" in "\n".join(table)
+    assert "8 bytes per load of a thread instead of 2" in "\n".join(table)
     assert "spills registers" in "\n".join(table)
     assert not any("measured time" in line for line in lines)
 

@@ -7,7 +7,9 @@ import msgspec
 import pytest
 import torch
 
-from rownorm_lab.data.case import DTYPES, ITEMSIZE, Case, torch_dtype
+from rownorm import inside
+from rownorm_lab.data.case import ACTIVATIONS, DTYPES, ITEMSIZE, Case, torch_dtype
+from rownorm_lab.providers.data import program_of
 
 
 def case(**fields):
@@ -40,6 +42,13 @@ def test_a_case_from_json_is_checked_too():
     assert msgspec.json.decode(good, type=Case) == case()
     with pytest.raises(msgspec.ValidationError, match="cols must be"):
         msgspec.json.decode(good.replace(b'"cols":8', b'"cols":0'), type=Case)
+
+
+def test_options_are_those_of_the_row_program():
+    """A case lists activations without torch, so that help needs none."""
+    assert ACTIVATIONS == inside.ACTIVATIONS
+    program = program_of(case(operation="layer_norm", activation="silu", eps=1e-3))
+    assert program == inside.Program(True, 1e-3, activation="silu")
 
 
 def test_dtypes():

@@ -12,7 +12,7 @@ from rownorm_lab.data.studies import (
     read_study,
     write_study,
 )
-from rownorm_lab.data.study_tables import comparison_table, kernel_table, step_tables
+from rownorm_lab.data.study_tables import comparison_table, kernel_tables, step_tables
 
 TURNS = [1.0, 1.2, 0.9, 1.1, 1.0, 1.3, 1.0, 0.95]  # the same disturbance for all stages of a turn
 
@@ -76,7 +76,7 @@ def test_tables():
     assert steps.lines[0][-1] == "unknown"
     (compared,) = comparison_table(one).lines
     assert compared == ["eager", "fused", "2.00x (2.00 to 2.00)", "faster", "0.500"]
-    table = kernel_table(one, ours, 1)
+    (table,) = kernel_tables(one, 1)
     assert table.lines == [["gemm", "4", "600 µs", "75%", ""]]
     assert "800 µs" in table.title
 
@@ -87,6 +87,6 @@ def test_a_study_is_read_as_it_was_written(tmp_path):
     replaced = one.with_record(record("fused", 3.0))
     assert [r.stage for r in replaced.records] == ["rownorm", "fused"]
     file = tmp_path / "study-llama.json"
-    file.write_text(file.read_text().replace('"schema":1', '"schema":2'))
-    with pytest.raises(ValueError, match="not a study"):
+    file.write_text(file.read_text().replace('"schema": 1', '"schema": 2'))
+    with pytest.raises(ValueError, match="cannot be read as a study"):
         read_study(file)

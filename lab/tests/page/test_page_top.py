@@ -27,7 +27,7 @@ def test_another_baseline_can_be_chosen(reports, visit):
     choose(page, "baseline", "quack")
     assert page.locator("#speedup h2").inner_text() == "Speed-up of rownorm over quack"
     assert page.locator("#over").inner_text() == "speed-up over quack"
-    assert "over quack and " in top(page)[0]
+    assert "median speed-up over quack" in top(page)[1][1]
     second = {line[2]: line[4] for line in lines(page)}
     assert second["quack"] == "baseline"
     assert second["torch"].startswith("0.")
@@ -35,23 +35,47 @@ def test_another_baseline_can_be_chosen(reports, visit):
     choose(page, "subject", "liger")
     ran = measured(gpu_records())
     assert marks(page)["speedup"] == sum(r.provider == "liger" for r in ran)
-    assert top(page)[0].startswith("liger is fastest or level in ")
+    assert page.locator(".device:visible .filtered").inner_text().endswith("of liger in this run.")
+    assert "cases: fastest or level" in top(page)[1][0]
 
 
 @pytest.mark.parametrize("name", ("gpu", "cpu"))
-def test_the_script_writes_the_same_headline_as_the_report(reports, shared, visit, name):
+def test_the_verdict_needs_no_script(reports, shared, visit, name):
     plain = visit(reports(name), java_script_enabled=False)
-    assert top(shared(name)) == top(plain)
+    assert top(shared(name))[0] == top(plain)[0]
 
 
-def test_the_headline_follows_the_filters(reports, visit):
+def test_the_figures(shared):
+    found = top(shared("gpu"))[1]
+    labels = [text.splitlines()[0] for text in found]
+    assert labels == [
+        "cases: fastest or level",
+        "median speed-up over the fastest other provider",
+        "median speed-up over eager PyTorch",
+        "of the measured ceiling, median",
+        "host time of a forward call, median",
+        "largest error against fp64",
+    ]
+
+
+def test_the_figures_agree_with_the_verdict(shared):
+    verdict, (counted, over_fastest, over_eager, *_) = top(shared("gpu"))
+    share = counted.splitlines()[1]
+    assert f"fastest or level in {share} cases" in verdict
+    ratios = [text.splitlines()[1] for text in (over_fastest, over_eager)]
+    assert f"{ratios[0]} over the fastest other provider" in verdict
+    assert f"{ratios[1]} over eager PyTorch" in verdict
+
+
+def test_the_figures_follow_the_filters(reports, visit):
     page = visit(reports("gpu"))
     scope = page.locator(".device:visible .filtered")
     everything = top(page)
     assert scope.inner_text() == "All 16 cases of rownorm in this run."
     assert not page.locator("#reset").is_visible()
     choose(page, "dtype", "fp16")
-    assert "in 4 of 4 cases" in top(page)[0]
+    assert top(page)[1][0].splitlines()[:2] == ["cases: fastest or level", "4 of 4"]
+    assert top(page)[0] == everything[0]  # the verdict is about the whole run
     assert scope.inner_text() == "Only fp16: 4 of 16 cases."
     show(page, "quack", False)
     assert scope.inner_text() == "Only fp16: 4 of 16 cases, without quack."

@@ -7,18 +7,19 @@ from lab_support.analyses import made_up
 from lab_support.lab_commands import invoke
 from lab_support.tuning import HERE
 from rownorm_lab.data.analyses import Measured
+from rownorm_lab.data.analyses import write as write_analyses
 from rownorm_lab.data.tunings import (
     STUDY,
     SUMMARY,
-    BlockStudy,
     Fusion,
+    FusionStudy,
     Tuning,
     Verified,
     Way,
     write,
 )
 from rownorm_lab.page.chapters import chapters_of
-from rownorm_lab.page.tuning import write_plot
+from rownorm_lab.page.compiled import write_plot
 
 SETTINGS = {"regime": "resident", "block_rows": 1, "block_cols": 4096, "num_warps": 8}
 ROW = {
@@ -64,21 +65,22 @@ def test_a_tuning_folder_is_a_section(tmp_path, command_line):
         assert words in page
 
 
-def test_block_sizes_and_fusion_are_a_section_with_a_plot(tmp_path):
+def test_block_sizes_and_fusion_are_sections_with_a_plot(tmp_path):
     way = Way(name="fused", kernels=1, predicted_bytes=1e6, predicted_seconds=1e-6)
     two = msgspec.structs.replace(way, name="two steps", predicted_bytes=2e6)
     fusion = Fusion(title="rms_norm + relu", device="H200", fused=way, two_steps=two, note="no ncu")
     seconds = Measured(seconds=1e-6, bytes_per_second=1e12, ceiling=None, device="NVIDIA H200")
     blocks = [made_up(), made_up(64), msgspec.structs.replace(made_up(128), measured=seconds)]
-    write(tmp_path, STUDY, BlockStudy(date="2026-01-31", blocks=[blocks], fusions=[fusion]))
-    [chapter] = chapters_of([tmp_path])
-    assert chapter.name == "Block sizes and fusion"
-    assert "<svg" in chapter.html
-    assert "measured" in chapter.html
-    assert "No ncu." in chapter.html
-    assert "block 128 is best" in chapter.html
-    [plot] = chapter.plots
-    assert plot(tmp_path).name == "blocks-rms_norm-forward-bf16-64.png"
+    write(tmp_path, STUDY, FusionStudy(fusions=[fusion]))
+    write_analyses(tmp_path, blocks)
+    compiled, fused = chapters_of([tmp_path])
+    assert fused.name == "Fusion"
+    assert "No ncu." in fused.html
+    assert "<svg" in compiled.html
+    assert "measured" in compiled.html
+    assert "block 128 is best" in compiled.html
+    [plot] = compiled.plots
+    assert plot(tmp_path).name == "blocks-rms_norm-forward-bf16-64-sm_90.png"
     assert write_plot([made_up()], tmp_path) is None
 
 

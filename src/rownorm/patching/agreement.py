@@ -14,9 +14,8 @@ from .. import reference
 from ..program import Program, Rounding
 from .forms import Structure
 
-AGREE = (
-    0.02  # the largest share of different elements, in rows of one magnitude, of a form that agrees
-)
+# The largest share of different elements, in rows of one magnitude, of a form that agrees.
+AGREE = 0.02
 DISAGREE = 0.10  # the smallest share of a form that does not
 SLACK = 32  # rounding errors of the compute dtype that another order of summation may make
 

@@ -22,14 +22,11 @@ from .forms import HALVES, SHORT_NAMES
 TOLERANCE = 1e-4  # of two orders of summation in fp32, relative to the largest element
 # The error in 16 bits relative to the block's own: of all tensors together, and of each.
 LARGER_TOGETHER, LARGER_EACH = 1.25, 2.0
-SMALL = (
-    0.01  # a tensor below this share of the largest one is compared with that: its sums may cancel
-)
+# A tensor below this share of the largest one is compared with that: its sums may cancel.
+SMALL = 0.01
 MODES = (True, False)  # training and evaluation
-BATCH, N_ELEMENTS = (
-    2,
-    320,
-)  # wide rows are few, because a probe of a large block on a CPU takes long
+# Wide rows are few, because a probe of a large block on a CPU takes long.
+BATCH, N_ELEMENTS = (2, 320)
 N_SAMPLED = 1 << 16
 SEED = 20
 

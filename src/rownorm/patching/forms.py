@@ -51,9 +51,8 @@ class Form(NamedTuple):
 
     structure: Structure
     argument: str  # the name of forward's argument
-    width: (
-        int | None
-    )  # n_cols, if only this width was proved; None if the parameters fix it or every width is right
+    # The columns, if only this width was proved; None if the parameters fix it or every width is right.
+    width: int | None
     own: DtypePair  # that of the model
     keywords: dict[DtypePair, dict[str, Any]]  # of the public function
     out_dtype: torch.dtype | None = None  # of every result, if the caller of patch asked for one

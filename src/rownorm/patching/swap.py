@@ -173,9 +173,8 @@ class Swap(NamedTuple):
     base: type[Patched]
     state: dict[str, Any]  # attributes of the swapped module
     words: str
-    probe_state: dict[
-        str, Any
-    ]  # the same without the ``out_dtype`` that the caller of patch asked for
+    # The same without the ``out_dtype`` that the caller of patch asked for.
+    probe_state: dict[str, Any]
     norms: tuple[str, ...] = ()  # of a block
 
 

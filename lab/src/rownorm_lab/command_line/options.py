@@ -5,8 +5,9 @@ An unknown name is a usage error (exit status 2). Its message gives the nearest 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,13 @@ def names_option(*flags: str, what: str, known: Sequence[str], help: str) -> Dec
     return click.option(*flags, multiple=True, metavar="NAME", callback=check, help=help)
 
 
+def count_option(*names: str, help: str, default: int | None = None, least: int = 1) -> Decorator:
+    """An option that takes a number, ``least`` or more; its default is part of its help."""
+    shown = default is not None
+    number = click.IntRange(min=least)
+    return click.option(*names, type=number, default=default, show_default=shown, help=help)
+
+
 def name_option(*flags: str, what: str, known: Sequence[str], help: str) -> Decorator:
     """An option that takes one known name; its help lists them."""
 
@@ -140,6 +148,15 @@ def chosen_providers(given: Sequence[str], default: Sequence[str] | None = None)
 # ---- files ----
 
 
+@contextlib.contextmanager
+def usage_errors() -> Iterator[None]:
+    """A ValueError inside is a usage error: its message says what to do."""
+    try:
+        yield
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
 def refuse_taken(folder: Path, alternative: str = "") -> None:
     """Refuse an output folder in which something would be overwritten."""
     if is_taken(folder):
@@ -154,9 +171,8 @@ def read_or_fail(*paths: Path) -> Reading:
         reading = read_records(*paths)
     except OSError as error:
         raise click.UsageError(f"{error.filename}: {error.strerror}") from None
-    where = (
-        f"{paths[0]}: " if len(paths) == 1 else ""
-    )  # of several files, the reason names the file
+    # Of several files, the reason names the file.
+    where = f"{paths[0]}: " if len(paths) == 1 else ""
     for number, reason in reading.damaged:
         click.echo(f"{where}line {number} cannot be used: {reason}", err=True)
     if not reading.records:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
@@ -52,12 +51,7 @@ class Display:
         self.bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.bar.stop()
 
     def step(self, step: Step) -> None:
@@ -73,9 +67,9 @@ class Display:
         """Show the times of a case; records: all of that case."""
         self.advance()
         times = ", ".join(
-            f"{one.provider} {duration(summarize(one.seconds).median)}"
+            f"{one.provider} {duration(summarize(one.seconds or one.host_seconds).median)}"
             for one in records
-            if one.status == "ok" and one.seconds
+            if one.status == "ok" and one.is_timed
         )
         self.say(f"{records[0].case.title}: {times or 'nothing could be measured'}")
 

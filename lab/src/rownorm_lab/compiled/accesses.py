@@ -21,9 +21,8 @@ _COPY = re.compile(
     r"\[\s*\$(?P<address>\d+)(?:\s*\+\s*(?P<offset>\d+))?\s*\],\s*(?P<bytes>0x[0-9a-f]+|\d+)"
     r"(?:,\s*\$(?P<size>\d+))?"
 )
-_NUM_RECORDS = (
-    2147483646  # bytes that a buffer of Triton has; a masked thread has an offset beyond it
-)
+# Bytes that a buffer of Triton has; a masked thread has an offset beyond it.
+_NUM_RECORDS = 2147483646
 
 
 class Access(NamedTuple):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from rownorm.inside import Target
+
 from ..data.analyses import Analysis, KernelAnalysis, TensorTraffic
 from ..data.case import Case
+from ..measure.bench import in_one_line
 from . import isa
 from .accesses import Kind
-from .compile import ROWS, Compilation, CompiledKernel
+from .compile import ROWS, Compilation, CompiledKernel, compile_case, compile_loop
 from .occupancy import occupancy_of
 from .roofline import (
     Ceiling,
@@ -18,6 +23,32 @@ from .roofline import (
     running_programs,
 )
 from .traffic import Traffic, traffic_of
+
+
+def analyses_of(
+    case: Case,
+    target: Target,
+    blocks: Sequence[int] = (),
+    ceiling: Ceiling | None = None,
+    measure: bool = False,
+) -> tuple[list[Analysis], list[str]]:
+    """rownorm's plan, then the plain loop with each block size; and what could not be compiled or traced, and why.
+
+    measure: also time them on this machine's GPU.
+    """
+    found, failures = list[Analysis](), list[str]()
+    for block in (None, *blocks):
+        try:
+            one = compile_case(case, target) if block is None else compile_loop(case, block, target)
+            found.append(analyze(one, block, ceiling))
+        except Exception as error:  # of the compiler, whatever its type
+            what = "rownorm" if block is None else f"loop {block}"
+            failures.append(f"{what} on {target.device.arch}: {in_one_line(error)}")
+    if measure and found:
+        from .measured import measured
+
+        found = measured(found)
+    return found, failures
 
 
 def analyze(

@@ -15,7 +15,6 @@ from rownorm.inside import (
     Binary,
     Call,
     Plan,
-    Program,
     Resources,
     Target,
     compile_backward,
@@ -25,6 +24,7 @@ from rownorm.inside import (
 )
 
 from ..data.case import ITEMSIZE, Case
+from ..providers.data import program_of
 from ..providers.kernels import loop
 
 ROWS = ("x", "residual", "y", "h", "dy", "dh", "dx", "dresidual")  # (rows, columns)
@@ -86,8 +86,7 @@ def compile_case(case: Case, target: Target) -> Compilation:
     pre_bias, weight, bias = (
         x[0] if wanted else None for wanted in (case.pre_bias, True, case.has_bias)
     )
-    program = Program(center=case.centers, eps=case.eps, activation=case.activation)
-    tensors = (x, residual, pre_bias, weight, bias)
+    program, tensors = program_of(case), (x, residual, pre_bias, weight, bias)
     if case.direction == "forward":
         compiled = compile_forward(*tensors, program, target, want_statistics=False)
     else:

@@ -86,9 +86,8 @@ def traffic_of(kernel: CompiledKernel, arch: str, row_bytes: int, n_rows: int) -
     return Traffic(flows, sector, in_flight)
 
 
-Counts = dict[
-    tuple[str, Kind, int], Any
-]  # (tensor, kind, width): array of requests, sectors, bytes
+# (tensor, kind, width): array of requests, sectors, bytes.
+Counts = dict[tuple[str, Kind, int], Any]
 
 
 def _flows(counts: Counts, kernel: CompiledKernel) -> list[Flow]:

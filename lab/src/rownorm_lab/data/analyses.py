@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from .case import Case
-from .files import write_whole
+from .files import json_text, read_json, write_whole
 
 SCHEMA = 1
 FILE = "analysis.json"
@@ -34,9 +34,8 @@ class TensorTraffic(msgspec.Struct, frozen=True, kw_only=True):
     requests: int  # memory instructions of warps
     sectors: int
     passes: float  # over the whole tensor
-    sector_use: (
-        float  # bytes that a program needs over the bytes of these sectors; 1: fully coalesced
-    )
+    # Bytes that a program needs over the bytes of these sectors; 1: fully coalesced.
+    sector_use: float
 
 
 class KernelAnalysis(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,9 +52,8 @@ class KernelAnalysis(msgspec.Struct, frozen=True, kw_only=True):
     programs_per_sm: int
     limited_by: str
     instructions: dict[str, int]  # in the machine code, by kind
-    load_widths: dict[
-        int, int
-    ]  # bytes of a thread: load instructions of that width in the machine code
+    # Bytes of a thread: load instructions of that width in the machine code.
+    load_widths: dict[int, int]
     store_widths: dict[int, int]
     isa: str
     tensors: list[TensorTraffic]
@@ -135,7 +133,7 @@ def document(analyses: Sequence[Analysis]) -> Document:
 
 def encoded(analyses: Sequence[Analysis]) -> bytes:
     """The analyses as JSON."""
-    return msgspec.json.format(msgspec.json.encode(document(analyses)), indent=1)
+    return json_text(document(analyses))
 
 
 def write(folder: Path, analyses: Sequence[Analysis]) -> Path:
@@ -148,10 +146,7 @@ def read(folder: Path) -> list[Analysis]:
     file = folder / FILE
     if not file.exists():
         return []
-    try:
-        found = msgspec.json.decode(file.read_bytes(), type=Document)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"{file} cannot be read as an analysis: {error}") from None
+    found = read_json(file, Document, "an analysis")
     if found.schema != SCHEMA:
         raise ValueError(f"{file} was written by another version of rownorm; analyze again")
     return found.analyses

@@ -13,6 +13,8 @@ from . import texts
 from .analyses import Analysis, KernelAnalysis
 from .tables import columns
 
+EQUAL = 1.005  # times that differ by less count as equal
+
 
 class FigureLine(NamedTuple):
     """One line of the table. of_kernel, of_pass: the text of a kernel and of a whole pass; "" where it has none."""
@@ -177,23 +179,67 @@ def text_of(analyses: Sequence[Analysis]) -> list[str]:
 
 def findings(analyses: Sequence[Analysis]) -> list[str]:
     """What the figures say, in words."""
-    found = []
-    loops = [one for one in analyses if one.block]
-    if len(loops) > 1:
-        first, last = loops[0], loops[-1]
-        before, after = first.kernels[0], last.kernels[0]
-        found.append(
-            f"From block {first.block} to {last.block}: a thread loads {max(after.load_widths)} bytes at once, not "
-            f"{max(before.load_widths)}; a row takes {_number(after.load_requests_per_row)} load instructions, not "
-            f"{_number(before.load_requests_per_row)}."
-        )
-        best = min(loops, key=lambda one: (one.predicted_seconds, one.block or 0))
-        found.append(
-            f"Smallest predicted time: {texts.duration(best.predicted_seconds)} with block {best.block}, "
-            f"bound by {best.kernels[0].bound}."
-        )
+    found = block_findings(analyses)
     for one in analyses:
         spilled = [kernel.kernel for kernel in one.kernels if kernel.spilled_bytes]
         if spilled:
             found.append(f"{one.label}: {texts.listed(spilled)} spills registers to memory.")
     return found
+
+
+def seconds_of(one: Analysis) -> float:
+    """Measured, else predicted."""
+    return one.measured.seconds if one.measured else one.predicted_seconds
+
+
+def best_of(analyses: Sequence[Analysis]) -> Analysis | None:
+    """The fastest block size; the smallest of those within 0.5%, because it takes the fewest registers."""
+    loops = sorted((one for one in analyses if one.block), key=lambda one: one.block or 0)
+    if not loops:
+        return None
+    fastest = min(loops, key=seconds_of)
+    return next(one for one in loops if _is_equal(one, fastest))
+
+
+def block_findings(analyses: Sequence[Analysis]) -> list[str]:
+    """The best block size and why, in words."""
+    best = best_of(analyses)
+    if best is None:
+        return []
+    how = "Measured" if best.measured else "Predicted, nothing was measured"
+    kernel = best.kernels[0]
+    lines = [
+        f"{how}: block {best.block} is best, {texts.duration(seconds_of(best))}. A thread loads "
+        f"{max(kernel.load_widths)} bytes at once, {texts.percent(kernel.occupancy)} of the warps fit on a "
+        f"multiprocessor, and the time is bound by {kernel.bound}."
+    ]
+    loops = sorted((one for one in analyses if one.block), key=lambda one: one.block or 0)
+    equals = [str(one.block) for one in loops if one is not best and _is_equal(one, best)]
+    if equals:
+        lines.append(
+            f"{texts.listed(equals)} {'is' if len(equals) == 1 else 'are'} within 0.5% of it."
+        )
+    narrowest, widest = loops[0], loops[-1]
+    return lines + [_why_other(one, best) for one in (narrowest, widest) if one is not best]
+
+
+def _is_equal(one: Analysis, best: Analysis) -> bool:
+    return seconds_of(one) <= EQUAL * seconds_of(best)
+
+
+def _why_other(one: Analysis, best: Analysis) -> str:
+    """How a block size differs from the best one."""
+    a, b = one.kernels[0], best.kernels[0]
+    ratio = seconds_of(one) / seconds_of(best)
+    facts = [
+        (max(a.load_widths), max(b.load_widths), "{} bytes per load of a thread"),
+        (round(a.load_requests_per_row), round(b.load_requests_per_row), "{:,} loads per row"),
+        (round(a.in_flight_bytes), round(b.in_flight_bytes), "{:,} bytes in flight per program"),
+        (texts.percent(a.occupancy), texts.percent(b.occupancy), "{} of the warps"),
+        (a.spilled_bytes, b.spilled_bytes, "{} bytes spilled per thread"),
+    ]
+    differing = [f"{text.format(x)} instead of {y}" for x, y, text in facts if x != y]
+    return (
+        f"Block {one.block} takes {texts.times(ratio)} the time, bound by {a.bound}: "
+        f"{texts.listed(differing) or 'the same instructions'}."
+    )

@@ -40,7 +40,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An operation on ``rows`` rows of ``cols`` columns. ``both`` is a training step: forward, then backward.
 
     There is always a weight. ``bias=None`` is the default of the operation: LayerNorm has a bias, RMSNorm has none.
-    ``name`` gives the origin of the shape ("Llama-3-8B hidden"); it does not affect the measurement.
+    ``name`` gives the origin of the shape ("Llama-3-8B hidden"); it does not affect the measurement. ``setting`` is
+    where the operation is measured instead of alone: "autocast bf16", "2 threads"; only ``rownorm bars`` measures such
+    cases.
     """
 
     operation: Operation
@@ -55,6 +57,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     returns_h: bool = True  # False: an add_ operation whose sum with the residual is not an output
     eps: float = 1e-5
     name: str = ""
+    setting: str = ""
 
     def __post_init__(self) -> None:
         _one_of("operation", self.operation, OPERATIONS)
@@ -112,6 +115,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             options.append(self.activation)
         if not self.returns_h:
             options.append("no h")
+        if self.setting:
+            options.append(self.setting)
         return f"{self.operation} ({', '.join(options)})" if options else self.operation
 
     @property
@@ -160,9 +165,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         forward = (6 if self.centers else 4) + self.has_bias + self.pre_bias + self.adds
         backward = (12 if self.centers else 9) + self.has_bias + self.adds
         if self.pre_bias:
-            backward += (
-                1 if self.adds else 2
-            )  # its gradient is summed; without a stored h it is also added
+            # Its gradient is summed; without a stored h it is also added.
+            backward += 1 if self.adds else 2
         return self.rows * self.cols * self._of_direction(forward, backward)
 
     @property

@@ -34,12 +34,8 @@ from .statistics import (
 
 Key = tuple[str, str]
 Values = dict[str, str]  # of versions or settings, by name
-CONDITIONS = (
-    "device",
-    "TRITON_INTERPRET",
-    "threads",
-    "OMP_WAIT_POLICY",
-)  # settings that times depend on
+# Settings that times depend on.
+CONDITIONS = ("device", "TRITON_INTERPRET", "threads", "OMP_WAIT_POLICY")
 VERSIONS = ("rownorm", "torch", "triton", "python", "driver", "host")  # fields of an environment
 # A disturbance may affect a provider up to this many times as much as the control. With 2, none of 66 comparisons of
 # unchanged code on a CPU with other load called a case faster or slower; with 1.75 two did, with 1.5 three.

@@ -183,14 +183,19 @@ def case_line(
         return None
     speedups = {name: ratio.ratio for name, ratio in row.speedups.items() if name in peers}
     fastest = min(speedups, key=speedups.__getitem__, default="")
-    eager_host = eager.host if eager and subject != EAGER else None
+    both = eager and eager.host and row.host and subject != EAGER
     return CaseLine(
         row=row,
         over_eager=speedups.get(EAGER),
         over_fastest=speedups.get(fastest),
         fastest=fastest,
-        host_over_eager=eager_host.median / row.host.median if eager_host and row.host else None,
+        host_over_eager=host_ratio(eager.record, row.record).ratio if eager and both else None,
     )
+
+
+def host_ratio(a: Record, b: Record) -> Ratio:
+    """The host times of ``a`` over those of ``b``, which have some; paired as the times of the device are."""
+    return _time_ratio(a, b, a.host_seconds, b.host_seconds)
 
 
 def not_measured(records: Iterable[Record]) -> list[str]:
@@ -273,10 +278,13 @@ def _valid(seconds: list[float]) -> bool:
     return bool(seconds) and all(0 < value < math.inf for value in seconds)
 
 
-def _time_ratio(a: Record, b: Record) -> Ratio:
+def _time_ratio(
+    a: Record, b: Record, of_a: list[float] | None = None, of_b: list[float] | None = None
+) -> Ratio:
     """The times of ``a`` over those of ``b``; paired by round if they were measured together."""
-    together = a.run == b.run and a.case.key == b.case.key and len(a.seconds) == len(b.seconds)
-    return (paired_ratio if together else unpaired_ratio)(a.seconds, b.seconds)
+    of_a, of_b = of_a or a.seconds, of_b or b.seconds
+    together = a.run == b.run and a.case.key == b.case.key and len(of_a) == len(of_b)
+    return (paired_ratio if together else unpaired_ratio)(of_a, of_b)
 
 
 def _with_flags(rows: list[Measurement]) -> list[Measurement]:

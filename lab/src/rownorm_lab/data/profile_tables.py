@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from . import texts
 from .profiles import Figure, Profile, ScriptNorm
-from .study_tables import Table
+from .study_tables import kernel_table
+from .tables import Table
 
 # Figures of kernels, as headers of columns.
 SHORT = {
@@ -29,6 +30,18 @@ WRITERS: dict[str, Callable[[float], str]] = {
 def value_of(figure: Figure) -> str:
     """The number with its unit."""
     return WRITERS[figure.unit](figure.value)
+
+
+def main_tables(profile: Profile) -> list[Table]:
+    """The tables that come first; those that have lines."""
+    found = [tool_table(profile), figure_table(profile), counter_table(profile)]
+    return [table for table in (*found, norm_table(profile)) if table.lines]
+
+
+def more_tables(profile: Profile, most: int) -> list[Table]:
+    """The kernels of each subject, and the sources of figures; those that have lines."""
+    tables = (*kernel_tables(profile, most), source_table(profile))
+    return [table for table in tables if table.lines]
 
 
 def tool_table(profile: Profile) -> Table:
@@ -101,23 +114,8 @@ def _without_file(source: str) -> str:
 
 def kernel_tables(profile: Profile, most: int) -> list[Table]:
     """The kernels of each subject that take the most time, in one call or step."""
-    what = "operator" if profile.environment.kind == "cpu" else "kernel"
-    found = []
-    for subject, kernels in profile.kernels.items():
-        total = sum(one.seconds for one in kernels)
-        lines = [
-            [
-                one.name,
-                f"{one.calls:g}",
-                texts.duration(one.seconds),
-                texts.percent(one.seconds / total),
-                "norm" if one.is_norm else "",
-            ]
-            for one in kernels[:most]
-        ]
-        title = f"{subject}: {texts.duration(total)} in {what}s"
-        found.append(Table(title, [what, "calls", "time", "share", ""], lines))
-    return found
+    on_cpu = profile.environment.kind == "cpu"
+    return [kernel_table(name, found, most, on_cpu) for name, found in profile.kernels.items()]
 
 
 def norm_table(profile: Profile) -> Table:

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from .case import Case
-from .files import write_whole
+from .files import json_text, read_json, write_whole
 from .records import Environment
 from .studies import KernelTime
 
@@ -81,18 +81,13 @@ def write_profile(folder: Path, profile: Profile) -> Path:
 
 def encoded(profile: Profile) -> bytes:
     """The profile as JSON."""
-    return msgspec.json.format(msgspec.json.encode(profile), indent=1)
+    return json_text(profile)
 
 
 def read_profile(folder: Path) -> Profile | None:
     """The profile of a folder; None if it has none. ValueError if the file cannot be used."""
     file = folder / FILE
-    if not file.exists():
-        return None
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=Profile)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"{file} cannot be read as a profile: {error}") from None
+    return read_json(file, Profile, "a profile") if file.exists() else None
 
 
 def share_of_norms(kernels: Sequence[KernelTime]) -> float | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
 import msgspec
@@ -113,6 +112,11 @@ class Record(
     time: str = ""  # UTC, ISO 8601
 
     @property
+    def is_timed(self) -> bool:
+        """Whether there are times, of the device or of the host."""
+        return bool(self.seconds or self.host_seconds)
+
+    @property
     def key(self) -> tuple[str, str]:
         """The case and the provider; ``--resume`` skips the keys it finds."""
         return self.case.key, self.provider
@@ -156,12 +160,7 @@ class Writer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

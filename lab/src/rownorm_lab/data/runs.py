@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from .case import Case
-from .files import write_whole
+from .files import read_json, write_json
 from .records import FILE, Record, read
 
 REQUEST = "plan.json"
@@ -26,19 +26,12 @@ class BenchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_request(folder: Path, request: BenchRequest) -> None:
     """Write ``plan.json``, whole or not at all."""
-    write_whole(folder / REQUEST, msgspec.json.format(msgspec.json.encode(request), indent=1))
+    write_json(folder / REQUEST, request)
 
 
 def read_request(folder: Path) -> BenchRequest:
     """The request of a run folder; ValueError with the reason if it cannot be read."""
-    try:
-        return msgspec.json.decode((folder / REQUEST).read_bytes(), type=BenchRequest)
-    except OSError as error:
-        raise ValueError(
-            f"{folder} is not a folder that bench has written: {REQUEST}: {error.strerror}"
-        ) from None
-    except msgspec.DecodeError as error:
-        raise ValueError(f"{folder / REQUEST} is damaged: {error}") from None
+    return read_json(folder / REQUEST, BenchRequest, "a request of bench")
 
 
 def records_in(folder: Path) -> list[Record]:
@@ -56,6 +49,11 @@ def new_name(parent: Path = Path("results")) -> Path:
 def run_id() -> str:
     """A unique name for one invocation. Records with the same run id were measured together."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{os.urandom(3).hex()}"
+
+
+def timestamp() -> str:
+    """The time of a record: UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def is_taken(folder: Path) -> bool:

@@ -12,8 +12,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from .files import write_whole
-from .judged import judged_in
+from .files import read_json, write_json
 from .records import OURS, Environment
 from .statistics import Ratio, Verdict, paired_ratio, verdict
 
@@ -46,9 +45,8 @@ class StageRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     backward: list[float] = []
     step: list[float] = []  # seconds of forward, loss, backward and update
     host: list[float] = []  # seconds of a step until the host has launched it
-    peak_bytes: int | None = (
-        None  # parameters, optimizer and the peak of a step; None: not measured
-    )
+    # Parameters, optimizer and the peak of a step; None: not measured.
+    peak_bytes: int | None = None
     kernels: list[KernelTime] = []  # largest first
     attribution: Attribution = "unknown"
     run: str = ""  # records of one setting with the same run were measured in turns
@@ -147,21 +145,18 @@ def file_of(folder: Path, task: str) -> Path:
 
 
 def studies_in(folder: Path) -> list[Path]:
-    """The files of all studies of a folder, without those that ``judged`` reads."""
-    return sorted({*folder.glob("study-*.json")} - {*judged_in(folder)})
+    """The files of all studies of a folder."""
+    return sorted(folder.glob("study-*.json"))
 
 
 def write_study(folder: Path, study: Study) -> Path:
     """Write the file of a study, whole or not at all."""
-    return write_whole(file_of(folder, study.task), msgspec.json.encode(study))
+    return write_json(file_of(folder, study.task), study)
 
 
 def read_study(file: Path) -> Study:
     """The study of a file; ValueError with the reason if it cannot be read."""
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=Study)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} is not a study that this rownorm can read: {error}") from None
+    return read_json(file, Study, "a study")
 
 
 def is_measured(study: Study, setting: str, stages: Sequence[str]) -> bool:

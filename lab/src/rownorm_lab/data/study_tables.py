@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from . import texts
 from .statistics import summarize
-from .studies import Comparison, StageRecord, Study, comparisons
+from .studies import Comparison, KernelTime, StageRecord, Study, comparisons
+from .tables import Table
 
 NOT_MEASURED = "not measured"
 NOTE = (
@@ -20,14 +21,6 @@ ATTRIBUTIONS = {
     "them; a norm that was written op by op has no such name, and its share is unknown.",
 }
 NO_MEMORY = "Peak memory is measured on a GPU only."
-
-
-class Table(NamedTuple):
-    """A table with a title."""
-
-    title: str
-    header: list[str]
-    lines: list[list[str]]
 
 
 def notes(study: Study) -> list[str]:
@@ -90,21 +83,33 @@ def _interval(one: Comparison) -> str:
     return f"{texts.significant(1 / one.time.high)} to {texts.significant(1 / one.time.low)}"
 
 
-def kernel_table(study: Study, record: StageRecord, most: int) -> Table:
-    """The kernels of one stage that take the most time, in one step."""
-    what = "operator" if study.environment.kind == "cpu" else "kernel"
+def kernel_table(
+    subject: str, kernels: Sequence[KernelTime], most: int, on_cpu: bool = False
+) -> Table:
+    """The kernels that take the most time in one step or call; on a CPU, the operators."""
+    what, total = "operator" if on_cpu else "kernel", sum(one.seconds for one in kernels)
     lines = [
         [
             kernel.name,
             f"{kernel.calls:g}",
             texts.duration(kernel.seconds),
-            texts.percent(kernel.seconds / record.kernel_seconds),
+            texts.percent(kernel.seconds / total),
             "norm" if kernel.is_norm else "",
         ]
-        for kernel in record.kernels[:most]
+        for kernel in kernels[:most]
     ]
-    title = f"{record.setting}, {record.stage}: {texts.duration(record.kernel_seconds)} in {what}s"
+    title = f"{subject}: {texts.duration(total)} in {what}s"
     return Table(title, [what, "calls", "time", "share", ""], lines)
+
+
+def kernel_tables(study: Study, most: int) -> list[Table]:
+    """The kernels of every stage that has some."""
+    on_cpu = study.environment.kind == "cpu"
+    return [
+        kernel_table(f"{one.setting}, {one.stage}", one.kernels, most, on_cpu)
+        for one in study.records
+        if one.kernels
+    ]
 
 
 def failures(study: Study) -> list[str]:

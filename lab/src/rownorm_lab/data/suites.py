@@ -8,9 +8,6 @@ from typing import Any, NamedTuple
 from .case import Case, Direction, Dtype
 from .shapes import Shape, parse_shapes
 
-# The most that a call may cost the host beside torch's, on an H200: the suite "host" and ``rownorm study calls``.
-HOST_LIMITS = {"forward": 1.1, "both": 1.15}
-
 
 class Suite(NamedTuple):
     """A named list of cases, for ``--suite``; ``about`` is one line of help."""

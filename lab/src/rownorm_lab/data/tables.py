@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from .case import Case
 
 WIDTH = 100  # characters of a line in a terminal
+
+
+class Table(NamedTuple):
+    """A table with a title: for the terminal, for Markdown and for the page."""
+
+    title: str
+    header: Sequence[str]
+    lines: Sequence[Sequence[str]]
 
 
 def columns(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
@@ -18,6 +27,12 @@ def columns(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
         + "  ".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
         for cells in (header, *lines)
     ]
+
+
+def table_text(table: Table, most: int) -> str:
+    """A table with its title for a terminal; cells have at most that many characters."""
+    lines = [[shortened(cell, most) for cell in line] for line in table.lines]
+    return "\n".join(("", table.title, *columns(table.header, lines)))
 
 
 def shortened(text: str, width: int) -> str:
@@ -41,6 +56,15 @@ def markdown(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
     """A Markdown table; characters with a meaning in Markdown or HTML are escaped."""
     rows = [header, ["---"] * len(header), *lines]
     return "\n".join(f"| {' | '.join(escaped(str(cell)) for cell in row)} |" for row in rows)
+
+
+def sections(tables: Iterable[Table]) -> list[str]:
+    """Sections of a Markdown page, one for each table that has lines."""
+    return [
+        f"## {escaped(one.title)}\n\n{markdown(one.header, one.lines)}"
+        for one in tables
+        if one.lines
+    ]
 
 
 def markdown_page(title: str, command: str, *paragraphs: str) -> str:

@@ -4,7 +4,7 @@ request.json   what is tuned, and the environment
 trials.jsonl   every trial (``journal``)
 tuning.json    the rows that were found so far, how many candidates were left out and why, the verified rows
 <arch>.json    the table, once all rows are found
-study.json     what --study found
+study.json     what --study found about fusion; analysis.json has its block sizes
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from .analyses import Analysis
-from .files import write_whole
+from .files import read_json, write_json
 from .records import Environment
 
 SCHEMA = 1
@@ -82,18 +81,16 @@ class Fusion(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class BlockStudy(msgspec.Struct, frozen=True, kw_only=True):
-    """The plain looped kernel with several block sizes beside rownorm's plan, and the fusion study, for each case."""
+class FusionStudy(msgspec.Struct, frozen=True, kw_only=True):
+    """The fusion study of each case. The block sizes are beside it, in the file of ``rownorm analyze``."""
 
-    date: str
-    blocks: list[list[Analysis]]
     fusions: list[Fusion]
     schema: int = SCHEMA
 
 
 def write(folder: Path, name: str, content: msgspec.Struct) -> Path:
     """Write a file of the folder, whole or not at all."""
-    return write_whole(folder / name, msgspec.json.format(msgspec.json.encode(content), indent=1))
+    return write_json(folder / name, content)
 
 
 def read(folder: Path, name: str, kind: type[Saved]) -> Saved | None:
@@ -101,10 +98,7 @@ def read(folder: Path, name: str, kind: type[Saved]) -> Saved | None:
     file = folder / name
     if not file.exists():
         return None
-    try:
-        found = msgspec.json.decode(file.read_bytes(), type=kind)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"{file} cannot be read: {error}") from None
+    found = read_json(file, kind, "a tuning")
     if found.schema != SCHEMA:  # type: ignore[attr-defined]
         raise ValueError(f"{file} was written by another version of rownorm")
     return found

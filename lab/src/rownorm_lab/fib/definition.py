@@ -27,9 +27,8 @@ class Norm(NamedTuple):
     dtype: Dtype
     eps: float | None  # None: an input
     rows_axis: str  # the axis that counts rows
-    inputs: dict[
-        str, str
-    ]  # role to name: x, residual, weight, bias, eps; in the order of the arguments
+    # Role to name: x, residual, weight, bias, eps; in the order of the arguments.
+    inputs: dict[str, str]
     outputs: dict[str, str]  # role to name: y, h
     weight_shift: float = 0.0
 
@@ -67,7 +66,7 @@ class Norm(NamedTuple):
 class Convention(NamedTuple):
     """How Definitions and their tensors are called."""
 
-    names: dict[Operation, str]
+    add: str  # before the name of a norm with a residual add
     letter: str  # before the width
     op_types: tuple[str, str]  # of RMSNorm and of LayerNorm
     axes: tuple[str, str]  # of rows and columns
@@ -79,12 +78,7 @@ class Convention(NamedTuple):
 
 CONVENTIONS = {
     "seed": Convention(
-        names={
-            "rms_norm": "rmsnorm",
-            "layer_norm": "layernorm",
-            "add_rms_norm": "add_rmsnorm",
-            "add_layer_norm": "add_layernorm",
-        },
+        add="add_",
         letter="d",
         op_types=("norm", "norm"),
         axes=("batch", "hidden"),
@@ -94,12 +88,7 @@ CONVENTIONS = {
         returns_h=True,
     ),
     "public": Convention(
-        names={
-            "rms_norm": "rmsnorm",
-            "layer_norm": "layernorm",
-            "add_rms_norm": "fused_add_rmsnorm",
-            "add_layer_norm": "fused_add_layernorm",
-        },
+        add="fused_add_",
         letter="h",
         op_types=("rmsnorm", "layernorm"),
         axes=("batch_size", "hidden_size"),
@@ -144,10 +133,12 @@ def norm_of(name: str, operation: Operation, cols: int, dtype: Dtype, eps: float
     )
 
 
-def definition_of(name: str, norm: Norm) -> Definition:
-    """The Definition of a norm, in the convention ``name``; its reference computes in fp32 and rounds once."""
-    convention = CONVENTIONS[name]
+def definition_of(convention_name: str, norm: Norm) -> Definition:
+    """The Definition of a norm, in the convention of that name; its reference computes in fp32 and rounds once."""
+    convention = CONVENTIONS[convention_name]
     rows, cols = convention.axes
+    add = convention.add if "residual" in norm.inputs else ""
+    name = f"{add}{'layernorm' if norm.centers else 'rmsnorm'}_{convention.letter}{norm.cols}"
     suffix = "" if norm.dtype == convention.dtype else f"_{norm.dtype}"
     shapes: dict[str, list[str] | None] = {"weight": [cols], "bias": [cols], "eps": None}
 
@@ -158,7 +149,7 @@ def definition_of(name: str, norm: Norm) -> Definition:
     eps = "eps is an input" if norm.eps is None else f"eps is {norm.eps:g}"
     return Definition.model_validate(
         {
-            "name": f"{convention.names[norm.operation]}_{convention.letter}{norm.cols}{suffix}",
+            "name": f"{name}{suffix}",
             "op_type": convention.op_types[norm.centers],
             "description": f"{norm.operation} over rows of {norm.cols} columns; {eps}.",
             "axes": {rows: {"type": "var"}, cols: {"type": "const", "value": norm.cols}},

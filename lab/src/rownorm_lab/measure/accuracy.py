@@ -24,11 +24,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rownorm.inside import Program, execute, reference
+from rownorm.inside import execute, reference
 
 from ..data.case import Case
 from ..data.records import Accuracy
-from ..providers.data import Tensors, output_names
+from ..providers.data import Tensors, output_names, program_of
 
 PEER_ROUNDINGS = 16
 PEER_MEAN = 2.0
@@ -173,7 +173,7 @@ class _Row:
         self.weight = t.weight.detach().double()
         self.pre_bias, self.bias = whole(t.pre_bias), whole(t.bias)
         self.case = case
-        self.program = Program(case.centers, case.eps, activation=case.activation)
+        self.program = program_of(case)
         self.outputs = reference.forward(
             self.x, self.residual, self.pre_bias, self.weight, self.bias, self.program
         )

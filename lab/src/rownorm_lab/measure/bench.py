@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import functools
 import gc
 import random
@@ -18,6 +17,7 @@ from torch import Tensor
 from ..data import texts
 from ..data.case import Case
 from ..data.records import Accuracy, Clocks, Method, Record, Status
+from ..data.runs import timestamp
 from ..providers import (
     Call,
     Provider,
@@ -289,7 +289,7 @@ def _record(
         accuracy=one.accuracy,
         environment=machine.environment,
         run=run,
-        time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        time=timestamp(),
     )
     if one.rounds is None:
         return record

@@ -14,9 +14,8 @@ from ..data.case import Case
 from ..providers import Provider, all_providers, as_tuple, data, import_failure
 from .bench import in_one_line
 
-COLUMNS = (
-    192  # no suite has this width, so that what an autotuner chooses for it affects no measurement
-)
+# No suite has this width, so that what an autotuner chooses for it affects no measurement.
+COLUMNS = 192
 LIMIT_S = 60
 
 

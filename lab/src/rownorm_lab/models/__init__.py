@@ -4,9 +4,27 @@ Each model computes in one of three stages, which share one parameter layout: se
 because options need them without torch.
 """
 
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 Stage = Literal["baseline", "fused", "rownorm"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 TASKS = ("llama", "openfold")
 SIZES = ("tiny", "small", "medium")
+SmallModel = Literal["llama", "gpt2"]
+
+
+class Size(NamedTuple):
+    """The dimensions of a model of ``small.py`` and of its batch."""
+
+    width: int
+    n_layers: int
+    n_heads: int
+    batch: int
+    n_tokens: int
+
+
+SMALL_MODELS: dict[SmallModel, Size] = {
+    "llama": Size(1024, 8, 16, 16, 512),
+    "gpt2": Size(768, 12, 12, 16, 1024),
+}
+TINY = Size(width=64, n_layers=2, n_heads=2, batch=2, n_tokens=16)

@@ -9,7 +9,7 @@ Random weights, no rotary embedding: what counts is the share of time that norms
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,23 +18,10 @@ from torch import Tensor, nn
 import rownorm
 from rownorm.nn import LayerNorm, RMSNorm
 
-Kind = Literal["llama", "gpt2"]
+from . import Size, SmallModel
+
 Norms = Literal["torch", "rownorm", "rownorm add"]
 VOCABULARY = 1024
-
-
-class Size(NamedTuple):
-    """The dimensions of a model and of its batch."""
-
-    width: int
-    n_layers: int
-    n_heads: int
-    batch: int
-    n_tokens: int
-
-
-SIZES: dict[Kind, Size] = {"llama": Size(1024, 8, 16, 16, 512), "gpt2": Size(768, 12, 12, 16, 1024)}
-TINY = Size(width=64, n_layers=2, n_heads=2, batch=2, n_tokens=16)
 
 
 class Attention(nn.Module):
@@ -76,7 +63,7 @@ class Model(nn.Module):
     """
 
     def __init__(
-        self, kind: Kind, size: Size, norms: Norms, out_dtype: torch.dtype | None = None
+        self, kind: SmallModel, size: Size, norms: Norms, out_dtype: torch.dtype | None = None
     ) -> None:
         super().__init__()
         self.adds, self.out_dtype = norms == "rownorm add", out_dtype
@@ -93,7 +80,9 @@ class Model(nn.Module):
         )
 
     @staticmethod
-    def _norm(kind: Kind, size: Size, norms: Norms, out_dtype: torch.dtype | None) -> nn.Module:
+    def _norm(
+        kind: SmallModel, size: Size, norms: Norms, out_dtype: torch.dtype | None
+    ) -> nn.Module:
         if norms == "torch":
             torchs = nn.RMSNorm if kind == "llama" else nn.LayerNorm
             return torchs(size.width, eps=1e-5)

@@ -10,9 +10,8 @@ import altair as alt
 from .looks import DOUBLINGS, SLOWER_TO_FASTER
 
 FEW_TICKS = 6  # up to so many values, an axis labels each of them; else the powers of two
-BY_WIDTH = {
-    "expr": "clamp(width / 70, 3, 9)"
-}  # a number of ticks that leaves room for their labels
+# A number of ticks that leaves room for their labels.
+BY_WIDTH = {"expr": "clamp(width / 70, 3, 9)"}
 # 512, 4096, 16k, 1M: the number of a tick, short where it is a large multiple of 1024
 COUNT = (
     "datum.value < 10000 || datum.value % 1024 ? format(datum.value, 'd') : "

@@ -1,15 +1,28 @@
-"""The section on compiled kernels: what ``rownorm analyze --out FOLDER`` saved in the folder of a report's records."""
+"""The section on compiled kernels: what ``rownorm analyze --out FOLDER`` and ``rownorm tune --study`` saved."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from html import escape
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
+import altair as alt
+import vl_convert
+
+from ..data import texts
 from ..data.analyses import Analysis, read
-from ..data.analysis_tables import findings, table
-from .chapter import Chapter
+from ..data.analysis_tables import findings, seconds_of, table
+from ..data.files import write_whole
+from ..data.records import OURS
+from ..data.tables import Table
+from .chapter import Chapter, table_html
+from .looks import LOOKS
+from .plots import CONFIG
+
+PREDICTED, MEASURED = "#a8a29e", "#d97706"
 
 HOW = (
     '<p class="how">From <code>rownorm analyze</code>, without running them. <em>compiler</em>: read from the compiled '
@@ -23,26 +36,103 @@ def chapter(folders: Sequence[Path]) -> Chapter | None:
     analyses = [one for several in found.values() for one in several]
     if not analyses:
         return None
-    grouped = groupby(analyses, key=lambda one: (one.case.title, one.device, one.target))
+    keyed = groupby(analyses, key=lambda one: (one.case.title, one.device, one.target))
+    cases = [list(group) for _, group in keyed]
     return Chapter(
         "compiled",
         "Compiled kernels",
-        HOW + "".join(_table(title, list(group)) for title, group in grouped),
+        HOW + "".join(map(_section, cases)),
         folders=[folder for folder, several in found.items() if several],
         devices=[one.device for one in analyses],
+        plots=[functools.partial(write_plot, several) for several in cases],
     )
 
 
-def _table(title: tuple[str, str, str], analyses: list[Analysis]) -> str:
-    case, device, target = title
-    header, lines = table(analyses)
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    body = "".join(
-        f"<tr><th>{escape(line[0])}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in line[1:])}</tr>"
-        for line in lines
-    )
+def _section(analyses: Sequence[Analysis]) -> str:
+    """A table, a chart where there are block sizes, and what the figures say."""
+    first, drawn = analyses[0], ""
+    if any(one.block for one in analyses):
+        drawn = f'<div class="panel">{vl_convert.vegalite_to_svg(_chart(analyses))}</div>'
+    shown = Table(f"{first.case.title} on {first.device} ({first.target})", *table(analyses))
     said = "".join(f"<p>{escape(one)}</p>" for one in findings(analyses))
-    return (
-        f"<h3>{escape(case)} on {escape(device)} ({escape(target)})</h3>"
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{said}'
+    return table_html(shown) + drawn + said
+
+
+def write_plot(analyses: Sequence[Analysis], folder: Path) -> Path | None:
+    """Write ``blocks-<case>.png``; nothing without block sizes."""
+    if not any(one.block for one in analyses):
+        return None
+    png = vl_convert.vegalite_to_png(_chart(analyses), scale=2)
+    first = analyses[0]
+    name = texts.slug(f"{first.case.kind} {first.case.cols} {first.target}")
+    return write_whole(folder / f"blocks-{name}.png", png)
+
+
+def _chart(analyses: Sequence[Analysis]) -> dict[str, Any]:
+    """Time and bandwidth against block size, predicted and measured; rownorm's own plan as a line."""
+    points = [point for one in analyses if one.block for point in _points(one)]
+    blocks = sorted({point["block"] for point in points})
+    ours = [
+        {"us": 1e6 * seconds_of(one), "gbps": one.compulsory_bytes / seconds_of(one) / 1e9}
+        for one in analyses
+        if not one.block
+    ]
+    panels = [
+        _panel(points, ours, blocks, field, title)
+        for field, title in (("us", "time, µs"), ("gbps", "bandwidth, GB/s"))
+    ]
+    first = analyses[0]
+    device = first.measured.device if first.measured else f"{first.device}, predicted"
+    title = {
+        "text": f"{first.case.title}: block size of a loop over the row",
+        "subtitle": f"{device}; Triton {first.triton}. The blue line is rownorm's plan",
+    }
+    spec: dict[str, Any] = alt.hconcat(*panels).to_dict()
+    return spec | {"title": title, "padding": 16, "config": CONFIG}
+
+
+def _points(one: Analysis) -> list[dict[str, Any]]:
+    times = {"predicted": one.predicted_seconds}
+    if one.measured:
+        times["measured"] = one.measured.seconds
+    return [
+        {
+            "block": one.block,
+            "source": source,
+            "us": 1e6 * seconds,
+            "gbps": one.compulsory_bytes / seconds / 1e9,
+        }
+        for source, seconds in times.items()
+    ]
+
+
+def _panel(
+    points: list[dict[str, Any]],
+    ours: list[dict[str, Any]],
+    blocks: list[int],
+    field: str,
+    title: str,
+) -> alt.LayerChart:
+    sources = list(dict.fromkeys(point["source"] for point in points))
+    line = (
+        alt.Chart(alt.Data(values=points))
+        .mark_line(point=True)
+        .encode(
+            x=alt.X(
+                "block:O", title="block size, columns", sort=blocks, axis=alt.Axis(labelAngle=0)
+            ),
+            y=alt.Y(f"{field}:Q", title=title),
+            color=alt.Color(
+                "source:N",
+                title=None,
+                scale=alt.Scale(domain=sources, range=[PREDICTED, MEASURED]),
+                legend=alt.Legend(orient="bottom"),
+            ),
+        )
     )
+    rule = (
+        alt.Chart(alt.Data(values=ours))
+        .mark_rule(color=LOOKS[OURS][0], strokeDash=[5, 4])
+        .encode(y=alt.Y(f"{field}:Q", title=title))
+    )
+    return (line + rule).properties(width=330, height=220)

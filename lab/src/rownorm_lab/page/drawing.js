@@ -96,7 +96,7 @@ async function draw() {
   const now = ++turn, waiting = [];
   views.splice(0).forEach((view) => view.finalize());
   const points = withSpeedups(onDevice().filter(isChosen));
-  showHeadline(points);
+  showFigures(points);
   if (find("#speedup")) {
     find("#speedup h2").textContent = `Speed-up of ${state.subject} over ${called(state.baseline)}`;
     hideEmptyCharts();

@@ -1,9 +1,8 @@
-"""The results in one sentence and a few figures. ``headline.js`` writes the same texts for the chosen filters."""
+"""The results in one sentence, for the page and ``analysis.md``. The page's figures are made in ``figures.js``."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
 
 from ..data import texts
 from ..data.measurements import Measurement, Results, fastest_other, typical
@@ -12,14 +11,6 @@ from .fastest import Standings, over_fastest, standings
 
 MANY_SUSPECT = 0.2  # of the measurements
 OVER_FASTEST = "the fastest other provider"
-
-
-class KeyFigure(NamedTuple):
-    """One headline number, with a label and a note."""
-
-    value: str
-    label: str
-    note: str = ""
 
 
 def sentence(results: Results) -> str:
@@ -38,24 +29,6 @@ def sentence(results: Results) -> str:
     if failures := _failures(results, subject):
         parts.append(failures)
     return " ".join(parts)
-
-
-def figures(results: Results) -> list[KeyFigure]:
-    """The headline numbers that were measured."""
-    rows = results.of(results.subject)
-    found = [
-        _standings_figure(standings(rows)),
-        _speedup_figure(OVER_FASTEST, [s.ratio for row in rows if (s := over_fastest(row))]),
-        _speedup_figure(
-            called(EAGER), [row.speedups[EAGER].ratio for row in rows if EAGER in row.speedups]
-        )
-        if _has_several_others(rows)
-        else None,
-        _bandwidth_figure(rows),
-        _host_figure(results),
-        _error_figure(results, rows),
-    ]
-    return [figure for figure in found if figure]
 
 
 def suspect_warning(results: Results) -> str:
@@ -125,67 +98,3 @@ def _failures(results: Results, subject: str) -> str:
 
 def _counts(found: Counter[str]) -> str:
     return texts.listed([f"{number} {status}" for status, number in found.most_common()])
-
-
-def _standings_figure(found: Standings) -> KeyFigure | None:
-    if not found.cases:
-        return None
-    counts = [f"fastest in {found.fastest}", f"level in {found.level}", *_other_cases(found)]
-    value = f"{found.fastest_or_level} of {found.cases:,}"
-    return KeyFigure(value, "cases: fastest or level", ", ".join(counts))
-
-
-def _speedup_figure(other: str, ratios: list[float]) -> KeyFigure | None:
-    middle = typical(ratios)
-    if middle is None:
-        return None
-    note = f"{texts.times(min(ratios))} to {texts.times(max(ratios))}"
-    return KeyFigure(texts.times(middle), f"median speed-up over {other}", note)
-
-
-def _bandwidth_figure(rows: list[Measurement]) -> KeyFigure | None:
-    top = best_bandwidth(rows)
-    if top is None or top.bandwidth is None:
-        return None
-    highest = texts.gigabytes_per_second(top.bandwidth)
-    of_peak = f"{texts.percent(top.of_peak)} of peak" if top.of_peak else ""
-    if share := typical(row.of_ceiling for row in rows):
-        note = f"highest {highest}" + (f", {of_peak}" if of_peak else "")
-        return KeyFigure(texts.percent(share), "of the measured ceiling, median", note)
-    return KeyFigure(highest, "highest bandwidth", of_peak)
-
-
-def _host_figure(results: Results) -> KeyFigure | None:
-    def host(provider: str | None) -> float | None:
-        return typical(
-            row.host.median
-            for row in results.of(provider)
-            if row.host and row.group.direction == "forward"
-        )
-
-    ours, theirs = host(results.subject), host(EAGER)
-    if ours is None:
-        return None
-    note = (
-        f"{called(EAGER)} {texts.duration(theirs)}" if theirs and results.subject != EAGER else ""
-    )
-    return KeyFigure(texts.duration(ours), "host time of a forward call, median", note)
-
-
-def _error_figure(results: Results, rows: list[Measurement]) -> KeyFigure | None:
-    ours, theirs = _largest_error(rows), _largest_error(results.of(EAGER))
-    if ours is None:
-        return None
-    value, group = ours
-    notes = [group]
-    if theirs and results.subject != EAGER:
-        notes.append(f"{called(EAGER)} {texts.significant(theirs[0], 2)} ulp")
-    return KeyFigure(
-        f"{texts.significant(value, 2)} ulp", "largest error against fp64", "; ".join(notes)
-    )
-
-
-def _largest_error(rows: list[Measurement]) -> tuple[float, str] | None:
-    """The largest error in ulp, and the kind of case that has it."""
-    judged = [(one.max_ulp, str(row.group)) for row in rows if (one := row.record.accuracy)]
-    return max(judged, key=lambda pair: pair[0], default=None)

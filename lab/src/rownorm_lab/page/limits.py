@@ -7,11 +7,8 @@ from ..device.database import known
 from .points import Point
 
 MEASURED = "measured ceiling"  # the roof of the measured ceiling
-LEFT, LABELED, RIGHT = (
-    0.25,
-    4.0,
-    8.0,
-)  # intensities: of the left end, of labels, of the right end if compute is unknown
+# Intensities: of the left end, of labels, of the right end if compute is unknown.
+LEFT, LABELED, RIGHT = (0.25, 4.0, 8.0)
 
 
 def peak_flops(results: Results) -> float | None:

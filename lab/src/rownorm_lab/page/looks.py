@@ -27,13 +27,8 @@ OTHER_LOOKS = (
     ("#4d7c0f", "cross"),
 )
 SLOWER_TO_FASTER = ("#b45309", "#f0b977", "#f4f4f2", "#8fb8f5", "#1d4ed8")
-DOUBLINGS = (
-    -1,
-    -0.2,
-    0,
-    0.2,
-    1,
-)  # of the speed, one for each of these colors: 0.5x, 0.87x, 1x, 1.15x, 2x
+# Of the speed, one for each of these colors: 0.5x, 0.87x, 1x, 1.15x, 2x.
+DOUBLINGS = (-1, -0.2, 0, 0.2, 1)
 
 
 def looks_of(providers: Sequence[str]) -> dict[str, tuple[str, str]]:

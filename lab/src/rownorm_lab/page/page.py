@@ -16,7 +16,7 @@ import msgspec
 
 from ..data.measurements import Results, provider_order
 from ..data.published import Published
-from ..data.records import CEILING, EAGER, OURS
+from ..data.records import CEILING, EAGER
 from . import sections, shipped
 from .chapter import Chapter
 from .charts import Charts, Spec
@@ -36,7 +36,7 @@ CHARTS = (
     "accuracy",
     "roofline",
 )
-SCRIPTS = ("data.js", "headline.js", "drawing.js", "table.js", "filters.js")
+SCRIPTS = ("data.js", "figures.js", "drawing.js", "table.js", "filters.js")
 FOOTER = "Written by <code>rownorm report</code> from records and nothing else."
 FOOTER_WITH_SHIPPED = (
     "Written by <code>rownorm report</code> from records and the results that the package ships."
@@ -106,7 +106,6 @@ def _data(results: Sequence[Results], gpu_results: Published | None) -> dict[str
         "colors": {name: color for name, (color, _) in looks_of(providers).items()},
         "ceiling": CEILING,
         "eager": EAGER,
-        "ours": OURS,
         "fastest": FASTEST,
         "specs": specs(providers),
         "shipped": _shipped_charts(gpu_results) if gpu_results else None,

@@ -6,17 +6,9 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from ..data.profile_tables import (
-    counter_table,
-    figure_table,
-    kernel_tables,
-    norm_table,
-    source_table,
-    tool_table,
-)
+from ..data.profile_tables import main_tables, more_tables
 from ..data.profiles import Profile, read_profile
-from .chapter import Chapter
-from .study import table_html
+from .chapter import Chapter, table_html
 
 KERNELS = 12  # lines of a table of kernels
 
@@ -38,16 +30,13 @@ def chapter(folders: Sequence[Path]) -> Chapter | None:
 
 def _one(profile: Profile) -> str:
     advice = "".join(f"<li>{escape(line)}</li>" for line in profile.advice)
-    tables = [tool_table(profile), figure_table(profile), counter_table(profile)]
-    tables.append(norm_table(profile))
-    more = [*kernel_tables(profile, KERNELS), source_table(profile)]
-    kernels = "".join(table_html(table) for table in more if table.lines)
+    kernels = "".join(map(table_html, more_tables(profile, KERNELS)))
     parts = [
         f"<h3>{escape(profile.title)}</h3>",
         f'<p class="how">{escape(profile.environment.describe())}, {escape(profile.date)}.</p>',
         f"<p><strong>Primary bottleneck:</strong> {escape(profile.bottleneck)}.</p>",
         f"<p>What to try next:</p><ul>{advice}</ul>",
-        *(table_html(table) for table in tables if table.lines),
+        *map(table_html, main_tables(profile)),
     ]
     if kernels:
         parts.append(

@@ -90,12 +90,7 @@ def notes(sentences: Sequence[str]) -> str:
 
 
 def device(results: Results) -> str:
-    """The verdict on one device and its figures; if nothing was measured, the causes."""
-    boxes = "".join(
-        f"<div><dt>{escape(figure.label)}</dt><dd>{escape(figure.value)}</dd>"
-        f'<dd class="note">{escape(figure.note)}</dd></div>'
-        for figure in headline.figures(results)
-    )
+    """The verdict on one device, or why nothing was measured. The script adds figures, which follow the filters."""
     parts = [f'<p class="verdict">{escape(headline.sentence(results))}</p>', causes(results)]
     if warning := headline.suspect_warning(results):
         parts.insert(0, f'<p class="banner">{escape(warning)}</p>')
@@ -103,7 +98,7 @@ def device(results: Results) -> str:
         if results.kind == "cpu":
             parts.insert(0, CPU_BANNER)
         parts.append(f'<p class="scope how"><span class="filtered"></span> {LEVEL_TEXT}</p>')
-        parts.append(f'<dl class="figures">{boxes}</dl>')
+        parts.append('<dl class="figures"></dl>')
     if found := problems(results):
         parts.append(f'<p class="how problems">{found}</p>')
     name = escape(results.device)

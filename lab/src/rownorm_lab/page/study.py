@@ -14,32 +14,17 @@ import vl_convert
 
 from ..data import texts
 from ..data.files import write_whole
-from ..data.judged import JudgedStudy, judged_in, read_judged
-from ..data.judged_tables import figure_table, run_lines, summary
-from ..data.records import CEILING, EAGER, OURS
+from ..data.measurements import case_line, results_of
+from ..data.records import CEILING, EAGER, OURS, Record
+from ..data.runs import records_in
 from ..data.studies import Study, read_study, studies_in
-from ..data.study_tables import Table, comparison_table, failures, kernel_table, notes, step_tables
-from .chapter import Chapter
+from ..data.study_tables import comparison_table, failures, kernel_tables, notes, step_tables
+from ..data.tables import Table
+from .chapter import Chapter, table_html
 from .looks import LOOKS
 from .plots import CONFIG
 
 KERNELS = 12  # lines of a table of kernels on the page
-NUMBERS = (
-    "calls",
-    "time",
-    "share",
-    "value",
-    "with rownorm",
-    "saves",
-    "forward",
-    "backward",
-    "step",
-    "spread",
-    "torch",
-    "speed",
-    "cost",
-    "bar",
-)
 COLORS = {"baseline": LOOKS[CEILING][0], "fused": LOOKS[EAGER][0], "rownorm": LOOKS[OURS][0]}
 PARTS = ("forward", "backward", "update")
 
@@ -47,17 +32,20 @@ PARTS = ("forward", "backward", "update")
 def chapter(folders: Sequence[Path]) -> Chapter | None:
     """The studies in these folders; ValueError if one cannot be read."""
     found = {folder: [read_study(file) for file in studies_in(folder)] for folder in folders}
-    judged = {folder: [read_judged(file) for file in judged_in(folder)] for folder in folders}
+    settings = {
+        folder: [record for record in records_in(folder) if record.case.setting]
+        for folder in folders
+    }
     studies = [study for one in found.values() for study in one]
-    runs = [run for one in judged.values() for run in one]
-    if not studies and not runs:
+    records = [one for of_folder in settings.values() for one in of_folder]
+    if not studies and not records:
         return None
-    machines = [*(one.environment for one in studies), *(one.environment for one in runs)]
+    machines = [*(one.environment for one in studies), *(one.environment for one in records)]
     return Chapter(
         "study",
         "Training steps",
-        "".join([*map(_one, studies), *map(_judged, runs)]),
-        folders=[folder for folder in folders if found[folder] or judged[folder]],
+        "".join([*map(_one, studies), *(_in_settings(of) for of in settings.values() if of)]),
+        folders=[folder for folder in folders if found[folder] or settings[folder]],
         devices=[one.device for one in machines],
         plots=[functools.partial(write_plot, study) for study in studies],
     )
@@ -74,20 +62,36 @@ def _one(study: Study) -> str:
         parts.append(
             f'<div class="panel">{vl_convert.vegalite_to_svg(_chart(study, points))}</div>'
         )
-    if (compared := comparison_table(study)).lines:
-        parts.append(table_html(compared))
-    parts += [table_html(table) for table in step_tables(study)]
-    kernels = [
-        table_html(kernel_table(study, one, KERNELS)) for one in study.records if one.kernels
-    ]
+    tables = [comparison_table(study), *step_tables(study)]
+    parts += [table_html(table) for table in tables if table.lines]
+    kernels = map(table_html, kernel_tables(study, KERNELS))
     parts.append(f"<details><summary>Kernels of a step</summary>{''.join(kernels)}</details>")
     return "".join(parts)
 
 
-def _judged(run: JudgedStudy) -> str:
-    """A run whose figures have bars: one table."""
-    how = f"{' '.join(run_lines([run]))} {run.conditions}. {run.note} {summary([run])}"
-    return table_html(figure_table([run])) + f'<p class="how">{escape(how)}</p>'
+def _in_settings(records: Sequence[Record]) -> str:
+    """Cases in a setting, as ``rownorm bars`` measures them: torch and rownorm in one table."""
+    by_case: dict[str, list[Record]] = {}
+    for record in records:
+        by_case.setdefault(record.case.key, []).append(record)
+    lines = []
+    for of_case in by_case.values():
+        rows = {row.provider: row for row in results_of(of_case)[0].rows}
+        found = {name: row.time or row.host for name, row in rows.items()}
+        for name in (name for name in found if name != EAGER):
+            line = case_line(rows, name, [EAGER])
+            speed = line and (line.over_eager or line.host_over_eager)
+            times = [
+                texts.duration(t.median) if (t := found.get(of)) else "" for of in (EAGER, name)
+            ]
+            lines.append([of_case[0].case.title, name, *times, texts.if_known(speed, texts.times)])
+    header = ["case", "provider", EAGER, "with rownorm", "speed"]
+    table = Table("In a setting, beside torch", header, lines)
+    how = (
+        f"{records[-1].environment.describe()}, {records[-1].time[:10]}. Times are medians; speed is torch's time over "
+        "rownorm's, the median over the rounds. rownorm bars judge compares them with their bars."
+    )
+    return table_html(table) + f'<p class="how">{escape(how)}</p>'
 
 
 def write_plot(study: Study, folder: Path) -> Path | None:
@@ -150,19 +154,3 @@ def _chart(study: Study, points: list[dict[str, Any]]) -> dict[str, Any]:
     spec: dict[str, Any] = chart.to_dict()
     title = {"text": study.title, "subtitle": subtitle}
     return spec | {"title": title, "padding": 16, "config": CONFIG}
-
-
-def table_html(table: Table) -> str:
-    """A table with its title."""
-    heads = "".join(f"<th>{escape(name)}</th>" for name in table.header)
-    numbers = [name in NUMBERS or name.endswith("/s") for name in table.header]
-    lines = "".join("<tr>" + "".join(map(_cell, line, numbers)) + "</tr>" for line in table.lines)
-    return (
-        f'<h3>{escape(table.title)}</h3><div class="scroll"><table><thead><tr>{heads}</tr></thead>'
-        f"<tbody>{lines}</tbody></table></div>"
-    )
-
-
-def _cell(text: str, is_number: bool) -> str:
-    kind = ' class="number"' if is_number else ' class="wrap"' if len(text) > 60 else ""
-    return f"<td{kind}>{escape(text)}</td>"

@@ -49,9 +49,9 @@ def write_report(
     at the end of ``analysis.md``.
     """
     on_step("computing")
-    results = results_of(records)
+    results = results_of(one for one in records if not one.case.setting)  # others are in a chapter
     written = []
-    if records or not chapters:
+    if results or not chapters:
         text = "\n".join(filter(None, (analysis(results, damaged), addendum)))
         written.append(write_whole(folder / "analysis.md", text))
     shown, left_out = excerpt(results)

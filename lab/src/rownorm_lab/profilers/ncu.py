@@ -14,9 +14,8 @@ FILE = "ncu.csv"
 PLACES = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute")
 OURS = "^(forward|backward|column)_"  # the names of rownorm's kernels
 NORMS = f"{OURS}|[Ll]ayer_?[Nn]orm|[Rr][Mm][Ss]_?[Nn]orm|RowwiseMoments|GammaBeta"
-MOST_LAUNCHES = (
-    40  # of a model or a script: every launch runs several times, once for each group of counters
-)
+# Of a model or a script: every launch runs several times, once for each group of counters.
+MOST_LAUNCHES = 40
 
 READ, WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 BANDWIDTH = "dram__throughput.avg.pct_of_peak_sustained_elapsed"

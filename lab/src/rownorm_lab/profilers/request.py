@@ -7,12 +7,11 @@ can be summarized.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
 from ..data.case import Case
-from ..data.files import write_whole
+from ..data.files import read_json, write_json
 from ..data.profiles import ToolResult
 from ..data.records import Environment
 
@@ -20,7 +19,6 @@ FILE = "request.json"
 TOOLS = "tools.json"
 HOST = "host.json"  # a ``Times``, measured without a profiler
 DIFFERENCE = "difference"  # of rownorm's y, or dx, from torch's: the largest
-Kind = TypeVar("Kind")
 STEPS = 3  # of a script that are profiled
 CALLS = 10  # of a norm, in a trace
 MODEL_STEPS = 2  # of a model, in a trace
@@ -88,30 +86,19 @@ class Collected(msgspec.Struct, frozen=True):
 
 def write_collected(folder: Path, collected: Collected) -> None:
     """Write ``tools.json``, whole or not at all."""
-    write_whole(folder / TOOLS, msgspec.json.format(msgspec.json.encode(collected), indent=1))
+    write_json(folder / TOOLS, collected)
 
 
 def read_collected(folder: Path) -> Collected:
     """The tools of a folder; ValueError with the reason if they cannot be read."""
-    return _read(folder, TOOLS, Collected)
+    return read_json(folder / TOOLS, Collected, "the tools of a profile")
 
 
 def write_request(folder: Path, request: ProfileRequest) -> None:
     """Write ``request.json``, whole or not at all."""
-    write_whole(folder / FILE, msgspec.json.format(msgspec.json.encode(request), indent=1))
+    write_json(folder / FILE, request)
 
 
 def read_request(folder: Path) -> ProfileRequest:
     """The request of a folder; ValueError with the reason if it cannot be read."""
-    return _read(folder, FILE, ProfileRequest)
-
-
-def _read(folder: Path, name: str, kind: type[Kind]) -> Kind:
-    try:
-        return msgspec.json.decode((folder / name).read_bytes(), type=kind)
-    except OSError as error:
-        raise ValueError(
-            f"{folder} is not a folder that profile has written: {name}: {error.strerror}"
-        ) from None
-    except msgspec.DecodeError as error:
-        raise ValueError(f"{folder / name} is damaged: {error}") from None
+    return read_json(folder / FILE, ProfileRequest, "a request of profile")

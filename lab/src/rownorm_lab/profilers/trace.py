@@ -18,9 +18,8 @@ from ..data.studies import Attribution, KernelTime
 
 NORM = "norm"  # the name of the range that ``models/ranges.py`` records around a norm
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
-EVALUATE = (
-    "autograd::engine::evaluate_function"  # a node of backward, with the sums of its gradients
-)
+# A node of backward, with the sums of its gradients.
+EVALUATE = "autograd::engine::evaluate_function"
 NAMES = re.compile(r"layer_norm|rms_norm|rownorm::", re.IGNORECASE)
 MICROSECOND = 1e-6
 MOST_WITHOUT_LAUNCH = 0.01  # share of kernel time; beyond it nothing is said about norms

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rownorm.inside import OPTIONS, Program
+
 from ..data.case import DATA_SETS, Case
 
 
@@ -46,6 +48,12 @@ class Tensors(NamedTuple):
         return Tensors(x, residual, pre_bias, weight, bias, dy, dh)
 
 
+def program_of(case: Case) -> Program:
+    """The row program of a case: of all options, those that a case has a field for."""
+    options = {name: getattr(case, name) for name in OPTIONS if name in Case.__struct_fields__}
+    return Program(case.centers, **options)
+
+
 def output_names(case: Case) -> tuple[str, ...]:
     """The names of what a call returns, in order: outputs, gradients, or (``both``) outputs and gradients."""
     forward = ("y", "h") if case.adds and case.returns_h else ("y",)
@@ -74,9 +82,8 @@ def rotation(
     weight = parameter(1.0)
     bias = parameter(0.0) if case.has_bias else None
     pre_bias = parameter(0.0) if case.pre_bias else None
-    residual_data = (
-        "constant" if data == "constant" else "normal"
-    )  # constant rows must stay so in h
+    # Constant rows must stay so in h.
+    residual_data = "constant" if data == "constant" else "normal"
 
     def one() -> Tensors:
         x = rows(data, dtype).requires_grad_(differentiates)

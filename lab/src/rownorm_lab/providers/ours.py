@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import rownorm
 
 from ..data.case import Case
 from . import EVERY_OPTION, Call, by_autograd, provider
-from .data import Tensors
+from .data import Tensors, program_of
 
 
 @provider("rownorm", about="this library", kind="ours", options=EVERY_OPTION)
 def ours(case: Case, t: Tensors) -> Call:
     function = getattr(rownorm, case.operation)
-    if t.residual is None and not case.pre_bias and case.activation is None:
-        # As short as the call of PyTorch's own operator, so that host times are comparable.
-        x, weight, bias, eps = t.x, t.weight, t.bias, case.eps
-        return by_autograd(case, t, lambda: function(x, weight, bias, eps=eps))
+    if not case.pre_bias and case.activation is None:
+        # As short as the calls of PyTorch's own operators, so that host times are comparable.
+        x, residual, weight, bias, eps = t.x, t.residual, t.weight, t.bias, case.eps
+        if residual is None:
+            return by_autograd(case, t, lambda: function(x, weight, bias, eps=eps))
+        return by_autograd(case, t, lambda: function(x, residual, weight, bias, eps=eps))
     rows = (t.x,) if t.residual is None else (t.x, t.residual)
-    options: dict[str, Any] = {"eps": case.eps}
+    options = program_of(case).keywords()
     if case.pre_bias:
         options["pre_bias"] = t.pre_bias
-    if case.activation is not None:
-        options["activation"] = case.activation
     inputs = (*rows, t.weight, t.bias)
     return by_autograd(case, t, lambda: function(*inputs, **options))

@@ -13,8 +13,8 @@ import torch._functorch.config
 
 from ..data.case import Case
 from . import EVERY_OPTION, Call, Refusal, by_autograd, provider
-from .data import Tensors
-from .torch_eager import composition, program_of
+from .data import Tensors, program_of
+from .torch_eager import composition
 
 
 @provider(

@@ -9,7 +9,7 @@ from rownorm.inside import Program
 
 from ..data.case import Case
 from . import EVERY_OPTION, Call, by_autograd, provider
-from .data import Tensors
+from .data import Tensors, program_of
 
 
 @provider(
@@ -21,19 +21,27 @@ from .data import Tensors
 def torch_eager(case: Case, t: Tensors) -> Call:
     program, inputs = program_of(case), t[:5]
     x, residual, pre_bias, weight, bias = inputs
-    if residual is None and pre_bias is None and case.activation is None:
-        # PyTorch has one operator for this case; nothing else may add host time.
+    if pre_bias is None and case.activation is None and (case.centers or bias is None):
+        # PyTorch has one operator for the norm; nothing else may add host time.
         shape, eps = x.shape[-1:], case.eps
-        if case.centers:
+        if residual is not None and residual.dtype == x.dtype:
+            return by_autograd(case, t, lambda: _norm_of_sum(program, x, residual, weight, bias))
+        if residual is None and case.centers:
             return by_autograd(case, t, lambda: F.layer_norm(x, shape, weight, bias, eps))
-        if bias is None:
+        if residual is None:
             return by_autograd(case, t, lambda: F.rms_norm(x, shape, weight, eps))
     return by_autograd(case, t, lambda: composition(program, *inputs))
 
 
-def program_of(case: Case) -> Program:
-    """The row program of a case."""
-    return Program(case.centers, case.eps, activation=case.activation)
+def _norm_of_sum(
+    program: Program, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """(y, h) in two operators."""
+    h = x + residual
+    shape, eps = x.shape[-1:], program.eps
+    if program.center:
+        return F.layer_norm(h, shape, weight, bias, eps), h
+    return F.rms_norm(h, shape, weight, eps), h
 
 
 def composition(

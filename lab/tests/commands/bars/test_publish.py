@@ -23,11 +23,11 @@ def test_a_page_for_each_part_and_an_index(two_runs, tmp_path):
     ran = invoke("bars", "publish", *two_runs, "--out", out)
     assert ran.exit_code == 0, ran.output
     pages = {file.stem for file in out.glob("*.md")}
-    assert pages == {*bars.NAMES, "widths", "README"}
+    assert pages == {*(part.page for part in bars.PARTS), "first-call", "widths", "README"}
     for page in pages - {"widths"}:
         assert CONDITIONS in (out / f"{page}.md").read_text()
     index = (out / "README.md").read_text()
-    assert "36 of 36 bars hold in every run" in index
+    assert "48 of 48 bars hold in every run" in index
     assert "| host | at most 1.1 of torch's host cost, forward | 1 | 1 | holds |" in index
     assert all(f"({page}.md)" in index for page in pages - {"README"})
     assert "| few-rows | less than 10 microseconds, 1 row |" in index
@@ -75,11 +75,12 @@ def test_the_data_file_is_small_and_can_be_read(two_runs, tmp_path, monkeypatch)
     data = read_published(file)
     assert (data.device, data.date, data.runs, data.rounds) == ("NVIDIA H200", "2026-11-15", 2, 3)
     assert data.versions["quack-kernels"] == "0.6.5"
-    assert len(data.bars) == 36
+    assert len(data.bars) == 48
     assert all(bar.holds for bar in data.bars)
     parts = {part.name: part for part in data.parts}
-    assert list(parts) == [part.name for part in bars.PARTS]
-    assert [len(part.cases) for part in data.parts] == [len(part.cases) for part in bars.PARTS]
+    alone = [part for part in bars.PARTS if not part.has_settings]
+    assert list(parts) == [part.name for part in alone]
+    assert [len(part.cases) for part in data.parts] == [len(part.cases) for part in alone]
     case = parts["bf16"].cases[0]
     assert (case.operation, case.rows, case.cols) == ("rms_norm", 32768, 256)
     assert dict(zip(parts["bf16"].providers, case.values, strict=True))["rownorm"] == 3800

@@ -103,7 +103,7 @@ def test_resuming_measures_what_is_missing(monkeypatch):
 def test_a_study_of_another_machine_is_not_continued():
     study("llama", *SHORT, "--stage", "rownorm", "--out", "made")
     file = Path("made/study-llama.json")
-    file.write_text(file.read_text().replace('"torch":"', '"torch":"0.'))
+    file.write_text(file.read_text().replace('"torch": "', '"torch": "0.'))
     assert "was begun on" in study("llama", "--resume", "--out", "made", status=2)
     # Nothing is left to measure: its pages can be made anywhere.
     study("llama", "--resume", "--out", "made", "--stage", "rownorm", "--publish", "docs")
@@ -144,8 +144,8 @@ def test_bad_input():
     assert "without --resume" in refused("study", "llama", "--resume", "--out", "nowhere")
     Path("made").mkdir()
     Path("made/study-llama.json").write_text("{")
-    assert "not a study" in study("llama", "--resume", "--out", "made", status=2)
-    assert "not a study" in invoke("report", "made").output
+    assert "as a study" in study("llama", "--resume", "--out", "made", status=2)
+    assert "as a study" in invoke("report", "made").output
 
 
 @pytest.mark.parametrize("name", ["", *tasks.TASKS, "small", "calls", "cpu"])

@@ -7,12 +7,14 @@ import pytest
 
 from lab_support.analyses import made_up
 from lab_support.lab_commands import invoke, refused, without_torch
-from rownorm_lab.data.tuning_tables import best_of, blocks_text, fusion_text
+from rownorm_lab.data import analyses
+from rownorm_lab.data.analysis_tables import best_of, text_of
+from rownorm_lab.data.tuning_tables import fusion_text
 from rownorm_lab.data.tunings import (
     REQUEST,
     STUDY,
-    BlockStudy,
     Fusion,
+    FusionStudy,
     TuneRequest,
     Way,
     read,
@@ -100,7 +102,7 @@ def test_candidates_and_predictions_need_no_gpu(tmp_path, triton_cache):
     assert "would be measured" in listed[1]
     assert "to measure" in listed[1]
     for words in (
-        "rms_norm forward bf16 262144x512 on H200 SXM (sm_90), against block size",
+        "rms_norm forward bf16 262144x512 on H200 SXM (sm_90), Triton",
         "Predicted, nothing was measured: block",
         "rms_norm + relu",
         "the fused kernel moves 50% of the bytes",
@@ -108,14 +110,13 @@ def test_candidates_and_predictions_need_no_gpu(tmp_path, triton_cache):
         "Next: rownorm report studied",
     ):
         assert words in studied[1]
-    saved = read(tmp_path / "studied", STUDY, BlockStudy)
-    assert [one.block for one in saved.blocks[0]] == [None, 64, 512]
-    fusion = saved.fusions[0]
+    assert [one.block for one in analyses.read(tmp_path / "studied")] == [None, 64, 512]
+    (fusion,) = read(tmp_path / "studied", STUDY, FusionStudy).fusions
     rows_and_weight = fusion.two_steps.predicted_bytes - fusion.fused.predicted_bytes
     assert rows_and_weight == 2 * 262144 * 512 * 2  # relu reads and writes every element
     page = (tmp_path / "studied" / "report" / "report.html").read_text()
-    assert "Block sizes and fusion" in page
-    assert (tmp_path / "studied/report/plots/blocks-rms_norm-forward-bf16-512.png").exists()
+    assert '<section id="fusion">' in page
+    assert (tmp_path / "studied/report/plots/blocks-rms_norm-forward-bf16-512-sm_90.png").exists()
 
 
 def test_the_best_block_is_the_smallest_of_those_that_are_equally_fast():
@@ -127,7 +128,7 @@ def test_the_best_block_is_the_smallest_of_those_that_are_equally_fast():
     ]
     assert best_of(analyses).block == 128
     assert best_of([made_up()]) is None
-    text = "\n".join(blocks_text(analyses))
+    text = "\n".join(text_of(analyses))
     assert "256 is within 0.5% of it." in text
     assert "Block 64 takes 2.00x the time" in text
     assert "2 bytes per load of a thread instead of 4" in text

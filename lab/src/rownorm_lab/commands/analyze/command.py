@@ -22,9 +22,6 @@ from ...data.case import (
 )
 
 if TYPE_CHECKING:
-    from rownorm.inside import Target
-
-    from ...compiled.compile import Compilation
     from ...compiled.roofline import Ceiling
     from ...data.analyses import Analysis
 
@@ -190,33 +187,15 @@ def analyses_of(
 
     What cannot be compiled or traced becomes a line of ``failures``; the rest is analyzed.
     """
-    from ...compiled.analysis import analyze
+    from ...compiled import analysis
     from ...compiled.compile import target_of
-    from ...measure.bench import in_one_line
 
     for name in targets:
         try:
             target = target_of(name)
         except ValueError as error:
             raise click.UsageError(str(error)) from None
-        found = []
-        for block in (None, *blocks):
-            try:
-                found.append(analyze(_compiled(case, block, target), block, ceiling))
-            except Exception as error:  # of the compiler, whatever its type
-                what = "rownorm" if block is None else f"loop {block}"
-                failures.append(f"{what} on {name}: {in_one_line(error)}")
-        if measure and found:
-            from ...compiled.measured import measured
-
-            found = measured(found)
+        found, failed = analysis.analyses_of(case, target, blocks, ceiling, measure)
+        failures += failed
         if found:
             yield found
-
-
-def _compiled(case: Case, block: int | None, target: Target) -> Compilation:
-    from ...compiled.compile import compile_case, compile_loop
-
-    if block is None:
-        return compile_case(case, target)
-    return compile_loop(case, block, target)

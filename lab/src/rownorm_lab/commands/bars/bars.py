@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ...data.records import CEILING, EAGER, OURS
-from ...data.suites import HOST_LIMITS
-from .figures import ANY, Bar, FirstCallBar, Job, Part, plain_of
+from ...models import SMALL_MODELS
+from .figures import ANY, OF_TORCH, WITH_ADD, Bar, FirstCallBar, Job, Part, plain_of
+from .settings import ADD, STEPS
 
 FORWARD, BACKWARD, STEP = ("forward",), ("backward",), ("both",)
 PEERS_AND_CEILING = (EAGER, "torch.compile", "liger", "quack", "fla", CEILING)
@@ -27,7 +28,7 @@ OPTIONS = (
     Bar("of torch.compile's speed", ">", 1.00),
     MEMORY,
 )
-LAYER_NORM_FP32 = (Bar("of torch's speed", ">", 1.00),)
+LAYER_NORM_FP32 = (Bar(OF_TORCH, ">", 1.00),)
 FEW_ROWS = (
     Bar("of the fastest peer", ">=", 0.97),
     Bar("microseconds", "<", 10, rows=range(1, 2)),
@@ -35,10 +36,20 @@ FEW_ROWS = (
     Bar("microseconds", "<", 50, rows=range(33, 129)),
     Bar("microseconds", "<", 150, rows=range(129, 513)),
 )
-WIDE_ROWS = (Bar("of torch's speed", ">=", 3),)
+WIDE_ROWS = (Bar(OF_TORCH, ">=", 3),)
 HOST = (
-    Bar("of torch's host cost", "<=", HOST_LIMITS["forward"], FORWARD),
-    Bar("of torch's host cost", "<=", HOST_LIMITS["both"], STEP),
+    Bar("of torch's host cost", "<=", 1.10, FORWARD),
+    Bar("of torch's host cost", "<=", 1.15, STEP),
+)
+SMALL = tuple(
+    Bar(figure, ">=", bound, setting=setting)
+    for setting, bounds in STEPS.items()
+    for figure, bound in zip((OF_TORCH, WITH_ADD), bounds, strict=True)
+)
+ON_CPU = (Bar(OF_TORCH, ">=", 1),)
+MODELS = "; ".join(
+    f"{name}: {size.n_layers} layers of width {size.width}, {size.batch} x {size.n_tokens} tokens"
+    for name, size in SMALL_MODELS.items()
 )
 COMPILED = (EAGER, "torch.compile", CEILING)
 
@@ -47,6 +58,25 @@ COMPILED = (EAGER, "torch.compile", CEILING)
 # one. options follows bf16, which measures the plain norms with all providers.
 PARTS = (
     Part("host", "Host cost of a call", ("host",), (EAGER,), "host µs", HOST),
+    Part(
+        "calls",
+        "Host cost of one eager call",
+        ("calls",),
+        (EAGER,),
+        "host µs",
+        HOST,
+        "torch's function and rownorm's take turns, round by round. Times are medians of the host's time for one call.",
+    ),
+    Part(
+        "small",
+        "Training steps of two small models",
+        ("small",),
+        (EAGER, ADD),
+        "ms",
+        SMALL,
+        "Kinds of norms take turns, step by step: torch's, rownorm's, and rownorm's with the residual add. A step is "
+        f"forward and backward. Times are medians. {MODELS}.",
+    ),
     Part(
         "layer-norm-fp32",
         "LayerNorm in fp32",
@@ -63,6 +93,18 @@ PARTS = (
     Part("options", "pre_bias and activations", ("speed-variants",), COMPILED, "GB/s", OPTIONS),
     Part("fp32", "fp32", ("speed-fp32",), PEERS_AND_CEILING, "GB/s", SPEED),
 )
+# Measured and judged only if it is named: it is for a machine on which nothing else runs, with a GPU or without.
+CPU = Part(
+    "cpu",
+    "Norms of tensors on a CPU",
+    ("cpu",),
+    (EAGER,),
+    "µs",
+    ON_CPU,
+    "torch's norm and rownorm's take turns, in rounds of about 2 ms. Times are medians of one call. The residual add "
+    "is beside x + residual and a norm of it; backward is of both outputs, for the gradients of all inputs and "
+    "parameters.",
+)
 # Each pass compiles at most two kernels for a new width, and none for a new number of rows.
 FIRST_CALL = FirstCallBar(
     name="first-call",
@@ -70,7 +112,19 @@ FIRST_CALL = FirstCallBar(
     cols=(1000, 4096, 32768, 65536),
     most={"forward": 2, "training forward": 2, "backward": 2, "other rows": 0},
 )
-NAMES = (*(part.name for part in PARTS), FIRST_CALL.name)
+NAMES = (*(part.name for part in (*PARTS, CPU)), FIRST_CALL.name)
+
+
+def chosen(names: Collection[str], tiny: bool = False) -> tuple[list[Part], FirstCallBar]:
+    """The parts of these names, and the first calls, without widths if they are not named; default: all but cpu.
+
+    tiny: trials of those parts that have settings, instead of them.
+    """
+    parts = [part for part in (*PARTS, CPU) if part.name in names] if names else list(PARTS)
+    if tiny:
+        parts = [part.tiny for part in parts if part.has_settings]
+    with_first_calls = not tiny and (not names or FIRST_CALL.name in names)
+    return parts, FIRST_CALL if with_first_calls else FIRST_CALL._replace(operations=())
 
 
 def jobs_of(parts: Sequence[Part], chosen: Collection[str] = PROVIDERS) -> list[Job]:
@@ -78,6 +132,7 @@ def jobs_of(parts: Sequence[Part], chosen: Collection[str] = PROVIDERS) -> list[
 
     A part that is compared with the plain norms adds them.
     """
+    chosen = {*chosen, *((ADD,) if OURS in chosen else ())}
     jobs: dict[str, Job] = {}
     for part in parts:
         for case in part.cases:

@@ -10,13 +10,32 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...command_line.options import FOLDER, SuggestingGroup, examples, names_option
+from ...command_line.options import (
+    FOLDER,
+    SuggestingGroup,
+    count_option,
+    examples,
+    names_option,
+    usage_errors,
+)
 from . import bars
 
 if TYPE_CHECKING:
     from .judge import Run
 
 RUNS = 2  # complete runs in which every bar must hold
+part_option = names_option(
+    "--part",
+    "parts",
+    what="part",
+    known=bars.NAMES,
+    help=f"{', '.join(bars.NAMES)}. Default: all but {bars.CPU.name}.",
+)
+tiny_option = click.option(
+    "--tiny",
+    is_flag=True,
+    help="Tiny cases of calls, small and cpu: a trial, also without a GPU. It is not judged.",
+)
 
 
 @click.group(
@@ -41,18 +60,14 @@ def command() -> None:
         "rownorm bars measure --out results/first --workers 16",
         "rownorm bars measure --out results/quick --part bf16,host --provider rownorm,ceiling",
         "rownorm bars measure --out results/first --limit-s 500",
+        "rownorm bars measure --out results/cpu --part cpu",
     )
 )
 @click.option(
     "--out", type=FOLDER, required=True, help="The run folder; an existing run is resumed."
 )
-@names_option(
-    "--part",
-    "parts",
-    what="part",
-    known=bars.NAMES,
-    help=f"{', '.join(bars.NAMES)}. Default: all.",
-)
+@part_option
+@tiny_option
 @names_option(
     "--provider",
     "providers",
@@ -60,17 +75,13 @@ def command() -> None:
     known=bars.PROVIDERS,
     help=f"{', '.join(bars.PROVIDERS)}. Those named must be installed. Default: all of a part that are.",
 )
-@click.option(
-    "--rounds",
-    type=click.IntRange(min=1),
-    default=10,
-    show_default=True,
-    help="Rounds for each case.",
+@count_option(
+    "--rounds", help="Rounds for each case. Default: 10; of calls 25, of small 30, of cpu 41."
 )
-@click.option(
+@count_option(
     "--workers",
-    type=click.IntRange(min=0),
     default=0,
+    least=0,
     help="Processes that compile first and fill the caches on disk, one per core. Default: none.",
 )
 @click.option(
@@ -86,8 +97,9 @@ def measure(
     /,
     out: Path,
     parts: Sequence[str],
+    tiny: bool,
     providers: Sequence[str],
-    rounds: int,
+    rounds: int | None,
     workers: int,
     limit_s: int | None,
 ) -> None:
@@ -109,24 +121,30 @@ def measure(
     )
     from .measure import measure as measure_jobs
 
-    try:
-        check_folder(out)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
-    chosen = parts or bars.NAMES
+    selected, first_call = bars.chosen(parts, tiny)
+    names = [part.name for part in selected]
+    on_cpu = bars.CPU.name in names
+    if on_cpu and len(names) > 1:
+        raise click.UsageError("cpu is measured alone, into a folder of its own")
+    with usage_errors():
+        check_folder(out, on_cpu)
+    needs_gpu = [part.name for part in selected if part.has_settings and not part.is_trial]
+    if needs_gpu and not on_cpu and not torch.cuda.is_available():
+        raise click.UsageError(
+            f"torch sees no GPU, which {needs_gpu[0]} needs; --tiny tries it on the CPU"
+        )
     until, status = time.monotonic() + (limit_s or math.inf), 0
-    selected = [part for part in bars.PARTS if part.name in chosen]
     jobs = bars.jobs_of(selected, providers or bars.PROVIDERS)
     try:
         check_providers(unfinished(jobs, records_in(out)), required=providers)
-        if bars.FIRST_CALL.name in chosen:
+        if first_call.calls:
             try:
                 if not torch.cuda.is_available():
                     raise RuntimeError("it needs a GPU")
-                count_first_calls(out, bars.FIRST_CALL.calls)
+                count_first_calls(out, first_call.calls)
             except RuntimeError as error:
                 status = 1
-                click.echo(f"{bars.FIRST_CALL.name} was not measured: {error}", err=True)
+                click.echo(f"{first_call.name} was not measured: {error}", err=True)
         left = measure_jobs(out, jobs, rounds, workers, until, required=providers)
     except ProviderMissing as error:
         click.echo(f"Stopped: {error}", err=True)
@@ -152,28 +170,38 @@ def measure(
     )
 )
 @click.argument("folders", nargs=-1, required=True, type=FOLDER)
-@click.option(
-    "--runs",
-    "required",
-    type=click.IntRange(min=1),
-    default=RUNS,
-    show_default=True,
-    help="How many complete runs are required.",
-)
+@count_option("--runs", "required", default=RUNS, help="How many complete runs are required.")
+@part_option
+@tiny_option
+@click.option("--json", "as_json", is_flag=True, help="Print every finding of every run as JSON.")
 @click.pass_context
-def judge(context: click.Context, /, folders: Sequence[Path], required: int) -> None:
+def judge(
+    context: click.Context,
+    /,
+    folders: Sequence[Path],
+    required: int,
+    parts: Sequence[str],
+    tiny: bool,
+    as_json: bool,
+) -> None:
     """Judge the runs in FOLDERS against the bars.
 
     Exit status 0 only if every bar holds in every run, nothing is missing, and there are enough runs.
     """
+    from ...data.files import json_text
     from .judge import findings_of
     from .tables import run_tables, summary
 
     runs = _read_runs(folders)
-    for run in runs:
-        click.echo("\n".join(run_tables(run, bars.PARTS, bars.FIRST_CALL)))
-    found = [findings_of(run, bars.PARTS, bars.FIRST_CALL) for run in runs]
-    click.echo("\n".join(summary(found)))
+    chosen = bars.chosen(parts, tiny)
+    found = [findings_of(run, *chosen) for run in runs]
+    if as_json:
+        dictionaries = [[one._asdict() for one in of_run] for of_run in found]
+        click.echo(json_text(dictionaries))
+    else:
+        for run in runs:
+            click.echo("\n".join(run_tables(run, *chosen)))
+        click.echo("A trial: nothing is judged." if tiny else "\n".join(summary(found)))
     enough = len(runs) >= required
     if not enough:
         click.echo(
@@ -190,14 +218,15 @@ def judge(context: click.Context, /, folders: Sequence[Path], required: int) -> 
 )
 @click.argument("folders", nargs=-1, required=True, type=FOLDER)
 @click.option("--out", type=FOLDER, required=True, help="Folder of the pages; pages are replaced.")
+@part_option
 @click.option(
     "--package", is_flag=True, help="Write the data file into the rownorm package instead."
 )
-def publish(folders: Sequence[Path], out: Path, package: bool) -> None:
+def publish(folders: Sequence[Path], out: Path, parts: Sequence[str], package: bool) -> None:
     """Write runs as Markdown pages and a data file.
 
     One page per part shows the figures of the first of the FOLDERS; an index page has the bars with the worst case of
-    each run.
+    each run. With --part, the pages of these parts are written, and nothing else.
     """
     from rownorm.inside import tables
 
@@ -205,10 +234,11 @@ def publish(folders: Sequence[Path], out: Path, package: bool) -> None:
 
     runs = _read_runs(folders)
     arch = next((record.environment.arch for run in runs for record in run.records), "")
-    try:
-        files = write_pages(runs, out, package=package, table=tables.shipped_file(arch))
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
+    with usage_errors():
+        selected = bars.chosen(parts)[0] if parts else None
+        files = write_pages(
+            runs, out, parts=selected, package=package, table=tables.shipped_file(arch)
+        )
     for file in files:
         click.echo(f"{file} ({file.stat().st_size / 1024:.0f} KiB)")
 
@@ -217,10 +247,8 @@ def _read_runs(folders: Sequence[Path]) -> list[Run]:
     """The runs of these folders; damaged lines are printed."""
     from .judge import read_run
 
-    try:
+    with usage_errors():
         runs = [read_run(folder) for folder in folders]
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
     for run in runs:
         for number, reason in run.damaged:
             click.echo(f"{run.name}: line {number} cannot be used: {reason}", err=True)

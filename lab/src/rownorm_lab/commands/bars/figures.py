@@ -10,9 +10,10 @@ from typing import NamedTuple
 import msgspec
 
 from ...data.case import DIRECTIONS, ITEMSIZE, Case
-from ...data.measurements import Measurement, case_line
+from ...data.measurements import Measurement, case_line, host_ratio
 from ...data.records import CEILING, EAGER, OURS
 from ...data.suites import SUITES
+from . import settings
 
 Job = tuple[Case, tuple[str, ...]]  # a case and its providers
 
@@ -25,8 +26,11 @@ OF_PLAIN = "of the plain norm"
 UNITS: dict[str, Callable[[Measurement], float | None]] = {
     "GB/s": lambda row: row.bandwidth and row.bandwidth / 1e9,
     "µs": lambda row: row.time and 1e6 * row.time.median,
+    "ms": lambda row: row.time and 1e3 * row.time.median,
     "host µs": lambda row: row.host and 1e6 * row.host.median,
 }
+OF_TORCH = "of torch's speed"
+WITH_ADD = "of torch's speed, add"  # training steps with rownorm's residual add
 
 ROWS = 512  # of the first calls
 OTHER_ROWS = (1, 7, 300, 5000)  # of later calls
@@ -40,7 +44,7 @@ SIGNS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
 
 
 class Bar(NamedTuple):
-    """What a figure must be, in every case with these passes, columns and rows."""
+    """What a figure must be, in every case with these passes, columns, rows and setting."""
 
     figure: str  # a key of FIGURES
     sign: str  # a key of SIGNS
@@ -48,9 +52,17 @@ class Bar(NamedTuple):
     passes: tuple[str, ...] = DIRECTIONS
     cols: range = ANY
     rows: range = ANY
+    setting: str = ""  # empty: any
+
+    @property
+    def subject(self) -> str:
+        """The provider that it is about."""
+        return settings.ADD if self.figure == WITH_ADD else OURS
 
     def applies(self, case: Case) -> bool:
-        return case.direction in self.passes and case.cols in self.cols and case.rows in self.rows
+        is_chosen = case.setting == self.setting or not self.setting
+        shape = case.cols in self.cols and case.rows in self.rows
+        return case.direction in self.passes and shape and is_chosen
 
     def holds(self, figure: float) -> bool:
         return SIGNS[self.sign][1](figure, self.bound)
@@ -70,6 +82,7 @@ class Bar(NamedTuple):
                 where.append(f"{sizes[0]} {name}" + ("" if sizes[0] == 1 else "s"))
             else:
                 where.append(f"{sizes[0]} to {sizes[-1]} {name}s")
+        where += filter(None, [self.setting])
         return ", ".join([f"{self.limit} {self.figure}", *where])
 
 
@@ -104,14 +117,33 @@ class Part(NamedTuple):
 
     name: str
     title: str
-    suites: tuple[str, ...]
+    suites: tuple[str, ...]  # of ``data.suites``, or one of ``settings``
     providers: tuple[str, ...]  # besides rownorm
     unit: str  # a key of UNITS
     bars: tuple[Bar, ...]
+    note: str = ""  # how cases in a setting are measured
+    is_trial: bool = False  # measured, not judged
 
     @property
     def cases(self) -> list[Case]:
+        if self.has_settings:
+            return settings.SUITES[self.suites[0]]()
         return [case for suite in self.suites for case in SUITES[suite].cases()]
+
+    @property
+    def has_settings(self) -> bool:
+        """Whether its cases are measured in a setting, in turns."""
+        return self.suites[0] in settings.SUITES
+
+    @property
+    def tiny(self) -> Part:
+        """The trial of a part that has settings."""
+        return self._replace(suites=(f"{self.name}-tiny",), is_trial=True)
+
+    @property
+    def page(self) -> str:
+        """The name of its published page."""
+        return f"study-{self.name}" if self.has_settings else self.name
 
     @property
     def needs_plain_norms(self) -> bool:
@@ -120,7 +152,7 @@ class Part(NamedTuple):
 
     @property
     def peers(self) -> list[str]:
-        return [name for name in self.providers if name != CEILING]
+        return [name for name in self.providers if name not in (CEILING, settings.ADD)]
 
 
 class Missing(Exception):
@@ -136,11 +168,11 @@ class MeasuredCase(NamedTuple):
     plain: Measurement | None  # rownorm on the plain norm of this shape and pass
 
     def timed(self, name: str) -> Measurement:
-        """The row of a provider that has a time; raises Missing."""
+        """The row of a provider that has a time, of the device or of the host; raises Missing."""
         row = self.rows.get(name)
         if row is None:
             raise Missing(f"{name} was not measured")
-        if row.time is None:
+        if row.time is None and row.host is None:
             raise Missing(f"{name} {row.record.status}: {row.record.why}")
         return row
 
@@ -177,12 +209,12 @@ def of_ceiling(measured: MeasuredCase) -> float:
     return known(measured.timed(OURS).of_ceiling, "no ceiling")
 
 
-def speed_of(name: str) -> Callable[[MeasuredCase], float]:
-    """The figure: rownorm's speed over that of the provider ``name``."""
+def speed_of(name: str, ours: str = OURS) -> Callable[[MeasuredCase], float]:
+    """The figure: the speed of ``ours`` over that of the provider ``name``, the median over the rounds."""
 
     def figure(measured: MeasuredCase) -> float:
         measured.timed(name)
-        return measured.timed(OURS).speedups[name].ratio
+        return measured.timed(ours).speedups[name].ratio
 
     return figure
 
@@ -202,9 +234,11 @@ def microseconds(measured: MeasuredCase) -> float:
 
 
 def of_host_cost(measured: MeasuredCase) -> float:
-    """rownorm's host time over that of eager PyTorch."""
-    ours, theirs = (UNITS["host µs"](measured.timed(name)) for name in (OURS, EAGER))
-    return known(ours, "no host time") / known(theirs, "no host time")
+    """rownorm's host time over that of eager PyTorch, the median over the rounds."""
+    ours, theirs = (measured.timed(name) for name in (OURS, EAGER))
+    if not (ours.host and theirs.host):
+        raise Missing("no host time")
+    return host_ratio(ours.record, theirs.record).ratio
 
 
 def of_memory(measured: MeasuredCase) -> float:
@@ -224,7 +258,8 @@ FIGURES: dict[str, Callable[[MeasuredCase], float]] = {
     "of the fastest peer": of_fastest_peer,
     "of the ceiling": of_ceiling,
     OF_PLAIN: of_plain,
-    "of torch's speed": speed_of(EAGER),
+    OF_TORCH: speed_of(EAGER),
+    WITH_ADD: speed_of(EAGER, settings.ADD),
     "of torch.compile's speed": speed_of("torch.compile"),
     "microseconds": microseconds,
     "of torch's host cost": of_host_cost,

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from ...data.case import Case
+from ...data.files import read_json
 from ...data.measurements import Measurement, results_of
 from ...data.records import FILE, OURS, Record, read
 from .figures import FIGURES, Bar, FirstCall, FirstCallBar, MeasuredCase, Missing, Part, plain_of
@@ -62,12 +61,7 @@ def read_run(folder: Path) -> Run:
 
 
 def _read_first_calls(file: Path) -> list[FirstCall]:
-    if not file.exists():
-        return []
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=list[FirstCall])
-    except msgspec.DecodeError as error:
-        raise ValueError(f"{file} is damaged: {error}") from None
+    return read_json(file, list[FirstCall], "counts of first calls") if file.exists() else []
 
 
 def failed_throughout(records: Sequence[Record]) -> set[str]:
@@ -76,7 +70,7 @@ def failed_throughout(records: Sequence[Record]) -> set[str]:
     Their records are left out. So they count as not measured, and bars that need them are missing instead of holding.
     """
     failed = {one.provider for one in records if one.status in ("failed", "wrong")}
-    return failed - {one.provider for one in records if one.seconds} - {OURS}
+    return failed - {one.provider for one in records if one.is_timed} - {OURS}
 
 
 def findings_of(run: Run, parts: Sequence[Part], first: FirstCallBar) -> list[Finding]:
@@ -84,6 +78,7 @@ def findings_of(run: Run, parts: Sequence[Part], first: FirstCallBar) -> list[Fi
     of_cases = [
         judge_bar(measured, bar)
         for part in parts
+        if not part.is_trial
         for bar in part.bars
         for measured in cases_in(run, part)
         if bar.applies(measured.case)
@@ -110,7 +105,7 @@ def judge_bar(measured: MeasuredCase, bar: Bar) -> Finding:
     """One bar on one case."""
     figure, holds = None, False
     try:
-        measured.timed(OURS)
+        measured.timed(bar.subject)
         figure = FIGURES[bar.figure](measured)
         holds = bar.holds(figure)
         words = (

@@ -31,27 +31,32 @@ from triton import knobs
 from ...command_line.progress import Display
 from ...data import runs
 from ...data.case import Case
-from ...data.files import write_whole
+from ...data.files import write_json
 from ...data.records import CEILING, EAGER, FILE, OURS, Record, Writer
-from ...device.facts import describe
+from ...device.facts import cpu_name, describe
 from ...measure import trial
 from ...measure.bench import bench, in_one_line
 from ...providers import Refusal, all_providers, data, import_failure, missing
 from .figures import FirstCall, Job, plain_of
 from .judge import FIRST_CALL_FILE
+from .turns import bench_in_turns
 
 # For the processes that only compile: they autotune on a busy device, so their choices must not be stored.
 COMPILING = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "FLA_CACHE_RESULTS": "0"}
+ROUNDS = 10  # of a case without a setting
 CHOICES = "*.best_config"  # files in which torch.compile stores its choices
 
 
-def check_folder(folder: Path) -> None:
-    """ValueError if the folder holds something other than a run, or a run on another device."""
+def check_folder(folder: Path, on_cpu: bool = False) -> None:
+    """ValueError if the folder holds something other than a run, or a run on another device.
+
+    on_cpu: the CPU will be measured, wherever there is a GPU.
+    """
     if runs.is_taken(folder) and not any(
         (folder / name).exists() for name in (FILE, FIRST_CALL_FILE)
     ):
         raise ValueError(f"{folder} is not empty and holds no measurements; name a new folder")
-    here = describe().name
+    here = cpu_name() if on_cpu else describe().name
     for record in runs.records_in(folder)[:1]:
         if record.environment.device != here:
             raise ValueError(
@@ -68,12 +73,16 @@ def unfinished(jobs: Sequence[Job], records: Sequence[Record]) -> list[Job]:
     """
     known = all_providers()
     tried = {record.key for record in records if record.status != "missing"}
-    good = {record.case.key for record in records if record.provider == OURS and record.seconds}
+    good = {record.case.key for record in records if record.provider == OURS and record.is_timed}
     left = {
         case.key
         for case, names in jobs
         if (OURS in names and case.key not in good)
-        or any((case.key, name) not in tried for name in names if missing(known[name]) is None)
+        or any(
+            (case.key, name) not in tried
+            for name in names
+            if name not in known or missing(known[name]) is None
+        )
     }
     return [job for job in jobs if left & {job[0].key, plain_of(job[0]).key}]
 
@@ -89,7 +98,9 @@ def check_providers(jobs: Sequence[Job], required: Collection[str] = ()) -> None
     not installed are named, and the run goes on without them.
     """
     known = all_providers()
-    names = list(dict.fromkeys(name for _, of_case in jobs for name in of_case))
+    names = [
+        name for name in dict.fromkeys(n for _, of_case in jobs for n in of_case) if name in known
+    ]
     absent = {name: why for name in names if (why := missing(known[name]))}
     with undisturbed_compilers():
         broken = {
@@ -111,7 +122,7 @@ def check_providers(jobs: Sequence[Job], required: Collection[str] = ()) -> None
 def measure(
     folder: Path,
     jobs: Sequence[Job],
-    rounds: int,
+    rounds: int | None,
     workers: int,
     until: float = math.inf,
     required: Collection[str] = (),
@@ -120,7 +131,8 @@ def measure(
 
     until: the value of ``time.monotonic()`` after which no case is started; a case or the filling of the caches is
     never cut short. Every case is on the disk as soon as it is finished. required: providers that must be usable, else
-    ProviderMissing is raised, because the run would have to be repeated.
+    ProviderMissing is raised, because the run would have to be repeated. rounds: None is ``ROUNDS``, or what a setting
+    has.
     """
     left = unfinished(jobs, runs.records_in(folder))
     click.echo(f"{len(jobs)} cases, {len(left)} of them to be measured, on {describe().name}")
@@ -134,7 +146,7 @@ def measure(
 
 
 def measure_in_turn(
-    folder: Path, jobs: Sequence[Job], rounds: int, until: float, required: Collection[str]
+    folder: Path, jobs: Sequence[Job], rounds: int | None, until: float, required: Collection[str]
 ) -> int:
     """Measure one case after the other in this process, until the time is up. Return how many were measured."""
     began = time.monotonic()
@@ -143,9 +155,14 @@ def measure_in_turn(
         Display(len(jobs)) as display,
     ):
         run = runs.run_id()
-        for names, group in itertools.groupby(jobs, key=lambda job: job[1]):
+        for (names, in_setting), group in itertools.groupby(jobs, key=kind_of_job):
             cases = [case for case, _ in group]
-            records = bench(cases, names, rounds=rounds, run=run, on_step=display.step)
+            if in_setting:
+                records = bench_in_turns(cases, names, rounds=rounds, run=run, on_step=display.step)
+            else:
+                records = bench(
+                    cases, names, rounds=rounds or ROUNDS, run=run, on_step=display.step
+                )
             # ``bench`` yields one record per provider and measures lazily. So the records of a case are counted: asking
             # for one more, to see whether the case has ended, would already measure the next case.
             while time.monotonic() < until and (
@@ -161,13 +178,24 @@ def measure_in_turn(
     return display.done
 
 
+def kind_of_job(job: Job) -> tuple[tuple[str, ...], bool]:
+    """Its providers, and whether its case has a setting."""
+    case, names = job
+    return names, bool(case.setting)
+
+
 def fill_caches(jobs: Sequence[Job], workers: int) -> None:
     """Run every case once with every provider, in several processes, to fill the compilers' caches on disk.
 
     Failures are printed; the measurement will report them.
     """
     began = time.time()
-    pairs = [(case, name) for case, names in jobs for name in names if name not in (EAGER, CEILING)]
+    pairs = [
+        (case, name)
+        for case, names in jobs
+        for name in names
+        if name not in (EAGER, CEILING) and not case.setting
+    ]
     pairs.sort(key=slowest_to_compile_first)
     spawn = multiprocessing.get_context("spawn")
     with (
@@ -281,9 +309,7 @@ def count_first_calls(folder: Path, calls: Sequence[tuple[str, int]]) -> None:
     at_once = min(len(calls), os.cpu_count() or 1)  # nothing is timed, so they may run at once
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         counted = list(pool.map(lambda call: _count(*call), calls))
-    write_whole(
-        folder / FIRST_CALL_FILE, msgspec.json.format(msgspec.json.encode(counted), indent=1)
-    )
+    write_json(folder / FIRST_CALL_FILE, counted)
     click.echo(f"first calls of {len(counted)} widths counted")
 
 

@@ -19,7 +19,15 @@ from ...data.texts import count, slug
 from . import bars
 from .figures import FIGURES, MeasuredCase, Missing, Part
 from .judge import Finding, Run, cases_in, findings_of, summarize_bars
-from .tables import conditions, first_call_lines, formatted, remarks, shape_of, title_of
+from .tables import (
+    conditions,
+    first_call_lines,
+    formatted,
+    remarks,
+    settings_table,
+    shape_of,
+    title_of,
+)
 
 PROVIDER_LABELS = {"liger": "Liger", "quack": "QuACK", "fla": "flash-linear-attention"}
 PACKAGE_FOLDER = Path(__file__).parents[2] / "page" / "data"
@@ -36,11 +44,17 @@ RATIO_NOTE = (
 
 
 def publish(
-    runs: Sequence[Run], folder: Path, *, package: bool = False, table: Path | None = None
+    runs: Sequence[Run],
+    folder: Path,
+    *,
+    parts: Sequence[Part] | None = None,
+    package: bool = False,
+    table: Path | None = None,
 ) -> list[Path]:
     """Write the pages and the data file into ``folder``; return what was written.
 
-    The pages show the figures of the first run; the index judges all runs. package: write the data file into the
+    The pages show the figures of the first run, those of parts with settings of all runs; the index judges all runs.
+    parts: write the pages of these parts only, neither index nor data file. package: write the data file into the
     installed package instead. table: the tuned table whose figures become the page ``widths.md``. ValueError if the
     runs hold no records, or records of several devices.
     """
@@ -49,15 +63,21 @@ def publish(
         raise ValueError(
             f"publish needs records of one device; got {', '.join(sorted(devices)) or 'none'}"
         )
-    found = [findings_of(run, bars.PARTS, bars.FIRST_CALL) for run in runs]
     pages = {
-        part.name: part_page(runs, part) for part in bars.PARTS if measured_cases(runs[0], part)
+        part.page: settings_page(runs, part) if part.has_settings else part_page(runs, part)
+        for part in (bars.PARTS if parts is None else parts)
+        if measured_cases(runs[0], part)
     }
+    if parts is not None:
+        return [write_whole(folder / f"{page}.md", text) for page, text in pages.items()]
+    found = [findings_of(run, bars.PARTS, bars.FIRST_CALL) for run in runs]
     if runs[0].first_calls:
         pages[bars.FIRST_CALL.name] = first_call_page(runs[0])
     if table is not None:
         pages["widths"] = widths_page(json.loads(table.read_text()))
-    studies = sorted(file.stem for file in folder.glob("study-*.md"))  # rownorm study writes them
+    studies = sorted(  # rownorm study writes them, and bars publish --part cpu
+        file.stem for file in folder.glob("study-*.md") if file.stem not in pages
+    )
     pages["README"] = index_page(runs, found, [*pages], studies)
     data = msgspec.json.encode(published(runs, found))
     name = f"{device_slug(*devices)}.json"
@@ -97,6 +117,27 @@ def part_page(runs: Sequence[Run], part: Part) -> str:
         " ".join([*notes, RATIO_NOTE]),
         *sections,
     )
+
+
+def settings_page(runs: Sequence[Run], part: Part) -> str:
+    """Every bar on every case of a part with settings, in all runs."""
+    header, lines = settings_table(runs, part)
+    n = sum(line[-1] == "holds" for line in lines)
+    measured = [row.record for one in measured_cases(runs[0], part) for row in one.rows.values()]
+    rounds = max((one.method.rounds for one in measured if one.method), default=0)
+    return page(
+        f"{part.title} ({part.unit})",
+        run_list(runs),
+        f"{part.note} {count(rounds, 'round')}. Ratios are medians of the ratios within each round. "
+        "[How it is measured](../method.md).",
+        f"{n} of {count(len(lines), 'bar')} hold in every run.",
+        markdown(header, lines),
+    )
+
+
+def run_list(runs: Sequence[Run]) -> str:
+    """The conditions of each run."""
+    return "\n".join(f"- Run {i + 1}: {conditions(run)}." for i, run in enumerate(runs))
 
 
 def figures_table(part: Part, group: Sequence[MeasuredCase]) -> str:
@@ -177,9 +218,9 @@ def index_page(
     heads = ["part", "must be", *(f"worst in run {i + 1}" for i in range(len(runs))), "verdict"]
     return page(
         "Results",
-        "\n".join(f"- Run {i + 1}: {conditions(run)}." for i, run in enumerate(runs)),
+        run_list(runs),
         f"[How it is measured](../method.md). The pages show the figures of run 1: {_links(pages)}.",
-        *([f"Training steps of whole models: {_links(studies)}."] if studies else []),
+        *([f"More studies: {_links(studies)}."] if studies else []),
         f"## Bars\n\n{n} of {count(len(summaries), 'bar')} hold in every run.",
         markdown(heads, lines),
         *_remarks(runs),
@@ -226,7 +267,7 @@ def published(runs: Sequence[Run], found: Sequence[Sequence[Finding]]) -> Publis
     """The data file: the figures of the first run, and the bars over all runs."""
     last = max(runs[0].records, key=lambda record: record.time)
     here = last.environment
-    methods = [record.method for record in runs[0].records if record.method]
+    methods = [one.method for one in runs[0].records if one.method and not one.case.setting]
     return Published(
         device=here.device,
         arch=here.arch,
@@ -248,7 +289,7 @@ def published(runs: Sequence[Run], found: Sequence[Sequence[Finding]]) -> Publis
                 cases=[_published_case(one) for one in measured_cases(runs[0], part)],
             )
             for part in bars.PARTS
-            if measured_cases(runs[0], part)
+            if measured_cases(runs[0], part) and not part.has_settings
         ],
         bars=[
             PublishedBar(

@@ -7,15 +7,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from ...data.measurements import not_measured
-from ...data.records import CEILING, OURS, Record
+from ...data.records import CEILING, EAGER, OURS, Record
 from ...data.tables import columns, wrapped
 from ...data.texts import count, significant
-from .figures import PASS_LABELS, FirstCallBar, MeasuredCase, Part
+from .figures import PASS_LABELS, Bar, FirstCallBar, MeasuredCase, Part
 from .judge import (
     Finding,
     Run,
     cases_in,
     figure_of,
+    judge_bar,
     judge_case,
     judge_first_call,
     summarize_bars,
@@ -33,12 +34,60 @@ def run_tables(run: Run, parts: Sequence[Part], first: FirstCallBar) -> Iterator
         if not known:
             continue
         yield from ("", f"{part.title} ({part.unit})")
+        if part.has_settings:
+            yield from settings_tables(run, part)
+            continue
         for title, group in itertools.groupby(known, key=title_of):
             yield from ("", title, *case_table(part, list(group)))
     if run.first_calls:
         yield from ("", "Kernels that the first calls compile", *first_call_table(run, first))
     for remark in remarks(run.records):
         yield from wrapped(remark)
+
+
+def settings_table(runs: Sequence[Run], part: Part) -> tuple[list[str], list[list[str]]]:
+    """Header and lines of a part with settings: a line for each bar of each case, with the figures of every run."""
+    endings = [""] if len(runs) == 1 else [f", run {n}" for n in range(1, len(runs) + 1)]
+    names = (EAGER, OURS, part.bars[0].figure)
+    header = ["norm", "pass", "setting", *(f"{name}{end}" for end in endings for name in names)]
+    lines = [
+        settings_line(part, bar, of_runs)
+        for of_runs in zip(*(cases_in(run, part) for run in runs), strict=True)
+        if any(measured.rows for measured in of_runs)
+        for bar in part.bars
+        if bar.applies(of_runs[0].case)
+    ]
+    return [*header, "must be", "verdict"], lines
+
+
+def settings_tables(run: Run, part: Part) -> Iterator[str]:
+    """The same of one run, for a terminal: a table for each norm and pass, without the bars, which the summary has."""
+    header, lines = settings_table([run], part)
+    for (norm, way), group in itertools.groupby(sorted(lines, key=_norm), key=_norm):
+        shown = [[*line[2:-2], line[-1]] for line in group]
+        yield from ("", f"{norm} {way}", *columns([*header[2:-2], header[-1]], shown))
+
+
+def _norm(line: Sequence[str]) -> tuple[str, str]:
+    return line[0], line[1]
+
+
+def settings_line(part: Part, bar: Bar, of_runs: Sequence[MeasuredCase]) -> list[str]:
+    """One bar on one case, over all runs."""
+    case, found = of_runs[0].case, [judge_bar(measured, bar) for measured in of_runs]
+    norm = case.operation + (" with add" if bar.subject != OURS else "")
+    figures = [
+        cell
+        for measured, one in zip(of_runs, found, strict=True)
+        for cell in (
+            formatted(part, measured.value(EAGER)),
+            formatted(part, measured.value(bar.subject)),
+            "-" if one.figure is None else f"{one.figure:.3f}",
+        )
+    ]
+    judged = "not judged" if part.is_trial else verdict(found)
+    setting = f"{case.name or f'{case.rows} x {case.cols} {case.dtype}'}, {case.setting}"
+    return [norm, PASS_LABELS[case.direction], setting, *figures, bar.limit, judged]
 
 
 def case_table(part: Part, group: Sequence[MeasuredCase]) -> Iterator[str]:

@@ -13,9 +13,8 @@ HEADER = (
     f"  {'':6} {'':9} {'max error':>10} {'mean error':>11} {'error':>8} {'accepted':>9}",
     f"  {'dtype':6} {'data':9} {'':10} {'':11} {'(ulp)':>8} {'(ulp)':>9}   result",
 )
-ROUNDED = (
-    0.501  # ulp: a value that is correctly rounded is off by at most 0.5, here to three digits
-)
+# Ulp: a value that is correctly rounded is off by at most 0.5, here to three digits.
+ROUNDED = 0.501
 LEGEND = (
     f"correctly rounded: off by at most {ROUNDED} ulp; half an ulp is the least possible.",
     "Beyond 1 ulp: the element closest to its limit, its error, and the error that is accepted there.",

@@ -19,6 +19,7 @@ from ...command_line.options import (
     name_option,
     names_option,
     refuse_taken,
+    usage_errors,
 )
 from ...data.case import DTYPES, OPERATIONS
 from ...data.texts import count
@@ -250,12 +251,10 @@ def report(
     from ...page.write import PAGE
     from .report import write_report
 
-    try:
+    with usage_errors():
         files, left_out = write_report(
             dataset, out, plots=plots, on_step=lambda step: click.echo(step, err=True)
         )
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
     _show(left_out)
     click.echo(f"{len(files)} files in {out}. Open {out / PAGE}")
     context.exit(int(bool(dataset.problems or left_out)))
@@ -295,10 +294,8 @@ def apply(
     from ...fib.applied import enable
 
     options: dict[str, Any] = {"log": log, **({"author": None} if any_author else {})}
-    try:
+    with usage_errors():
         enable(folder, **options).stop()  # so that errors are shown before the program starts
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
     interpreter = sys.executable if python in ("python", "python3") else python
     start = [interpreter, "-m", "rownorm_lab.fib.start", str(folder), json.dumps(options), *rest]
     context.exit(subprocess.run(start, check=False).returncode)
@@ -317,10 +314,8 @@ def _read(folder: Path) -> Dataset:
     _require_package()
     from ...fib.dataset import read
 
-    try:
+    with usage_errors():
         dataset = read(folder)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
     _show(dataset.problems)
     return dataset
 

@@ -11,11 +11,13 @@ import click
 from ...command_line.options import (
     EXISTING_FOLDER,
     FOLDER,
+    count_option,
     examples,
     name_option,
     names_option,
     refuse_taken,
     unknown,
+    usage_errors,
 )
 from ...data.case import DIRECTIONS, DTYPES, OPERATIONS, Case
 from ...models import SIZES, STAGES, TASKS
@@ -23,7 +25,6 @@ from ...profilers.request import STEPS, ModelStep, ProfileRequest, Script
 
 if TYPE_CHECKING:
     from ...data.profiles import Profile, ToolResult
-    from ...data.study_tables import Table
 
 TOOLS = ("chrome", "proton", "ncu", "rocprofv3")
 COLS, ROWS = 4096, 8192
@@ -43,8 +44,8 @@ USAGE = "name one of OPERATION (for example rms_norm), --model or --script"
     ),
 )
 @click.argument("arguments", metavar="[OPERATION] [-- ARGUMENTS]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--cols", type=click.IntRange(min=1), help=f"Of a norm. Default: {COLS}.")
-@click.option("--rows", type=click.IntRange(min=1), help=f"Default: {ROWS}.")
+@count_option("--cols", help=f"Of a norm. Default: {COLS}.")
+@count_option("--rows", help=f"Default: {ROWS}.")
 @name_option("--dtype", what="dtype", known=DTYPES, help="Default: bf16. One of")
 @name_option("--pass", "direction", what="pass", known=DIRECTIONS, help="Default: both. One of")
 @click.option("--model", type=click.Choice(TASKS), help="Profile training steps of this model.")
@@ -59,9 +60,9 @@ USAGE = "name one of OPERATION (for example rms_norm), --model or --script"
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Profile this script; what follows -- are its arguments.",
 )
-@click.option(
+@count_option(
     "--steps",
-    type=click.IntRange(min=0),
+    least=0,
     help=f"Optimizer steps of a script to profile; it is ended after them. 0: all of it. Default: {STEPS}.",
 )
 @names_option(
@@ -215,10 +216,8 @@ def _read_again(folder: Path) -> Profile:
     from ...profilers.request import read_collected, read_request
     from .summary import summarize
 
-    try:
+    with usage_errors():
         request, before = read_request(folder), read_collected(folder)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
     return summarize(request, folder, before.tools, before.environment, _say)
 
 
@@ -232,7 +231,7 @@ def _write(profile: Profile, folder: Path) -> None:
 
 def _show(profile: Profile) -> None:
     from ...data.profile_tables import counter_table, figure_table, kernel_tables, norm_table
-    from ...data.tables import wrapped
+    from ...data.tables import table_text, wrapped
 
     click.echo(f"{profile.title} on {profile.environment.describe()}")
     for tool in profile.tools:
@@ -242,18 +241,11 @@ def _show(profile: Profile) -> None:
     tables += kernel_tables(profile, KERNELS)
     for table in tables:
         if table.lines:
-            _echo(table)
+            click.echo(table_text(table, CELL))
     click.echo("")
     click.echo("\n".join(wrapped(f"Primary bottleneck: {profile.bottleneck}")))
     for line in profile.advice:
         click.echo("\n".join(wrapped(f"Next: {line}")))
-
-
-def _echo(table: Table) -> None:
-    from ...data.tables import columns, shortened
-
-    lines = [[shortened(cell, CELL) for cell in line] for line in table.lines]
-    click.echo("\n".join(("", table.title, *columns(table.header, lines))))
 
 
 def _has_failed(profile: Profile, named: Sequence[str]) -> bool:

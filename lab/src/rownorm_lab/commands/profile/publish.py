@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from ...data.files import write_whole
-from ...data.profile_tables import (
-    counter_table,
-    figure_table,
-    kernel_tables,
-    norm_table,
-    source_table,
-    tool_table,
-)
+from ...data.profile_tables import main_tables, more_tables
 from ...data.profiles import Profile
-from ...data.study_tables import Table
-from ...data.tables import escaped, markdown, markdown_page
+from ...data.tables import escaped, markdown_page, sections
 
 FILE = "summary.md"
 KERNELS = 12  # lines of a table of kernels
@@ -34,16 +25,5 @@ def page(profile: Profile) -> str:
         f"**Primary bottleneck:** {escaped(profile.bottleneck)}.",
         "\n".join(["What to try next:", "", *(f"- {escaped(line)}" for line in profile.advice)]),
     ]
-    tables = [tool_table(profile), figure_table(profile), counter_table(profile)]
-    tables += [norm_table(profile), *kernel_tables(profile, KERNELS), source_table(profile)]
-    paragraphs += _written(tables)
+    paragraphs += sections([*main_tables(profile), *more_tables(profile, KERNELS)])
     return markdown_page(f"Profile of {escaped(profile.title)}", "rownorm profile", *paragraphs)
-
-
-def _written(tables: Sequence[Table]) -> list[str]:
-    return [
-        part
-        for table in tables
-        if table.lines
-        for part in (f"## {escaped(table.title)}", markdown(table.header, table.lines))
-    ]

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import click
 
-from ...command_line.options import FOLDER, RECORDS, examples, read_or_fail, refuse_taken
+from ...command_line.options import (
+    FOLDER,
+    RECORDS,
+    examples,
+    read_or_fail,
+    refuse_taken,
+    usage_errors,
+)
 from ...data.records import FILE, Reading
 
 
@@ -38,7 +45,7 @@ def command(records: Sequence[Path], out: Path | None, plots: bool, force: bool)
     from ...page.chapters import chapters_of
     from ...page.write import PAGE, replace_report
 
-    try:
+    with usage_errors():
         chapters = chapters_of(records)
         without_records = {
             folder for one in chapters for folder in one.folders if not (folder / FILE).exists()
@@ -51,6 +58,4 @@ def command(records: Sequence[Path], out: Path | None, plots: bool, force: bool)
             plots=plots,
             on_step=lambda step: click.echo(step, err=True),
         )
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
     click.echo(f"{len(files)} files in {out}. Open {out / PAGE}")

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...command_line.options import FOLDER, SuggestingGroup, examples, names_option
+from ...command_line.options import FOLDER, SuggestingGroup, count_option, examples, names_option
 from ...models import SIZES, STAGES, TASKS
-from .judged import calls, cpu, small
+from .judged import ABOUT, part_command
 
 if TYPE_CHECKING:
     from ...data.studies import Study
-    from ...data.study_tables import Table
 
 SETTINGS = ("eager", "autocast", "compiled")
 STEPS = {"cuda": 20, "cpu": 10}
@@ -72,15 +71,13 @@ def stages_command(task: str) -> click.Command:
         known=SETTINGS,
         help=f"{', '.join(SETTINGS)}. Default: all; on a CPU, eager.",
     )
-    @click.option(
+    @count_option(
         "--steps",
         "n_steps",
-        type=click.IntRange(min=1),
         help=f"Steps to time, of each stage. Default: {STEPS['cuda']}; on a CPU, {STEPS['cpu']}.",
     )
-    @click.option(
+    @count_option(
         "--samples",
-        type=click.IntRange(min=1),
         help="Samples in a step. Default: of the size. More of them keep a GPU busy whose host is slow.",
     )
     @click.option(
@@ -90,13 +87,7 @@ def stages_command(task: str) -> click.Command:
     )
     @click.option("--resume", is_flag=True, help="Continue the study in --out.")
     @click.option("--publish", type=FOLDER, help=f"Write study-{task}.md into this folder as well.")
-    @click.option(
-        "--kernels",
-        type=click.IntRange(min=0),
-        default=KERNELS,
-        show_default=True,
-        help="Lines of each table of kernels.",
-    )
+    @count_option("--kernels", default=KERNELS, least=0, help="Lines of each table of kernels.")
     @click.option(
         "--json", "as_json", is_flag=True, help="Print the study as JSON instead of tables."
     )
@@ -118,9 +109,8 @@ def stages_command(task: str) -> click.Command:
 
 for one in TASKS:
     command.add_command(stages_command(one))
-command.add_command(small)
-command.add_command(calls)
-command.add_command(cpu)
+for one in ABOUT:
+    command.add_command(part_command(one))
 
 
 def _study(
@@ -138,12 +128,11 @@ def _study(
     as_json: bool,
 ) -> int:
     """Measure a study or resume one, show and publish it; returns the exit status."""
-    os.environ.setdefault(
-        "KINETO_LOG_LEVEL", "99"
-    )  # read when torch is loaded: no lines of the profiler
-    import msgspec
+    # Read when torch is loaded: no lines of the profiler.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     import torch
 
+    from ...data.files import json_text
     from ...data.runs import new_name
     from ...data.studies import file_of, write_study
     from ...page.study import write_plot  # early: it may lack a package
@@ -175,7 +164,7 @@ def _study(
         return 130
     write_study(folder, study)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(study), indent=1))
+        click.echo(json_text(study))
     else:
         _show(study, kernels)
         if not settings and study.environment.kind == "cpu":
@@ -196,12 +185,8 @@ def _resumed(file: Path, asked: dict[str, Any]) -> Study:
 
     try:
         study = read_study(file)
-    except OSError as error:
-        raise click.UsageError(
-            f"{file}: {error.strerror}; without --resume a new study begins"
-        ) from None
     except ValueError as error:
-        raise click.UsageError(str(error)) from None
+        raise click.UsageError(f"{error}; without --resume a new study begins") from None
     for name, given in asked.items():
         before = getattr(study, name)
         if given not in (None, before):
@@ -235,25 +220,16 @@ def _measured(study: Study, folder: Path, settings: Sequence[str], stages: Seque
 
 def _show(study: Study, kernels: int) -> None:
     """The tables of a study."""
-    from ...data.study_tables import comparison_table, failures, kernel_table, notes, step_tables
-    from ...data.tables import wrapped
+    from ...data.study_tables import comparison_table, failures, kernel_tables, notes, step_tables
+    from ...data.tables import table_text, wrapped
 
     click.echo(f"{study.title}; {study.steps} steps of each stage")
     click.echo(f"{study.environment.describe()}, {study.date}")
-    for table in step_tables(study):
-        _echo(table)
-    if (compared := comparison_table(study)).lines:
-        _echo(compared)
-    for record in study.records if kernels else ():
-        if record.kernels:
-            _echo(kernel_table(study, record, kernels))
+    tables = [*step_tables(study), comparison_table(study)]
+    tables += kernel_tables(study, kernels) if kernels else []
+    for table in tables:
+        if table.lines:
+            click.echo(table_text(table, NAME_WIDTH))
     click.echo("")
     for line in (*failures(study), *notes(study)):
         click.echo("\n".join(wrapped(line)))
-
-
-def _echo(table: Table) -> None:
-    from ...data.tables import columns, shortened
-
-    lines = [[shortened(cell, NAME_WIDTH) for cell in line] for line in table.lines]
-    click.echo("\n".join(("", table.title, *columns(table.header, lines))))

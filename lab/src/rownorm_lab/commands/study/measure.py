@@ -7,14 +7,13 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from ...data.runs import run_id
+from ...data.runs import run_id, timestamp
 from ...data.studies import StageRecord, Study
 from ...device.environment import environment
 from ...measure.timing import Marks, in_turns, step_seconds
@@ -27,9 +26,8 @@ from ...profilers.trace import StepProfile, read_trace
 
 PROFILED_STEPS = 2
 WARM_UP = 3  # steps before the first that counts
-TOLERANCE = (
-    0.02  # by which the first losses of two stages may differ: far more than bf16 makes them
-)
+# By which the first losses of two stages may differ: far more than bf16 makes them.
+TOLERANCE = 0.02
 
 
 def new_study(task: str, size: str, steps: int, samples: int | None = None) -> Study:
@@ -84,8 +82,7 @@ def measure(
                 fields[stage] |= _memory_and_kernels(workloads[stage])
             except RuntimeError as error:
                 fields[stage] = _failure(fields[stage], "failed", error)
-        time = datetime.now(UTC).isoformat(timespec="seconds")
-        yield StageRecord(stage=stage, setting=setting, run=run, time=time, **fields[stage])
+        yield StageRecord(stage=stage, setting=setting, run=run, time=timestamp(), **fields[stage])
     workloads.clear()
     gc.collect()
     if device == "cuda":

@@ -1,17 +1,13 @@
-"""A study as a Markdown page: ``study-<task>.md``, ``study-small.md``, ``study-calls.md``,
-``study-cpu.md``."""
+"""A study as a Markdown page: ``study-<task>.md``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from ...data.files import write_whole
-from ...data.judged import JudgedStudy
-from ...data.judged_tables import figure_table, run_lines, summary
-from ...data.studies import StageRecord, Study
-from ...data.study_tables import Table, comparison_table, failures, kernel_table, notes, step_tables
-from ...data.tables import markdown, markdown_page, shortened
+from ...data.studies import Study
+from ...data.study_tables import comparison_table, failures, kernel_tables, notes, step_tables
+from ...data.tables import markdown_page, sections, shortened
 from ...data.texts import count
 
 KERNELS = 8  # lines of a table of kernels
@@ -28,43 +24,15 @@ def page(study: Study) -> str:
     where = (
         f"{study.environment.describe()}, {study.date}; {count(study.steps, 'step')} of each stage"
     )
-    compared = comparison_table(study)
+    kernels = [
+        one._replace(lines=[[shortened(cell, NAME_WIDTH) for cell in line] for line in one.lines])
+        for one in kernel_tables(study, KERNELS)
+    ]
     return markdown_page(
         study.title,
         "rownorm study",
         f"{where}.",
         " ".join(notes(study)),
         "\n".join(f"- {line}" for line in failures(study)),
-        *([_section(compared)] if compared.lines else []),
-        *(_section(table) for table in step_tables(study)),
-        *(_section(_kernels(study, one)) for one in study.records if one.kernels),
-    )
-
-
-def _kernels(study: Study, record: StageRecord) -> Table:
-    table = kernel_table(study, record, KERNELS)
-    return table._replace(
-        lines=[[shortened(cell, NAME_WIDTH) for cell in line] for line in table.lines]
-    )
-
-
-def _section(table: Table) -> str:
-    return f"## {table.title}\n\n{markdown(table.header, table.lines)}"
-
-
-def publish_judged(runs: Sequence[JudgedStudy], folder: Path) -> Path:
-    """Write the page of runs whose figures have bars, replacing an old one."""
-    return write_whole(folder / f"study-{runs[0].name}.md", judged_page(runs))
-
-
-def judged_page(runs: Sequence[JudgedStudy]) -> str:
-    """The page: the runs, how many bars hold, and every figure."""
-    first, table = runs[0], figure_table(runs)
-    return markdown_page(
-        first.title,
-        f"rownorm study {first.name}",
-        "\n".join(f"- {line}" for line in run_lines(runs)),
-        f"{first.conditions}. {first.note}",
-        summary(runs),
-        markdown(table.header, table.lines),
+        *sections([comparison_table(study), *step_tables(study), *kernels]),
     )

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...command_line.options import EXISTING_FOLDER, FOLDER, examples, refuse_taken
+from ...command_line.options import (
+    EXISTING_FOLDER,
+    FOLDER,
+    count_option,
+    examples,
+    refuse_taken,
+    usage_errors,
+)
 from ...models import SIZES, STAGES, TASKS
 
 if TYPE_CHECKING:
@@ -33,38 +40,23 @@ PARALLELS = ("ddp", "fsdp", "tensor")
     "--stage", type=click.Choice(STAGES), help="How the model computes. Default: rownorm."
 )
 @click.option("--size", type=click.Choice(SIZES), help="Default: tiny.")
-@click.option(
-    "--steps",
-    "n_steps",
-    type=click.IntRange(min=1),
-    default=200,
-    show_default=True,
-    help="All steps of the run, with those before --resume.",
+@count_option(
+    "--steps", "n_steps", default=200, help="All steps of the run, with those before --resume."
 )
 @click.option(
     "--seed", type=click.IntRange(0, 2**31 - 1), help="Of parameters and data. Default: 0."
 )
-@click.option(
-    "--samples",
-    type=click.IntRange(min=1),
-    help="Samples of a step, over all processes. Default: as many as suit the size.",
+@count_option(
+    "--samples", help="Samples of a step, over all processes. Default: as many as suit the size."
 )
 @click.option("--amp", type=click.Choice(["bf16"]), help="Train fp32 parameters under autocast.")
 @click.option("--compile", "compiled", is_flag=True, help="Run the model through torch.compile.")
 @click.option("--out", type=FOLDER, help="Save a checkpoint to this new folder.")
 @click.option("--resume", type=EXISTING_FOLDER, help="Continue a run; save to the same folder.")
-@click.option(
-    "--every",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="Steps between two lines of progress.",
-)
-@click.option(
+@count_option("--every", default=20, help="Steps between two lines of progress.")
+@count_option(
     "--save-every",
-    type=click.IntRange(min=1),
     default=200,
-    show_default=True,
     help="Steps between two checkpoints, if there is a folder for them; one is also saved at the end.",
 )
 @click.option(
@@ -117,13 +109,11 @@ def command(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if deterministic:
         _use_deterministic_algorithms()
-    try:
+    with usage_errors():
         checkpoint = None if resume is None else load(resume)
         request = _request(checkpoint, task, stage, size, seed, samples, amp)
         config = tasks[request.task].configs[request.size]
         world = world_of(parallel, device, request.task, config, request.n_samples)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
     try:
         trainer = Trainer(request, world, device, compiled)
         if checkpoint is not None:

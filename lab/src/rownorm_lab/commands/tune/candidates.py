@@ -54,10 +54,8 @@ def _loops(study: TuningCase) -> Iterator[Settings]:
         if study.residual:
             sizes += [(32 * study.vector * num_warps, num_warps) for num_warps in (4, 8, 16, 32)]
         narrowest = 8192 // itemsize
-        limits = {
-            "pre_bias": (40, 64),
-            "gelu": (80,),
-        }  # registers per thread, so that more programs fit on an SM
+        # Registers per thread, so that more programs fit on an SM.
+        limits = {"pre_bias": (40, 64), "gelu": (80,)}
     for block_cols, num_warps in dict.fromkeys(sizes):
         if study.n_cols < max(block_cols, narrowest):
             continue

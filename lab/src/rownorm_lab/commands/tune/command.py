@@ -12,10 +12,12 @@ from ...command_line.options import (
     EXISTING_FOLDER,
     FOLDER,
     case_options,
+    count_option,
     examples,
     name_option,
     refuse_taken,
     split_names,
+    usage_errors,
 )
 from ...command_line.ray import connected, ray_option
 from ...data.case import ACTIVATIONS, DTYPES
@@ -91,11 +93,10 @@ def _widths(
 )
 @name_option("--residual-dtype", what="dtype", known=DTYPES, help="Add a residual of this dtype")
 @name_option("--option", what="option", known=OPTIONS, help="Add an option to the norm")
-@click.option(
+@count_option(
     "--workers",
-    type=click.IntRange(min=0),
     default=14,
-    show_default=True,
+    least=0,
     help="Processes that compile, with --ray for each GPU; 0: compile in the one that measures.",
 )
 @click.option(
@@ -216,10 +217,8 @@ def _refuse_others(context: click.Context) -> None:
 def _resumed(folder: Path) -> TuneRequest:
     from ...data.tunings import REQUEST, TuneRequest, read
 
-    try:
+    with usage_errors():
         request = read(folder, REQUEST, TuneRequest)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
     if request is None:
         raise click.UsageError(f"{folder} is not a folder that tune has written: no {REQUEST}")
     return request

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from types import TracebackType
 from typing import Self
 
 import click
@@ -67,14 +66,9 @@ class Ahead:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._pool is not None:
-            self._pool.shutdown(wait=error is None, cancel_futures=True)
+            self._pool.shutdown(wait=kind is None, cancel_futures=True)
 
 
 def _shares(several: Sequence[Settings]) -> list[Sequence[Settings]]:

@@ -9,6 +9,7 @@ import torch
 
 from rownorm.inside import in_words
 
+from ...command_line.options import usage_errors
 from ...compiled.compile import target_of
 from ...data.tables import columns
 from ...data.texts import count, percent
@@ -23,10 +24,8 @@ DEFAULT_TARGET = "sm_90"
 def run_list(request: TuneRequest, target_name: str | None) -> int:
     """Print the candidates of each study. Return the exit status."""
     name = target_name or ("this" if torch.cuda.is_available() else DEFAULT_TARGET)
-    try:
+    with usage_errors():
         target = target_of(name)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
     for study in studies_of(request):
         lines, causes = [], Counter[str]()
         for settings in candidates(study, target.device):

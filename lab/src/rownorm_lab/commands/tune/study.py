@@ -101,7 +101,7 @@ Call = Callable[[], Sequence[Tensor]]  # gives the outputs, in the order of ``da
 
 def calls_of(case: Case, sets: Sequence[data.Tensors]) -> list[Call]:
     """One call for each set of tensors, without autograd: a plan that is forced is that of this call only."""
-    program = Program(case.centers, case.eps, activation=case.activation)
+    program = data.program_of(case)
     make = _forward if case.direction == "forward" else _backward
     plain = [
         data.Tensors(*(None if t is None else t.detach() for t in tensors))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-// The verdict and its figures for the chosen filters: the same texts as headline.py writes for everything.
+// The figures below the verdict, for the chosen filters. The verdict is about the whole run: headline.py writes it.
 const median = (values) => {
   const sorted = values.toSorted((a, b) => a - b), half = sorted.length >> 1;
   return sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
@@ -30,26 +30,6 @@ function standings(points) {
 }
 const otherCases = (found) => [["slower", found.slower], ["too noisy to decide", found.unclear]].filter(([, n]) => n).map(([words, n]) => `${words} in ${n}`);
 
-function sentence(mine, points) {
-  const found = standings(mine), parts = [], others = otherProviders(mine);
-  if (!rows.some((p) => p.device === state.device && p.provider === data.ours && p.us)) parts.push(`${data.ours} was not measured here.`);
-  const where = device().kind === "cpu" ? "On this CPU " : "";
-  parts.push(where + (found.cases
-    ? [`${state.subject} is fastest or level in ${found.fastest + found.level} of ${cases(found.cases)}`, ...otherCases(found)].join(", ")
-    : `${state.subject} was measured in ${cases(mine.length)}, without another provider to compare it with`) + ".");
-  const over = speedupsOver(mine, state.baseline), eager = speedupsOver(mine, data.eager);
-  if (found.cases && others.length === 1) {
-    parts.push(`Its median speed-up over ${called(others[0])}, the only other provider, is ${times(median(speedupsOver(mine, others[0])))}.`);
-  } else if (over.length) {
-    const first = `Its median speed-up is ${times(median(over))} over ${called(state.baseline)}${state.baseline === data.fastest ? " of each case" : ""}`;
-    parts.push(eager.length && state.baseline !== data.eager ? `${first} and ${times(median(eager))} over ${called(data.eager)}.` : `${first}.`);
-  }
-  const failed = new Map();
-  for (const p of points) if (p.provider === state.subject && p.status !== "ok") failed.set(p.status, (failed.get(p.status) ?? 0) + 1);
-  if (failed.size) parts.push(`In addition it has ${listed([...failed].sort((a, b) => b[1] - a[1]).map(([status, n]) => `${n} ${status}`))}.`);
-  return parts.join(" ");
-}
-
 function figures(mine, points) {
   const found = standings(mine), shown = [];
   const add = (label, value, note) => shown.push([label, value, note]);
@@ -75,7 +55,7 @@ function figures(mine, points) {
   return shown;
 }
 
-// Which part of the run the verdict is about.
+// Which part of the run the figures are about.
 function scope(points) {
   const count = (some) => new Set(some.filter((p) => p.us && p.provider === state.subject).map(caseOf)).size;
   const every = count(onDevice()), chosen = FILTERS.map((name) => state[name]).filter(Boolean);
@@ -86,11 +66,10 @@ function scope(points) {
   return `${only}${count(points)} of ${cases(every)}${without}${state.preselected ? "; preselected, because the run is large" : ""}.`;
 }
 
-function showHeadline(points) {
+function showFigures(points) {
   const box = all(".device").find((one) => one.dataset.device === state.device);
   const mine = points.filter((p) => p.provider === state.subject && p.us);
   if (!find(".scope", box)) return; // nothing was measured: the causes stay
-  find(".verdict", box).textContent = mine.length ? sentence(mine, points) : `${state.subject} has no measurement with these filters.`;
   find(".filtered", box).textContent = scope(points);
   find(".figures", box).innerHTML = figures(mine, points).map(([label, value, note]) =>
     `<div><dt>${escaped(label)}</dt><dd>${escaped(value)}</dd><dd class="note">${escaped(note)}</dd></div>`).join("");

@@ -1,0 +1,76 @@
+"""Cases in a setting, which the bars measure beside torch: calls as training code makes them, norms on a CPU, and
+training steps of two small models. How they are run is in ``calls.py``, ``cpu.py`` and ``small.py``; this file needs
+no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from ...data.case import OPERATIONS, Case
+from ...data.shapes import Shape
+from ...data.suites import NORMS, grid
+from ...models import SMALL_MODELS, TINY
+
+ADD = "rownorm add"  # a provider of training steps: rownorm's norms with the residual add
+CALLS = (
+    *("plain", "autocast bf16", "autocast fp16", "default device", "profiler"),
+    *("saved-tensor hooks", "inference mode", "checkpoint", "module, 3-D", "module, 4-D"),
+)
+THREADS = {"1 thread": 1, "2 threads": 2}
+CPU_SHAPES: tuple[Shape, ...] = ((1, 4096), (64, 1024), (512, 4096), (4096, 1024))
+# Training steps: at least how fast beside torch's norms, with the norms swapped and with the residual add.
+STEPS = {
+    "step, bf16": (1.03, 1.05),
+    "step, autocast": (1.0, 1.03),
+    "step, autocast, out bf16": (1.05, 1.08),  # out_dtype=torch.bfloat16 of every norm
+    "step, autocast bf16 stream": (1.0, 1.03),  # the residual stream, else fp32
+    "step, default device": (1.0, 1.0),
+}
+
+
+def call_cases(tiny: bool = False) -> list[Case]:
+    """No gradient is computed in inference mode, and a checkpoint is about gradients."""
+    plain = grid(NORMS, ["forward", "both"], ["bf16"], [(8, 16 if tiny else 4096)])
+    left_out = {"forward": "checkpoint", "both": "inference mode"}
+    return [
+        msgspec.structs.replace(case, setting=setting)
+        for case in plain
+        for setting in CALLS
+        if setting != left_out[case.direction]
+    ]
+
+
+def cpu_cases(tiny: bool = False) -> list[Case]:
+    """Both norms, with a residual add and without, with one thread and with two."""
+    shapes = ((1, 16), (3, 16)) if tiny else CPU_SHAPES
+    plain = grid(OPERATIONS, ["forward", "both"], ["fp32", "bf16"], shapes)
+    return [msgspec.structs.replace(case, setting=setting) for case in plain for setting in THREADS]
+
+
+def step_cases(tiny: bool = False) -> list[Case]:
+    """A case has the norm of the model, and the tokens of its batch as rows; its name is that of the model."""
+    sizes = {name: TINY if tiny else size for name, size in SMALL_MODELS.items()}
+    return [
+        Case(
+            operation="rms_norm" if name == "llama" else "layer_norm",
+            direction="both",
+            rows=size.batch * size.n_tokens,
+            cols=size.width,
+            setting=setting,
+            name=name,
+        )
+        for name, size in sizes.items()
+        for setting in STEPS
+    ]
+
+
+# By the name of the part; a tiny one is for a trial, which is not judged.
+SUITES: dict[str, Callable[[], list[Case]]] = {
+    name + ending: partial(cases, tiny)
+    for name, cases in (("calls", call_cases), ("cpu", cpu_cases), ("small", step_cases))
+    for ending, tiny in (("", False), ("-tiny", True))
+}
