@@ -6,6 +6,7 @@ hints.md            one section for each hint
 starter/            the learner's files, with parts to write
 solutions/right/    a solution with full points
 solutions/wrong/    solutions that must be rejected: what each changes of the right one (FILE.diff), and reason.txt
+solutions/also_right/    unusual solutions that must have full points, in the same form, with about.txt
 """
 
 from __future__ import annotations

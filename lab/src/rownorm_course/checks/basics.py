@@ -62,6 +62,8 @@ def _question(name: str) -> Task:
 
 
 def _is_number(value: object) -> bool:
+    if isinstance(value, str) and value.strip():
+        raise Failure(f"{value!r} is a text, not a number", "toml")
     return isinstance(value, int | float) and value != 0
 
 
