@@ -40,7 +40,6 @@ class Exercise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     version: int  # of its files; a folder that an older version made can still be graded
     checks: str
     part: list[ExercisePart]
-    compiles: bool = False  # whether a step needs kernels compiled for a GPU that is not here
     limit_s: int = 120  # of one step that compiles or runs on a GPU
     needs: str = ""  # beside torch and Triton
     makes: list[str] = []  # files that the learner's own run writes, and that are handed in

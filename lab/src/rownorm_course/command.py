@@ -106,16 +106,32 @@ def start(name: str | None, folder: Path | None) -> None:
 
 
 @command.command(
-    epilog=examples("rownorm learn check", "rownorm learn check 2", "rownorm learn check 2 --watch")
+    epilog=examples(
+        "rownorm learn check",
+        "rownorm learn check 2 --part kernel",
+        "rownorm learn check 2 --watch",
+        "rownorm learn check 2 --all",
+    )
 )
 @NAME
 @HOME
 @click.option("--watch", is_flag=True, help="Check again whenever a file is saved; Ctrl-C ends it.")
+@click.option("--part", default="", metavar="NAME", help="Only this part, and those before it.")
+@click.option("--all", "every", is_flag=True, help="Do not stop at the first failure.")
 @click.pass_context
-def check(context: click.Context, /, name: str | None, folder: Path | None, watch: bool) -> None:
+def check(
+    context: click.Context,
+    /,
+    name: str | None,
+    folder: Path | None,
+    watch: bool,
+    part: str,
+    every: bool,
+) -> None:
     """Grade an exercise. Your files run in a process of their own, with limits of time and memory.
 
-    Without a GPU, kernels run in Triton's interpreter, and points for speed wait. Exit status 1 if something is wrong.
+    It stops at the first failure, except among questions; what was not tried has no points in this check. Without a
+    GPU, kernels run in Triton's interpreter, and points for speed wait. Exit status 1 if something is wrong.
     """
     from .progress import folder_of, home_folder
 
@@ -124,8 +140,11 @@ def check(context: click.Context, /, name: str | None, folder: Path | None, watc
     home = home_folder(folder)
     one = _chosen(name, home)
     _progress(one, home)
+    if part and part not in [each.name for each in one.part]:
+        known = [each.name for each in one.part]
+        raise click.BadParameter(unknown("part", part, known), param_hint="'--part'")
     if not watch:
-        context.exit(_check(one, home))
+        context.exit(_check(one, home, part, fail_fast=not every))
     click.echo(f"Watching {folder_of(one, home)}; Ctrl-C ends it.")
     before: dict[str, int] = {}
     try:
@@ -133,13 +152,13 @@ def check(context: click.Context, /, name: str | None, folder: Path | None, watc
             now = _saved(folder_of(one, home))
             if now != before:
                 before = now
-                _check(one, home)
+                _check(one, home, part, fail_fast=not every)
             time.sleep(0.3)
     except KeyboardInterrupt:
         click.echo("\nNo longer watching.")
 
 
-def _check(one: Exercise, home: Path) -> int:
+def _check(one: Exercise, home: Path, part: str = "", fail_fast: bool = False) -> int:
     from . import run
     from .progress import digests, folder_of, next_new, record
     from .show import Display, summary
@@ -152,7 +171,7 @@ def _check(one: Exercise, home: Path) -> int:
             f"graded by the present one; rownorm learn start {one.number} adds files that are new."
         )
     files = digests(one, home)
-    grade = run.check(one, folder_of(one, home), Display())
+    grade = run.check(one, folder_of(one, home), Display(), part, fail_fast)
     progress = record(one, home, grade, files)
     click.echo("\n".join(summary(grade, sum(progress.best.values()))))
     following = next_new(home, one.number) or next_new(home)

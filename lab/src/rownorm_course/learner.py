@@ -104,6 +104,10 @@ def honest(name: str, tree: ast.Module) -> None:
             names = [alias.name for alias in node.names]
             root = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
             for one in [root, *names]:
+                if one.split(".")[0] == "rownorm_course" and (
+                    {*one.split("."), *names}.isdisjoint(("interpreter", "measured"))
+                ):
+                    raise Failure(f"{name}, line {line}: imports {one}", "reads-solution")
                 if one.split(".")[0] in ("rownorm", "liger_kernel", "quack", "flashinfer"):
                     if one.startswith("rownorm_lab"):
                         continue  # the lab measures; it computes no norm for anyone

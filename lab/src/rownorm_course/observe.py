@@ -39,6 +39,7 @@ POISON = {
     torch.float64: (torch.int64, 0x7FF85A5A5A5A5A5A),
 }
 BFLOAT16_NAN = 0x7FC0  # the interpreter holds bfloat16 as uint16
+THREADS = threading.active_count()  # before a learner's file is imported
 GUARD = 1024  # elements before and after an allocation
 ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 # What makes new memory, with its contents or without.
@@ -160,7 +161,7 @@ def observed(launch: bool = True, masked: float = np.nan) -> Iterator[Seen]:
     """
     with contextlib.ExitStack() as stack:
         if knobs.runtime.interpret and launch:
-            recording = stack.enter_context(recorded(orders=1, views_only=True))
+            recording = stack.enter_context(recorded(orders=1, views_only=True, wrapper=__file__))
             seen = Seen([], [], [], [], [], recording.findings)
         else:
             stack.enter_context(mock.patch.object(Autotuner, "run", first_configuration()))
@@ -172,6 +173,8 @@ def observed(launch: bool = True, masked: float = np.nan) -> Iterator[Seen]:
             (Tensor, "tolist", "tolist"),
         ):
             stack.enter_context(mock.patch.object(owner, name, _noted(seen, owner, name, what)))
+        if threading.active_count() > THREADS:
+            seen.operators.append("a thread")
         with _launches_seen(seen, launch, masked):
             yield seen
 

@@ -78,9 +78,7 @@ def _patches() -> list[tuple[Any, str, Any]]:
         for name, function in LIBDEVICE.items()
         if hasattr(libdevice, name)
     ]
-    if triton.__version__.startswith("3.6.") and _numpy_refuses():
-        found.append((interpreter, "_patch_lang_tensor", _index_of_one()))
-    return found
+    return found + _index_of_one()
 
 
 # ---- bfloat16 ----
@@ -191,16 +189,18 @@ def _of_numpy(function: Callable[[Array], Array]) -> Callable[..., Any]:
     return call
 
 
-def _numpy_refuses() -> bool:
-    return np.lib.NumpyVersion(np.__version__) >= "2.4.0"
+def _index_of_one() -> list[tuple[Any, str, Any]]:
+    """For ``range(0, n_cols, BLOCK)`` in a kernel: the interpreter has a scalar as an array of one element.
 
-
-def _index_of_one() -> Callable[..., None]:
-    """``range(0, n_cols, BLOCK)`` in a kernel: the interpreter has a scalar as an array of one element."""
+    Triton 3.6 calls int() on it, which NumPy 2.4 refuses.
+    """
+    refused = np.lib.NumpyVersion(np.__version__) >= "2.4.0"
+    if not (triton.__version__.startswith("3.6.") and refused):
+        return []
     patch = interpreter._patch_lang_tensor
 
     def patched(tensor: Any, scope: Any) -> None:
         patch(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
-    return patched
+    return [(interpreter, "_patch_lang_tensor", patched)]

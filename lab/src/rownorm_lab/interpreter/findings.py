@@ -27,7 +27,7 @@ class Site(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """One kind of mistake at one place. element: the first one, of the storage; others: how many further lanes."""
+    """One kind of mistake at one place. element: the first one, counted from the start of the tensor."""
 
     kind: Kind
     launch: int

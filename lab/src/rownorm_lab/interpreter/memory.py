@@ -44,6 +44,10 @@ class Region:
         self.real = storage.data_ptr() if self.backed else 0
         self.bytes = storage.nbytes()
         self.item = min(one.tensor.element_size() for one in arguments)
+        self.origin = min(
+            int(one.tensor.storage_offset()) * one.tensor.element_size() // self.item
+            for one in arguments
+        )  # elements are counted from there
         self.names = "/".join(dict.fromkeys(one.name for one in arguments))
         self.base = BEGIN + (number << SPACING) + (1 << (SPACING - 1)) + self.real % 4096
         self.elements = self.bytes // self.item
@@ -115,7 +119,8 @@ class Region:
                 break
             if first < end and written[first]:
                 both = {int(self.writer[first]), int(self.rival[first])} - {NOBODY}
-                found.append(Run(int(first), int(end) - 1, tuple(sorted(both))))
+                place = int(first) - self.origin, int(end) - 1 - self.origin
+                found.append(Run(*place, tuple(sorted(both))))
         return found
 
 
@@ -334,6 +339,7 @@ class Memory:
         if key in self.found:
             self.found[key] = self.found[key]._replace(lanes=self.found[key].lanes + lanes)
         else:
+            element -= region.origin
             self.found[key] = Finding(
                 kind, self.number, self.kernel, region.names, element, programs, lane, sites, lanes
             )

@@ -46,13 +46,14 @@ Patch = tuple[Any, str, Any]
 
 
 @contextmanager
-def recorded(orders: int = 2, views_only: bool = False) -> Iterator[Recording]:
+def recorded(orders: int = 2, views_only: bool = False, wrapper: str = HERE) -> Iterator[Recording]:
     """Record the launches of the block.
 
     orders: how many times a launch is repeated with its programs in another order. views_only: an access must stay
-    inside of the tensors that the kernel was given, not only inside of their storages.
+    inside of the tensors that the kernel was given, not only inside of their storages. wrapper: a file of the caller
+    that wraps loads as well, so that its lines are no kernel's.
     """
-    recorder = _Recorder(orders, views_only)
+    recorder = _Recorder(orders, views_only, wrapper)
     with mended(), contextlib.ExitStack() as stack:
         for owner, name, value in recorder.patches():
             before = owner.__dict__.get(name)
@@ -69,8 +70,9 @@ def _restore(owner: Any, name: str, before: Any) -> None:
 
 
 class _Recorder:
-    def __init__(self, orders: int, views_only: bool) -> None:
+    def __init__(self, orders: int, views_only: bool, wrapper: str) -> None:
         self.orders, self.views_only = orders, views_only
+        self.not_kernels = (TRITON, HERE, wrapper)
         self.recording = Recording([], [])
         self.memory: Memory | None = None
         self.grid: tuple[int, int, int] = (1, 1, 1)
@@ -246,13 +248,20 @@ class _Recorder:
         width = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
         stored = None if values is None else np.broadcast_to(values.data, shape).reshape(-1)
         real, allowed = self.memory.access(
-            addresses, active, width, _site(self.atomic or kind), stored
+            addresses, active, width, self.site(self.atomic or kind), stored
         )
         handle = interpreter.TensorHandle
         return (
             handle(real.reshape(shape), pointers.dtype),
             handle(allowed.reshape(shape), tl.int1),
         )
+
+    def site(self, access: str) -> Site:
+        """The line of the kernel that is running."""
+        frame = sys._getframe(2)
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(self.not_kernels):
+            frame = frame.f_back
+        return Site(frame.f_code.co_filename, frame.f_lineno, access)
 
     def load(self) -> Callable[..., Any]:
         load = interpreter.InterpreterBuilder.create_masked_load
@@ -363,14 +372,6 @@ def _plain(value: Any) -> Any:
 def _data(mask: Any) -> Any:
     """A mask's lanes; block pointers of Triton 3.6 and 3.7 give an array."""
     return mask if isinstance(mask, np.ndarray) else mask.data
-
-
-def _site(access: str) -> Site:
-    """The line of the kernel that is running."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((TRITON, HERE)):
-        frame = frame.f_back
-    return Site(frame.f_code.co_filename, frame.f_lineno, access)
 
 
 def _short(first: Any, end: Any = None, step: Any = 1, **_: Any) -> Iterator[Any]:
