@@ -38,12 +38,13 @@ PRINTED = 4000  # characters that are kept of what a step prints
 class Task(NamedTuple):
     """One step of grading. modes: where it runs; a task that only runs on a GPU is pending without one.
 
-    limit_s: 0 is ``INTERPRETED_S`` in the interpreter, else the exercise's.
+    limit_s: 0 is ``INTERPRETED_S`` in the interpreter, else the exercise's. What the function returns is shown although
+    the step has passed.
     """
 
     part: str
     name: str
-    function: Callable[[Learner], None]
+    function: Callable[[Learner], str | None]
     modes: tuple[Mode, ...] = ("interpret", "gpu")
     limit_s: float = 0.0
 
@@ -153,7 +154,7 @@ def one_step(learner: Learner, task: Task, printed: Path | None = None) -> Grade
     made = GradedStep(part=task.part, name=task.name, status="failed")
     with contextlib.closing(_Printed(printed)) as out, contextlib.redirect_stdout(out):
         try:
-            task.function(learner)
+            made.message = task.function(learner) or ""
             made.status = "passed"
         except Failure as failure:
             made.message, made.habit = str(failure), failure.habit

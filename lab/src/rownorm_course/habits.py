@@ -2,8 +2,8 @@
 
 HABITS = {
     # ---- addresses and masks ----
-    "mask-load": "A load without mask= reads past the end of the row, into whatever follows it. Give every tl.load "
-    "mask=cols < n_cols and other=0.0.",
+    "mask-load": "A load without mask=, or with one that lets too many lanes through, reads past the end of the row, "
+    "into whatever follows it. Give every tl.load mask=cols < n_cols and other=0.0.",
     "mask-other": "Masked lanes of a tl.load without other= are undefined in Triton; the grader makes them NaN. Here "
     "they reach a result. Give that load other=0.0.",
     "mask-store": "A store without mask= writes past the end of the row. Give tl.store mask=cols < n_cols.",

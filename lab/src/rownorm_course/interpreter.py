@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+
 import torch
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

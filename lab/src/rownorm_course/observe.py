@@ -28,7 +28,7 @@ from triton import knobs
 from triton.runtime import interpreter, jit
 from triton.runtime.autotuner import Autotuner
 
-from rownorm_lab.interpreter.findings import Finding
+from rownorm_lab.interpreter.findings import Finding, RecordedLaunch
 from rownorm_lab.interpreter.record import first_configuration, recorded
 
 # A NaN that no computation gives, as an integer: memory that was never written has it.
@@ -108,6 +108,7 @@ class Seen(NamedTuple):
     unfilled: list[str]  # "file, line": loads in the interpreter whose masked lanes had no other
     created: list[int]  # elements of every tensor that was made
     findings: list[Finding]  # of the interpreter
+    recorded: list[RecordedLaunch]
 
     def overrun(self) -> bool:
         """Whether something was stored before or after an allocated tensor."""
@@ -162,10 +163,10 @@ def observed(launch: bool = True, masked: float = np.nan) -> Iterator[Seen]:
     with contextlib.ExitStack() as stack:
         if knobs.runtime.interpret and launch:
             recording = stack.enter_context(recorded(orders=1, views_only=True, wrapper=__file__))
-            seen = Seen([], [], [], [], [], recording.findings)
+            seen = Seen([], [], [], [], [], recording.findings, recording.launches)
         else:
             stack.enter_context(mock.patch.object(Autotuner, "run", first_configuration()))
-            seen = Seen([], [], [], [], [], [])
+            seen = Seen([], [], [], [], [], [], [])
         for owner, name, what in (
             (threading.Thread, "start", "a thread"),
             (Tensor, "numpy", "numpy"),

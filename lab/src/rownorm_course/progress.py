@@ -180,7 +180,7 @@ def record(exercise: Exercise, home: Path, grade: Grade, graded: dict[str, str])
     return change(exercise, home, keep)
 
 
-def next_new(home: Path, after: int = 0) -> Exercise | None:
+def next_new(home: Path, after: int = -1) -> Exercise | None:
     """The first exercise after number ``after`` that was not started."""
     for exercise in exercises().values():
         if exercise.number > after and not (folder_of(exercise, home) / FILE).exists():

@@ -65,6 +65,7 @@ def test_the_wrong_folder_is_named_whole(tmp_path):
 
 
 def test_start_without_a_number_begins_the_next():
+    assert "Exercise 0" in invoke("learn", "start").output
     assert "Exercise 1" in start(1)
     assert "Exercise 2" in invoke("learn", "start").output
     assert "Exercise 3" in invoke("learn", "start").output

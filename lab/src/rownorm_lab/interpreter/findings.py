@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+SECTOR = 32  # bytes
 Kind = Literal["write-write", "read-write", "bounds", "int32", "lanes", "order"]
 WORDS: dict[Kind, str] = {
     "write-write": "two programs write one address",
@@ -76,14 +77,44 @@ class TensorUse(NamedTuple):
     runs: list[Run]
 
 
+class Access(NamedTuple):
+    """One load, store or atomic of one program. active: by lane; offsets: in bytes from the start of the tensor."""
+
+    site: Site
+    tensor: str
+    program: int
+    width: int  # bytes of an element
+    active: list[bool]
+    offsets: list[int]
+
+    @property
+    def sectors(self) -> int:
+        """32-byte sectors that the active lanes touch."""
+        used = zip(self.offsets, self.active, strict=True)
+        return len({byte // SECTOR for byte, active in used if active})
+
+    @property
+    def least_sectors(self) -> int:
+        """Sectors that as many bytes would fill."""
+        return -(
+            -len({o for o, a in zip(self.offsets, self.active, strict=True) if a})
+            * self.width
+            // SECTOR
+        )
+
+
 class RecordedLaunch(NamedTuple):
-    """One launch of a kernel. sampled: too large to run whole, so only some of its programs ran."""
+    """One launch of a kernel. sampled: too large to run whole, so only some of its programs ran.
+
+    accesses: the first ones of the first and of the last program.
+    """
 
     number: int
     kernel: str
     grid: tuple[int, ...]
     sampled: bool
     uses: list[TensorUse]
+    accesses: list[Access]
 
 
 class Recording(NamedTuple):

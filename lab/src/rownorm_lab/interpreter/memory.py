@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .findings import Finding, Kind, Run, Site, TensorUse
+from .findings import Access, Finding, Kind, Run, Site, TensorUse
 
 BEGIN = 1 << 48  # above every address of a process
 SPACING = 44  # bits of the distance between two storages
 NOBODY, SEVERAL = -1, -2
 MOST_RUNS = 400
+MOST_ACCESSES = 4  # of one program that are kept whole
 WRAP = 1 << 32  # elements by which an int32 offset is off
 
 Array = np.ndarray[Any, Any]
@@ -147,6 +148,8 @@ class Memory:
         }
         self.recording = True  # off while a launch is repeated in another order
         self.program = 0
+        self.shown: set[int] = set()  # programs whose first accesses are kept
+        self.accesses: list[Access] = []
         self.clocks: dict[int, int] = {}  # by program: how many times it has released
         self.seen: dict[int, dict[int, int]] = {}  # by program: the clocks that it has acquired
         self.released: dict[int, dict[int, int]] = {}  # by address: what an acquire there sees
@@ -170,6 +173,8 @@ class Memory:
                 continue
             region = self.regions[number]
             offsets = (addresses[lanes] - np.uint64(region.base)).astype(np.int64)
+            if self.recording and self.program in self.shown:
+                self._keep(region, addresses, active, width, site)
             good = (offsets >= region.first) & (offsets + width <= region.end)
             if region.inside is not None:
                 near = np.clip(offsets // region.item, 0, region.elements - 1)
@@ -186,6 +191,16 @@ class Memory:
             if self.recording and good.any():
                 self._shadow(region, offsets[good], np.flatnonzero(usable), width, site, values)
         return real, allowed
+
+    def _keep(
+        self, region: Region, addresses: Array, active: Array, width: int, site: Site
+    ) -> None:
+        if sum(one.program == self.program for one in self.accesses) < MOST_ACCESSES:
+            start = np.uint64(region.base + region.origin * region.item)
+            offsets = (addresses - start).astype(np.int64)
+            self.accesses.append(
+                Access(site, region.names, self.program, width, active.tolist(), offsets.tolist())
+            )
 
     def order(self, address: int, acquires: bool, releases: bool) -> None:
         """An atomic of one element: what programs did before they released comes before an acquire that follows."""

@@ -148,6 +148,8 @@ class _Recorder:
             wanted = sorted(one for one in some if 0 <= one < programs)
             self.order = wanted if far else list(range(programs))
         self.ran = self.order
+        if self.memory is not None and self.order:
+            self.memory.shown = {self.order[0], self.order[-1]}
         return (len(self.order),)
 
     def repeat(
@@ -177,6 +179,7 @@ class _Recorder:
                 grid=self.grid,
                 sampled=len(self.ran) < programs,
                 uses=[region.use() for region in memory.regions if region.backed],
+                accesses=memory.accesses,
             )
         )
 

@@ -38,7 +38,12 @@ PAGE = click.Path(dir_okay=False, path_type=Path)
     ),
 )
 @click.argument("target", metavar="FILE[:FUNCTION]")
-@click.option("--map", "show_map", is_flag=True, help="Print which program wrote which elements.")
+@click.option(
+    "--map",
+    "show_map",
+    is_flag=True,
+    help="Print which program wrote which elements, and lanes, masks and sectors.",
+)
 @click.option("--out", type=PAGE, help="Write a page with the map of every launch.")
 @click.option(
     "--meta",

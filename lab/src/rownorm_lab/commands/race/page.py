@@ -6,6 +6,7 @@ from html import escape
 
 from ...data.texts import count
 from ...interpreter.findings import RecordedLaunch, Recording, Run, TensorUse
+from ...interpreter.picture import picture
 from .table import words
 
 STYLE = """
@@ -40,6 +41,7 @@ def _launch(launch: RecordedLaunch) -> str:
     return (
         f"<h2>Launch {launch.number}: {escape(launch.kernel)}, {grid} programs</h2>"
         f"<table><tr><th>tensor<th>read<th>written<th></tr>{uses}</table>"
+        f"<pre>{escape(chr(10).join(picture(launch)))}</pre>"
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from ...data.tables import columns, wrapped
 from ...data.texts import count
 from ...interpreter.findings import Finding, RecordedLaunch, Recording, Run
+from ...interpreter.picture import picture
 
 HEADER = ("launch", "kernel", "programs", "tensor", "elements", "read", "by", "written", "by")
 MOST_RUNS = 12  # lines of the map for one tensor
@@ -24,6 +25,7 @@ def lines(title: str, recording: Recording, show_map: bool) -> list[str]:
     if show_map:
         for launch in recording.launches:
             text += ["", f"Who wrote what: launch {launch.number}, {launch.kernel}", *_map(launch)]
+            text += ["", *picture(launch)]
     text.append("")
     if not recording.findings:
         return [*text, "Nothing was found."]
