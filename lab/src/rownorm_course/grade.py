@@ -1,4 +1,4 @@
-"""The process that grades: ``python -m rownorm_course.grade FD``, with a ``GradingRequest`` as JSON on its input.
+"""The process that grades: ``python -m rownorm_course.grade FD EXERCISE``, a ``GradingRequest`` on its input.
 
 It imports the learner's files. Steps are written as soon as they are known, one line of JSON each, to the pipe FD: a
 process that crashes or never ends leaves the steps before, and the name of the one that it was in. Every line begins
@@ -203,9 +203,9 @@ def main() -> None:
     numpy.seterr(
         all="ignore"
     )  # the interpreter computes in numpy; overflow is the learner's to find
+    guard = Guard(tasks_of(int(sys.argv[2])))  # imports torch, Triton and the checks
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=GradingRequest)
     begin = request.nonce.encode()
-    guard = Guard(tasks_of(request.exercise))
     with request.stack.open("w") as stack, open(int(sys.argv[1]), "wb", buffering=0) as out:
         faulthandler.register(signal.SIGUSR1, stack)
         learner = Learner(Path(request.folder), request.exercise, DEVICE, request.seed, request.gpu)

@@ -120,6 +120,11 @@ class Seen(NamedTuple):
 
 
 class _Watch(TorchDispatchMode):
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here; otherwise torch imports its compiler, which takes longer than a step."""
+        return False
+
     def __init__(self, seen: Seen) -> None:
         super().__init__()
         self.seen = seen

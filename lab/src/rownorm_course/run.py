@@ -41,18 +41,100 @@ class Watcher:
         """A step has its result."""
 
 
+class Worker:
+    """A grading process. It imports what it needs and waits for its request."""
+
+    def __init__(self, mode: Mode, number: int) -> None:
+        self.out = tempfile.TemporaryDirectory()
+        environment = dict(os.environ)
+        # rownorm and the learner's environment come from this process.
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        environment["TRITON_INTERPRET"] = "1" if mode == "interpret" else "0"
+        if mode != "gpu":
+            environment["CUDA_VISIBLE_DEVICES"] = environment["HIP_VISIBLE_DEVICES"] = ""
+        self.pipe, writing = os.pipe()
+        os.set_blocking(self.pipe, False)
+        try:
+            with open(Path(self.out.name, "output"), "wb") as output:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "rownorm_course.grade", str(writing), str(number)],
+                    env=environment,
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                    pass_fds=(writing,),
+                    preexec_fn=None if mode == "gpu" else _limit_memory,
+                )
+        finally:
+            os.close(writing)
+
+    def send(self, request: GradingRequest) -> None:
+        """Let it grade."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self.process.stdin as given:
+            given.write(msgspec.json.encode(request))
+
+    def stop(self) -> None:
+        """End the process; its files stay."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        if self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
+        self.process.wait()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        os.close(self.pipe)
+        self.out.cleanup()
+
+
+Workers = dict[Mode, Worker]
+
+
+def close(workers: Workers) -> None:
+    """End processes that were not used."""
+    while workers:
+        with workers.popitem()[1]:
+            pass
+
+
 def check(
     exercise: Exercise,
     folder: Path,
     watcher: Watcher | None = None,
     part: str = "",
     fail_fast: bool = False,
+    waiting: Workers | None = None,
 ) -> Grade:
     """Run every step of an exercise.
 
     part: only this one, with those that it comes after. fail_fast: nothing is tried after a failure, except questions.
+    waiting: processes that were started before; those that are not used stay there.
     """
-    watcher = watcher or Watcher()
+    workers: Workers = {} if waiting is None else waiting
+    try:
+        # The processes import torch and Triton while this one does.
+        if "interpret" not in workers:
+            workers["interpret"] = Worker("interpret", exercise.number)
+        return _checked(exercise, folder, watcher or Watcher(), part, fail_fast, workers)
+    finally:
+        if waiting is None:
+            close(workers)
+
+
+def _checked(
+    exercise: Exercise,
+    folder: Path,
+    watcher: Watcher,
+    part: str,
+    fail_fast: bool,
+    workers: Workers,
+) -> Grade:
     modes: list[Mode] = ["interpret"]
     gpu = has_gpu()
     if gpu:
@@ -61,6 +143,8 @@ def check(
     wanted = wanted_parts(exercise, part)
     if any("compile" in task.modes and task.part in wanted for task in tasks_of(exercise.number)):
         modes.append("compile")
+        if "compile" not in workers:
+            workers["compile"] = Worker("compile", exercise.number)
     found: dict[tuple[str, str], GradedStep] = {}
     for mode in modes:
         failed = {
@@ -72,7 +156,9 @@ def check(
             fail_fast and failed
         ):
             break  # nothing is left that another process could grade
-        for step in steps_of(exercise, folder, mode, failed, gpu, watcher, wanted, fail_fast):
+        for step in steps_of(
+            exercise, folder, mode, failed, gpu, watcher, wanted, fail_fast, workers
+        ):
             key = (step.part, step.name)
             known = found.get(key)
             if known is None or known.status == "passed":
@@ -128,18 +214,20 @@ def steps_of(
     watcher: Watcher,
     parts: Sequence[str] = (),
     fail_fast: bool = False,
+    workers: Workers | None = None,
 ) -> Iterator[GradedStep]:
     """The steps of one mode. A step whose process dies or takes too long fails; a new process does the others."""
     failed, done = dict(failed), list[tuple[str, str]]()
+    workers = {} if workers is None else workers
     while True:
-        with tempfile.TemporaryDirectory() as out:
+        with workers.pop(mode, None) or Worker(mode, exercise.number) as worker:
             request = GradingRequest(
                 exercise=exercise.number,
                 nonce=secrets.token_hex(16),
                 parts=list(parts),
                 fail_fast=fail_fast,
                 folder=str(folder.resolve()),
-                out=out,
+                out=worker.out.name,
                 mode=mode,
                 limit_s=exercise.limit_s,
                 seed=secrets.randbelow(1 << 30),
@@ -148,7 +236,7 @@ def steps_of(
                 gpu=gpu,
             )
             died = None
-            for step in _steps(request, exercise, watcher):
+            for step in _steps(worker, request, exercise, watcher):
                 done.append((step.part, step.name))
                 died = step if step.limit_s else None
                 yield step
@@ -157,17 +245,19 @@ def steps_of(
         failed[died.part] = died.title
 
 
-def _steps(request: GradingRequest, exercise: Exercise, watcher: Watcher) -> Iterator[GradedStep]:
+def _steps(
+    worker: Worker, request: GradingRequest, exercise: Exercise, watcher: Watcher
+) -> Iterator[GradedStep]:
     """The steps of one process. One in which it died is the last, failed, and has its limit."""
-    with open(Path(request.out, "output"), "wb") as output:
-        process, pipe = _start(request, output.fileno())
+    worker.send(request)
+    process = worker.process
     running: GradedStep | None = None
     since, content, late, complete = time.monotonic(), b"", False, False
     begin = request.nonce.encode()
     try:
         while True:
             ended = process.poll() is not None
-            content += _read(pipe)
+            content += _read(worker.pipe)
             *lines, content = content.split(b"\n")
             for line in lines:
                 if not line.startswith(begin):
@@ -193,10 +283,7 @@ def _steps(request: GradingRequest, exercise: Exercise, watcher: Watcher) -> Ite
             time.sleep(POLL_S)
         place = _place(process, request) if late else ""
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        os.close(pipe)
+        worker.stop()
     if not late and complete:
         return
     why = _lateness(request.mode, running, place) if late else _crash(process.returncode)
@@ -224,35 +311,6 @@ def _read(pipe: int) -> bytes:
         if not more:
             return found
         found += more
-
-
-def _start(request: GradingRequest, output: int) -> tuple[subprocess.Popen[bytes], int]:
-    """The process, and the pipe from which its steps are read."""
-    environment = dict(os.environ)
-    # rownorm and the learner's environment come from this process.
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    environment["TRITON_INTERPRET"] = "1" if request.mode == "interpret" else "0"
-    if request.mode != "gpu":
-        environment["CUDA_VISIBLE_DEVICES"] = environment["HIP_VISIBLE_DEVICES"] = ""
-    reading, writing = os.pipe()
-    os.set_blocking(reading, False)
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "rownorm_course.grade", str(writing)],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            pass_fds=(writing,),
-            preexec_fn=None if request.mode == "gpu" else _limit_memory,
-        )
-    finally:
-        os.close(writing)
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError), process.stdin as given:
-        given.write(msgspec.json.encode(request))
-    return process, reading
 
 
 def _place(process: subprocess.Popen[bytes], request: GradingRequest) -> str:
