@@ -18,7 +18,7 @@ FLOORS = (
     ("fib",),
     ("command_line", "compiled", "models"),
     ("page", "measure", "cluster"),
-    ("profilers", "providers", "device"),
+    ("profilers", "providers", "device", "interpreter"),
     ("data", "version"),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -226,6 +226,7 @@ BIAS_LAYER_NORM: Alternatives = {
     "bias-not-in-mean": _bias_not_in_mean,
 }
 RMS_NORM_GRADIENT: Alternatives = {
+    "no-eps": _no_eps,
     "no-x-gradient": _dx_through_weight_only,
     "no-weight-in-dx": _dx_without_weight,
     "divide-by-block": _dx_divided_by_block,

@@ -6,6 +6,7 @@ hints.md            one section for each hint
 starter/            the learner's files, with parts to write
 solutions/right/    a solution with full points
 solutions/wrong/    solutions that must be rejected: what each changes of the right one (FILE.diff), and reason.txt
+solutions/also_right/    unusual solutions that must have full points, in the same form, with about.txt
 """
 
 from __future__ import annotations
@@ -39,7 +40,6 @@ class Exercise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     version: int  # of its files; a folder that an older version made can still be graded
     checks: str
     part: list[ExercisePart]
-    compiles: bool = False  # whether a step needs kernels compiled for a GPU that is not here
     limit_s: int = 120  # of one step that compiles or runs on a GPU
     needs: str = ""  # beside torch and Triton
     makes: list[str] = []  # files that the learner's own run writes, and that are handed in

@@ -22,6 +22,7 @@ from rownorm_lab.data.texts import count
 if TYPE_CHECKING:
     from .catalog import Exercise
     from .progress import Progress
+    from .run import Workers
 
 HOME = click.option("--folder", type=FOLDER, help="Your folder. Default: learn, in this folder.")
 NAME = click.argument("name", metavar="[EXERCISE]", required=False)
@@ -106,16 +107,32 @@ def start(name: str | None, folder: Path | None) -> None:
 
 
 @command.command(
-    epilog=examples("rownorm learn check", "rownorm learn check 2", "rownorm learn check 2 --watch")
+    epilog=examples(
+        "rownorm learn check",
+        "rownorm learn check 2 --part kernel",
+        "rownorm learn check 2 --watch",
+        "rownorm learn check 2 --all",
+    )
 )
 @NAME
 @HOME
 @click.option("--watch", is_flag=True, help="Check again whenever a file is saved; Ctrl-C ends it.")
+@click.option("--part", default="", metavar="NAME", help="Only this part, and those before it.")
+@click.option("--all", "every", is_flag=True, help="Do not stop at the first failure.")
 @click.pass_context
-def check(context: click.Context, /, name: str | None, folder: Path | None, watch: bool) -> None:
+def check(
+    context: click.Context,
+    /,
+    name: str | None,
+    folder: Path | None,
+    watch: bool,
+    part: str,
+    every: bool,
+) -> None:
     """Grade an exercise. Your files run in a process of their own, with limits of time and memory.
 
-    Without a GPU, kernels run in Triton's interpreter, and points for speed wait. Exit status 1 if something is wrong.
+    It stops at the first failure, except among questions; what was not tried has no points in this check. Without a
+    GPU, kernels run in Triton's interpreter, and points for speed wait. Exit status 1 if something is wrong.
     """
     from .progress import folder_of, home_folder
 
@@ -124,22 +141,38 @@ def check(context: click.Context, /, name: str | None, folder: Path | None, watc
     home = home_folder(folder)
     one = _chosen(name, home)
     _progress(one, home)
+    if part and part not in [each.name for each in one.part]:
+        known = [each.name for each in one.part]
+        raise click.BadParameter(unknown("part", part, known), param_hint="'--part'")
     if not watch:
-        context.exit(_check(one, home))
+        context.exit(_check(one, home, part, fail_fast=not every))
     click.echo(f"Watching {folder_of(one, home)}; Ctrl-C ends it.")
+    from . import run
+
     before: dict[str, int] = {}
+    waiting: Workers = {}
     try:
         while True:
             now = _saved(folder_of(one, home))
             if now != before:
                 before = now
-                _check(one, home)
+                _check(one, home, part, fail_fast=not every, waiting=waiting)
+                # The next check finds a process that has imported everything.
+                waiting.setdefault("interpret", run.Worker("interpret", one.number))
             time.sleep(0.3)
     except KeyboardInterrupt:
         click.echo("\nNo longer watching.")
+    finally:
+        run.close(waiting)
 
 
-def _check(one: Exercise, home: Path) -> int:
+def _check(
+    one: Exercise,
+    home: Path,
+    part: str = "",
+    fail_fast: bool = False,
+    waiting: Workers | None = None,
+) -> int:
     from . import run
     from .progress import digests, folder_of, next_new, record
     from .show import Display, summary
@@ -152,7 +185,7 @@ def _check(one: Exercise, home: Path) -> int:
             f"graded by the present one; rownorm learn start {one.number} adds files that are new."
         )
     files = digests(one, home)
-    grade = run.check(one, folder_of(one, home), Display())
+    grade = run.check(one, folder_of(one, home), Display(), part, fail_fast, waiting)
     progress = record(one, home, grade, files)
     click.echo("\n".join(summary(grade, sum(progress.best.values()))))
     following = next_new(home, one.number) or next_new(home)

@@ -16,11 +16,9 @@ from torch import Tensor
 from triton.compiler import ASTSource
 
 from rownorm.inside import POINTER_TYPE, TARGETS, Call, Target, resources
-from rownorm_lab.compiled import llir
 from rownorm_lab.compiled.analysis import analyze
 from rownorm_lab.compiled.compile import Compilation, CompiledKernel
-from rownorm_lab.compiled.trace import Launch as TracedLaunch
-from rownorm_lab.compiled.trace import Unresolved, trace
+from rownorm_lab.compiled.trace import Unresolved
 from rownorm_lab.data.analyses import KernelAnalysis
 from rownorm_lab.data.case import Case
 from rownorm_lab.providers.data import Tensors
@@ -29,7 +27,6 @@ from .grades import Failure
 from .observe import Launch, Seen, observed
 
 TARGET = "sm_90"
-_FAR = 1 << 44  # the distance of the tensors' addresses in a trace
 
 
 class CompiledCall(NamedTuple):
@@ -64,7 +61,7 @@ def compile_kernels(
     call: Callable[[Case, Tensors], Any], case: Case, target: str = TARGET
 ) -> tuple[list[CompiledKernel], Seen]:
     """The same without the analysis; and what was seen during the call."""
-    tensors = _untouched(case)
+    tensors = untouched(case)
     with observed(launch=False) as seen:
         call(case, tensors)
     if not seen.launches:
@@ -73,10 +70,10 @@ def compile_kernels(
     return [_kernel(launch, roles, case, TARGETS[target]) for launch in seen.launches], seen
 
 
-def _untouched(case: Case) -> Tensors:
-    """The tensors of a case. Memory that nothing touches takes no room."""
-    rows = torch.empty(case.rows, case.cols, dtype=case.torch_dtype)
-    vector = torch.empty(case.cols, dtype=case.torch_dtype)
+def untouched(case: Case, device: str = "cpu") -> Tensors:
+    """The tensors of a case. Memory that nothing touches takes no room; on the meta device there is none."""
+    rows = torch.empty(case.rows, case.cols, dtype=case.torch_dtype, device=device)
+    vector = torch.empty(case.cols, dtype=case.torch_dtype, device=device)
     backward = case.direction != "forward"
     return Tensors(
         x=rows,
@@ -169,49 +166,3 @@ def _output_role(value: Tensor, case: Case, taken: Mapping[str, int], name: str)
     if value.shape == (case.rows, case.cols) and role not in taken:
         return role
     return name.removesuffix("_ptr")
-
-
-def row_start_in_bytes(kernel: CompiledKernel, tensor: str, program: int) -> int:
-    """The offset of the first access of one program to a tensor, as its machine code computes it.
-
-    The trace ends there: the program may have a loop over very many rows.
-    """
-    function = llir.parse(kernel.compiled.asm["llir"])
-    numbers, arguments, base = 0, list[int](), 0
-    for name, value in kernel.arguments.items():
-        if name.endswith("_ptr"):
-            numbers += 1
-            arguments.append(numbers * _FAR)
-            base = numbers * _FAR if name == f"{tensor}_ptr" else base
-        else:
-            arguments.append(value)
-
-    def note(visit: int, access: Any, addresses: Any, mask: Any) -> None:
-        import numpy as np
-
-        shape = np.broadcast_shapes(np.shape(addresses), np.shape(mask), (1,))
-        active = np.broadcast_to(np.asarray(mask) != 0, shape)
-        used = np.broadcast_to(np.asarray(addresses), shape)[active]
-        near = used[abs(used - base) < _FAR // 2] if len(used) else used
-        if len(near):
-            raise _Access(int(near.min()) - base)
-
-    import numpy as np
-
-    threads = kernel.num_warps * kernel.warp_size
-    launch = TracedLaunch(np.array([program]), kernel.n_programs, threads, kernel.warp_size)
-    try:
-        trace(function, arguments, launch, note)
-    except _Access as found:
-        return found.offset
-    except Unresolved as error:
-        raise Failure(f"{kernel.name}: its addresses cannot be followed: {error}") from error
-    raise Failure(f"{kernel.name}: program {program} does not access {tensor}")
-
-
-class _Access(Exception):
-    """Ends a trace at an access."""
-
-    def __init__(self, offset: int) -> None:
-        super().__init__(offset)
-        self.offset = offset

@@ -1,7 +1,9 @@
-"""The process that grades: ``python -m rownorm_course.grade REQUEST`` with a ``GradingRequest`` as JSON.
+"""The process that grades: ``python -m rownorm_course.grade FD EXERCISE``, a ``GradingRequest`` on its input.
 
-It imports the learner's files. Steps are written as soon as they are known, one line of JSON each, to the file that the
-request names: a process that crashes or never ends leaves the steps before, and the name of the one that it was in.
+It imports the learner's files. Steps are written as soon as they are known, one line of JSON each, to the pipe FD: a
+process that crashes or never ends leaves the steps before, and the name of the one that it was in. Every line begins
+with the request's nonce, and the last one is the nonce alone: what else is written there does not count, and a process
+that ends without the last line has not graded.
 
 There are three modes: ``interpret`` runs kernels in Triton's interpreter on the CPU, ``gpu`` compiles and runs them on
 the GPU, and ``compile`` compiles them for a GPU that need not be here.
@@ -24,6 +26,7 @@ import msgspec
 
 from .catalog import exercises
 from .grades import Failure, GradedStep, Pending
+from .guard import Guard
 from .learner import Learner
 
 Mode = Literal["interpret", "gpu", "compile"]
@@ -35,12 +38,13 @@ PRINTED = 4000  # characters that are kept of what a step prints
 class Task(NamedTuple):
     """One step of grading. modes: where it runs; a task that only runs on a GPU is pending without one.
 
-    limit_s: 0 is ``INTERPRETED_S`` in the interpreter, else the exercise's.
+    limit_s: 0 is ``INTERPRETED_S`` in the interpreter, else the exercise's. What the function returns is shown although
+    the step has passed.
     """
 
     part: str
     name: str
-    function: Callable[[Learner], None]
+    function: Callable[[Learner], str | None]
     modes: tuple[Mode, ...] = ("interpret", "gpu")
     limit_s: float = 0.0
 
@@ -49,6 +53,7 @@ class GradingRequest(msgspec.Struct, kw_only=True):
     """What a grading process does."""
 
     exercise: int
+    nonce: str
     folder: str
     out: str  # folder for the files below
     mode: Mode
@@ -59,11 +64,8 @@ class GradingRequest(msgspec.Struct, kw_only=True):
     done: list[
         tuple[str, str]
     ] = []  # (part, name) of steps that another process of this mode ended
-
-    @property
-    def steps(self) -> Path:
-        """Steps, one line of JSON each."""
-        return Path(self.out, "steps.jsonl")
+    parts: list[str] = []  # that are graded; none: all
+    fail_fast: bool = False  # nothing is tried after a failure
 
     @property
     def printed(self) -> Path:
@@ -91,11 +93,14 @@ def grade(
     done: Collection[tuple[str, str]] = (),
     printed: Path | None = None,
     limit_s: float = INTERPRETED_S,
+    only: Collection[str] = (),
+    fail_fast: bool = False,
 ) -> Iterator[GradedStep]:
     """Run the steps of one mode. After a failure the other steps of its part are skipped.
 
     A step is yielded twice: when it begins, with the status "running", and when it has ended. failed, done: see
-    GradingRequest; printed: a file for what the running step prints; limit_s: the exercise's.
+    GradingRequest; printed: a file for what the running step prints; limit_s: the exercise's; only: these
+    parts; fail_fast: after a failure, the steps of other parts are skipped too.
     """
     parts = {part.name: part for part in exercises()[learner.number].part}
     usual = min(INTERPRETED_S, limit_s) if mode == "interpret" else limit_s
@@ -104,7 +109,10 @@ def grade(
         waits = task.modes == ("gpu",) and mode == "interpret" and not learner.gpu
         if (mode not in task.modes and not waits) or (task.part, task.name) in done:
             continue
-        causes = [stopped[part] for part in (task.part, *parts[task.part].after) if part in stopped]
+        if only and task.part not in only:
+            continue
+        needed = stopped if fail_fast else (task.part, *parts[task.part].after)
+        causes = [stopped[part] for part in needed if part in stopped]
         if causes:
             stopped.setdefault(task.part, causes[0])
             why = f"not tried, because {causes[0]} failed"
@@ -146,7 +154,7 @@ def one_step(learner: Learner, task: Task, printed: Path | None = None) -> Grade
     made = GradedStep(part=task.part, name=task.name, status="failed")
     with contextlib.closing(_Printed(printed)) as out, contextlib.redirect_stdout(out):
         try:
-            task.function(learner)
+            made.message = task.function(learner) or ""
             made.status = "passed"
         except Failure as failure:
             made.message, made.habit = str(failure), failure.habit
@@ -187,7 +195,7 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 
 def main() -> None:
-    """Grade what the first argument asks for."""
+    """Grade what the input asks for."""
     import numpy
 
     from .interpreter import DEVICE
@@ -195,20 +203,27 @@ def main() -> None:
     numpy.seterr(
         all="ignore"
     )  # the interpreter computes in numpy; overflow is the learner's to find
-    request = msgspec.json.decode(sys.argv[1], type=GradingRequest)
-    with request.stack.open("w") as stack:
+    guard = Guard(tasks_of(int(sys.argv[2])))  # imports torch, Triton and the checks
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=GradingRequest)
+    begin = request.nonce.encode()
+    with request.stack.open("w") as stack, open(int(sys.argv[1]), "wb", buffering=0) as out:
         faulthandler.register(signal.SIGUSR1, stack)
         learner = Learner(Path(request.folder), request.exercise, DEVICE, request.seed, request.gpu)
-        with request.steps.open("ab", buffering=0) as out:
-            for step in grade(
-                learner,
-                request.mode,
-                request.failed,
-                request.done,
-                request.printed,
-                request.limit_s,
-            ):
-                out.write(msgspec.json.encode(step) + b"\n")
+        for step in grade(
+            learner,
+            request.mode,
+            request.failed,
+            request.done,
+            request.printed,
+            request.limit_s,
+            request.parts,
+            request.fail_fast,
+        ):
+            if step.status == "passed" and (changed := guard.changed()):
+                step.status, step.habit = "failed", "patches-grader"
+                step.message = f"{changed} is not what it was when grading began"
+            out.write(begin + msgspec.json.encode(step) + b"\n")
+        out.write(begin + b"\n")
         faulthandler.unregister(signal.SIGUSR1)
 
 

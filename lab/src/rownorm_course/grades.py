@@ -44,6 +44,7 @@ class Grade(msgspec.Struct, kw_only=True):
 
     exercise: Exercise
     steps: list[GradedStep]
+    partial: bool = False  # not everything was asked for
 
     def status(self, part: ExercisePart) -> Status:
         """Failed if a step failed, else pending if one waits, else passed."""

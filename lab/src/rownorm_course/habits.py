@@ -2,8 +2,8 @@
 
 HABITS = {
     # ---- addresses and masks ----
-    "mask-load": "A load without mask= reads past the end of the row, into whatever follows it. Give every tl.load "
-    "mask=cols < n_cols and other=0.0.",
+    "mask-load": "A load without mask=, or with one that lets too many lanes through, reads past the end of the row, "
+    "into whatever follows it. Give every tl.load mask=cols < n_cols and other=0.0.",
     "mask-other": "Masked lanes of a tl.load without other= are undefined in Triton; the grader makes them NaN. Here "
     "they reach a result. Give that load other=0.0.",
     "mask-store": "A store without mask= writes past the end of the row. Give tl.store mask=cols < n_cols.",
@@ -18,12 +18,19 @@ HABITS = {
     "x.reshape(-1, x.shape[-1]), and give the result the shape of x.",
     "int32": "A row offset above 2^31 elements wraps around in int32. Make the row number int64 before the product: "
     "tl.program_id(0).to(tl.int64) * stride.",
+    "shared-write": "Two programs store to one address, and the last one wins. At the end of a row, the mask is "
+    "cols < n_cols, not the end of the whole tensor. For a sum, give each program a place of its own and add up in a "
+    "second kernel.",
+    "same-launch": "A program reads what another program of the same launch writes. Programs run in any order and at "
+    "the same time; the interpreter runs them one after another, which hides it. Launch a second kernel for the rest.",
+    "lanes": "Two lanes of one store have the same address and different values.",
     "own-part": "Each part was divided by the root mean square of the part. All parts of a row need the sum of the "
     "whole row.",
     "one-block": "One block for the whole row needs more registers the wider the row is. Loop over the row in "
     "blocks of fixed size, or divide it among programs.",
     # ---- formulas ----
-    "no-eps": "eps is missing. It keeps a row of tiny values from being divided by almost zero.",
+    "no-eps": "eps is missing, or has a fixed value where the argument belongs. It keeps a row of tiny values from "
+    "being divided by almost zero.",
     "eps-outside": "eps belongs inside the square root: rsqrt(mean + eps), not 1 / (sqrt(mean) + eps).",
     "sum-not-mean": "The sum of squares was not divided by the number of columns.",
     "divide-by-block": "The sum was divided by the block size. Divide by n_cols: lanes past the end are no elements.",
@@ -37,10 +44,14 @@ HABITS = {
     "bias-after": "The first bias was added after the norm. It belongs to the row before its statistics are taken.",
     "bias-not-in-mean": "The statistics are those of x. They must be taken of x + bias.",
     # ---- numbers ----
-    "low-precision": "The row was squared or summed in fp16, which ends at 65504. Convert after the load: "
-    "tl.load(...).to(tl.float32).",
+    "low-precision": "The row was squared or summed in fp16, which ends at 65504, or its mean was rounded to it. "
+    "Convert after the load, tl.load(...).to(tl.float32), and back at the store.",
     "cancellation": "mean(x^2) - mean(x)^2 subtracts two large, nearly equal numbers: with a mean of 10000 and a "
     "spread of 1, fp32 has no digit of the variance left. Subtract the mean first, then square.",
+    "two-roundings": "The result was rounded to 16 bits on the way and again at the end. Keep everything in fp32 until "
+    "the store.",
+    "overflows": "Choose values whose squares fit in fp32: up to about 1e19.",
+    "same-kernel": "Welford's merging is a kernel of its own, or at least another constant of the same one.",
     "welford-weights": "Two blocks of different sizes were merged as if they were equal. The merged mean is "
     "mean + delta * n_b / (n_a + n_b), and m2 grows by delta^2 * n_a * n_b / (n_a + n_b).",
     "no-spread": "Without a spread there is nothing to lose: the exact variance is 0. Give the row values that differ.",
@@ -62,13 +73,18 @@ HABITS = {
     "weight-overflow": "dweight was summed in the dtype of the rows. Sum it in fp32 and round once.",
     "atomics": "Floating-point atomics add in the order in which programs finish, which differs between runs. Store "
     "one partial sum for each program, and add them in a fixed order in a second kernel.",
+    "order": "The programs ran in another order, and the result has other bits: on a GPU the order differs from run to "
+    "run. Floating-point atomics do this. Store one partial sum for each program, and add them in a fixed order in a "
+    "second kernel.",
     "not-deterministic": "Two calls with the same inputs gave different bits.",
     # ---- honesty ----
     "torch-norm": "PyTorch computed it, not your kernel. Do the arithmetic in the kernel.",
     "no-kernel": "No Triton kernel was launched.",
     "reads-solution": "The solution is shown by rownorm learn solution, after you have passed or given up.",
     "patches-timer": "Timers belong to the grader. Leave time, torch.cuda and triton.testing as they are.",
+    "patches-grader": "A part of the grader was replaced while it ran.",
     # ---- speed ----
+    "block-ignored": "Pass the argument block to the kernel as its block size.",
     "narrow": "Each thread loads fewer than 16 bytes at once. A block needs at least 8 16-bit elements for each "
     "thread: BLOCK >= 8 * 32 * num_warps.",
     "spills": "The kernel needs more registers than a thread has and spills to memory: use a smaller block or more "
@@ -84,6 +100,7 @@ HABITS = {
     "cover; counting elements, or blocks of 32 elements, is not how the hardware counts.",
     "straddle": "An access may begin in one sector and end in another. Count the sectors of all of its bytes, from the "
     "first to the last.",
+    "few-cases": "One size says nothing about the others: cases() must have all widths of the text.",
     "other-operation": "A comparison is fair if both sides compute the same. LayerNorm does more than RMSNorm.",
     "not-your-figures": "The answer must follow from your own measurements.",
     "intensity": "Count the bytes of x and of y: both move. fp16 has 2 bytes an element.",
@@ -125,10 +142,15 @@ HABITS = {
     "time must be under way: wider loads, and more of them before the first result is needed.",
     # ---- FlashInfer-Bench ----
     "entry-point": "entry_point is file.py::function: a file among the sources and a function in it.",
-    "sources-missing": "A Solution carries its sources. A file that it imports must be one of them.",
+    "sources-missing": "A Solution carries its sources and is built in a folder of its own: every file that it imports "
+    "must be among its sources.",
     "destination": "With destination_passing_style the outputs are the last arguments and are written in place; "
     "without it the function returns them.",
     "wrong-definition": "The Solution names another Definition than the exercise's.",
+    "no-baseline": "A time alone says little. Add a Solution that calls PyTorch to the dataset: "
+    "rownorm_lab.fib.solutions.pytorch_baseline makes one.",
+    "wrong-reference": "Everything is compared with the reference. Take the Definition as it is: "
+    "rownorm_lab.fib.definition.definition_of makes it.",
     "batches": "The benchmark must cover every batch of the exercise.",
     "eps-random": "eps must be a scalar of the workload. As a random input it is noise.",
 }

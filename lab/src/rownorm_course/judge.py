@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rownorm_lab.data.case import Case
+from rownorm_lab.interpreter.findings import Finding, Kind
 from rownorm_lab.measure.accuracy import exact_values, judge, one_rounding
 from rownorm_lab.providers.data import Tensors, output_names, rotation
 
@@ -18,6 +21,9 @@ from .learner import Learner
 from .observe import GUARD, Seen, observed, unwritten
 
 Call = Callable[[Case, Tensors], Tensor | Sequence[Tensor]]
+# An access out of bounds explains a race at the end of a row, and a race a result that depends on the order.
+WORST_FIRST: tuple[Kind, ...] = ("bounds", "int32", "write-write", "read-write", "lanes", "order")
+MOST_OFF = 0.05  # of the elements: those next to the middle of two 16-bit values may go either way
 # By habit: what a function computes that has this habit, in fp64.
 Alternatives = Mapping[str, Callable[[Case, Tensors], Tensor | list[Tensor]]]
 
@@ -60,11 +66,16 @@ def try_all(
 
     may_use: operators of PyTorch that are allowed; most_launches: 0 is any number of kernels.
     """
+    tried = []
     for trial in trials:
-        seen = try_one(learner, call, trial, alternatives or {}, may_use)
+        ran = _tried(_Trying(learner, call, may_use), trial, alternatives or {})
+        seen = ran.seen
+        tried.append((trial, ran))
         if 0 < most_launches < len(seen.launches):
             names = ", ".join(one.kernel.__name__ for one in seen.launches)
             raise Failure(f"{trial}: {len(seen.launches)} kernels ran: {names}", "not-fused")
+    for trial, ran in tried:  # last: a worse mistake has a worse sign
+        _rounded_once(trial, ran)
 
 
 def _in_fp32(trial: TriedCase) -> TriedCase:
@@ -155,13 +166,57 @@ def try_one(
     may_use: Sequence[str] = (),
 ) -> Seen:
     """Run one trial and return what was seen; Failure if something is wrong."""
-    trying = _Trying(learner, call, may_use)
+    return _tried(_Trying(learner, call, may_use), trial, alternatives).seen
+
+
+def _tried(trying: _Trying, trial: TriedCase, alternatives: Alternatives) -> _Ran:
     ran = trying.run(trial)
     if ran.why:
         raise _failure(trying, trial, ran, alternatives)
+    refuse_findings(str(trial), ran.seen)
     if ran.seen.overrun():
         raise Failure(f"{trial}: something was stored outside of the output", "mask-store")
-    return ran.seen
+    return ran
+
+
+def refuse_findings(title: str, seen: Seen) -> None:
+    """Failure if the interpreter has seen a race, an access out of bounds, or a result that depends on the order."""
+    if seen.findings:
+        worst = min(seen.findings, key=lambda one: WORST_FIRST.index(one.kind))
+        raise Failure(f"{title}: {worst}{_lines_of(worst)}", habit_of(worst))
+
+
+def habit_of(finding: Finding) -> str:
+    """The habit behind a finding of the interpreter."""
+    if finding.kind == "bounds":
+        return "mask-load" if finding.sites[0].access == "load" else "mask-store"
+    return {"write-write": "shared-write", "read-write": "same-launch"}.get(
+        finding.kind, finding.kind
+    )
+
+
+def _lines_of(finding: Finding) -> str:
+    sites = dict.fromkeys((site.file, site.line) for site in finding.sites)
+    return "".join(
+        f"\n    {Path(file).name}, line {line}: {linecache.getline(file, line).strip()}"
+        for file, line in sites
+    )
+
+
+def _rounded_once(trial: TriedCase, ran: _Ran) -> None:
+    """16-bit results are fp32 values, rounded once: nearly all of them are the nearest value to the exact one."""
+    got = ran.outputs[0].detach()
+    if trial.case.direction != "forward" or got.dtype not in (torch.float16, torch.bfloat16):
+        return
+    with torch.no_grad():
+        exact = torch.cat([one["y"].values for _, one in exact_values(trial.case, ran.tensors)])
+    other = (exact.reshape(got.shape).to(got.dtype) != got).double().mean().item()
+    if other > MOST_OFF:
+        raise Failure(
+            f"{trial}: {other:.0%} of the elements are not the nearest {got.dtype} to the exact value, expected less "
+            f"than {MOST_OFF:.0%}",
+            "two-roundings",
+        )
 
 
 def tensors_of(trial: TriedCase, learner: Learner, outside: float = torch.nan) -> Tensors:
@@ -243,6 +298,10 @@ def _failure(trying: _Trying, trial: TriedCase, ran: _Ran, alternatives: Alterna
         return Failure(f"{text}. Masked lanes without other: {places}", "mask-other")
     if trying.reads_outside(trial, ran):
         return Failure(text, "stride" if strided else "mask-load")
+    if ran.seen.findings:
+        first = ran.seen.findings[0]
+        habit = "stride" if strided and first.kind == "bounds" else habit_of(first)
+        return Failure(f"{text}. {first}{_lines_of(first)}", habit)
     return Failure(text)
 
 

@@ -69,7 +69,15 @@ class Learner:
         finally:
             sys.path.remove(str(self.folder))
         self._modules[name] = module
+        self._honest_helpers()
         return module
+
+    def _honest_helpers(self) -> None:
+        """Files that the learner's own import are read as well."""
+        for one in list(sys.modules.values()):
+            file = Path(getattr(one, "__file__", None) or "/")
+            if file.parent == self.folder and file.suffix == ".py":
+                honest(file.name, ast.parse(file.read_text(encoding="utf-8")))
 
     def function(self, name: str, function: str) -> Callable[..., Any]:
         """A function or class of one file."""
@@ -96,6 +104,10 @@ def honest(name: str, tree: ast.Module) -> None:
             names = [alias.name for alias in node.names]
             root = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
             for one in [root, *names]:
+                if one.split(".")[0] == "rownorm_course" and (
+                    {*one.split("."), *names}.isdisjoint(("interpreter", "measured"))
+                ):
+                    raise Failure(f"{name}, line {line}: imports {one}", "reads-solution")
                 if one.split(".")[0] in ("rownorm", "liger_kernel", "quack", "flashinfer"):
                     if one.startswith("rownorm_lab"):
                         continue  # the lab measures; it computes no norm for anyone
@@ -109,7 +121,7 @@ def honest(name: str, tree: ast.Module) -> None:
             if called in _NORMS and _of_torch(tree, node.func):
                 raise Failure(f"{name}, line {line}: calls {ast.unparse(node.func)}", "torch-norm")
         text = node.value if isinstance(node, ast.Constant) else ""
-        if isinstance(text, str) and ("solutions/" in text or "exercises/" in text):
+        if isinstance(text, str) and ("solutions/right" in text or "rownorm_course" in text):
             raise Failure(f"{name}, line {line}: names a folder of solutions", "reads-solution")
         if isinstance(node, ast.Assign):
             for target in node.targets:
@@ -123,11 +135,12 @@ def honest(name: str, tree: ast.Module) -> None:
 
 def _of_torch(tree: ast.Module, function: ast.expr) -> bool:
     """Whether a call is of torch: torch.rms_norm, F.layer_norm, nn.RMSNorm, or a name imported from torch."""
-    if isinstance(function, ast.Attribute):
-        return ast.unparse(function.value) != "super()"
-    return any(
-        isinstance(node, ast.ImportFrom)
-        and (node.module or "").split(".")[0] == "torch"
-        and any((alias.asname or alias.name) == getattr(function, "id", "") for alias in node.names)
-        for node in ast.walk(tree)
-    )
+    names = {"torch"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            root = node.module if isinstance(node, ast.ImportFrom) else None
+            for alias in node.names:
+                whole = root or alias.name
+                if whole.split(".")[0] == "torch":
+                    names.add(alias.asname or alias.name.split(".")[0])
+    return ast.unparse(function).split(".")[0] in names

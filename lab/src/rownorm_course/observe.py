@@ -2,17 +2,21 @@
 
 ``torch.empty`` and its relatives return memory that is NaN, with NaN before and after it. So an element that a kernel
 does not store is noticed, and so is a store outside of the tensor. In the interpreter, masked lanes of a load without
-``other`` are NaN: Triton leaves them undefined.
+``other`` are NaN: Triton leaves them undefined. Every access is recorded there, for races, bounds and the order of
+programs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import torch
@@ -20,7 +24,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from triton import knobs
 from triton.runtime import interpreter, jit
+from triton.runtime.autotuner import Autotuner
+
+from rownorm_lab.interpreter.findings import Finding, RecordedLaunch
+from rownorm_lab.interpreter.record import first_configuration, recorded
 
 # A NaN that no computation gives, as an integer: memory that was never written has it.
 POISON = {
@@ -30,8 +39,14 @@ POISON = {
     torch.float64: (torch.int64, 0x7FF85A5A5A5A5A5A),
 }
 BFLOAT16_NAN = 0x7FC0  # the interpreter holds bfloat16 as uint16
+THREADS = threading.active_count()  # before a learner's file is imported
 GUARD = 1024  # elements before and after an allocation
 ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+# What makes new memory, with its contents or without.
+CREATIONS = ALLOCATIONS | {
+    *("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones"),
+    *("full", "full_like", "new_full", "clone", "_to_copy", "rand", "randn"),
+}
 # What a function around a kernel may ask of PyTorch: memory, views, copies. All arithmetic is the kernel's.
 HARMLESS = ALLOCATIONS | {
     *(
@@ -91,6 +106,9 @@ class Seen(NamedTuple):
     operators: list[str]  # of PyTorch, without the harmless ones
     allocations: list[tuple[Tensor, int]]  # (memory with its guards, elements between them)
     unfilled: list[str]  # "file, line": loads in the interpreter whose masked lanes had no other
+    created: list[int]  # elements of every tensor that was made
+    findings: list[Finding]  # of the interpreter
+    recorded: list[RecordedLaunch]
 
     def overrun(self) -> bool:
         """Whether something was stored before or after an allocated tensor."""
@@ -102,6 +120,11 @@ class Seen(NamedTuple):
 
 
 class _Watch(TorchDispatchMode):
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here; otherwise torch imports its compiler, which takes longer than a step."""
+        return False
+
     def __init__(self, seen: Seen) -> None:
         super().__init__()
         self.seen = seen
@@ -110,9 +133,16 @@ class _Watch(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        space, _, name = func._schema.name.partition("::")
+        if space != "aten" and any(isinstance(one, Tensor) and one.is_meta for one in args):
+            # An operator of the learner's own: its kernel, not the function that only gives shapes.
+            return func._op_dk(torch._C.DispatchKey.CPU, *args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
-        name = func._schema.name.removeprefix("aten::")
-        if self.launching:
+        if self.launching or space != "aten":
+            return result
+        if name in CREATIONS and isinstance(result, Tensor):
+            self.seen.created.append(result.numel())
+        if isinstance(result, Tensor) and result.is_meta and name in ALLOCATIONS:
             return result
         if name in ALLOCATIONS and isinstance(result, Tensor) and result.dtype in POISON:
             return self._guarded(result)
@@ -135,7 +165,39 @@ def observed(launch: bool = True, masked: float = np.nan) -> Iterator[Seen]:
 
     masked: what a load without ``other`` gives its masked lanes in the interpreter, if they are floating-point.
     """
-    seen = Seen([], [], [], [])
+    with contextlib.ExitStack() as stack:
+        if knobs.runtime.interpret and launch:
+            recording = stack.enter_context(recorded(orders=1, views_only=True, wrapper=__file__))
+            seen = Seen([], [], [], [], [], recording.findings, recording.launches)
+        else:
+            stack.enter_context(mock.patch.object(Autotuner, "run", first_configuration()))
+            seen = Seen([], [], [], [], [], [], [])
+        for owner, name, what in (
+            (threading.Thread, "start", "a thread"),
+            (Tensor, "numpy", "numpy"),
+            (Tensor, "__array__", "numpy"),
+            (Tensor, "tolist", "tolist"),
+        ):
+            stack.enter_context(mock.patch.object(owner, name, _noted(seen, owner, name, what)))
+        if threading.active_count() > THREADS:
+            seen.operators.append("a thread")
+        with _launches_seen(seen, launch, masked):
+            yield seen
+
+
+def _noted(seen: Seen, owner: Any, name: str, what: str) -> Callable[..., Any]:
+    """A way around the dispatcher, which is not watched there: it is noted as an operator."""
+    original = getattr(owner, name)
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        seen.operators.append(what)
+        return original(*args, **kwargs)
+
+    return noted
+
+
+@contextmanager
+def _launches_seen(seen: Seen, launch: bool, masked: float) -> Iterator[None]:
     watch = _Watch(seen)
     interpret, compiled = interpreter.GridExecutor.__call__, jit.JITFunction.run
     load = interpreter.InterpreterBuilder.create_masked_load
@@ -170,7 +232,7 @@ def observed(launch: bool = True, masked: float = np.nan) -> Iterator[Seen]:
     interpreter.InterpreterBuilder.create_masked_load = masked_load
     try:
         with watch:
-            yield seen
+            yield
     finally:
         interpreter.GridExecutor.__call__, jit.JITFunction.run = interpret, compiled
         interpreter.InterpreterBuilder.create_masked_load = load

@@ -102,17 +102,34 @@ def change(
 
 def digests(exercise: Exercise, home: Path) -> dict[str, str]:
     """The learner's files that are handed in, with their SHA-256."""
-    found = {}
-    for name in handed_in(exercise):
-        path = folder_of(exercise, home) / name
-        if path.is_file():
-            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
+    folder = folder_of(exercise, home)
+    return {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        for name in handed_in(exercise, home)
+        if (folder / name).is_file()
+    }
 
 
-def handed_in(exercise: Exercise) -> list[str]:
-    """The names of the files that a learner writes or makes."""
-    return [name for name in (*exercise.right(), *exercise.makes) if name != TEXT]
+def handed_in(exercise: Exercise, home: Path) -> list[str]:
+    """The names of the files that a learner writes or makes, those that others import among them."""
+    expected = [name for name in (*exercise.right(), *exercise.makes) if name != TEXT]
+    folder = folder_of(exercise, home)
+    own = [
+        file.relative_to(folder).as_posix()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and not any(_left_out(part) for part in file.relative_to(folder).parts)
+    ]
+    further = [
+        name
+        for name in own
+        if name != TEXT and name not in expected and not exercise.is_given(name)
+    ]
+    return expected + further
+
+
+def _left_out(part: str) -> bool:
+    """Caches, and the course's own files."""
+    return part.startswith(".") or part == "__pycache__"
 
 
 def start(exercise: Exercise, home: Path) -> tuple[list[str], list[str]]:
@@ -136,7 +153,12 @@ def start(exercise: Exercise, home: Path) -> tuple[list[str], list[str]]:
 
 
 def record(exercise: Exercise, home: Path, grade: Grade, graded: dict[str, str]) -> Progress:
-    """Keep the result of a check of the files ``graded``. Points that were reached once are kept."""
+    """Keep the result of a check of the files ``graded``. Points that were reached once are kept.
+
+    After a partial check the files count as not graded, so that a submission grades them.
+    """
+    if grade.partial:
+        graded = {}
 
     def keep(progress: Progress) -> None:
         same = progress.graded == graded
@@ -158,7 +180,7 @@ def record(exercise: Exercise, home: Path, grade: Grade, graded: dict[str, str])
     return change(exercise, home, keep)
 
 
-def next_new(home: Path, after: int = 0) -> Exercise | None:
+def next_new(home: Path, after: int = -1) -> Exercise | None:
     """The first exercise after number ``after`` that was not started."""
     for exercise in exercises().values():
         if exercise.number > after and not (folder_of(exercise, home) / FILE).exists():

@@ -55,8 +55,9 @@ def write_submission(
     A submission of the same exercise in ``out`` is replaced.
     """
     folder, before = folder_of(exercise, home), scores_in(out)
-    present = [name for name in handed_in(exercise) if (folder / name).is_file()]
-    missing = [name for name in handed_in(exercise) if name not in present]
+    wanted = handed_in(exercise, home)
+    present = [name for name in wanted if (folder / name).is_file()]
+    missing = [name for name in wanted if name not in present]
     waiting = {step.part for step in progress.steps if step.status == "pending"}
     parts = [
         SubmittedPart(

@@ -23,6 +23,7 @@ COMMANDS = {  # name: one line for ``rownorm --help``; in the order in which the
     "analyze": "What compiled kernels do, without a GPU: registers, occupancy, sectors, predicted time.",
     "profile": "Chrome traces, Proton, ncu or rocprofv3 of a norm, a model or a script; one summary.",
     "source": "A kernel's source beside its machine code.",
+    "race": "Who reads and writes what, without a GPU: races and bounds of any Triton kernel.",
     "report": "Records to an HTML page, plots and an analysis.",
     "compare": "Two sets of records: faster, same or slower.",
     "bars": "Measure and judge the figures that must hold on an H200.",

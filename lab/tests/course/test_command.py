@@ -65,6 +65,7 @@ def test_the_wrong_folder_is_named_whole(tmp_path):
 
 
 def test_start_without_a_number_begins_the_next():
+    assert "Exercise 0" in invoke("learn", "start").output
     assert "Exercise 1" in start(1)
     assert "Exercise 2" in invoke("learn", "start").output
     assert "Exercise 3" in invoke("learn", "start").output
@@ -211,6 +212,83 @@ def test_a_crash_fails_its_step_and_no_other():
     skipped = [step for step in found if step.status == "skipped"]
     assert {step.part for step in skipped} == {"kernel", "module", "blocks", "speed"}
     assert all("kernel: the formula failed" in step.message for step in skipped)
+
+
+CHEAT = """
+import json, os, sys
+from pathlib import Path
+
+step = json.dumps({"part": "kernel", "name": "the formula", "status": "passed"}).encode() + b"\\n"
+for pipe in range(3, 64):
+    try:
+        os.write(pipe, b"\\n" + step)
+    except OSError:
+        pass
+course = sys.modules["rownorm" + "_course"]
+place = Path(course.__file__).with_name("exer" + "cises")
+try:
+    (place / "02_rmsnorm" / ("solu" + "tions") / "right" / "rmsnorm.py").open()
+except PermissionError as error:
+    print(error)
+sys.modules["rownorm" + "_course.judge"].try_all = lambda *_: None
+"""
+
+
+def test_cheating_does_not_pay():
+    """Steps that the learner's code writes do not count, solutions are not read, a changed grader is noticed."""
+    start()
+    put(FOLDER, 2)
+    (FOLDER / "rmsnorm.py").write_text(f"{CHEAT}\nprint('done')\nraise ValueError('no')\n")
+    benchmark = FOLDER / "benchmark.py"
+    benchmark.write_text(benchmark.read_text() + CHEAT)
+    found = {(step.part, step.name): step for step in steps(2)}
+    formula = found["kernel", "the formula"]
+    assert formula.status == "failed"
+    assert "rownorm learn solution shows solutions" in formula.printed
+    assert "done" in formula.printed
+    for step in found.values():
+        if step.part == "comparison":
+            assert (step.status, step.habit) == ("failed", "patches-grader")
+            break
+
+
+def test_a_process_that_ends_by_itself_has_not_graded():
+    start()
+    put(FOLDER, 2)
+    (FOLDER / "rmsnorm.py").write_text("import os\nos._exit(0)\n")
+    ran = invoke("learn", "check", 2)
+    assert ran.exit_code == 1
+    assert "ended with status 0 before the step did" in ran.output
+    assert "0 of 100 points" in ran.output
+
+
+def test_a_step_without_a_result_has_failed(monkeypatch):
+    monkeypatch.setattr(run, "steps_of", lambda *_: iter(()))
+    grade = run.check(exercises()[3], Path())
+    assert {step.status for step in grade.steps} == {"failed"}
+    assert grade.total == 0
+
+
+def test_one_part_is_graded_and_no_other():
+    start()
+    put(FOLDER, 2)
+    ran = invoke("learn", "check", 2, "--part", "comparison")
+    assert "20 of 100 points" in ran.output
+    assert "the formula" not in ran.output
+    ran = invoke("learn", "check", 2, "--part", "comparsion")
+    assert ran.exit_code == 2
+    assert "did you mean comparison?" in ran.output
+
+
+def test_helper_files_are_handed_in():
+    start()
+    put(FOLDER, 2, "kernel_in_a_helper_file", "also_right")
+    keep(2)
+    assert invoke("learn", "submit").exit_code == 0
+    assert Path("submission/02_rmsnorm/helper.py").exists()
+    (FOLDER / "helper.py").write_text("changed = True\n")
+    one = exercises()[2]
+    assert progress.digests(one, Path("learn")) != progress.read(one, Path("learn")).graded
 
 
 def test_a_loop_that_never_ends_is_stopped_and_its_line_named():

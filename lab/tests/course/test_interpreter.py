@@ -14,8 +14,10 @@ TRIED = {2: "rmsnorm.py", 3: "layernorm.py", 4: "fusion.py", 5: "backward.py", 8
 # Triton 3.6's interpreter with the error of NumPy 2.4, in whatever versions are here.
 LOOP = """
 import torch
-from rownorm_course import interpreter as ours
+import os
+os.environ["TRITON_INTERPRET"] = "1"
 import numpy
+from rownorm_lab.interpreter.arithmetic import mended
 import triton
 import triton.language as tl
 from triton.runtime import interpreter
@@ -47,8 +49,8 @@ try:
 except interpreter.InterpreterError as error:
     print(error)
 triton.__version__, numpy.__version__ = "3.6.0", "2.4.0"
-ours.accept_arrays_of_one()
-print(turns())
+with mended():
+    print(turns())
 """
 
 

@@ -30,6 +30,15 @@ def wrong_solutions():
     ]
 
 
+def also_right_solutions():
+    """(exercise, name) of every unusual solution that must have full points."""
+    return [
+        (one.number, folder.name)
+        for one in exercises().values()
+        for folder in sorted((one.path / "solutions" / "also_right").glob("*"))
+    ]
+
+
 def reason(number, name):
     """(part, habit) for which a solution must be rejected."""
     path = exercises()[number].path / "solutions" / "wrong" / name / "reason.txt"
@@ -37,16 +46,19 @@ def reason(number, name):
     return part, habit
 
 
-def put(folder, number, wrong=""):
-    """Write the right solution, or a wrong one, into a folder."""
+def put(folder, number, other="", kind="wrong"):
+    """Write the right solution, or another one of a kind, into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     one = exercises()[number]
     given = {name: content for name, content in one.starter().items() if one.is_given(name)}
     for name, content in (given | one.right()).items():
         write_whole(folder / name, content)
-    for file in (one.path / "solutions" / "wrong" / wrong).glob("*.diff") if wrong else ():
-        target = folder / file.stem
-        target.write_text(changed(target.read_text(), file.read_text()))
+    for file in (one.path / "solutions" / kind / other).iterdir() if other else ():
+        if file.suffix == ".diff":
+            target = folder / file.stem
+            target.write_text(changed(target.read_text(), file.read_text()))
+        elif file.suffix == ".py":
+            write_whole(folder / file.name, file.read_bytes())
     return folder
 
 

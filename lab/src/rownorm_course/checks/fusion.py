@@ -13,6 +13,7 @@ from ..grade import Task
 from ..grades import Failure
 from ..judge import Alternatives, Call, TriedCase, try_all
 from ..learner import Learner
+from .addresses import far_rows
 
 FILE, BYTES = "fusion.py", "traffic.py"
 FASTER = 1.2  # than torch's separate operators, at 8192 x 4096
@@ -60,7 +61,18 @@ def _tasks(
         Task(
             part,
             "widths that fill no block",
-            trying(*(TriedCase(case(3, cols), shift=3.0) for cols in (1000, 77, 1))),
+            trying(*(TriedCase(case(3, cols), shift=3.0) for cols in (1000, 77, 1, 5000))),
+        ),
+        *(
+            [
+                Task(
+                    part,
+                    "a mean far larger than the spread",
+                    trying(TriedCase(case(3, 1024), data="offset", habit="cancellation")),
+                )
+            ]
+            if part == "bias"
+            else []
         ),
         Task(
             part,
@@ -69,6 +81,12 @@ def _tasks(
                 TriedCase(case(3, 500, "fp16"), scale=300.0, habit="low-precision"),
                 TriedCase(case(3, 500, "bf16"), layout="strided"),
             ),
+        ),
+        Task(
+            part,
+            "row offsets beyond 2^31",
+            lambda learner: far_rows(call(learner), case(1, 4096, "fp16")),
+            ("interpret",),
         ),
         Task(
             part,
@@ -84,7 +102,8 @@ def predicted(learner: Learner) -> None:
     random.seed(learner.seed)
     rows, cols, item = random.randint(1000, 9000), random.randint(1000, 9000), random.choice([2, 4])
     whole = rows * cols * item
-    vectors = 4 * cols * item  # of parameters: counted or not
+    # Parameters, and statistics of a row that a norm may keep: counted or not.
+    vectors = 4 * cols * item + 2 * 4 * rows
     for name, passes in (
         ("relu_bytes_separate", 4),
         ("relu_bytes_fused", 2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -9,12 +10,13 @@ import torch
 from rownorm_lab.data.case import Case, Dtype
 
 from ..alternatives import LAYER_NORM
-from ..compiled import compile_call
+from ..compiled import compile_call, untouched
 from ..grade import Task
 from ..grades import Failure
 from ..judge import Call, TriedCase, try_all
 from ..learner import Learner
-from .addresses import ROWS, passes_over_rows
+from ..observe import observed
+from .addresses import ROWS, far_rows, passes_over_rows
 
 FILE = "layernorm.py"
 FUNCTIONS = {"three_pass": 3, "two_pass": 2, "welford": 2}  # passes over x
@@ -48,7 +50,10 @@ def _tasks(name: str) -> list[Task]:
         Task(
             name,
             "a mean far larger than the spread",
-            trying(TriedCase(_case(3, 1024), data="offset", habit="cancellation")),
+            trying(
+                TriedCase(_case(3, 1024), data="offset", habit="cancellation"),
+                TriedCase(_case(3, 2500), data="offset", habit="cancellation"),
+            ),
         ),
         Task(
             name,
@@ -56,10 +61,36 @@ def _tasks(name: str) -> list[Task]:
             trying(
                 TriedCase(_case(3, 500, "fp16"), scale=300.0, habit="low-precision"),
                 TriedCase(_case(3, 500, "bf16"), layout="strided"),
+                TriedCase(_case(3, 500, "fp16"), shift=100.0, habit="low-precision"),
             ),
         ),
+        *([Task(name, "a kernel of its own", own_kernel, ("interpret",))] if merging else []),
+        Task(name, "row offsets beyond 2^31", lambda learner: _far(learner, name), ("interpret",)),
         Task(name, "passes over the row", lambda learner: _passes(learner, name), ("compile",)),
     ]
+
+
+def own_kernel(learner: Learner) -> None:
+    """layer_norm_welford does not start the kernel of layer_norm_two_pass."""
+    started = []
+    for name in ("two_pass", "welford"):
+        with observed() as seen:
+            _call(learner, name)(_case(ROWS, 1024), untouched(_case(ROWS, 1024), "meta"))
+        numbers = [
+            {key: value for key, value in one.arguments.items() if isinstance(value, int | str)}
+            for one in seen.launches
+        ]
+        started.append(([one.kernel.__name__ for one in seen.launches], numbers))
+    if started[0] == started[1]:
+        raise Failure(
+            f"layer_norm_welford starts {', '.join(started[1][0])}, as layer_norm_two_pass does",
+            "same-kernel",
+        )
+
+
+def _far(learner: Learner, name: str) -> None:
+    """Rows more than 2^31 elements away, of x and y."""
+    far_rows(_call(learner, name), _case(1, 4096, "fp16"))
 
 
 def _passes(learner: Learner, name: str) -> None:
@@ -76,6 +107,12 @@ def breaking(learner: Learner) -> None:
         raise Failure("breaking_row() has values that are not finite; those break every formula")
     exact = row.double().var(correction=0).item()
     naive = (row.square().mean() - row.mean().square()).item()
+    if not math.isfinite(naive):
+        raise Failure(
+            f"mean(x^2) - mean(x)^2 of breaking_row() is {naive:g}: the squares overflow, which is another "
+            "mistake than the loss of digits that this part is about",
+            "overflows",
+        )
     if exact < 1e-6:
         raise Failure(f"the exact variance of breaking_row() is {exact:.3g}", "no-spread")
     error = abs(naive - exact) / exact

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from rownorm_lab.data.case import Case, Dtype
 
 from ..alternatives import RMS_NORM
@@ -10,7 +12,7 @@ from ..grade import Task
 from ..grades import Failure
 from ..judge import Call, TriedCase, try_all
 from ..learner import Learner
-from .addresses import no_spills
+from .addresses import far_rows, no_spills
 
 FILE = "wide.py"
 WIDE = (4, 1 << 20)  # rows, columns
@@ -41,13 +43,21 @@ def narrow_rows(learner: Learner) -> None:
 
 
 def wide_rows(learner: Learner) -> None:
-    """Rows that are divided, also unevenly, with values whose squares need fp32."""
+    """Rows that are divided, also unevenly, with values whose squares need fp32; widths differ in every check."""
+    random.seed(learner.seed)
     _try(
         learner,
         TriedCase(_case(2, 1 << 15, "fp32")),
         TriedCase(_case(1, 50_001, "fp32")),
         TriedCase(_case(1, 20_000, "fp16"), scale=300.0, habit="low-precision"),
+        TriedCase(_case(2, random.randint(9000, 60_000), "fp32")),
     )
+
+
+def far(learner: Learner) -> None:
+    """Rows more than 2^31 elements away, short and wide ones."""
+    for cols in (4096, 1 << 20):
+        far_rows(_call(learner), _case(1, cols))
 
 
 def enough_programs(learner: Learner) -> None:
@@ -111,6 +121,7 @@ def measured(learner: Learner) -> None:
 TASKS = [
     Task("values", "rows of one program", narrow_rows),
     Task("values", "divided rows", wide_rows),
+    Task("values", "row offsets beyond 2^31", far, ("interpret",)),
     Task("programs", "four rows fill the device", enough_programs, ("compile",)),
     Task("accesses", "16 bytes at once", wide_loads, ("compile",)),
     Task("limit", "predicted share of the limit", predicted, ("compile",)),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from ..compiled import compile_call
 from ..grade import Task
 from ..grades import Failure, Pending
 from ..judge import Call, TriedCase, try_all
-from ..learner import Learner
+from ..learner import Learner, honest
 from .addresses import no_spills, passes_over_rows
 
 KERNEL, SOLUTION, BENCHMARK = "triton_rmsnorm.py", "create_solution.py", "benchmark.py"
@@ -136,6 +138,8 @@ def fields(learner: Learner) -> None:
             f"entry_point is {made.spec.entry_point!r}; sources: {', '.join(sources)}",
             "entry-point",
         )
+    for path, content in sources.items():
+        honest(path, ast.parse(content))
     if sources.get(KERNEL, "").strip() != learner.text(KERNEL).strip():
         raise Failure(f"{KERNEL} in the Solution is not the file in your folder", "sources-missing")
 
@@ -202,8 +206,27 @@ def workloads(learner: Learner) -> None:
             norm.eps_of(one)
         except ValueError as error:
             raise Failure(str(error), "eps-random") from error
-    if _made(learner).name not in {one.name for one in content.solutions.get(definition.name, [])}:
+    mine = _made(learner).name
+    names = {one.name for one in content.solutions.get(definition.name, [])}
+    if mine not in names:
         raise Failure("your Solution is not in the dataset")
+    if names == {mine}:
+        raise Failure("the dataset has no other Solution than yours", "no-baseline")
+    _right_reference(content.definitions[definition.name].reference)
+
+
+def _right_reference(code: str) -> None:
+    """The Definition's reference computes RMSNorm; traces are compared with what it gives."""
+    space: dict[str, Any] = {}
+    exec(code, space)
+    x, weight = torch.randn(3, COLS, dtype=torch.float64), torch.rand(COLS, dtype=torch.float64)
+    exact = x * (x.square().mean(-1, keepdim=True) + EPS).rsqrt() * weight
+    found = space["run"](x.half(), weight.half(), EPS)
+    if not torch.allclose(found.double(), exact, rtol=1e-2, atol=1e-2):
+        raise Failure(
+            "the reference of the Definition does not give x / sqrt(mean(x^2) + eps) * weight",
+            "wrong-reference",
+        )
 
 
 def _traces(learner: Learner) -> list[Any]:
@@ -262,7 +285,7 @@ def intensity(learner: Learner) -> None:
             "part 4 of the text counts them",
             "intensity",
         )
-    if found.get("bound_by", "").split()[:1] != ["memory"]:
+    if not re.match(r"memory\b", found.get("bound_by", "").lower()):
         raise Failure(
             f"bound_by is {found.get('bound_by', '')!r}: a GPU does tens of operations in the time of one byte, and "
             f"you counted {given:g}; write memory or compute",

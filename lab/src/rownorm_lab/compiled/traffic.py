@@ -109,8 +109,8 @@ def _check(flows: list[Flow], kernel: CompiledKernel) -> None:
         passes = sum(flow.passes for flow in flows if flow.tensor == tensor)
         if passes < 0.99:
             raise Unresolved(
-                f"{kernel.name}: the trace has {passes:.3g} passes over {tensor}, which cannot be. Its LLVM IR has a "
-                "form that this version of rownorm does not read"
+                f"{kernel.name} was followed over {passes:.1%} of {tensor}, and a kernel accesses all of its rows: if "
+                "the values are right, its addresses have a form that this version of rownorm cannot follow"
             )
 
 

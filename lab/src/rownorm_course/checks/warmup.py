@@ -1,0 +1,115 @@
+"""The warm-up: eight puzzles, each answered with a picture of lanes, masks and sectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from rownorm_lab.interpreter.picture import picture
+
+from ..grade import Task
+from ..grades import Failure
+from ..judge import refuse_findings
+from ..learner import Learner
+from ..observe import Seen, observed, unwritten
+
+FILE = "puzzles.py"
+LINES = 14  # of a picture
+Inputs = tuple[Tensor, ...]
+
+
+def _puzzle(
+    part: str,
+    function: str,
+    inputs: Callable[[torch.Generator], list[Inputs]],
+    expected: Callable[..., Tensor],
+) -> Task:
+    """One puzzle: the function's results for all inputs, in fp64; then what its kernels did."""
+
+    def check(learner: Learner) -> str:
+        call = learner.function(FILE, function)
+        generator = torch.Generator().manual_seed(learner.seed)
+        drawn = ""
+        for given in inputs(generator):
+            shapes = ", ".join("x".join(map(str, one.shape)) for one in given)
+            title = f"{function} of {shapes}"
+            given = tuple(one.to(learner.device) for one in given)
+            with observed() as seen:
+                got = call(*given)
+            drawn = drawn or _drawn(seen)
+            _judge(title, seen, got, expected(*(one.double() for one in given)), drawn)
+        return drawn
+
+    return Task(part, function, check)
+
+
+def _judge(title: str, seen: Seen, got: object, right: Tensor, drawn: str) -> None:
+    if not seen.launches:
+        raise Failure(f"{title}: the function returned without a kernel", "no-kernel")
+    if seen.operators:
+        raise Failure(
+            f"{title}: torch's {seen.operators[0]} ran inside your function", "torch-norm"
+        )
+    if not isinstance(got, Tensor) or got.numel() != right.numel():
+        raise Failure(
+            f"{title}: it returned {got!r}, expected a tensor of shape {tuple(right.shape)}"
+        )
+    missing = unwritten(got)
+    if missing:
+        raise Failure(
+            f"{title}: {missing} of {got.numel()} elements were never written\n{drawn}",
+            "not-written",
+        )
+    try:
+        refuse_findings(title, seen)
+    except Failure as failure:
+        raise Failure(f"{failure}\n{drawn}", failure.habit) from None
+    values = got.detach().double().reshape(right.shape)
+    wrong = ~torch.isclose(values, right, rtol=1e-4, atol=1e-4)
+    if wrong.any():
+        place = tuple(int(i) for i in wrong.nonzero()[0])
+        raise Failure(
+            f"{title}: element {list(place)} is {values[place].item():.6g}, expected {right[place].item():.6g}; "
+            f"{int(wrong.sum())} of {right.numel()} are wrong\n{drawn}",
+            "mask-other" if not bool(values.isfinite().all()) else "",
+        )
+
+
+def _drawn(seen: Seen) -> str:
+    lines = [line for launch in seen.recorded for line in picture(launch)]
+    return "\n".join([*lines[:LINES], *(["  ..."] if len(lines) > LINES else [])])
+
+
+def _random(*shapes: tuple[int, ...]) -> Callable[[torch.Generator], list[Inputs]]:
+    """One tensor of each shape."""
+    return lambda generator: [(torch.randn(shape, generator=generator),) for shape in shapes]
+
+
+def _pairs(generator: torch.Generator) -> list[Inputs]:
+    return [tuple(torch.randn(2, n, generator=generator)) for n in (10, 1000)]
+
+
+def _tiles(generator: torch.Generator) -> list[Inputs]:
+    return [
+        (torch.randn(rows, cols, generator=generator), torch.randn(cols, generator=generator))
+        for rows, cols in ((6, 3), (9, 40))
+    ]
+
+
+def _strided(generator: torch.Generator) -> list[Inputs]:
+    x = torch.randn(6, 10, generator=generator)
+    return [(x,), (x.t(),), (x[:, ::2],), (x[1:, 3:],)]
+
+
+TASKS = [
+    _puzzle("mask", "copy", _random((5,), (8,), (300,)), lambda x: x),
+    _puzzle("sum", "row_sum", _random((3, 5), (4, 300)), lambda x: x.sum(1)),
+    _puzzle("blocks", "add", _pairs, lambda x, y: x + y),
+    _puzzle("tile", "scale", _tiles, lambda x, weight: x * weight),
+    _puzzle("mend", "double", _random((3, 5), (3, 16)), lambda x: 2 * x),
+    _puzzle("reduce", "largest", _random((3, 5), (2, 9)), lambda x: x.abs().amax(1)),
+    _puzzle("strides", "copy_strided", _strided, lambda x: x),
+    _puzzle("total", "total", _random((10,), (9000,)), lambda x: x.sum().reshape(1)),
+]

@@ -1,0 +1,1 @@
+"""``rownorm race``: who reads and writes what, without a GPU."""

@@ -1,0 +1,64 @@
+"""The result of ``rownorm race`` as one HTML file: a bar for every tensor, colored by the program that wrote it."""
+
+from __future__ import annotations
+
+from html import escape
+
+from ...data.texts import count
+from ...interpreter.findings import RecordedLaunch, Recording, Run, TensorUse
+from ...interpreter.picture import picture
+from .table import words
+
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+svg { width: 100%; height: 1.6rem; display: block; }
+td, th { padding: 0 .8rem 0 0; text-align: left; vertical-align: top; }
+li { margin: .3rem 0; } .race { fill: #dc2626; } .note { color: #666; }
+"""
+WIDTH = 1000.0
+
+
+def page(title: str, recording: Recording) -> str:
+    """The whole page."""
+    found = "".join(f"<li>{escape(str(one))}</li>" for one in recording.findings)
+    verdict = (
+        f"<p>{count(len(recording.findings), 'finding')}:</p><ol>{found}</ol>"
+        if found
+        else "<p>Nothing was found.</p>"
+    )
+    launches = "".join(map(_launch, recording.launches))
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
+        f"<style>{STYLE}</style><h1>{escape(title)}</h1>{verdict}"
+        f'<p class="note">A bar is a tensor from its first element to its last. A color is the program that wrote '
+        f"there; red is a race, gray was not written.</p>{launches}</html>\n"
+    )
+
+
+def _launch(launch: RecordedLaunch) -> str:
+    grid = " x ".join(map(str, launch.grid))
+    uses = "".join(map(_use, launch.uses))
+    return (
+        f"<h2>Launch {launch.number}: {escape(launch.kernel)}, {grid} programs</h2>"
+        f"<table><tr><th>tensor<th>read<th>written<th></tr>{uses}</table>"
+        f"<pre>{escape(chr(10).join(picture(launch)))}</pre>"
+    )
+
+
+def _use(use: TensorUse) -> str:
+    bars = "".join(_bar(use, run) for run in use.runs)
+    return (
+        f"<tr><td>{escape(use.tensor)}<td>{use.read:,} by {use.readers}<td>{use.written:,} by {use.writers}"
+        f'<td width="55%"><svg viewBox="0 0 {WIDTH:g} 16" preserveAspectRatio="none">'
+        f'<rect width="{WIDTH:g}" height="16" fill="#e5e7eb"/>{bars}</svg></tr>'
+    )
+
+
+def _bar(use: TensorUse, run: Run) -> str:
+    scale = WIDTH / max(1, use.elements)
+    hue = run.programs[0] * 137 % 360  # neighbors in number are far apart in color
+    fill = 'class="race"' if len(run.programs) > 1 else f'fill="hsl({hue} 60% 60%)"'
+    return (
+        f'<rect x="{run.first * scale:.2f}" width="{(run.last - run.first + 1) * scale:.2f}" height="16" {fill}>'
+        f"<title>{escape(words(run))}</title></rect>"
+    )

@@ -1,0 +1,206 @@
+"""Arithmetic of Triton's interpreter that differs from a GPU's, mended.
+
+The interpreter keeps bfloat16 as 16-bit integers and computes with those: the product of two bf16 values is wrong, a
+conversion from fp32 cuts digits off, and ``tl.full`` in bf16 raises. A GPU computes in fp32 and rounds to the nearest.
+Functions of libdevice return nothing there. Triton 3.6 cannot turn a scalar into an int with NumPy 2.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+from triton.runtime import interpreter
+
+Array = np.ndarray[Any, Any]
+LIBDEVICE: dict[str, Callable[[Array], Array]] = {  # by name: of one argument
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sqrt": np.sqrt,
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "log": np.log,
+    "log2": np.log2,
+    "tanh": np.tanh,
+    "abs": np.abs,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "sin": np.sin,
+    "cos": np.cos,
+    "rcp_rn": np.reciprocal,
+    "erf": lambda x: interpreter.np_erf_fp64(x).astype(x.dtype),
+}
+
+
+@contextmanager
+def mended() -> Iterator[None]:
+    """Mend the interpreter in the block. Overflow in a kernel is no warning of NumPy."""
+    before = [(owner, name, owner.__dict__.get(name)) for owner, name, _ in _patches()]
+    mend()
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    finally:
+        for owner, name, value in before:
+            if value is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
+
+
+def mend() -> None:
+    """Mend the interpreter in this process."""
+    for owner, name, value in _patches():
+        setattr(owner, name, value)
+
+
+def _patches() -> list[tuple[Any, str, Any]]:
+    builder = interpreter.InterpreterBuilder
+    if getattr(builder.binary_op, "mended", False):
+        return []
+    found: list[tuple[Any, str, Any]] = [
+        (builder, "binary_op", _in_fp32(builder.binary_op)),
+        (builder, "unary_op", _in_fp32(builder.unary_op)),
+        (builder, "create_fma", _in_fp32(builder.create_fma)),
+        (builder, "create_rsqrt", _in_fp32(builder.create_rsqrt)),
+        (builder, "create_dot", _dot(builder.create_dot)),
+        (builder, "cast_impl", _cast(builder.cast_impl)),
+        (builder, "create_fp_to_fp", _fp_to_fp(builder.create_fp_to_fp)),
+        (builder, "get_bf16", lambda _, value: narrow(np.array([value], np.float32))),
+        (interpreter.ReduceOps, "apply", _reduce(interpreter.ReduceOps.apply)),
+    ]
+    found += [
+        (libdevice, name, _of_numpy(function))
+        for name, function in LIBDEVICE.items()
+        if hasattr(libdevice, name)
+    ]
+    return found + _index_of_one()
+
+
+# ---- bfloat16 ----
+
+
+def widen(handle: Any) -> Any:
+    """A bf16 handle as fp32; any other as it is."""
+    if handle.dtype.scalar != tl.bfloat16:
+        return handle
+    bits = np.asarray(handle.data, np.uint16).astype(np.uint32) << np.uint32(16)
+    return interpreter.TensorHandle(bits.view(np.float32), tl.float32)
+
+
+def narrow(values: Array) -> Any:
+    """fp32 values as a bf16 handle, rounded to the nearest, ties to even."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    even = (bits >> np.uint32(16)) & np.uint32(1)
+    rounded = ((bits.astype(np.uint64) + 0x7FFF + even) >> np.uint64(16)).astype(np.uint16)
+    quiet = (bits >> np.uint32(16)).astype(np.uint16) | np.uint16(0x40)
+    data = np.where(np.isnan(values), quiet, rounded)
+    return interpreter.TensorHandle(data.reshape(np.shape(values)), tl.bfloat16)
+
+
+def _in_fp32(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """An operation on handles: bf16 goes through fp32. Comparisons stay what they are."""
+
+    def through(builder: Any, *arguments: Any) -> Any:
+        handles = [one for one in arguments if isinstance(one, interpreter.TensorHandle)]
+        if not any(one.dtype.scalar == tl.bfloat16 for one in handles):
+            return operation(builder, *arguments)
+        wide = [
+            widen(one) if isinstance(one, interpreter.TensorHandle) else one for one in arguments
+        ]
+        made = operation(builder, *wide)
+        if made.data.dtype.kind != "f":
+            return made
+        return narrow(made.data)
+
+    through.mended = True  # type: ignore[attr-defined]
+    return through
+
+
+def _dot(operation: Callable[..., Any]) -> Callable[..., Any]:
+    def dot(builder: Any, a: Any, b: Any, d: Any, *rest: Any) -> Any:
+        return operation(builder, widen(a), widen(b), d, *rest)
+
+    return dot
+
+
+def _cast(operation: Callable[..., Any]) -> Callable[..., Any]:
+    def cast(builder: Any, source: Any, target: Any) -> Any:
+        if source.dtype.scalar == target.scalar:
+            return operation(builder, source, target)
+        if target.scalar == tl.bfloat16:
+            return narrow(np.asarray(widen(source).data).astype(np.float32))
+        return operation(builder, widen(source), target)
+
+    return cast
+
+
+def _fp_to_fp(operation: Callable[..., Any]) -> Callable[..., Any]:
+    def convert(builder: Any, source: Any, target: Any, rounding: Any) -> Any:
+        wide = widen(source)
+        if target.scalar == tl.bfloat16 and source.dtype.scalar in (tl.float32, tl.float64):
+            return narrow(np.asarray(wide.data).astype(np.float32))
+        if wide is not source and target.scalar == tl.float32:
+            return wide
+        return operation(builder, source, target, rounding)
+
+    return convert
+
+
+def _reduce(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """A reduction of bf16 values, in fp32."""
+
+    def apply(reduction: Any, values: Any) -> Any:
+        many = values if isinstance(values, tuple) else (values,)
+        if not any(one.dtype == tl.bfloat16 for one in many):
+            return operation(reduction, values)
+        wide = tuple(_tensor(widen(one.handle)) for one in many)
+        made = operation(reduction, wide)
+        back = tuple(
+            _tensor(narrow(new.handle.data)) if old.dtype == tl.bfloat16 else new
+            for old, new in zip(many, made, strict=True)
+        )
+        return back if isinstance(values, tuple) else back[0]
+
+    return apply
+
+
+def _tensor(handle: Any, like: Any = None) -> Any:
+    scalar = handle.dtype.scalar
+    shape = list(np.shape(handle.data))
+    kind = like or (tl.block_type(scalar, shape) if np.size(handle.data) > 1 else scalar)
+    return tl.core.tensor(handle, kind)
+
+
+# ---- functions that are missing ----
+
+
+def _of_numpy(function: Callable[[Array], Array]) -> Callable[..., Any]:
+    def call(x: Any, **_: Any) -> Any:
+        if not isinstance(x, tl.tensor):
+            x = interpreter.interpreter_semantic.to_tensor(x)
+        data = function(x.handle.data).astype(x.handle.data.dtype)
+        return tl.core.tensor(interpreter.TensorHandle(data, x.handle.dtype), x.type)
+
+    return call
+
+
+def _index_of_one() -> list[tuple[Any, str, Any]]:
+    """For ``range(0, n_cols, BLOCK)`` in a kernel: the interpreter has a scalar as an array of one element.
+
+    Triton 3.6 calls int() on it, which NumPy 2.4 refuses.
+    """
+    refused = np.lib.NumpyVersion(np.__version__) >= "2.4.0"
+    if not (triton.__version__.startswith("3.6.") and refused):
+        return []
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    return [(interpreter, "_patch_lang_tensor", patched)]

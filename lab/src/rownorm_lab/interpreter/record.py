@@ -1,0 +1,403 @@
+"""Record what kernels do in Triton's interpreter (``TRITON_INTERPRET=1`` before Triton is imported).
+
+``recorded()`` wraps the interpreter's own methods for a grid, loads, stores and atomics. Every launch runs once in the
+usual order, with all accesses recorded (``memory.py``), and again in shuffled orders, from the same contents: its
+results must have the same bits.
+
+A tensor of the meta device has no contents: loads give 0, stores go nowhere, and only addresses are checked. So sizes
+can be tried that no machine holds. Of a launch with such tensors a few programs run, and a few turns of each loop.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import io
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton._C.libtriton import ir
+from triton.runtime import interpreter
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.jit import TensorWrapper
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from .arithmetic import mended
+from .findings import RecordedLaunch, Recording, Site
+from .memory import Argument, Memory
+
+TRITON = str(Path(triton.__file__).parent)
+HERE = str(Path(__file__).parent)
+SAMPLED = 6  # programs of a launch with tensors of the meta device
+TURNS = 2  # of a long loop there, at its beginning and at its end
+ACQUIRES = {ir.MEM_SEMANTIC.ACQUIRE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE}
+RELEASES = {ir.MEM_SEMANTIC.RELEASE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE}
+SEED = 0
+LANGUAGES = {id(tl), id(tl.core)}
+Patch = tuple[Any, str, Any]
+
+
+@contextmanager
+def recorded(orders: int = 2, views_only: bool = False, wrapper: str = HERE) -> Iterator[Recording]:
+    """Record the launches of the block.
+
+    orders: how many times a launch is repeated with its programs in another order. views_only: an access must stay
+    inside of the tensors that the kernel was given, not only inside of their storages. wrapper: a file of the caller
+    that wraps loads as well, so that its lines are no kernel's.
+    """
+    recorder = _Recorder(orders, views_only, wrapper)
+    with mended(), contextlib.ExitStack() as stack:
+        for owner, name, value in recorder.patches():
+            before = owner.__dict__.get(name)
+            setattr(owner, name, value)
+            stack.callback(_restore, owner, name, before)
+        yield recorder.recording
+
+
+def _restore(owner: Any, name: str, before: Any) -> None:
+    if before is None:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, before)
+
+
+class _Recorder:
+    def __init__(self, orders: int, views_only: bool, wrapper: str) -> None:
+        self.orders, self.views_only = orders, views_only
+        self.not_kernels = (TRITON, HERE, wrapper)
+        self.recording = Recording([], [])
+        self.memory: Memory | None = None
+        self.grid: tuple[int, int, int] = (1, 1, 1)
+        self.order: list[int] | None = None  # the programs that run, None: all
+        self.ran: list[int] = []
+        self.replaced = set[int]()  # modules of Triton's language whose functions were replaced
+        self.far = False  # whether the launch has tensors of the meta device
+        self.atomic = ""  # the kind of the access that the interpreter makes of another operation
+
+    def patches(self) -> list[Patch]:
+        builder = interpreter.InterpreterBuilder
+        found: list[Patch] = [
+            (interpreter.GridExecutor, "__call__", self.launch()),
+            (interpreter.GridExecutor, "_init_args_hst", lambda _, args, named: (args, named)),
+            (interpreter.GridExecutor, "_restore_args_dev", lambda *_: None),
+            (interpreter, "_implicit_cvt", self.converted()),
+            (interpreter, "_patch_lang_core", self.ranges()),
+            (interpreter, "_patch_lang", self.language()),
+            (builder, "set_grid_dim", self.set_grid()),
+            (builder, "set_grid_idx", self.set_program()),
+            (builder, "create_masked_load", self.load()),
+            (builder, "create_masked_store", self.store()),
+            (builder, "create_atomic_rmw", self.read_modify_write()),
+            (builder, "create_atomic_cas", self.compare_and_swap()),
+            (Autotuner, "run", first_configuration()),
+        ]
+        found += [
+            (builder, name, self.as_atomic(name))
+            for name in ("create_atomic_load", "create_atomic_store", "create_atomic_poll")
+            if hasattr(builder, name)
+        ]
+        return found
+
+    # ---- launches ----
+
+    def launch(self) -> Callable[..., Any]:
+        call = interpreter.GridExecutor.__call__
+
+        def launched(executor: Any, *args: Any, **named: Any) -> Any:
+            given = dict(zip(executor.arg_names, args, strict=False)) | named
+            arguments = [one for name, value in given.items() for one in _tensors(name, value)]
+            number = len(self.recording.launches)
+            memory = Memory(number, executor.fn.__name__, arguments, self.views_only)
+            far = not all(region.backed for region in memory.regions)
+            grid = executor.grid
+            executor.grid = lambda args: self.begin(grid(args) if callable(grid) else grid, far)
+            backed = [region for region in memory.regions if region.backed]
+            before = [region.contents().copy() for region in backed]
+            outer, self.memory, self.order, self.far = self.memory, memory, None, far
+            self.replaced = set()
+            try:
+                with _short_loops(executor.fn) if far else contextlib.nullcontext():
+                    call(executor, *args, **named)
+                self.note(memory, executor)
+                if not far and len(self.ran) > 1:
+                    after = [region.contents().copy() for region in backed]
+                    self.repeat(memory, before, after, lambda: call(executor, *args, **named))
+            finally:
+                self.memory = outer
+                executor.grid = grid
+                self.recording.findings.extend(memory.found.values())
+
+        return launched
+
+    def begin(self, grid: Any, far: bool) -> tuple[int, ...]:
+        """The grid that the interpreter goes through: as many programs as are to run."""
+        grid = (grid,) if isinstance(grid, int) else tuple(grid)
+        x, y, z = (int(size) for size in (*grid, 1, 1)[:3])
+        self.grid = x, y, z
+        programs = x * y * z
+        if self.order is None:
+            some = {0, 1, programs // 2, *range(programs - SAMPLED // 2, programs)}
+            wanted = sorted(one for one in some if 0 <= one < programs)
+            self.order = wanted if far else list(range(programs))
+        self.ran = self.order
+        if self.memory is not None and self.order:
+            self.memory.shown = {self.order[0], self.order[-1]}
+        return (len(self.order),)
+
+    def repeat(
+        self, memory: Memory, before: list[Any], after: list[Any], call: Callable[[], Any]
+    ) -> None:
+        """Run the launch again in other orders, from the same contents; the first result stays."""
+        memory.recording = False
+        backed = [region for region in memory.regions if region.backed]
+        shuffler, programs = random.Random(SEED), self.ran
+        for turn in range(self.orders):
+            self.order = programs[::-1] if turn == 0 else shuffler.sample(programs, len(programs))
+            for region, contents in zip(backed, before, strict=True):
+                region.contents()[:] = contents
+            self.replaced = set()
+            with contextlib.redirect_stdout(io.StringIO()):
+                call()
+            for region, contents in zip(backed, after, strict=True):
+                memory.compare(region, contents)
+                region.contents()[:] = contents
+
+    def note(self, memory: Memory, executor: Any) -> None:
+        programs = int(np.prod(self.grid))
+        self.recording.launches.append(
+            RecordedLaunch(
+                number=memory.number,
+                kernel=executor.fn.__name__,
+                grid=self.grid,
+                sampled=len(self.ran) < programs,
+                uses=[region.use() for region in memory.regions if region.backed],
+                accesses=memory.accesses,
+            )
+        )
+
+    def converted(self) -> Callable[[Any], Any]:
+        convert = interpreter._implicit_cvt
+
+        def implicit(value: Any) -> Any:
+            made = convert(value)
+            tensor = _plain(value)
+            if isinstance(tensor, Tensor) and self.memory is not None:
+                region = self.memory.of_tensor[id(tensor)]
+                made.handle.data = np.array([region.address(tensor)], np.uint64)
+            return made
+
+        return implicit
+
+    def language(self) -> Callable[[Any], Any]:
+        """The interpreter replaces Triton's functions at every call of a jit function, tl.sum too; once is enough."""
+        patch = interpreter._patch_lang
+
+        def patch_lang(function: Any) -> Any:
+            used = LANGUAGES & set(map(id, function.__globals__.values()))
+            if used <= self.replaced:
+                return interpreter._LangPatchScope()
+            self.replaced |= used
+            return patch(function)
+
+        return patch_lang
+
+    def ranges(self) -> Callable[..., None]:
+        """``tl.range`` in a launch with tensors of the meta device."""
+        patch = interpreter._patch_lang_core
+
+        def patch_lang_core(language: Any, scope: Any) -> None:
+            patch(language, scope)
+            if self.far:
+                scope.set_attr(language, "range", _short)
+
+        return patch_lang_core
+
+    def set_grid(self) -> Callable[..., None]:
+        def set_grid_dim(builder: Any, *_: int) -> None:
+            builder.grid_dim = self.grid
+
+        return set_grid_dim
+
+    def set_program(self) -> Callable[..., None]:
+        def set_grid_idx(builder: Any, place: int, *_: int) -> None:
+            assert self.order is not None
+            program = self.order[place]
+            y, z = self.grid[1:]
+            builder.grid_idx = (program // (y * z), program // z % y, program % z)
+            if self.memory is not None:
+                self.memory.program = program
+
+        return set_grid_idx
+
+    # ---- accesses ----
+
+    def access(
+        self, kind: str, pointers: Any, mask: Any, values: Any = None
+    ) -> tuple[Any, Any] | None:
+        """(pointers, mask) with addresses of the process, without lanes that leave their tensor."""
+        if self.memory is None:
+            return None
+        shape = np.shape(pointers.data)
+        addresses = np.ascontiguousarray(pointers.data, np.uint64).reshape(-1)
+        active = np.broadcast_to(_data(mask), shape).reshape(-1).astype(bool)
+        width = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+        stored = None if values is None else np.broadcast_to(values.data, shape).reshape(-1)
+        real, allowed = self.memory.access(
+            addresses, active, width, self.site(self.atomic or kind), stored
+        )
+        handle = interpreter.TensorHandle
+        return (
+            handle(real.reshape(shape), pointers.dtype),
+            handle(allowed.reshape(shape), tl.int1),
+        )
+
+    def site(self, access: str) -> Site:
+        """The line of the kernel that is running."""
+        frame = sys._getframe(2)
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(self.not_kernels):
+            frame = frame.f_back
+        return Site(frame.f_code.co_filename, frame.f_lineno, access)
+
+    def load(self) -> Callable[..., Any]:
+        load = interpreter.InterpreterBuilder.create_masked_load
+
+        def masked_load(
+            builder: Any, pointers: Any, mask: Any, other: Any, *rest: Any, **named: Any
+        ) -> Any:
+            seen = self.access("load", pointers, mask)
+            pointers, mask = seen or (pointers, mask)
+            return load(builder, pointers, mask, other, *rest, **named)
+
+        return masked_load
+
+    def store(self) -> Callable[..., Any]:
+        store = interpreter.InterpreterBuilder.create_masked_store
+
+        def masked_store(
+            builder: Any, pointers: Any, value: Any, mask: Any, *rest: Any, **named: Any
+        ) -> Any:
+            seen = self.access("store", pointers, mask, value)
+            pointers, mask = seen or (pointers, mask)
+            return store(builder, pointers, value, mask, *rest, **named)
+
+        return masked_store
+
+    def read_modify_write(self) -> Callable[..., Any]:
+        change = interpreter.InterpreterBuilder.create_atomic_rmw
+
+        def atomic_rmw(
+            builder: Any, operation: Any, pointer: Any, value: Any, mask: Any, sem: Any, scope: Any
+        ) -> Any:
+            self.synchronize(pointer, _data(mask), sem)
+            seen = self.access("atomic", pointer, mask)
+            pointer, mask = seen or (pointer, mask)
+            return change(builder, operation, pointer, value, mask, sem, scope)
+
+        return atomic_rmw
+
+    def compare_and_swap(self) -> Callable[..., Any]:
+        swap = interpreter.InterpreterBuilder.create_atomic_cas
+
+        def atomic_cas(
+            builder: Any, pointer: Any, compared: Any, value: Any, sem: Any, scope: Any
+        ) -> Any:
+            everywhere = np.ones(np.shape(pointer.data), bool)
+            self.synchronize(pointer, everywhere, sem)
+            seen = self.access("atomic", pointer, everywhere)
+            if seen is not None:
+                pointer, allowed = seen
+                if not allowed.data.all():
+                    return compared
+            return swap(builder, pointer, compared, value, sem, scope)
+
+        return atomic_cas
+
+    def as_atomic(self, name: str) -> Callable[..., Any]:
+        """An operation of later versions that the interpreter makes of loads and stores."""
+        operation = getattr(interpreter.InterpreterBuilder, name)
+
+        def atomic(builder: Any, pointer: Any, *rest: Any) -> Any:
+            self.synchronize(pointer, np.ones(np.shape(pointer.data), bool), rest[-2])
+            self.atomic = "atomic"
+            try:
+                return operation(builder, pointer, *rest)
+            finally:
+                self.atomic = ""
+
+        return atomic
+
+    def synchronize(self, pointer: Any, mask: Any, sem: Any) -> None:
+        """An atomic of one element may order programs; a block of atomics is a sum."""
+        if self.memory is not None and np.size(pointer.data) == 1 and bool(np.all(mask)):
+            address = int(np.ravel(pointer.data)[0])
+            self.memory.order(address, sem in ACQUIRES, sem in RELEASES)
+
+
+def first_configuration() -> Callable[..., Any]:
+    """``@triton.autotune`` without a GPU has nothing to time: the first configuration runs."""
+    run = Autotuner.run
+
+    def run_first(tuner: Any, *args: Any, **named: Any) -> Any:
+        every = tuner.configs
+        tuner.configs = every[:1]
+        try:
+            return run(tuner, *args, **named)
+        finally:
+            tuner.configs = every
+
+    return run_first
+
+
+def _tensors(name: str, value: Any) -> list[Argument]:
+    """The tensors of one argument; those of a tuple have the name of its field or its place."""
+    if isinstance(value, tuple):
+        names = getattr(value, "_fields", range(len(value)))
+        inner = zip(names, value, strict=True)
+        return [one for part, each in inner for one in _tensors(f"{name}.{part}", each)]
+    if isinstance(value, TensorDescriptor):
+        return _tensors(name, value.base)
+    tensor = _plain(value)
+    return [Argument(name.removesuffix("_ptr"), tensor)] if isinstance(tensor, Tensor) else []
+
+
+def _plain(value: Any) -> Any:
+    return value.base if isinstance(value, TensorWrapper) else value
+
+
+def _data(mask: Any) -> Any:
+    """A mask's lanes; block pointers of Triton 3.6 and 3.7 give an array."""
+    return mask if isinstance(mask, np.ndarray) else mask.data
+
+
+def _short(first: Any, end: Any = None, step: Any = 1, **_: Any) -> Iterator[Any]:
+    """A loop's first and last turns. As in a compiled kernel, its variable is an int32, which may wrap around."""
+    bounds = (0, first, step) if end is None else (first, end, step)
+    turns = builtins.range(*(one.__index__() for one in bounds))
+    chosen = [*turns[:TURNS], *turns[-TURNS:]] if len(turns) > 2 * TURNS else turns
+    for turn in chosen:
+        yield interpreter.interpreter_semantic.to_tensor(turn, False)
+
+
+@contextmanager
+def _short_loops(function: Any) -> Iterator[None]:
+    """Shorten the loops of a kernel and of the functions that it calls."""
+    spaces = {id(function.__globals__): function.__globals__}
+    for value in list(function.__globals__.values()):
+        if isinstance(value, interpreter.InterpretedFunction):
+            spaces[id(value.fn.__globals__)] = value.fn.__globals__
+    shortened = [space for space in spaces.values() if "range" not in space]
+    for space in shortened:
+        space["range"] = _short
+    try:
+        yield
+    finally:
+        for space in shortened:
+            del space["range"]

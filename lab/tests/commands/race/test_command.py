@@ -1,0 +1,81 @@
+"""``rownorm race``."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lab_support import race_kernels
+from lab_support.lab_commands import invoke
+
+KERNELS = Path(race_kernels.__file__)
+interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="for the interpreter")
+
+
+def race(function, *options):
+    torch.manual_seed(0)
+    return invoke("race", f"{KERNELS}:{function.__name__}", *options)
+
+
+@interpreted
+def test_a_race_is_shown_with_its_lines(tmp_path):
+    page = tmp_path / "race.html"
+    ran = race(race_kernels.add_to_one_sum, "--map", "--out", page)
+    assert ran.exit_code == 1, ran.output
+    assert "two programs write one address: sum[0], programs 0 and 1" in " ".join(
+        ran.output.split()
+    )
+    assert "tl.store(sum_ptr + cols, total + x, mask=col_ok)" in ran.output
+    assert "0 to 4: programs 2 and 3   RACE" in ran.output
+    assert 'class="race"' in page.read_text()
+    assert "0 to 4: programs 2 and 3" in page.read_text()
+
+
+@interpreted
+def test_nothing_is_found_in_a_copy():
+    ran = race(race_kernels.copy)
+    assert ran.exit_code == 0, ran.output
+    assert "Nothing was found." in ran.output
+
+
+@interpreted
+def test_addresses_of_a_size_that_no_machine_holds():
+    assert race(race_kernels.copy, "--meta").exit_code == 2  # it looks at values
+    ran = race(race_kernels.far, "--meta")
+    assert ran.exit_code == 1
+    assert "an offset passes 2^31 in int32: y[" in " ".join(ran.output.split())
+    assert "int32: x[" not in ran.output
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        ("missing.py", "there is no file"),
+        (f"{KERNELS}", "has no function main"),
+        (f"{KERNELS}:no_kernel", "launched no Triton kernel"),
+        (f"{KERNELS}:shared_sum", "has no function shared_sum"),
+    ],
+)
+def test_what_cannot_be_run_is_said(target, text):
+    ran = invoke("race", target)
+    assert ran.exit_code == 2
+    assert text in " ".join(ran.output.split())
+
+
+def test_the_command_chooses_the_interpreter():
+    """In a process of its own, as a user runs it."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    ran = subprocess.run(
+        [sys.executable, "-m", "rownorm_lab", "race", f"{KERNELS}:let_the_last_add"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 1, ran.stderr
+    assert "one program reads what another writes" in ran.stdout
