@@ -155,7 +155,9 @@ def state(provider: Provider, try_it: bool) -> str:
     version = f" {provider.version}".rstrip()
     compiles = provider.kind in ("peer", "plain") and provider.name != EAGER
     if compiles and not try_it:
-        slow = "" if provider.name in usual() else "; compiles for minutes on a CPU"
+        slow = "; compiles for minutes on a CPU"
+        slow = "; only if it is named" if provider.on_request else slow
+        slow = "" if provider.name in usual() else slow
         return f"installed{version}, not tried{slow}"
     failed = trial.failure_in_a_process(provider.name) if compiles else trial.failure(provider)
     return f"does not work{version}: {failed}" if failed else f"ready{version}"
