@@ -25,7 +25,7 @@ class Explanation(NamedTuple):
     """The problems of a call, forward and backward, and their plans. Printing it shows the plans and their reasons.
 
     batch: what the bits of a row depend on beside the row. tables: where plans for this device are looked for, first
-    place first. note: what differs on this machine.
+    place first. triton: the version here, and the one that the table was measured with. note: what differs here.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Explanation(NamedTuple):
     backward: Plan
     batch: str
     tables: str
+    triton: str
     note: str = ""
 
     def __str__(self) -> str:
@@ -47,6 +48,7 @@ class Explanation(NamedTuple):
             *_lines("backward", self.backward),
             f"  batch     {self.batch}",
             f"  plans     {self.tables}",
+            f"  triton    {self.triton}",
         ]
         return "\n".join(lines + ([f"  note      {self.note}"] if self.note else []))
 
@@ -87,7 +89,7 @@ def explain(
     # The launch layer imports Triton where it is installed, which importing rownorm must not.
     from .launch import plan
     from .launch.device import DEVICES
-    from .launch.planning.files import precedence
+    from .launch.planning.files import compiled_by, precedence
     from .launch.problem import backward_problem, forward_problem
     from .launch.triton_version import INSTALLED, VERSION
 
@@ -125,10 +127,11 @@ def explain(
         target = DEVICES[device]
         problems = [dataclasses.replace(problem, device=target) for problem in problems]
     first, second = problems
-    tables = precedence(first.device.arch)
+    arch = first.device.arch
+    tables = (precedence(arch), compiled_by(arch))
     assumed = (
         f"Triton is not installed here; the plans are those for Triton {VERSION[0]}.{VERSION[1]}"
     )
     note = "" if INSTALLED else assumed
     plans = first, plan(first), second, plan(second)
-    return Explanation(function.__name__, *plans, _batch(first, second), tables, note)
+    return Explanation(function.__name__, *plans, _batch(first, second), *tables, note)

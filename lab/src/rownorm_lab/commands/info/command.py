@@ -120,6 +120,7 @@ def plan_lines(arch: str) -> list[str]:
         f"  1    your own table ({tables.VARIABLE} names another folder): {mine}",
         f"  2    {', '.join(shipped) or f'rownorm has no table for {arch}'}",
         "  3    rules",
+        *(f"  Triton {tables.compiled_by(one)} (for {one})" for one in sources),
     ]
 
 
