@@ -116,14 +116,13 @@ def test_the_whole_process_has_the_mode():
         rownorm.set_batch_invariant(1)
 
 
-@pytest.mark.parametrize(("value", "expected"), [("1", True), ("0", False)])
-def test_the_variable(value, expected):
+def test_the_variable():
     script = "from rownorm.ops.batch_invariance import state; print(state.is_active)"
-    environment = os.environ | {batch_invariance.VARIABLE: value}
+    environment = os.environ | {batch_invariance.VARIABLE: "1"}
     printed = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
     ).stdout
-    assert printed.strip() == str(expected)
+    assert printed.strip() == "True"
 
 
 # Every way through the host
