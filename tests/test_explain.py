@@ -4,10 +4,12 @@ import re
 
 import pytest
 import torch
+import triton
 
 import rownorm
 from rownorm.explain import explain
 from rownorm.launch import Problem, force, plan
+from rownorm.launch.planning import files
 
 
 def meta(*shape, dtype=torch.bfloat16):
@@ -55,6 +57,16 @@ def test_names_the_experiment_of_a_row_with_an_option():
     explained = explain(rownorm.layer_norm, x, weight, weight, activation="gelu", device="sm_90")
     for reason in (explained.forward.reason, explained.backward.reason):
         assert re.search(r"experiment ACT-0\d", reason)
+
+
+def test_names_the_triton_here_and_that_of_the_table():
+    explained = explain(rownorm.rms_norm, meta(4, 256), device="sm_90")
+    assert f"  triton    {triton.__version__} compiles the kernels; the table was" in str(explained)
+    assert explained.triton.endswith(f"measured with {files.shipped_source('sm_90').triton}")
+    without_table = explain(rownorm.rms_norm, meta(4, 256), device="sm_80")
+    assert (
+        without_table.triton == f"{triton.__version__} compiles the kernels; nothing was measured"
+    )
 
 
 def test_takes_the_arguments_of_every_function():

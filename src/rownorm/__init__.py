@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 from . import functional, nn
 from .explain import explain
 from .integration import refused_by_torchscript
-from .ops import add_layer_norm, add_rms_norm, layer_norm, rms_norm
+from .ops import (
+    add_layer_norm,
+    add_rms_norm,
+    batch_invariant,
+    layer_norm,
+    rms_norm,
+    set_batch_invariant,
+)
 from .version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -16,12 +23,14 @@ if TYPE_CHECKING:
 __all__ = [
     "add_layer_norm",
     "add_rms_norm",
+    "batch_invariant",
     "explain",
     "functional",
     "layer_norm",
     "nn",
     "patch",
     "rms_norm",
+    "set_batch_invariant",
     "unpatch",
 ]
 

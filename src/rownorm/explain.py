@@ -10,19 +10,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from . import ops
+from .ops.batch_invariance import is_on, state
 from .ops.checks import check
 from .program import INPUTS, Inputs, Program
 
 if TYPE_CHECKING:
     from .launch import Plan, Problem
 
+CURE = "see rownorm.batch_invariant"
 FUNCTIONS = (ops.layer_norm, ops.rms_norm, ops.add_layer_norm, ops.add_rms_norm)
 
 
 class Explanation(NamedTuple):
     """The problems of a call, forward and backward, and their plans. Printing it shows the plans and their reasons.
 
-    tables: where plans for this device are looked for, the first place first. note: what differs on this machine.
+    batch: what the bits of a row depend on beside the row. tables: where plans for this device are looked for, first
+    place first. triton: the version here, and the one that the table was measured with. note: what differs here.
     """
 
     name: str
@@ -30,7 +33,9 @@ class Explanation(NamedTuple):
     forward: Plan
     backward_problem: Problem
     backward: Plan
+    batch: str
     tables: str
+    triton: str
     note: str = ""
 
     def __str__(self) -> str:
@@ -41,7 +46,9 @@ class Explanation(NamedTuple):
             f"{self.name}, {problem.n_rows} x {problem.n_cols} {dtype} on {device.name} ({device.arch})",
             *_lines("forward", self.forward),
             *_lines("backward", self.backward),
+            f"  batch     {self.batch}",
             f"  plans     {self.tables}",
+            f"  triton    {self.triton}",
         ]
         return "\n".join(lines + ([f"  note      {self.note}"] if self.note else []))
 
@@ -50,6 +57,24 @@ def _lines(direction: str, plan: Plan) -> list[str]:
     """A plan, why it has these settings, and for one of a table what was second."""
     lines = [f"  {direction:8}  {plan}", f"            reason: {plan.reason}"]
     return lines + ([f"            second: {plan.second}"] if plan.second else [])
+
+
+def _batch(*problems: Problem) -> str:
+    """What the bits of a row depend on beside the row."""
+    from .launch.planning import depends_on_rows
+
+    dependent = [problem.direction for problem in problems if depends_on_rows(problem)]
+    if dependent:
+        which = " and ".join(dependent)
+        return (
+            f"the number of rows, alignment and strides change the order of sums in {which}: {CURE}"
+        )
+    if problems[0].batch_invariant:
+        return (
+            "the same bits of a row in any batch: its sums have one order for these columns, dtypes and options, and "
+            "tensors with another alignment or other strides are copied"
+        )
+    return f"the same bits of a row for any number of rows; alignment and strides may change them: {CURE}"
 
 
 def explain(
@@ -64,7 +89,7 @@ def explain(
     # The launch layer imports Triton where it is installed, which importing rownorm must not.
     from .launch import plan
     from .launch.device import DEVICES
-    from .launch.planning.files import precedence
+    from .launch.planning.files import compiled_by, precedence
     from .launch.problem import backward_problem, forward_problem
     from .launch.triton_version import INSTALLED, VERSION
 
@@ -80,6 +105,7 @@ def explain(
     program = Program(
         center="layer_norm" in function.__name__,
         **{name: arguments[name] for name in Program._fields if name in arguments},
+        batch_invariant=state.is_active and is_on(),
     )
     inputs = Inputs(*(arguments.get(name) for name in INPUTS))  # type: ignore[arg-type]
     x, residual = inputs.x, inputs.residual
@@ -101,9 +127,11 @@ def explain(
         target = DEVICES[device]
         problems = [dataclasses.replace(problem, device=target) for problem in problems]
     first, second = problems
-    tables = precedence(first.device.arch)
+    arch = first.device.arch
+    tables = (precedence(arch), compiled_by(arch))
     assumed = (
         f"Triton is not installed here; the plans are those for Triton {VERSION[0]}.{VERSION[1]}"
     )
     note = "" if INSTALLED else assumed
-    return Explanation(function.__name__, first, plan(first), second, plan(second), tables, note)
+    plans = first, plan(first), second, plan(second)
+    return Explanation(function.__name__, *plans, _batch(first, second), *tables, note)

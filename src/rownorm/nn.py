@@ -18,6 +18,7 @@ from torch.types import Device
 from .functional import default_rms_eps, layer_norm, rms_norm
 from .integration import leaf_of_trace, quantize_like, refuse_torchscript
 from .ops import eager
+from .ops.batch_invariance import is_on, state
 from .ops.fast_path import is_traced
 from .program import Program
 
@@ -28,8 +29,8 @@ torch.fx.wrap("rms_norm")
 
 
 @functools.lru_cache(typed=True)  # eps=True is refused, eps=1 is not
-def _program(center: bool, eps: float, out_dtype: torch.dtype | None) -> Program:
-    return Program(center, eps, out_dtype=out_dtype)
+def _program(center: bool, eps: float, out_dtype: torch.dtype | None, mode: bool) -> Program:
+    return Program(center, eps, out_dtype=out_dtype, batch_invariant=mode)
 
 
 class _Norm(torch.nn.Module):
@@ -73,7 +74,7 @@ class LayerNorm(_Norm, torch.nn.LayerNorm):
             return leaf
         shape, weight, bias, eps = self.normalized_shape, self.weight, self.bias, self.eps
         if not is_traced():
-            program = _program(True, eps, self.out_dtype)
+            program = _program(True, eps, self.out_dtype, state.is_active and is_on())
             y: Tensor = eager.native.module_norm(input, weight, bias, program, shape)
             if y is not NotImplemented:
                 return y
@@ -106,7 +107,7 @@ class RMSNorm(_Norm, torch.nn.RMSNorm):
         shape, weight, eps = self.normalized_shape, self.weight, self.eps
         if type(x) is Tensor and not is_traced():
             exact_eps = default_rms_eps(x.dtype) if eps is None else eps
-            program = _program(False, exact_eps, self.out_dtype)
+            program = _program(False, exact_eps, self.out_dtype, state.is_active and is_on())
             y: Tensor = eager.native.module_norm(x, weight, None, program, shape)
             if y is not NotImplemented:
                 return y

@@ -77,7 +77,7 @@ class Option(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What is computed for a row, apart from the tensors. Every field after ``center`` is a keyword of the public
+    """What is computed for a row, apart from the tensors. Every field that has an ``Option`` is a keyword of the public
     functions.
     """
 
@@ -112,6 +112,8 @@ class Program(NamedTuple):
             (None, *DTYPES),
         ),
     ] = None
+    # How it is computed: the same bits in any batch. Not a keyword, but the mode ``rownorm.batch_invariant``.
+    batch_invariant: bool = False
 
     @property
     def name(self) -> str:
@@ -128,9 +130,11 @@ class Program(NamedTuple):
 
     def keywords(self) -> dict[str, Any]:
         """The options as keywords of the public function."""
-        options = self._asdict()
-        del options["center"]
-        return options
+        return {name: getattr(self, name) for name in OPTIONS}
+
+    def operator_keywords(self) -> dict[str, Any]:
+        """All fields but ``center`` as keywords of the operator."""
+        return {name: getattr(self, name) for name in self._fields if name != "center"}
 
     def has_only(self, *options: str) -> bool:
         """Whether all options but these have their defaults. ``eps`` has none and need not be named."""

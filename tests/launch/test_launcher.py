@@ -10,6 +10,7 @@ import torch
 
 from rownorm.launch import launcher
 from rownorm.launch.rows import allocator
+from support.planning import calls, problem
 
 ROLES = {"x": 0, "y": 1}
 INDICES = (1, -1, 0)  # of y, absent and x in TENSORS
@@ -158,7 +159,12 @@ def test_the_public_interface_gets_every_option(monkeypatch):
     launcher.bind(call, ROLES, TENSORS, 0).start(TENSORS, ADDRESSES)
     ((grid, arguments, options),) = started_with
     assert (grid, arguments[3:]) == ((7,), (5, 3, 8, 1))
-    assert options == {"num_warps": 4, "maxnreg": 128, "launch_cooperative_grid": True}
+    assert options == {
+        "num_warps": 4,
+        "enable_fp_fusion": True,
+        "maxnreg": 128,
+        "launch_cooperative_grid": True,
+    }
 
 
 def test_clusters_call_launch_hooks_and_start_directly(start, monkeypatch):
@@ -218,3 +224,11 @@ def test_allocated_tensors_are_like_those_of_torch_empty(shape, fill, device):
         assert not t.requires_grad
         assert not fill or t.isnan().all()
     assert not t.numel() or first.data_ptr() != second.data_ptr()
+
+
+def test_every_kernel_says_whether_products_and_sums_are_fused():
+    """Else a variable, or the default of another version of Triton, would decide."""
+    for direction in ("forward", "backward"):
+        for n_cols in (64, 32768, 1 << 20):
+            for one in calls(problem(direction, n_cols=n_cols)):
+                assert one.options["enable_fp_fusion"] is True

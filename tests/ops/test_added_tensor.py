@@ -60,7 +60,7 @@ except ValueError as error:
 
 # fp32, which is computed in C: with C++ or Python around it, and without a gradient.
 x, residual, weight, offset = (t.detach().float() for t in (x, residual, weight, offset))
-options = (True, 1e-5, 0.0, None, "once", None)
+options = (True, 1e-5, 0.0, None, "once", None, False)
 assert cpu_native.forward((x, residual, None, weight, None, None), options, True) is not None
 assert cpu_native.forward((x, residual, None, weight, None, offset), options, True) is None
 

@@ -28,11 +28,13 @@ from support import option_places
 from support.edited_copy import run_in_copy
 from support.option_places import FUNCTIONS, missing_places
 
-OPTIONS = Program._fields[1:]
+OPTIONS = tuple(DESCRIBED)
+MODE = "batch_invariant"  # a field that is no keyword of the public functions
 SCHEMA_TYPES = {
     float: "float",
     Rounding: "str",
     Activation | None: "Optional[str]",
+    bool: "bool",
     torch.dtype | None: "Optional[int]",  # as PyTorch prints an optional ScalarType
 }
 
@@ -60,7 +62,8 @@ def test_signatures_are_those_of_the_program(name):
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in INPUTS
     ]
     assert tuple(parameter.name for parameter in keywords) == OPTIONS
-    assert {parameter.name: parameter.default for parameter in keywords} == defaults_of(name)
+    defaults = {parameter.name: parameter.default for parameter in keywords}
+    assert defaults | {MODE: False} == defaults_of(name)
     types, fields = get_type_hints(function), get_type_hints(Program)
     assert {option: types[option] for option in OPTIONS} == {
         option: fields[option] for option in OPTIONS
@@ -108,7 +111,7 @@ def test_the_documents_have_every_keyword_with_its_meaning():
 
 
 def test_every_option_and_every_tensor_is_described():
-    assert tuple(DESCRIBED) == OPTIONS
+    assert ("center", *DESCRIBED, MODE) == Program._fields
     assert tuple(INPUTS) == reference.Gradients._fields
     assert reference.BackwardInputs._fields == BACKWARD_INPUTS
     assert reference.ForwardOutputs._fields == RESULTS
@@ -119,7 +122,7 @@ def test_every_option_and_every_tensor_is_described():
 def test_schemas_are_those_of_the_program(name):
     schema = getattr(torch.ops.rownorm, name).default._schema
     keywords = [argument for argument in schema.arguments if argument.kwarg_only]
-    assert tuple(argument.name for argument in keywords) == OPTIONS
+    assert tuple(argument.name for argument in keywords) == (*OPTIONS, MODE)
     assert {argument.name: argument.default_value for argument in keywords} == defaults_of(name)
     fields = get_type_hints(Program)
     for argument in keywords:

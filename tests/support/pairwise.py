@@ -86,8 +86,8 @@ def name_of(case: Case) -> str:
         if (dtype := getattr(case, name)) is not None:
             options.append(f"{name}={str(dtype).removeprefix('torch.')}")
     options += [name for name in COLUMNS if getattr(case, name)]
-    for name, default in Program._field_defaults.items():
+    for name in OPTIONS:
         value = getattr(case, name)
-        if value != default:
+        if value != Program._field_defaults.get(name):  # eps has none, and a case's is None
             options.append(value if isinstance(value, str) else f"{name}={value}")
     return "-".join(options)

@@ -7,7 +7,7 @@ import torch
 
 import rownorm
 from rownorm_lab.data.records import Environment
-from rownorm_lab.device.environment import environment, version_of
+from rownorm_lab.device.environment import _tables, environment, version_of
 
 
 def test_environment_of_this_machine():
@@ -34,6 +34,12 @@ def test_settings_that_affect_results_are_recorded(monkeypatch):
         assert settings["threads"] == str(torch.get_num_threads())
     else:
         assert settings["fp_fusion"] in ("on", "off")
+
+
+def test_the_triton_of_the_table_is_recorded():
+    """The report shows it beside the Triton of the measurement."""
+    assert _tables("sm_90")["table_triton"].startswith("3.")
+    assert "table_triton" not in _tables("sm_80")
 
 
 def test_versions_of_packages():

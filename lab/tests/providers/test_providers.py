@@ -1,16 +1,30 @@
 """The providers that need no other package; what the others declare; refusals."""
 
+import importlib.util
+import os
+import subprocess
 import sys
 
 import pytest
 import torch
 
+import rownorm
+from rownorm.ops.batch_invariance import state
 from rownorm_lab.data.case import OPERATIONS, Case
 from rownorm_lab.measure.accuracy import judge
-from rownorm_lab.providers import Refusal, all_providers, as_tuple, by_autograd, missing, provider
+from rownorm_lab.providers import (
+    Refusal,
+    all_providers,
+    as_tuple,
+    by_autograd,
+    missing,
+    provider,
+    torch_compile,
+    usual,
+)
 from rownorm_lab.providers.data import output_names, rotation
 
-PEERS = ("liger", "quack", "fla", "flashinfer")
+PEERS = ("liger", "quack", "fla", "flashinfer", "helion")
 
 
 def made(name, case, device="cpu", data="normal"):
@@ -24,10 +38,11 @@ def made(name, case, device="cpu", data="normal"):
 def test_the_list_of_providers():
     known = all_providers()
     assert set(known) == {
-        *("rownorm", "torch", "torch.compile", *PEERS),
+        *("rownorm", "rownorm_invariant", "torch", "torch.compile", "torch.compile_newer", *PEERS),
         *("plain_loop", "plain_block", "ceiling"),
     }
-    assert list(known)[:3] == ["rownorm", "torch", "torch.compile"]
+    assert list(known)[:2] == ["rownorm", "rownorm_invariant"]
+    assert list(known)[2:5] == ["torch", "torch.compile", "torch.compile_newer"]
     assert list(known)[-1] == "ceiling"
     for one in known.values():
         assert one.about
@@ -114,7 +129,7 @@ def test_declared_cases_are_not_refused():
     assert all_providers()["fla"].refusal(case) is None
 
 
-@pytest.mark.parametrize("name", ["rownorm", "torch"])
+@pytest.mark.parametrize("name", ["rownorm", "rownorm_invariant", "torch"])
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("direction", ["forward", "backward", "both"])
 def test_results_are_right(name, operation, direction, device):
@@ -215,3 +230,86 @@ def test_a_new_provider_is_a_decorated_function(monkeypatch):
     assert all_providers()["mine"].make is mine
     assert all_providers()["mine"].install == "pip install numpy"
     assert all_providers()["mine"].version
+
+
+def test_some_run_only_if_they_are_named(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    named = {name for name, one in all_providers().items() if one.on_request}
+    assert named == {"rownorm_invariant", "helion"}
+    assert set(usual()) == set(all_providers()) - named
+
+
+def test_the_mode_is_that_of_its_provider(monkeypatch):
+    """And of its calls alone: providers take turns in one process."""
+    seen = []
+    case = Case(operation="rms_norm", rows=2, cols=8)
+    (t,) = rotation(case, 1, "cpu")
+    monkeypatch.setattr(rownorm, "rms_norm", lambda *_, **__: seen.append(state.is_active) or t.x)
+    invariant, usual_call = (
+        all_providers()[name].prepare(case, t) for name in ("rownorm_invariant", "rownorm")
+    )
+    for call in (invariant, usual_call, invariant):
+        call()
+    assert seen == [True, False, True]
+
+
+# torch.compile, newer
+
+
+@pytest.fixture
+def backward_case():
+    case = Case(operation="rms_norm", rows=2, cols=8, direction="backward")
+    (t,) = rotation(case, 1, "cpu")
+    return case, t
+
+
+def test_newer_versions_compile_that_way_themselves(backward_case, monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "2.15.0+cu132")
+    with pytest.raises(Refusal, match=r"2.15.0.* compiles this way by itself: it is torch.compile"):
+        all_providers()["torch.compile_newer"].prepare(*backward_case)
+
+
+def test_versions_without_the_settings_are_refused(backward_case, monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "2.12.0")
+    monkeypatch.setitem(torch_compile.NEWER, "triton.no_such_setting", True)
+    with pytest.raises(Refusal, match=r"torch 2.12.0 has no setting triton.no_such_setting"):
+        all_providers()["torch.compile_newer"].prepare(*backward_case)
+
+
+def test_both_compiled_providers_of_a_case_are_kept(backward_case, monkeypatch):
+    """They are timed in turns: preparing one must not drop the code of the other."""
+    options, resets = [], []
+    monkeypatch.setattr(torch, "__version__", "2.13.0")
+    monkeypatch.setattr(torch.compiler, "reset", lambda: resets.append(1))
+
+    def compile(function, **settings):
+        options.append(settings["options"])
+        return function
+
+    monkeypatch.setattr(torch, "compile", compile)
+    torch_compile._compiled.cache_clear()
+    torch_compile._forget_others.cache_clear()
+    case, t = backward_case
+    for _ in range(2):
+        for name in ("torch.compile", "torch.compile_newer"):
+            all_providers()[name].prepare(case, t)()
+    torch_compile._compiled.cache_clear()
+    assert options == [None, torch_compile.NEWER]
+    assert len(resets) == 1
+
+
+@pytest.mark.skipif(importlib.util.find_spec("helion") is None, reason="helion is not installed")
+def test_helion_in_its_interpreter():
+    script = """
+from rownorm_lab.data.case import Case
+from rownorm_lab.measure.accuracy import judge
+from rownorm_lab.providers import all_providers, as_tuple
+from rownorm_lab.providers.data import rotation
+for operation in ("rms_norm", "layer_norm"):
+    case = Case(operation=operation, rows=10, cols=70, dtype="fp32", direction="both")
+    (t,) = rotation(case, 1, "cpu")
+    judged = judge(case, t, as_tuple(all_providers()["helion"].prepare(case, t)()), strict=False)
+    assert judged.ok, judged
+"""
+    environment = os.environ | {"HELION_INTERPRET": "1", "TRITON_INTERPRET": "0"}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True)

@@ -102,6 +102,8 @@ def prepare(inputs: Inputs, program: Program, want_statistics: bool) -> Prepared
     """
     x, residual = inputs.x, inputs.residual
     problem = forward_problem(x, residual, inputs.pre_bias, program)
+    # One kernel for training and inference, so that y has the same bits in both.
+    want_statistics |= problem.batch_invariant
     chosen = plan(problem)
     steps = calls(problem, chosen, program, *required_layouts(x, residual))
     compute = compute_dtype(x, residual)

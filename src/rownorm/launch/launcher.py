@@ -66,11 +66,15 @@ class Call(NamedTuple):
     maxnreg: int = 0  # most registers of a thread; 0: no limit
     cooperative: bool = False  # all programs have to be resident at the same time
     programs_per_sm: int = 0  # programs that must fit an SM together; 0: the driver decides
+    # Whether the compiler may make one instruction of a product and a sum, which rounds once. All kernels are tuned,
+    # and their accuracy is tested, with it. Without it written down, an environment variable or another version of
+    # Triton would decide.
+    fp_fusion: bool = True
 
     @property
     def options(self) -> dict[str, int]:
         """Triton's compiler options."""
-        options = {"num_warps": self.num_warps}
+        options = {"num_warps": self.num_warps, "enable_fp_fusion": self.fp_fusion}
         if self.maxnreg:
             options["maxnreg"] = self.maxnreg
         if self.cooperative:

@@ -31,6 +31,7 @@ class Problem:
     activation: str | None = None
     pre_bias: bool = False  # forward only; backward counts it in n_column_sums
     mixed: bool = False  # backward: some of dy, h and dx have 16-bit elements, others 32-bit ones
+    batch_invariant: bool = False  # what a row's bits depend on must not depend on n_rows
 
     @property
     def computes_in_fp64(self) -> bool:
@@ -66,6 +67,7 @@ def forward_problem(
         device=device_of(x.get_device()),
         activation=program.activation,
         pre_bias=pre_bias is not None,
+        batch_invariant=program.batch_invariant,
     )
 
 
@@ -89,4 +91,5 @@ def backward_problem(
         device=device_of(h.get_device()),
         activation=program.activation,
         mixed={dtype.itemsize for dtype in (*dtypes, h.dtype)} == {2, 4},
+        batch_invariant=program.batch_invariant,
     )

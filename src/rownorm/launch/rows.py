@@ -113,6 +113,26 @@ def contiguous(parameter: Tensor | None) -> Tensor | None:
     return parameter if parameter is None else parameter.contiguous()
 
 
+def is_uniform(t: Tensor) -> bool:
+    """Whether the kernels read ``t`` as they read a new contiguous tensor: every row with the same alignment, no gaps.
+
+    Then they are the same kernels: those for other tensors have other layouts, and add up a row in another order.
+    """
+    if t.data_ptr() % 16:
+        return False
+    if t.is_contiguous():
+        return True
+    layout = row_layout(t)
+    return (
+        layout is not None and not layout.group_rows and not layout.stride % alignment(t.shape[-1])
+    )
+
+
+def uniform(t: Tensor | None) -> Tensor | None:
+    """``t``, or a copy that ``is_uniform``."""
+    return t if t is None or is_uniform(t) else t.clone(memory_format=torch.contiguous_format)
+
+
 def alignment(*sizes: int) -> int:
     """The largest power of two, at most 16, that divides every size."""
     bits = 16

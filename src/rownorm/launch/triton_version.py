@@ -11,10 +11,10 @@ LAST_KNOWN_VERSION = (3, 9)
 try:
     from triton import __version__ as _version
 
-    INSTALLED = True
-    VERSION = tuple(int(part) for part in _version.split(".")[:2])
+    INSTALLED, INSTALLED_VERSION = True, str(_version)
+    VERSION = tuple(int(part) for part in INSTALLED_VERSION.split(".")[:2])
 except ModuleNotFoundError:  # plans can still be made, for a GPU elsewhere
-    INSTALLED = False
+    INSTALLED, INSTALLED_VERSION = False, ""
     VERSION = LAST_KNOWN_VERSION
 
 

@@ -3,6 +3,9 @@
 An option that is not in ``OPTIONS`` and a tensor that is not in ``INPUTS`` are left to ``reference``, by the extension,
 too.
 
+In the mode ``rownorm.batch_invariant``, what the extension does not cover is computed one row at a time: PyTorch's
+reductions depend on the number of rows, and the last elements of a tensor are computed by other code than the rest.
+
 Allocating a large tensor costs more than the arithmetic on it, so temporary tensors are overwritten. Second
 derivatives, and devices that are neither a CPU nor supported by the kernels, use ``reference``.
 """
@@ -17,7 +20,7 @@ import torch
 from torch import Tensor
 
 from .. import reference
-from ..program import COLUMNS, Inputs, Program
+from ..program import COLUMNS, ROWS, Inputs, Program
 from ..reference import BackwardInputs, ForwardOutputs, Gradients
 from . import cpu_native
 
@@ -68,6 +71,8 @@ def forward(inputs: Inputs, program: Program, want_statistics: bool = True) -> F
     outputs = cpu_native.forward(inputs, program, want_statistics)
     if outputs is not None:
         return ForwardOutputs(*outputs)
+    if program.batch_invariant:
+        return _forward_by_rows(inputs, program)
     rounds_twice = program.center and program.rounding != "once"
     is_known = program.has_only(*OPTIONS, "activation") and inputs.has_only(*INPUTS)
     if x.device.type != "cpu" or rounds_twice or not is_known:
@@ -114,6 +119,8 @@ def backward(
     gradients = cpu_native.backward(inputs, program, has_residual, wanted)
     if gradients is not None:
         return Gradients(*gradients)
+    if program.batch_invariant:
+        return _backward_by_rows(inputs, program, has_residual, wanted)
     dy, dh, h, mu, rstd = inputs.dy, inputs.dh, inputs.h, inputs.mu, inputs.rstd
     pre_bias, weight, bias = inputs.pre_bias, inputs.weight, inputs.bias
     rounds_twice = program.center and program.rounding != "once"
@@ -165,6 +172,56 @@ def backward(
         weight=_rounded(dweight, weight) if weight_wanted else None,
         bias=_rounded(dbias, bias) if bias_wanted else None,
     )
+
+
+def _forward_by_rows(inputs: Inputs, program: Program) -> ForwardOutputs:
+    """``reference.forward`` of one row at a time."""
+    rows = [reference.forward(*Inputs(*one), program) for one in _split(inputs, ROWS)]
+    shape = inputs.x.shape
+    y, h, mu, rstd = map(_joined, zip(*rows, strict=True))
+    return ForwardOutputs(
+        y=y.reshape(shape),  # type: ignore[union-attr]
+        h=None if h is None else h.reshape(shape),
+        mu=None if mu is None else mu.reshape(shape[:-1]),
+        rstd=rstd.reshape(shape[:-1]),  # type: ignore[union-attr]
+    )
+
+
+def _backward_by_rows(
+    inputs: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
+) -> Gradients:
+    """``reference.backward`` of one row at a time. The sums over rows are those of all rows at once."""
+    of_rows = tuple(want and i < len(ROWS) for i, want in enumerate(wanted))
+    of_columns = tuple(want and i >= len(ROWS) for i, want in enumerate(wanted))
+    sums = reference.backward(inputs, program, has_residual, of_columns)
+    rows = [
+        reference.backward(one, program, has_residual, of_rows)
+        for one in _split(inputs, ("dy", "dh", "h", "mu", "rstd"))
+    ]
+    computed = {name: _joined([getattr(one, name) for one in rows]) for name in ROWS}
+    shape = inputs.dy.shape
+    return sums._replace(
+        **{name: None if t is None else t.reshape(shape) for name, t in computed.items()}
+    )
+
+
+def _split(tensors: Any, with_rows: tuple[str, ...]) -> list[Any]:
+    """For each row, the named tuple with this row of the tensors that have rows. One without rows if there is none."""
+    n_cols = tensors[0].shape[-1]
+    shapes = {"mu": (-1,), "rstd": (-1,)}
+    given = {
+        name: t for name, t in tensors._asdict().items() if name in with_rows and t is not None
+    }
+    matrices = {name: t.reshape(shapes.get(name, (-1, n_cols))) for name, t in given.items()}
+    n_rows = tensors[0].numel() // n_cols
+    return [
+        tensors._replace(**{name: t[i : i + 1] for name, t in matrices.items()})
+        for i in range(max(1, n_rows))
+    ]
+
+
+def _joined(parts: Any) -> Tensor | None:
+    return None if parts[0] is None else torch.cat(parts)
 
 
 def _mean_square(h: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ _before_first_launch: list[Callable[[Any], None]] = []
 
 
 def forward(*arguments: Any) -> ForwardResult:
-    """(y, h, mu, rstd). ``h`` is None without a residual, the statistics unless they are wanted.
+    """(y, h, mu, rstd). ``h`` is None without a residual; the statistics may be, unless they are wanted.
 
     arguments: the tensors of ``Inputs``, options, want_statistics.
     """
@@ -88,9 +88,11 @@ def _prepare_forward(
     x = inputs[0]
     if not takes_kernels(x):
         return cpu.prepare(Inputs(*inputs), program, want_statistics)
-    if not _are_readable(inputs, n_rows=len(ROWS)):
+    if not _are_readable(inputs, len(ROWS), program):
         # The kernels can read the copies, so this second call of ``forward`` finds a call without another copy.
-        return lambda inputs, _: forward(*_readable(inputs, len(ROWS)), program, want_statistics)
+        return lambda inputs, _: forward(
+            *_readable(inputs, len(ROWS), program), program, want_statistics
+        )
     prepare = launch_layer().forward.prepare
     return _on_device(x, functools.partial(prepare, Inputs(*inputs), program, want_statistics))
 
@@ -128,10 +130,10 @@ def find_backward(
 def _prepare_backward(
     inputs: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> PreparedCall:
-    if not _are_readable(inputs, n_rows=3):
+    if not _are_readable(inputs, 3, program):
         # As in _prepare_forward: the second call of ``backward`` gets tensors that the kernels can read.
         return lambda inputs, _: backward(
-            BackwardInputs(*_readable(inputs, 3)), program, has_residual, wanted
+            BackwardInputs(*_readable(inputs, 3, program)), program, has_residual, wanted
         )
     prepare = launch_layer().backward.prepare
     return _on_device(inputs.h, functools.partial(prepare, inputs, program, has_residual, wanted))
@@ -142,16 +144,25 @@ def takes_kernels(x: Tensor) -> bool:
     return x.is_cuda or (INTERPRETING and x.device.type == "cpu")
 
 
-def _are_readable(inputs: tuple[Any, ...], n_rows: int) -> bool:
-    """Whether the kernels can read these tensors without a copy. The first ``n_rows`` have rows."""
+def _are_readable(inputs: tuple[Any, ...], n_rows: int, program: Program) -> bool:
+    """Whether the kernels can read these tensors without a copy. The first ``n_rows`` have rows.
+
+    In the mode ``batch_invariant``: whether the kernels for new tensors can.
+    """
+    layouts = launch_layer().rows
     rows, parameters = inputs[:n_rows], inputs[n_rows:]
-    readable = launch_layer().rows.common_layouts(*rows) is not None
-    return readable and all(t is None or t.is_contiguous() for t in parameters)
+    readable = layouts.common_layouts(*rows) is not None
+    readable = readable and all(t is None or t.is_contiguous() for t in parameters)
+    if program.batch_invariant:
+        return readable and all(t is None or layouts.is_uniform(t) for t in inputs)
+    return readable
 
 
-def _readable(inputs: tuple[Any, ...], n_rows: int) -> tuple[Any, ...]:
+def _readable(inputs: tuple[Any, ...], n_rows: int, program: Program) -> tuple[Any, ...]:
     """The same tensors, copied where the kernels cannot read them."""
     launch = launch_layer()
+    if program.batch_invariant:
+        inputs = tuple(map(launch.rows.uniform, inputs))
     rows, parameters = inputs[:n_rows], inputs[n_rows:]
     return (*launch.with_common_layouts(rows), *map(launch.contiguous, parameters))
 

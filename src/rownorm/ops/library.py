@@ -197,7 +197,7 @@ def call_operator(inputs: tuple[Any, ...], program: Program) -> Any:
     """The operator of a public function: y, or (y, h) with a residual."""
     has_residual = inputs[1] is not None
     operator = getattr(operators, f"add_{program.name}" if has_residual else program.name)
-    return operator(*[inputs[i] for i in _ORDER[has_residual]], **program.keywords())
+    return operator(*[inputs[i] for i in _ORDER[has_residual]], **program.operator_keywords())
 
 
 def _register_norm(name: str) -> None:
@@ -231,7 +231,7 @@ def _register_norm(name: str) -> None:
 
     def redispatch(inputs: tuple[Any, ...], program: Program) -> Any:
         """Call the same operator, for the dispatch keys that remain."""
-        return operator(*take_arguments(inputs), **program.keywords())
+        return operator(*take_arguments(inputs), **program.operator_keywords())
 
     def real(inputs: tuple[Any, ...], program: Program) -> Any:
         y, h, _, _ = execute.forward(*inputs, program, False)

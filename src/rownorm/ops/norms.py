@@ -15,6 +15,7 @@ from ..program import Activation, Program, Rounding
 from . import eager, execute, library
 from .autocast import autocast_options
 from .autograd import needs_gradient
+from .batch_invariance import is_on, state
 from .checks import check
 from .fast_path import (
     can_skip_dispatcher,
@@ -55,7 +56,8 @@ def layer_norm(
     normalized row is rounded to ``x.dtype`` before the weight is applied, too. Every gradient has the dtype of its
     tensor.
     """
-    options = (True, eps, weight_shift, activation, rounding, out_dtype)
+    mode = state.is_active and is_on()
+    options = (True, eps, weight_shift, activation, rounding, out_dtype, mode)
     return _norm(x, None, pre_bias, weight, bias, options)
 
 
@@ -76,7 +78,8 @@ def rms_norm(
     Arguments as for ``layer_norm``. Models that store ``weight - 1`` pass ``weight_shift=1.0``. ``rounding="llama"``
     gives the same numbers as the Llama models of transformers.
     """
-    options = (False, eps, weight_shift, activation, rounding, out_dtype)
+    mode = state.is_active and is_on()
+    options = (False, eps, weight_shift, activation, rounding, out_dtype, mode)
     return _norm(x, None, pre_bias, weight, bias, options)
 
 
@@ -104,7 +107,8 @@ def add_layer_norm(
     on a result that was not used gets None. To get the whole gradient at ``h``, write ``h = residual + x`` and
     ``layer_norm(h)``.
     """
-    options = (True, eps, weight_shift, activation, rounding, out_dtype)
+    mode = state.is_active and is_on()
+    options = (True, eps, weight_shift, activation, rounding, out_dtype, mode)
     return _norm(x, _required(residual, "layer_norm"), pre_bias, weight, bias, options)
 
 
@@ -127,7 +131,8 @@ def add_rms_norm(
     dtype of the residual. ``y`` is computed from ``h`` before it is rounded. Other arguments as for ``rms_norm``. For
     gradients and hooks at ``h`` see ``add_layer_norm``.
     """
-    options = (False, eps, weight_shift, activation, rounding, out_dtype)
+    mode = state.is_active and is_on()
+    options = (False, eps, weight_shift, activation, rounding, out_dtype, mode)
     return _norm(x, _required(residual, "rms_norm"), pre_bias, weight, bias, options)
 
 

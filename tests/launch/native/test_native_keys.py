@@ -11,7 +11,7 @@ from support.fake_driver import needs_compiler, needs_interpreter
 
 pytestmark = needs_compiler
 
-OPTIONS = (True, 1e-5, 0.0, None, "once", None)
+OPTIONS = (True, 1e-5, 0.0, None, "once", None, False)
 
 
 @pytest.fixture

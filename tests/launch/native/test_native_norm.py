@@ -11,7 +11,7 @@ from support.fake_driver import leaked_blocks, needs_compiler, needs_interpreter
 
 pytestmark = [needs_compiler, needs_interpreter]
 
-OPTIONS = (False, 1e-6, 0.0, None, "once", None)
+OPTIONS = (False, 1e-6, 0.0, None, "once", None, False)
 
 
 def call(x, weight=None, residual=None, options=OPTIONS):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rownorm import launch
-from rownorm.launch.planning import files, table
+from rownorm.launch.planning import compiler, files, table
 from support.planning import planner, problem, table_with
 
 SETTINGS = {"regime": "resident", "block_rows": 1, "block_cols": 8192, "num_warps": 1}
@@ -58,6 +58,9 @@ def test_a_good_row_is_read():
         ({**ROW, "max_cols": 0}, "max_cols must be a whole number, 1 or more; got 0"),
         ({**ROW, "gb_per_s": "fast"}, "gb_per_s must be a whole number"),
         (with_settings(warps=4), "unknown warps"),
+        ({**ROW, "triton": 3.9}, "triton must be a text; got 3.9"),
+        ({**ROW, "triton": "3.9"}, "triton must be such as >=3.6,<3.9; got '3.9'"),
+        ({**ROW, "triton": ">=3.6,"}, "triton must be such as >=3.6,<3.9; got '>=3.6,'"),
         ({**ROW, "settings": without(SETTINGS, "block_cols")}, "block_cols must be given"),
         (with_settings(regime="streamed"), "regime must be one of .*'streamed'"),
         (with_settings(num_warps=3), "num_warps must be a power of two; got 3"),
@@ -240,3 +243,48 @@ def test_rows_survive_a_round_trip_through_json():
     (row,) = parse(json.loads(json.dumps(ROW))).entries
     given = {name: value for name, value in dataclasses.asdict(row).items() if name in ROW}
     assert given == ROW
+
+
+def row_for(triton, warps, **settings):
+    """A row with so many warps for these versions of Triton; for all with ``""``."""
+    settings = {**SETTINGS, "num_warps": warps, **settings}
+    return {"max_cols": 4096, "settings": settings, **({"triton": triton} if triton else {})}
+
+
+@pytest.mark.parametrize(
+    ("version", "warps"), [((3, 6), 2), ((3, 7), 2), ((3, 8), 1), ((3, 9), 4), ((3, 10), 4)]
+)
+def test_a_row_names_the_versions_of_triton_that_it_holds_for(version, warps, monkeypatch):
+    monkeypatch.setattr(compiler, "VERSION", version)
+    rows = (row_for("", 1), row_for(">=3.6,<3.8", 2), row_for(">=3.9", 4))
+    for order in (rows, rows[::-1]):
+        found = table_with(*order)
+        asked = problem(n_cols=4096, center=False)
+        assert found.find(asked, 0, "").num_warps == warps
+        assert len(found.entries) == 1
+        assert len(found.sources[0].entries) == 3
+
+
+def test_a_row_for_other_versions_of_triton_is_not_there(monkeypatch):
+    monkeypatch.setattr(compiler, "VERSION", (3, 6))
+    asked = problem(n_cols=4096, center=False)
+    assert table_with(row_for(">=3.9", 4)).find(asked, 0, "") is None
+
+
+def test_a_row_that_names_this_version_is_not_changed_for_it(monkeypatch):
+    """A limit of registers that was measured with 3.6 is dropped for 3.9; one that names 3.9 is kept."""
+    monkeypatch.setattr(compiler, "VERSION", (3, 9))
+    asked = problem(n_cols=4096, center=False)
+    for triton, limit in (("", 0), (">=3.9", 64)):
+        plan = table_with(row_for(triton, 4, maxnreg=64)).find(asked, 0, "")
+        assert plan.maxnreg == limit
+
+
+def test_looped_rows_of_a_version_keep_their_partner(monkeypatch):
+    monkeypatch.setattr(compiler, "VERSION", (3, 9))
+    looped = {"regime": "looped", "block_cols": 1024}
+    found = table_with(
+        row_for("", 1, **looped), row_for("", 2), row_for(">=3.9", 4, **looped), row_for(">=3.9", 8)
+    )
+    for n_cols, warps in ((3072, 4), (3000, 8)):
+        assert found.find(problem(n_cols=n_cols, center=False), 0, "").num_warps == warps

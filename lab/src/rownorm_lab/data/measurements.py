@@ -17,7 +17,7 @@ import msgspec
 
 from .case import DIRECTIONS
 from .latest import Unused, latest, mixed_text, unused_texts
-from .records import CEILING, EAGER, OURS, Environment, Record
+from .records import CEILING, EAGER, INVARIANT, OURS, Environment, Record
 from .statistics import Ratio, Summary, paired_ratio, summarize, unpaired_ratio
 
 DTYPE_ORDER = ("bf16", "fp16", "fp32")
@@ -152,7 +152,8 @@ def typical(values: Iterable[float | None]) -> float | None:
 
 def fastest_other(row: Measurement) -> str | None:
     """The fastest other provider on the case of a row, without the ceiling; None if there is none."""
-    return min(row.speedups, key=lambda name: row.speedups[name].ratio, default=None)
+    others = [name for name in row.speedups if name != INVARIANT]
+    return min(others, key=lambda name: row.speedups[name].ratio, default=None)
 
 
 def cases_of(rows: Iterable[Measurement]) -> list[dict[str, Measurement]]:

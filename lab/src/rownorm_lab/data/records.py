@@ -18,6 +18,7 @@ from .case import Case
 SCHEMA = 1
 FILE = "records.jsonl"  # the name in a run folder
 OURS, EAGER, CEILING = "rownorm", "torch", "ceiling"  # providers with a role of their own
+INVARIANT = "rownorm_invariant"  # OURS in the mode rownorm.batch_invariant: no peer
 Status = Literal["ok", "missing", "refused", "wrong", "failed"]
 Timer = Literal["cuda_graph", "device_events", "cpu_clock"]
 

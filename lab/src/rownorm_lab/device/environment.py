@@ -85,16 +85,17 @@ def _settings(kind: str, arch: str) -> dict[str, str]:
         hip, cuda = torch.version.hip, torch.version.cuda
         settings["runtime"] = f"HIP {hip}" if hip else f"CUDA {cuda}"
         settings["fp_fusion"] = _contraction()
-        settings |= _own_table(arch)
+        settings |= _tables(arch)
     return settings
 
 
-def _own_table(arch: str) -> dict[str, str]:
-    """The user's own table of plans, where there is one."""
+def _tables(arch: str) -> dict[str, str]:
+    """The user's own table of plans, where there is one, and the Triton that the tables were measured with."""
     from rownorm.inside import tables
 
-    file = tables.own_file(arch)
-    return {"own_table": str(file)} if file and file.exists() else {}
+    file, triton = tables.own_file(arch), tables.measured_with(arch)
+    own = {"own_table": str(file)} if file and file.exists() else {}
+    return own | ({"table_triton": triton} if triton else {})
 
 
 @cache

@@ -75,6 +75,7 @@ class Provider(NamedTuple):
     needs_gpu: bool
     slow_on_cpu: bool  # on a CPU it runs only if it is named
     interpreted: bool  # without a GPU, its kernels run in Triton's interpreter
+    on_request: bool = False  # it runs only if it is named
 
     def prepare(self, case: Case, t: Tensors) -> Call:
         """The call for one set of tensors; raises Refusal."""
@@ -123,6 +124,7 @@ def provider(
     needs_gpu: bool = False,
     slow_on_cpu: bool = False,
     interpreted: bool = False,
+    on_request: bool = False,
 ) -> Callable[[Make], Make]:
     """Register a function as a provider."""
     install = install or (f"pip install {package}" if package else "")
@@ -143,6 +145,7 @@ def provider(
             needs_gpu=needs_gpu,
             slow_on_cpu=slow_on_cpu,
             interpreted=interpreted,
+            on_request=on_request,
         )
         return make
 
@@ -161,9 +164,10 @@ def all_providers() -> dict[str, Provider]:
 
 
 def usual() -> list[str]:
-    """The default providers: all; without a GPU, all but those that are slow on a CPU."""
+    """The default providers: all but those on request; without a GPU, without those that are slow on a CPU."""
     gpu = torch.cuda.is_available()
-    return [one.name for one in all_providers().values() if gpu or not one.slow_on_cpu]
+    known = all_providers().values()
+    return [one.name for one in known if not one.on_request and (gpu or not one.slow_on_cpu)]
 
 
 def missing(provider: Provider, device: str | None = None) -> str | None:

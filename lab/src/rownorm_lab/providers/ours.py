@@ -5,22 +5,38 @@ from __future__ import annotations
 import rownorm
 
 from ..data.case import Case
+from ..data.records import INVARIANT
 from . import EVERY_OPTION, Call, by_autograd, provider
 from .data import Tensors, program_of
 
 
 @provider("rownorm", about="this library", kind="ours", options=EVERY_OPTION)
 def ours(case: Case, t: Tensors) -> Call:
+    return by_autograd(case, t, _forward(case, t))
+
+
+@provider(
+    INVARIANT,
+    about="this library in the mode rownorm.batch_invariant, which every call enters",
+    kind="ours",
+    options=EVERY_OPTION,
+    on_request=True,
+)
+def invariant(case: Case, t: Tensors) -> Call:
+    return by_autograd(case, t, rownorm.batch_invariant()(_forward(case, t)))
+
+
+def _forward(case: Case, t: Tensors) -> Call:
     function = getattr(rownorm, case.operation)
     if not case.pre_bias and case.activation is None:
         # As short as the calls of PyTorch's own operators, so that host times are comparable.
         x, residual, weight, bias, eps = t.x, t.residual, t.weight, t.bias, case.eps
         if residual is None:
-            return by_autograd(case, t, lambda: function(x, weight, bias, eps=eps))
-        return by_autograd(case, t, lambda: function(x, residual, weight, bias, eps=eps))
+            return lambda: function(x, weight, bias, eps=eps)
+        return lambda: function(x, residual, weight, bias, eps=eps)
     rows = (t.x,) if t.residual is None else (t.x, t.residual)
     options = program_of(case).keywords()
     if case.pre_bias:
         options["pre_bias"] = t.pre_bias
     inputs = (*rows, t.weight, t.bias)
-    return by_autograd(case, t, lambda: function(*inputs, **options))
+    return lambda: function(*inputs, **options)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+import triton
 
 from lab_support.lab_commands import invoke
 from rownorm.launch import native
@@ -144,3 +145,11 @@ def test_a_users_table_in_use_is_described(monkeypatch, tmp_path):
     (tmp_path / "sm_90.json").write_text(json.dumps(head))
     assert "0 entries, tuned with Triton 3.7.1, 2026-01-31" in plan_lines("sm_90")[0]
     assert "rownorm has no table for sm_80" in plan_lines("sm_80")[1]
+
+
+def test_the_triton_here_and_that_of_the_table_are_shown():
+    here = triton.__version__
+    assert plan_lines("sm_90")[-1].startswith(
+        f"  Triton {here} compiles the kernels; the table was measured with 3."
+    )
+    assert plan_lines("sm_80")[-1].endswith("nothing was measured (for sm_80)")

@@ -84,3 +84,12 @@ def test_a_damaged_table_is_not_updated(tmp_path):
     (tmp_path / "base.json").write_text("{")
     with pytest.raises(ValueError, match="is not a table"):
         read_base(tmp_path / "base.json", HERE)
+
+
+def test_an_update_keeps_rows_for_other_versions_of_triton():
+    named = {**ROWS[0], "triton": ">=3.9", "gb_per_s": 7}
+    measured = {**ROWS[0], "gb_per_s": 8}
+    rows = updated([ROWS[0], named, ROWS[1]], [measured])
+    assert [row["gb_per_s"] for row in rows[:2]] == [8, 7]
+    assert rows[1]["triton"] == ">=3.9"
+    assert "triton" not in rows[0]

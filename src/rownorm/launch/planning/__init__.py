@@ -15,6 +15,7 @@ version. Why a call gets its settings: print ``rownorm.explain(rownorm.rms_norm,
 rule.
 
 The number of rows changes no kernel, except between looped and split: ``n_programs`` and ``part_cols`` are arguments.
+``depends_on_rows`` says of which problems it changes the bits of a row. With ``Problem.batch_invariant`` of none.
 """
 
 from __future__ import annotations
@@ -37,10 +38,12 @@ __all__ = [
     "REGIMES",
     "Plan",
     "Regime",
+    "depends_on_rows",
     "force",
     "n_parts",
     "on_change",
     "plan",
+    "settings_of_a_row",
 ]
 
 # Each of these modules has applies, rule, with_residual, with_options and finish. with_options may return None
@@ -53,6 +56,7 @@ _MODULES: dict[Regime, ModuleType] = {
     "looped": multipass,
     "split": multipass,
 }
+MOST_ROWS = 2**31 - 1
 _forced: dict[str, Any] = {}
 _callbacks: list[Callable[[], None]] = []
 
@@ -118,6 +122,22 @@ def _with_options(plain: Plan, problem: Problem) -> Plan:
     """
     adapted: Plan | None = _MODULES[plain.regime].with_options(plain, problem)
     return adapted or cluster.widened(plain, problem)
+
+
+def settings_of_a_row(plan: Plan) -> Plan:
+    """The plan without what does not change the bits of a row: which programs compute the rows, and sums over rows."""
+    return dataclasses.replace(plan, n_programs=0, sums_tile=None)
+
+
+def depends_on_rows(problem: Problem) -> bool:
+    """Whether another number of rows can change the bits of a row.
+
+    One row and the most rows show it: every threshold is passed between them.
+    """
+    one, most = (
+        settings_of_a_row(plan(dataclasses.replace(problem, n_rows=n))) for n in (1, MOST_ROWS)
+    )
+    return one != most
 
 
 @contextlib.contextmanager

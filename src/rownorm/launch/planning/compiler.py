@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from ..problem import Problem
-from ..triton_version import VERSION
+from ..triton_version import VERSION as VERSION
 from .capacity import next_power_of_2, vector_cols
 from .settings import Plan
 

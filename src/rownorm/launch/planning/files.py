@@ -19,6 +19,7 @@ import warnings
 from importlib import resources
 from pathlib import Path
 
+from ..triton_version import INSTALLED_VERSION
 from .table import Source, Table, parse
 
 VARIABLE = "ROWNORM_TABLES"
@@ -83,6 +84,21 @@ def shipped_archs() -> list[str]:
     """The architectures that the package has a table for."""
     names = [file.name for file in (resources.files(__package__) / "tables").iterdir()]
     return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
+
+
+def measured_with(arch: str) -> str:
+    """The versions of Triton that the tables of an architecture were measured with; empty where there is no table."""
+    table = table_of(arch)
+    return " and ".join(dict.fromkeys(one.triton for one in table.sources)) if table else ""
+
+
+def compiled_by(arch: str) -> str:
+    """The Triton that compiles kernels here, and the one that the plans for an architecture were measured with."""
+    here = f"{INSTALLED_VERSION} compiles the kernels" if INSTALLED_VERSION else "is not installed"
+    measured = measured_with(arch)
+    return f"{here}; " + (
+        f"the table was measured with {measured}" if measured else "nothing was measured"
+    )
 
 
 def precedence(arch: str) -> str:

@@ -123,7 +123,9 @@ def _fits(plan: Plan, problem: Problem, forced: bool) -> bool:
     n_parts = ceil_div(problem.n_cols, _part_cols(plan, problem))
     if problem.device.arch == "interpreter":
         return n_parts == 1  # its programs run one after another: none can wait for another
-    message_bytes = 8 * problem.n_rows * n_parts
+    # In the mode ``batch_invariant`` the number of rows must not decide. Messages take little beside dx: 8 bytes for
+    # some hundred columns.
+    message_bytes = 0 if problem.batch_invariant else 8 * problem.n_rows * n_parts
     sum_bytes = 4 * groups * problem.n_cols * problem.n_column_sums
     return message_bytes + sum_bytes <= PARTIAL_SUM_BYTES and (forced or n_parts > 1)
 

@@ -5,7 +5,8 @@
     split          few rows of great width: several programs for each row; a second kernel merges their statistics
 
 The number of rows decides between the two. Within a regime it changes only ``part_cols`` and ``n_programs``, which no
-kernel is compiled for.
+kernel is compiled for. The order in which a row is summed follows from ``part_cols``, so in the mode
+``rownorm.batch_invariant`` every row is divided in the same way.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ FULL_CHUNKS = 4
 SPLIT_COLS = 16384  # narrower rows are not worth a second kernel, however few there are
 MOST_PARTS = 512  # of a row
 PROGRAMS_PER_SM = 4  # that few rows are split for
+# In the mode ``batch_invariant``: enough to spread few rows over a GPU. With more, many rows would take longer: each
+# part is a program, which loads the sums of all parts.
+BATCH_INVARIANT_PARTS = 16
 # Forward: the second load of rows that fill their chunks, up to this width, hits L1. Other rows take 1 to 2% longer on
 # an H200 unless their results are the first to leave L2.
 L1_COLS = 8192
@@ -83,7 +87,7 @@ def finish(plan: Plan, problem: Problem, forced: bool = False) -> Plan:
         )
         if part_cols < problem.n_cols:
             regime = "split"
-            reason += "; several programs share a row, because few rows would not fill the GPU"
+            reason += f"; several programs share a row, because {_why_split(problem)}"
     _check_parts(plan, part_cols, problem)
     chunks = full_chunks(plan, problem) if forward and regime == "looped" else 0
     finished = dataclasses.replace(
@@ -108,10 +112,19 @@ def _splits(plan: Plan, problem: Problem) -> bool:
     return problem.n_cols > SPLIT_COLS and not at_once
 
 
+def _why_split(problem: Problem) -> str:
+    if problem.batch_invariant:
+        return "a row is divided in the same way in any batch, and few rows would not fill the GPU"
+    return "few rows would not fill the GPU"
+
+
 def _part_cols(plan: Plan, problem: Problem) -> int:
     """Columns of one part of a row, a multiple of block_cols: enough parts to fill the GPU."""
     chunks = chunks_of(plan, problem)
-    wanted = max(1, PROGRAMS_PER_SM * problem.device.n_sms // max(1, problem.n_rows))
+    if problem.batch_invariant:
+        wanted = BATCH_INVARIANT_PARTS
+    else:
+        wanted = max(1, PROGRAMS_PER_SM * problem.device.n_sms // max(1, problem.n_rows))
     return ceil_div(chunks, min(chunks, MOST_PARTS, wanted)) * plan.block_cols
 
 

@@ -13,9 +13,13 @@ A table is a file ``<arch>.json``: the architecture, device, versions and date o
     runner_up         the next best of the candidates: its settings and gb_per_s; ``rownorm.explain`` prints them
     reason            how the settings were chosen; ``rownorm.explain`` prints it
     experiment        entry of docs/experiments that justifies an entry with a residual or an option
+    triton            the versions of Triton that it holds for, such as ">=3.9" or ">=3.6,<3.9"; without it, all, with
+                      what ``compiler`` changes for versions other than that of the measurement
 
 A problem takes the entry with the smallest ``max_cols`` that is at least its width. Two entries may have the same
 ``max_cols``: the first is looped and applies where the width is a multiple of its ``block_cols``, the second elsewhere.
+Entries for other versions of Triton than this one do not count, and one that names this version replaces the one
+without versions for the same problems and width.
 
 A problem with an option is looked up among the entries with the option and those of the plain norm. If the smallest
 ``max_cols`` is that of an entry of the plain norm only, that entry is adapted to the option (see the regimes).
@@ -52,6 +56,7 @@ SWITCHES = ("prefetch_parameters", "fast_rstd")
 SETTINGS = ("regime", *COUNTS, "pipeline_depth", "maxnreg", *SWITCHES)
 NEEDED = ("regime", "block_rows", "block_cols", "num_warps")
 NO_RUNNER_UP = "the runner-up was not recorded"  # of an entry that was tuned before it was stored
+LIMIT = re.compile(r"(>=|<)(\d+)\.(\d+)")  # of the versions of Triton
 MOST_WARPS = 32
 MOST_ELEMENTS = 1 << 20  # of a tile: Triton's limit
 
@@ -73,6 +78,14 @@ class Entry:
     runner_up: Mapping[str, Any] | None = dataclasses.field(default=None, hash=False)
     reason: str = ""
     experiment: str = ""
+    triton: str = ""
+
+    def holds_for(self, version: tuple[int, ...]) -> bool:
+        """Whether the entry is for this version of Triton, (major, minor)."""
+        limits = [
+            (way, (int(major), int(minor))) for way, major, minor in LIMIT.findall(self.triton)
+        ]
+        return all(version >= limit if way == ">=" else version < limit for way, limit in limits)
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -94,7 +107,8 @@ class Entry:
         words = [f"{norm} {self.direction}", f"{self.itemsize}-byte elements"]
         words += [f"{self.residual}-byte residual"] if self.residual else []
         words += [self.option] if self.option else []
-        return ", ".join((*words, f"up to {self.max_cols} columns"))
+        words += [f"up to {self.max_cols} columns"]
+        return ", ".join((*words, f"Triton {self.triton}") if self.triton else words)
 
 
 class Source(NamedTuple):
@@ -124,7 +138,8 @@ class Source(NamedTuple):
 class Table:
     """The entries of one architecture, indexed by kind and option.
 
-    An entry of an earlier source replaces those of later sources for the same problems and width.
+    An entry of an earlier source replaces those of later sources for the same problems and width. Only entries for
+    this version of Triton count.
     """
 
     def __init__(self, *sources: Source) -> None:
@@ -132,8 +147,8 @@ class Table:
         pairs: list[tuple[Entry, Source]] = []
         for source in sources:
             taken = {entry.order for entry, _ in pairs}
-            pairs += [(entry, source) for entry in source.entries if entry.order not in taken]
-        pairs.sort(key=lambda pair: pair[0].order)
+            pairs += [(entry, source) for entry in _in_use(source) if entry.order not in taken]
+        pairs.sort(key=lambda pair: (pair[0].order, not pair[0].is_looped))
         self.entries = tuple(entry for entry, _ in pairs)
         of_kind: dict[tuple[Any, ...], list[Entry]] = {}
         for entry in self.entries:
@@ -145,8 +160,10 @@ class Table:
             reason += f"; experiment {entry.experiment}" if entry.experiment else ""
             second = _second(entry)
             plan = Plan(**entry.settings, source=source.name, reason=reason, second=second)
+            # An entry that names versions needs no change for them.
+            version = compiler.VERSION if entry.triton else source.version
             self._index.setdefault((entry.kind, entry.option), []).append(
-                _Indexed(entry, plan, source.version)
+                _Indexed(entry, plan, version)
             )
 
     def find(self, problem: Problem, residual: int, option: str) -> Plan | None:
@@ -210,11 +227,20 @@ class Table:
 
 
 class _Indexed(NamedTuple):
-    """An entry, its plan, and the version of Triton that it was tuned with."""
+    """An entry, its plan, and the version of Triton that it was tuned with, or that it names."""
 
     entry: Entry
     plan: Plan
     version: tuple[int, ...]
+
+
+def _in_use(source: Source) -> Iterable[Entry]:
+    """The entries for this version of Triton: one that names it before one for all versions."""
+    found: dict[tuple[Any, ...], Entry] = {}
+    for entry in sorted(source.entries, key=lambda entry: bool(entry.triton)):
+        if entry.holds_for(compiler.VERSION):
+            found[entry.order, entry.is_looped] = entry
+    return found.values()
 
 
 def _reason(entry: Entry, entries: Iterable[Entry]) -> str:
@@ -283,9 +309,11 @@ def _entry(fields: Any) -> Entry:
     for name in ("max_cols", "gb_per_s", "ceiling_gb_per_s", "measured_cols"):
         if name in fields:
             _check_int(name, fields[name], 1)
-    for name in ("reason", "experiment"):
+    for name in ("reason", "experiment", "triton"):
         if not isinstance(fields.get(name, ""), str):
             raise ValueError(f"{name} must be a text; got {fields[name]!r}")
+    if not re.fullmatch(rf"({LIMIT.pattern}(,(?!$)|$))*", fields.get("triton", "")):
+        raise ValueError(f"triton must be such as >=3.6,<3.9; got {fields['triton']!r}")
     _check_settings(fields["settings"], fields["direction"])
     if "runner_up" in fields:
         _check_object("runner_up", fields["runner_up"])
@@ -343,7 +371,8 @@ def _check_int(name: str, value: Any, least: int) -> None:
 def _check_order(before: Entry, entry: Entry) -> None:
     if before.order > entry.order:
         raise ValueError(f"must come before the entry for {before}")
-    if before.order == entry.order and (not before.is_looped or entry.is_looped):
+    same = before.order == entry.order and before.triton == entry.triton
+    if same and (not before.is_looped or entry.is_looped):
         raise ValueError(
             "of two entries for one width, the first must be looped and the second not"
         )

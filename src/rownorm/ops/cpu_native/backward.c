@@ -16,6 +16,7 @@ enum { BACKWARD_SCRATCH = 2 * ROWS + N_SUMS }; /* rows for each thread */
 typedef struct {
     int64_t n_rows, n_cols, n_parts;
     int center, rounds_x_hat; /* rounds_x_hat: to the dtype of dy, for dweight */
+    int one_by_one; /* the same code for every row, whatever its place: the compiler may contract ROWS rows differently */
     DType dy_dtype, h_dtype;
     void *dy, *dh, *h; /* dh has the dtype of h; NULL: none */
     const float *pre_bias; /* NULL: none */
@@ -148,7 +149,7 @@ static void backward_parts(void *context, int64_t begin, int64_t end, int thread
         while (row < last) {
             int64_t stop = last - row < GROUP_ROWS ? last : row + GROUP_ROWS;
             if (group != total) clear_sums(b, group);
-            for (; row + ROWS <= stop; row += ROWS) backward_rows(b, row, ROWS, scratch, group);
+            for (; !b->one_by_one && row + ROWS <= stop; row += ROWS) backward_rows(b, row, ROWS, scratch, group);
             for (; row < stop; row++) backward_rows(b, row, 1, scratch, group);
             if (group != total) add_sums(b, group, total);
         }

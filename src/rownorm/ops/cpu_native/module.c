@@ -5,14 +5,15 @@
    it. */
 
 typedef struct {
-    int center, rounds_x_hat; /* rounds_x_hat: rounding="llama" */
+    int center, rounds_x_hat, batch_invariant; /* rounds_x_hat: rounding="llama" */
     double eps, weight_shift;
 } Options;
 
 /* The numbers of inputs and options are flags of the compiler, from the description of the row program. What is not
    named here is not covered unless it is absent, or has its default. */
 enum {
-    READ_OPTIONS = 1 << OPTION_CENTER | 1 << OPTION_EPS | 1 << OPTION_WEIGHT_SHIFT | 1 << OPTION_ROUNDING,
+    READ_OPTIONS = 1 << OPTION_CENTER | 1 << OPTION_EPS | 1 << OPTION_WEIGHT_SHIFT | 1 << OPTION_ROUNDING
+                   | 1 << OPTION_BATCH_INVARIANT,
     READ_INPUTS = 1 << INPUT_X | 1 << INPUT_RESIDUAL | 1 << INPUT_PRE_BIAS | 1 << INPUT_WEIGHT | 1 << INPUT_BIAS,
     N_COLUMN_INPUTS = N_INPUTS - N_ROW_INPUTS,
 };
@@ -33,6 +34,7 @@ static int read_options(PyObject *fields, Options *options) {
     PyObject *rounding = PyTuple_GET_ITEM(fields, OPTION_ROUNDING);
     if (!PyFloat_CheckExact(eps) || !PyFloat_CheckExact(weight_shift) || !PyUnicode_Check(rounding)) return 0;
     options->center = center == Py_True;
+    options->batch_invariant = PyTuple_GET_ITEM(fields, OPTION_BATCH_INVARIANT) == Py_True;
     options->eps = PyFloat_AS_DOUBLE(eps);
     options->weight_shift = PyFloat_AS_DOUBLE(weight_shift);
     options->rounds_x_hat = PyUnicode_CompareWithASCIIString(rounding, "once") != 0;
@@ -117,8 +119,8 @@ static PyObject *backward(PyObject *module, PyObject *const *arguments, Py_ssize
     int64_t n = dy->n_cols, n_parts = number_of_parts(dy->n_rows, n);
     Backward b = {.n_rows = dy->n_rows, .n_cols = n, .n_parts = n_parts, .center = options.center,
                   .rounds_x_hat = options.rounds_x_hat && dy->dtype != FP32, .dy_dtype = dy->dtype,
-                  .h_dtype = in[H].dtype, .dy = dy->data, .dh = in[DH].data, .h = in[H].data,
-                  .mu = in[MU].data, .rstd = in[RSTD].data};
+                  .one_by_one = options.batch_invariant, .h_dtype = in[H].dtype, .dy = dy->data, .dh = in[DH].data,
+                  .h = in[H].data, .mu = in[MU].data, .rstd = in[RSTD].data};
     Work work = {backward_parts, &b, n_parts, dy->n_rows * n, 1};
     if (choose_threads(&work)) return NULL;
     float *memory = malloc((2 + N_SUMS * n_parts + BACKWARD_SCRATCH * work.n_threads) * n * sizeof *memory);

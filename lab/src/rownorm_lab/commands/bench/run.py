@@ -68,7 +68,7 @@ def run_bench(folder: Path, request: runs.BenchRequest, pool: Pool | None = None
     again = {record.case.key for record in before if left.get(record.case.key)}
     if again:
         click.echo(f"{count(len(again), 'incomplete case')} will be measured again as a whole.")
-    left_out = set(known) - set(usual())
+    left_out = {one.name for one in known.values() if not one.on_request} - set(usual())
     if pool is None and left_out and request.providers == usual():
         click.echo(f"Without {', '.join(left_out)}, slow to start on a CPU; --provider adds it.")
     folder.mkdir(parents=True, exist_ok=True)

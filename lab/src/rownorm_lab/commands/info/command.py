@@ -120,6 +120,7 @@ def plan_lines(arch: str) -> list[str]:
         f"  1    your own table ({tables.VARIABLE} names another folder): {mine}",
         f"  2    {', '.join(shipped) or f'rownorm has no table for {arch}'}",
         "  3    rules",
+        *(f"  Triton {tables.compiled_by(one)} (for {one})" for one in sources),
     ]
 
 
@@ -155,7 +156,9 @@ def state(provider: Provider, try_it: bool) -> str:
     version = f" {provider.version}".rstrip()
     compiles = provider.kind in ("peer", "plain") and provider.name != EAGER
     if compiles and not try_it:
-        slow = "" if provider.name in usual() else "; compiles for minutes on a CPU"
+        slow = "; compiles for minutes on a CPU"
+        slow = "; only if it is named" if provider.on_request else slow
+        slow = "" if provider.name in usual() else slow
         return f"installed{version}, not tried{slow}"
     failed = trial.failure_in_a_process(provider.name) if compiles else trial.failure(provider)
     return f"does not work{version}: {failed}" if failed else f"ready{version}"

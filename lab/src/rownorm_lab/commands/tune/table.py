@@ -73,12 +73,15 @@ def kind_of(row: TableRow) -> tuple[Any, ...]:
 def updated(old: Sequence[TableRow], new: Iterable[TableRow]) -> list[TableRow]:
     """The rows of ``old`` with the measured rows in place of those of the same kind, in order.
 
-    Keys that the tuner does not write (``experiment``) are kept.
+    Keys that the tuner does not write (``experiment``) are kept, and rows that name their versions of Triton.
     """
+    named = [row for row in old if row.get("triton")]
+    old = [row for row in old if not row.get("triton")]
     before = {_identity(row): row for row in old}
     measured = [_with_other_keys(row, before.get(_identity(row), {})) for row in new]
     replaced = {kind_of(row) for row in measured}
-    return sorted(measured + [row for row in old if kind_of(row) not in replaced], key=kind_of)
+    kept = [row for row in old if kind_of(row) not in replaced]
+    return sorted(measured + kept + named, key=kind_of)
 
 
 def _identity(row: TableRow) -> tuple[Any, ...]:
