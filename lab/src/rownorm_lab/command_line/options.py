@@ -16,6 +16,7 @@ from ..data.case import DIRECTIONS, DTYPES, OPERATIONS
 from ..data.records import Reading
 from ..data.records import read as read_records
 from ..data.runs import is_taken
+from ..data.user_files import Source, is_place
 
 RECORDS = click.Path(exists=True, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -122,19 +123,49 @@ def provider_option(default: str) -> Decorator:
         "providers",
         multiple=True,
         metavar="NAME",
-        help=f"Providers to run, see rownorm info. Default: {default}.",
+        help=f"Providers to run, see rownorm info; or FILE.py:function, your own. Default: {default}.",
     )
 
 
-def chosen_providers(given: Sequence[str], default: Sequence[str] | None = None) -> list[str]:
-    """The providers that ``--provider`` names; else ``default``, or those that suit this machine."""
+def chosen_providers(
+    given: Sequence[str], default: Sequence[str] | None = None, beside_own: bool = False
+) -> list[str]:
+    """The providers that ``--provider`` names, those of files loaded; else ``default``, or what suits this machine.
+
+    beside_own: if all of them are of files, they are added to the default.
+    """
     from ..providers import all_providers, usual
 
+    parts = [part.strip() for value in given for part in value.split(",") if part.strip()]
+    own = [_own_provider(part) for part in dict.fromkeys(parts) if is_place(part)]
+    named = split_names(part for part in parts if not is_place(part))
     known = all_providers()
-    for name in split_names(given):
+    for name in named:
         if name not in known:
             raise click.BadParameter(unknown("provider", name, known), param_hint="'--provider'")
-    return split_names(given) or list(default or usual())
+    if not named and (beside_own or not own):
+        named = list(default or usual())
+    return list(dict.fromkeys([*named, *own]))
+
+
+def own_sources(names: Iterable[str]) -> list[Source]:
+    """Where those of the named providers come from that are of users' files."""
+    if not names:
+        return []
+    from ..providers import all_providers
+
+    known = all_providers()
+    return [source for name in names if (source := known[name].source) is not None]
+
+
+def _own_provider(place: str) -> str:
+    """The name of the provider in a user's file."""
+    from ..providers.own import add_provider
+
+    try:
+        return add_provider(place).name
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="'--provider'") from None
 
 
 # ---- files ----

@@ -11,7 +11,6 @@ import click
 from ...command_line.options import (
     RECORDS,
     examples,
-    provider_option,
     read_or_fail,
     split_names,
     unknown,
@@ -40,7 +39,13 @@ def _finite(context: click.Context, parameter: click.Parameter, value: float) ->
 )
 @click.argument("base", type=RECORDS)
 @click.argument("new", type=RECORDS)
-@provider_option("rownorm")
+@click.option(
+    "--provider",
+    "providers",
+    multiple=True,
+    metavar="NAME",
+    help="Providers of the records. Default: rownorm, and your own.",
+)
 @click.option(
     "--margin",
     type=click.FloatRange(min=0),
@@ -81,7 +86,8 @@ def command(
     or fails in NEW; 2 if the two cannot be compared.
     """
     old, now = read_or_fail(base).records, read_or_fail(new).records
-    names = split_names(providers) or ["rownorm"]
+    own = {one.provider: None for one in [*old, *now] if one.source is not None}
+    names = split_names(providers) or ["rownorm", *own]
     known = dict.fromkeys(one.provider for one in [*old, *now])
     for name in split_names(providers):
         if name not in known:
