@@ -83,6 +83,7 @@ def blame(error: BaseException, path: Path) -> str:
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     said = f"{type(error).__name__}: {first[:200]}" if first else type(error).__name__
     frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == str(path)]
-    number = error.lineno if isinstance(error, SyntaxError) else None
-    number = frames[-1].lineno if frames else number
+    number = frames[-1].lineno if frames else None
+    if isinstance(error, SyntaxError):
+        number = error.lineno if error.filename == str(path) else None
     return f"{said} ({path.name}, line {number})" if number else said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,8 +17,10 @@ from ...command_line.options import (
     refuse_taken,
     split_names,
 )
+from ...command_line.own_kernel import OwnOptions, own_kernel_options
 from ...command_line.ray import connected, ray_option
 from ...data.case import ACTIVATIONS, DTYPES
+from ...data.user_files import is_place
 
 if TYPE_CHECKING:
     from ...cluster.pool import Pool
@@ -33,7 +35,9 @@ OPTIONS = ("pre_bias", "activation", *ACTIVATIONS)
 ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942")
 BLOCKS = "64,128,256,512,1024,2048,4096"
 _CASES = ("widths", "operations", "dtypes")
+_OWN = ("over", *OwnOptions._fields)  # options of a user's kernel
 USES = {  # options that each of these uses beside itself
+    "kernel": (*_OWN, "out", "target"),
     "study": (*_CASES, "out", "blocks", "target"),
     "only_list": (*_CASES, "directions", "residual_dtype", "option", "target"),
     "resume": ("workers", "limit_s", "ray_address"),
@@ -65,8 +69,17 @@ def _widths(
         "rownorm tune --study --width 4096 --out results/blocks && rownorm report results/blocks",
         "rownorm tune --verify 24 --limit-s 280 --out results/verified",
         "rownorm tune --dtype bf16 --ray head-node:6379 --out results/tuned",
+        "rownorm tune my_norm.py:my_kernel --over BLOCK=64..1024 --over num_warps=1,2,4,8",
     ),
 )
+@click.argument("kernel", required=False, metavar="[FILE.py:kernel]")
+@click.option(
+    "--over",
+    multiple=True,
+    metavar="NAME=VALUES",
+    help="FILE.py:kernel: values of a constant or of num_warps, num_stages: 64,128 or 64..1024, which doubles.",
+)
+@own_kernel_options
 @click.option("--out", type=FOLDER, help="A new folder; default: results/DATE-TIME.")
 @click.option(
     "--resume", type=EXISTING_FOLDER, metavar="FOLDER", help="Continue a search that was ended."
@@ -124,6 +137,8 @@ def _widths(
 def command(
     context: click.Context,
     /,
+    kernel: str | None,
+    over: Sequence[str],
     out: Path | None,
     resume: Path | None,
     update: Path | None,
@@ -141,8 +156,12 @@ def command(
     blocks: str,
     target: str | None,
     verify: int | None,
+    **own: Any,
 ) -> None:
     """Find the fastest launch settings on this GPU and write the table that plans come from.
+
+    With FILE.py:kernel and --over: the constants of a kernel of yours, every combination, predicted beside measured;
+    without a GPU predicted only. docs/own-kernel.md explains it.
 
     Candidates are compiled in parallel. Those that spill or do not suit a multiprocessor are left out, the results of
     the others are checked against fp64, and each is timed as rownorm bench does it. The table is FOLDER/<arch>.json;
@@ -151,6 +170,14 @@ def command(
     docs/tuning.md explains it.
     """
     _refuse_others(context)
+    if kernel is not None:
+        from .own import tune_own
+
+        if not is_place(kernel) or not over:
+            raise click.UsageError(
+                "your own kernel: rownorm tune FILE.py:kernel --over NAME=VALUES; without one, no argument"
+            )
+        context.exit(tune_own(kernel, OwnOptions(**own), over, target, out))
     if study:
         from .block_study import run_study
 
@@ -206,10 +233,12 @@ def _refuse_others(context: click.Context) -> None:
         for name in context.params
         if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
         and name != mode
-        and ((name not in USES[mode]) if mode else name in ("blocks", "target"))
+        and ((name not in USES[mode]) if mode else name in ("blocks", "target", *_OWN))
     ]
     if others:
         where = f"{flags[mode]} does not use" if mode else "only --list and --study use"
+        if not mode and set(others) & {flags[name] for name in _OWN}:
+            where = "only FILE.py:kernel uses"
         raise click.UsageError(f"{where} {', '.join(others)}", context)
 
 
