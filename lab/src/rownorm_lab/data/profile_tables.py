@@ -18,6 +18,7 @@ SHORT = {
     "sectors per store request": "sectors/store",
     "registers of a thread": "registers",
 }
+INDENT = "\N{NO-BREAK SPACE}" * 2  # which HTML and Markdown keep
 WRITERS: dict[str, Callable[[float], str]] = {
     "s": texts.duration,
     "B/s": texts.gigabytes_per_second,
@@ -117,6 +118,27 @@ def kernel_tables(profile: Profile, most: int) -> list[Table]:
         ]
         title = f"{subject}: {texts.duration(total)} in {what}s"
         found.append(Table(title, [what, "calls", "time", "share", ""], lines))
+    return found
+
+
+def scope_tables(profile: Profile) -> list[Table]:
+    """Proton's tree of scopes and kernels for each subject that has scopes."""
+    found = []
+    for subject, tree in profile.scopes.items():
+        total = sum(one.seconds for one in tree if len(one.path) == 1)
+        lines = [
+            [
+                INDENT * (len(one.path) - 1)
+                + (short_name(one.path[-1]) if one.is_kernel else one.path[-1]),
+                f"{one.calls:g}",
+                texts.duration(one.seconds),
+                texts.percent(one.seconds / total) if total else "",
+            ]
+            for one in tree
+        ]
+        found.append(
+            Table(f"{subject}: scopes", ["scope or kernel", "kernels", "time", "share"], lines)
+        )
     return found
 
 

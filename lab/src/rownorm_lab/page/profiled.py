@@ -11,6 +11,7 @@ from ..data.profile_tables import (
     figure_table,
     kernel_tables,
     norm_table,
+    scope_tables,
     source_table,
     tool_table,
 )
@@ -40,7 +41,11 @@ def _one(profile: Profile) -> str:
     advice = "".join(f"<li>{escape(line)}</li>" for line in profile.advice)
     tables = [tool_table(profile), figure_table(profile), counter_table(profile)]
     tables.append(norm_table(profile))
-    more = [*kernel_tables(profile, KERNELS), source_table(profile)]
+    more = [
+        *scope_tables(profile),
+        *kernel_tables(profile, KERNELS),
+        source_table(profile),
+    ]
     kernels = "".join(table_html(table) for table in more if table.lines)
     parts = [
         f"<h3>{escape(profile.title)}</h3>",
@@ -51,6 +56,6 @@ def _one(profile: Profile) -> str:
     ]
     if kernels:
         parts.append(
-            f"<details><summary>Time of each kernel, and sources</summary>{kernels}</details>"
+            f"<details><summary>Time of each scope and kernel, and sources</summary>{kernels}</details>"
         )
     return "".join(parts)

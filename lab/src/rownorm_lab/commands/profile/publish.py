@@ -11,6 +11,7 @@ from ...data.profile_tables import (
     figure_table,
     kernel_tables,
     norm_table,
+    scope_tables,
     source_table,
     tool_table,
 )
@@ -35,7 +36,8 @@ def page(profile: Profile) -> str:
         "\n".join(["What to try next:", "", *(f"- {escaped(line)}" for line in profile.advice)]),
     ]
     tables = [tool_table(profile), figure_table(profile), counter_table(profile)]
-    tables += [norm_table(profile), *kernel_tables(profile, KERNELS), source_table(profile)]
+    tables += [norm_table(profile), *scope_tables(profile), *kernel_tables(profile, KERNELS)]
+    tables.append(source_table(profile))
     paragraphs += _written(tables)
     return markdown_page(f"Profile of {escaped(profile.title)}", "rownorm profile", *paragraphs)
 
