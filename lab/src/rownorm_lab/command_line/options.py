@@ -5,14 +5,16 @@ An unknown name is a usage error (exit status 2). Its message gives the nearest 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ..data.case import DIRECTIONS, DTYPES, OPERATIONS
+from ..data.hold import InUse, hold
 from ..data.records import Reading
 from ..data.records import read as read_records
 from ..data.runs import is_taken
@@ -171,12 +173,22 @@ def _own_provider(place: str) -> str:
 # ---- files ----
 
 
-def refuse_taken(folder: Path, alternative: str = "") -> None:
-    """Refuse an output folder in which something would be overwritten."""
+def refuse_taken(folder: Path, alternative: str = "", hint: str = "'--out'") -> None:
+    """Refuse an output folder in which something would be overwritten. hint: where it was named."""
     if is_taken(folder):
         raise click.BadParameter(
-            f"{folder} exists and is not empty; choose another{alternative}", param_hint="'--out'"
+            f"{folder} exists and is not empty; choose another{alternative}", param_hint=hint
         )
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keep other processes out of an output folder; a usage error that names the one that is in it."""
+    try:
+        with hold(folder):
+            yield
+    except InUse as error:
+        raise click.UsageError(str(error)) from None
 
 
 def read_or_fail(*paths: Path) -> Reading:
@@ -188,8 +200,14 @@ def read_or_fail(*paths: Path) -> Reading:
     where = (
         f"{paths[0]}: " if len(paths) == 1 else ""
     )  # of several files, the reason names the file
+    by_reason: dict[str, list[int]] = {}
     for number, reason in reading.damaged:
-        click.echo(f"{where}line {number} cannot be used: {reason}", err=True)
+        by_reason.setdefault(reason, []).append(number)
+    for reason, numbers in by_reason.items():
+        lines = f"line {numbers[0]}"
+        if len(numbers) > 1:
+            lines = f"{len(numbers)} lines, the first is {numbers[0]},"
+        click.echo(f"{where}{lines} cannot be used: {reason}", err=True)
     if not reading.records:
         raise click.UsageError(f"no record can be read from {', '.join(map(str, paths))}")
     return reading

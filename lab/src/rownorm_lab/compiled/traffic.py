@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..data import texts
 from . import llir
 from .accesses import Access, Kind
 from .compile import ROWS, CompiledKernel
@@ -145,6 +146,11 @@ def count_programs(
     values: of the arguments that are no tensors. sampled: the programs to trace, and how many each stands for. rows:
     tensors whose loads count as in flight. size: of the grid in x and y; else it is a line. how: passed to ``trace``.
     """
+    for name, n_bytes in kernel.tensors.items():
+        if n_bytes >= 1 << (_BASE - 1):
+            raise Unresolved(
+                f"{name} has {texts.memory(n_bytes)}, more than any GPU holds: take fewer rows"
+            )
     threads = kernel.num_warps * kernel.warp_size
     programs, weights = sampled
     arguments: list[Value] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ...command_line.options import (
     case_options,
     chosen_providers,
     examples,
+    held,
     name_option,
     names_option,
     own_sources,
@@ -135,10 +137,10 @@ def command(
             sources=own_sources(names),
         )
         folder = out or new_name()
-        refuse_taken(folder, f", or continue it: --resume {folder}")
+        refuse_taken(folder, f", or continue it: --resume {shlex.quote(str(folder))}")
     from .run import run_bench
 
-    with connected(ray_address, len(request.cases)) as pool:
+    with held(folder), connected(ray_address, len(request.cases)) as pool:
         status = run_bench(folder, request, pool)
     context.exit(status)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,7 +102,8 @@ def run_bench(folder: Path, request: runs.BenchRequest, pool: Pool | None = None
     if ended:
         ray = " --ray ADDRESS" if pool else ""
         click.echo(
-            f"{ended} What was measured is kept. To continue: rownorm bench --resume {folder}{ray}"
+            f"{ended} What was measured is kept. To continue: "
+            f"rownorm bench --resume {shlex.quote(str(folder))}{ray}"
         )
     bad = any(
         (one.provider == OURS or one.source is not None) and one.status in ("wrong", "failed")
@@ -166,4 +168,4 @@ def _print_results(folder: Path, records: Sequence[Record]) -> None:
         click.echo(line)
     click.echo(f"\n{len(records)} records in {folder / FILE}")
     if records:
-        click.echo(f"Next: rownorm report {folder}")
+        click.echo(f"Next: rownorm report {shlex.quote(str(folder))}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from ...command_line.options import (
     FOLDER,
     case_options,
     examples,
+    held,
     name_option,
     refuse_taken,
     split_names,
@@ -212,8 +215,8 @@ def command(
     if resume is not None:
         request = _resumed(resume)
     else:
-        refuse_taken(folder, f", or continue it: --resume {folder}")
-    with connected(ray_address, verify or len(studies_of(request))) as pool:
+        refuse_taken(folder, f", or continue it: --resume {shlex.quote(str(folder))}")
+    with _held(request, folder), connected(ray_address, verify or len(studies_of(request))) as pool:
         here = pool.environment if pool else local
         if resume is not None:
             _refuse_changed(folder, request, here)
@@ -222,6 +225,11 @@ def command(
         request = msgspec.structs.replace(request, environment=here)
         status = _run(request, folder, workers, limit_s, pool)
     context.exit(status)
+
+
+def _held(request: TuneRequest, folder: Path) -> AbstractContextManager[None]:
+    """Keep other processes out of the folder. Without a GPU nothing is written, and no folder is made."""
+    return nullcontext() if request.environment.kind == "cpu" else held(folder)
 
 
 def _refuse_others(context: click.Context) -> None:
