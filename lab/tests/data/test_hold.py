@@ -40,3 +40,13 @@ def test_bench_does_not_write_into_a_folder_that_another_writes(tmp_path):
     assert ran.exit_code == 2
     assert "made is in use by process" in " ".join(ran.output.split())
     assert invoke("bench", "--resume", "made").exit_code == 0
+
+
+def test_a_folder_that_stays_empty_is_removed(tmp_path):
+    with hold(tmp_path / "new"):
+        pass
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "old").mkdir()
+    with hold(tmp_path / "old"):
+        pass
+    assert (tmp_path / "old").exists()

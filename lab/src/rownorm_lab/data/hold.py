@@ -19,7 +19,11 @@ class InUse(Exception):
 
 @contextlib.contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Make the folder and hold it; InUse if another process does. Without file locks (Windows) nothing is held."""
+    """Make the folder and hold it; InUse if another process does. Without file locks (Windows) nothing is held.
+
+    A folder that was made here and is empty in the end is removed.
+    """
+    is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     try:
         import fcntl
@@ -48,4 +52,6 @@ def hold(folder: Path) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             path.unlink()
+            if is_new:
+                folder.rmdir()  # fails unless it is empty
         os.close(file)

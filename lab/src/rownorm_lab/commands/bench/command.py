@@ -140,7 +140,7 @@ def command(
         refuse_taken(folder, f", or continue it: --resume {shlex.quote(str(folder))}")
     from .run import run_bench
 
-    with held(folder), connected(ray_address, len(request.cases)) as pool:
+    with connected(ray_address, len(request.cases)) as pool, held(folder):
         status = run_bench(folder, request, pool)
     context.exit(status)
 

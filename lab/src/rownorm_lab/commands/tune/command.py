@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -216,7 +215,7 @@ def command(
         request = _resumed(resume)
     else:
         refuse_taken(folder, f", or continue it: --resume {shlex.quote(str(folder))}")
-    with _held(request, folder), connected(ray_address, verify or len(studies_of(request))) as pool:
+    with connected(ray_address, verify or len(studies_of(request))) as pool:
         here = pool.environment if pool else local
         if resume is not None:
             _refuse_changed(folder, request, here)
@@ -225,11 +224,6 @@ def command(
         request = msgspec.structs.replace(request, environment=here)
         status = _run(request, folder, workers, limit_s, pool)
     context.exit(status)
-
-
-def _held(request: TuneRequest, folder: Path) -> AbstractContextManager[None]:
-    """Keep other processes out of the folder. Without a GPU nothing is written, and no folder is made."""
-    return nullcontext() if request.environment.kind == "cpu" else held(folder)
 
 
 def _refuse_others(context: click.Context) -> None:
@@ -298,11 +292,12 @@ def _run(
             read_base(Path(request.update), request.environment)
     except ValueError as error:
         raise click.UsageError(f"--update: {error}") from None
-    if pool is not None:
-        from .jobs import run_on
+    with held(folder):
+        if pool is not None:
+            from .jobs import run_on
 
-        return run_on(pool, folder, request, workers, limit_s)
-    from .gpu import gpu_here
+            return run_on(pool, folder, request, workers, limit_s)
+        from .gpu import gpu_here
 
-    gpu = gpu_here(workers)
-    return run_tune(folder, request, gpu.device, gpu.ahead, gpu.timer_of, limit_s)
+        gpu = gpu_here(workers)
+        return run_tune(folder, request, gpu.device, gpu.ahead, gpu.timer_of, limit_s)
