@@ -159,3 +159,15 @@ def test_tiny_models_refuse_no_steps(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         load("tiny_llama_v3").main()
     assert "--steps must be at least 1" in capsys.readouterr().err
+
+
+def test_own_kernel():
+    """In the interpreter, as its first lines say; on a GPU, as it is."""
+    ran = subprocess.run(
+        [sys.executable, str(EXAMPLES / "own_kernel.py")],
+        env=os.environ | ({} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert float(ran.stdout.split(":")[1]) < 0.04  # a rounding of bf16, and one of the interpreter

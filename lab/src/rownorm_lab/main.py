@@ -14,6 +14,7 @@ from importlib import import_module
 import click
 
 from .command_line.options import SuggestingGroup, examples
+from .command_line.plain import use_plain_characters
 from .version import __version__
 
 COMMANDS = {  # name: one line for ``rownorm --help``; in the order in which they are used
@@ -89,6 +90,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line. Exit status 2 is a usage error, 130 is Ctrl-C."""
+    use_plain_characters()
     # Read when torch is loaded. By default threads spin at a barrier, which costs a time slice whenever another process
     # runs on the machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")

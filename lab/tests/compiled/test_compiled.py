@@ -52,7 +52,7 @@ def differences(cases):
             everything = kernel._replace(share=kernel.n_programs, turns_over=0, sections=0)
             counts, _ = traffic._counted(everything, function, found.sector_bytes, cols * 2, rows)
             flows = {(flow.tensor, flow.kind): flow for flow in found.flows}
-            expected = {(flow.tensor, flow.kind): flow for flow in traffic._flows(counts, kernel)}
+            expected = {(flow.tensor, flow.kind): flow for flow in traffic.flows_of(counts, kernel)}
             for key in {*flows, *expected}:
                 pair = [
                     (one[key].requests, one[key].sectors, one[key].bytes) if key in one else None

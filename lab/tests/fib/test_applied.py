@@ -114,6 +114,18 @@ def test_apply_runs_a_program(tmp_path, monkeypatch, capfd):
     assert printed.err.count("rmsnorm_d64: rownorm_") == 2
 
 
+def test_a_program_that_fails_shows_its_own_lines(tmp_path, monkeypatch, capfd):
+    folder = add_traces(export(tmp_path / "data"))
+    (tmp_path / "app.py").write_text("def f():\n    raise KeyError('mine')\nf()\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    assert invoke("fib", "apply", folder, "--", "python", "app.py").exit_code == 1
+    printed = capfd.readouterr().err
+    assert "KeyError: 'mine'" in printed
+    assert "app.py" in printed
+    assert "runpy" not in printed
+    assert "fib/start.py" not in printed
+
+
 def test_other_programs_are_refused(tmp_path):
     folder = add_traces(export(tmp_path / "data"))
     ran = invoke("fib", "apply", folder, "--", "torchrun", "app.py")

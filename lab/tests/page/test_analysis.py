@@ -2,6 +2,7 @@
 
 import re
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -11,6 +12,7 @@ from rownorm_lab.data.measurements import results_of
 from rownorm_lab.main import cli
 from rownorm_lab.page import scaling
 from rownorm_lab.page.analysis import analysis
+from rownorm_lab.page.fastest import LEVEL_TEXT
 
 QUESTIONS = (
     "1. What is the arithmetic intensity?",
@@ -57,8 +59,8 @@ def test_the_fastest_alternative_is_named():
     case = Case(operation="rms_norm", rows=4096, cols=4096)
     times = {"rownorm": 2e-5, "torch": 8e-5, "liger": 3e-5, "quack": 1e-5, "ceiling": 1e-5}
     wider = Case(operation="rms_norm", rows=4096, cols=8192)
-    records = [record(case, name, seconds=[time] * 3) for name, time in times.items()]
-    records += [record(wider, name, seconds=[times[name]] * 3) for name in ("rownorm", "liger")]
+    records = [record(case, name, seconds=[time] * 7) for name, time in times.items()]
+    records += [record(wider, name, seconds=[times[name]] * 7) for name in ("rownorm", "liger")]
     text = analysis(results_of(records))
     assert row_of(text, "rms_norm forward bf16", "2", "1", "0", "1", "0", "1.00x") == (
         "| rms_norm forward bf16 | 2 | 1 | 0 | 1 | 0 | 1.00x | 0.500x at 4096 x 4096 (quack) | quack 1, liger 1 |"
@@ -144,3 +146,25 @@ def test_markup_in_records_stays_text():
     odd = record(case, "rownorm", status="failed", why="a|b\n<script>")
     assert "| a\\|b &lt;script> |" in analysis(results_of([odd]))
     assert H200.device in analysis(results_of([odd]))
+
+
+def test_the_page_and_the_analysis_call_the_same_level():
+    """By 2% faster: as fast for ``compare``, which allows 3%, and fastest on the page and here."""
+    case = Case(operation="rms_norm", rows=4096, cols=4096)
+    times = {"rownorm": 1.00e-5, "torch": 1.02e-5}
+    found = results_of([record(case, name, seconds=[time] * 7) for name, time in times.items()])
+    text = analysis(found)
+    assert row_of(text, "rms_norm forward bf16", "1", "1", "0", "0", "0")
+    assert LEVEL_TEXT in text
+    assert "fastest or level in 1 of 1 case" in text
+
+
+def test_no_cause_is_drawn_from_suspect_measurements():
+    case = Case(operation="rms_norm", rows=4096, cols=4096)
+    wide = Case(operation="rms_norm", rows=4096, cols=8192)
+    trusted = [record(one, name) for one in (case, wide) for name in ("rownorm", "ceiling")]
+    suspect = [msgspec.structs.replace(one, suspect=["spread of 90%"]) for one in trusted[:2]]
+    text = analysis(results_of([*suspect, *trusted[2:]]))
+    assert re.search(r"\*\*The limit is: .*\*\*, of 1 case\. 1 suspect case left out\.", text)
+    text = analysis(results_of(suspect))
+    assert "All measurements are suspect, so no cause is drawn from them." in text

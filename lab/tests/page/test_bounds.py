@@ -1,5 +1,7 @@
 """What limits a case is judged by the best ceiling of the device, not only by the ceiling of the same size."""
 
+import dataclasses
+
 import msgspec
 import pytest
 
@@ -82,7 +84,7 @@ def test_a_fast_cache_does_not_hide_that_large_cases_are_memory_bound():
     ceilings = {SMALL: 100.0, LARGE: 25_000.0}  # on a CPU: 84 GB/s in a cache, 21 GB/s beyond it
     assert limit_of(LARGE, 26_000, ceilings=ceilings, environment=CPU) == "memory"
     assert limit_of(SMALL, 110, ceilings=ceilings, environment=CPU) == "memory"
-    assert limit_of(SMALL, 400, ceilings=ceilings, environment=CPU) == "latency"
+    assert limit_of(SMALL, 400, ceilings=ceilings, environment=CPU) == "overhead"
 
 
 def test_a_high_intensity_is_compute_bound(monkeypatch):
@@ -100,3 +102,11 @@ def test_rows_of_each_limit_are_ordered_by_size():
         for limit, rows in by_limit(Bounds(found), found.of("rownorm")).items()
     }
     assert cases == {"memory": [LARGE, wider], "launch": [SMALL]}
+
+
+def test_a_cpu_has_no_launch():
+    found = results({SMALL: 8.0})
+    (row,) = found.of("rownorm")
+    on_cpu = dataclasses.replace(found, kind="cpu")
+    assert Bounds(found).of(row).limit == "latency"
+    assert Bounds(on_cpu).of(row) == ("overhead", "8.00 µs: moving 1.99 µs, overhead 6.01 µs")

@@ -30,9 +30,16 @@ def connect(address: str) -> None:
             **(local if address == "local" else {}),
         )
     except ConnectionError:
-        raise ClusterError(
-            "no cluster runs on this host; start one with ray start --head, or use --ray local"
-        ) from None
+        if address == "auto":
+            why = (
+                "no cluster runs on this host; start one with ray start --head, or use --ray local"
+            )
+        else:
+            why = (
+                "something answers there, but it is no head node of Ray. "
+                "Is it the address that ray start --head printed?"
+            )
+        raise ClusterError(why) from None
     except (RuntimeError, ValueError) as error:  # another version of Ray or Python, among others
         raise ClusterError(str(error).strip()) from None
 

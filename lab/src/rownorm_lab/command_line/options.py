@@ -14,9 +14,11 @@ from typing import Any
 import click
 
 from ..data.case import DIRECTIONS, DTYPES, OPERATIONS
+from ..data.hold import InUse, hold
 from ..data.records import Reading
 from ..data.records import read as read_records
 from ..data.runs import is_taken
+from ..data.user_files import Source, is_place
 
 RECORDS = click.Path(exists=True, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -130,19 +132,49 @@ def provider_option(default: str) -> Decorator:
         "providers",
         multiple=True,
         metavar="NAME",
-        help=f"Providers to run, see rownorm info. Default: {default}.",
+        help=f"Providers to run, see rownorm info; or FILE.py:function, your own. Default: {default}.",
     )
 
 
-def chosen_providers(given: Sequence[str], default: Sequence[str] | None = None) -> list[str]:
-    """The providers that ``--provider`` names; else ``default``, or those that suit this machine."""
+def chosen_providers(
+    given: Sequence[str], default: Sequence[str] | None = None, beside_own: bool = False
+) -> list[str]:
+    """The providers that ``--provider`` names, those of files loaded; else ``default``, or what suits this machine.
+
+    beside_own: if all of them are of files, they are added to the default.
+    """
     from ..providers import all_providers, usual
 
+    parts = [part.strip() for value in given for part in value.split(",") if part.strip()]
+    own = [_own_provider(part) for part in dict.fromkeys(parts) if is_place(part)]
+    named = split_names(part for part in parts if not is_place(part))
     known = all_providers()
-    for name in split_names(given):
+    for name in named:
         if name not in known:
             raise click.BadParameter(unknown("provider", name, known), param_hint="'--provider'")
-    return split_names(given) or list(default or usual())
+    if not named and (beside_own or not own):
+        named = list(default or usual())
+    return list(dict.fromkeys([*named, *own]))
+
+
+def own_sources(names: Iterable[str]) -> list[Source]:
+    """Where those of the named providers come from that are of users' files."""
+    if not names:
+        return []
+    from ..providers import all_providers
+
+    known = all_providers()
+    return [source for name in names if (source := known[name].source) is not None]
+
+
+def _own_provider(place: str) -> str:
+    """The name of the provider in a user's file."""
+    from ..providers.own import add_provider
+
+    try:
+        return add_provider(place).name
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="'--provider'") from None
 
 
 # ---- files ----
@@ -157,12 +189,22 @@ def usage_errors() -> Iterator[None]:
         raise click.UsageError(str(error)) from None
 
 
-def refuse_taken(folder: Path, alternative: str = "") -> None:
-    """Refuse an output folder in which something would be overwritten."""
+def refuse_taken(folder: Path, alternative: str = "", hint: str = "'--out'") -> None:
+    """Refuse an output folder in which something would be overwritten. hint: where it was named."""
     if is_taken(folder):
         raise click.BadParameter(
-            f"{folder} exists and is not empty; choose another{alternative}", param_hint="'--out'"
+            f"{folder} exists and is not empty; choose another{alternative}", param_hint=hint
         )
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keep other processes out of an output folder; a usage error that names the one that is in it."""
+    try:
+        with hold(folder):
+            yield
+    except InUse as error:
+        raise click.UsageError(str(error)) from None
 
 
 def read_or_fail(*paths: Path) -> Reading:
@@ -173,8 +215,14 @@ def read_or_fail(*paths: Path) -> Reading:
         raise click.UsageError(f"{error.filename}: {error.strerror}") from None
     # Of several files, the reason names the file.
     where = f"{paths[0]}: " if len(paths) == 1 else ""
+    by_reason: dict[str, list[int]] = {}
     for number, reason in reading.damaged:
-        click.echo(f"{where}line {number} cannot be used: {reason}", err=True)
+        by_reason.setdefault(reason, []).append(number)
+    for reason, numbers in by_reason.items():
+        lines = f"line {numbers[0]}"
+        if len(numbers) > 1:
+            lines = f"{len(numbers)} lines, the first is {numbers[0]},"
+        click.echo(f"{where}{lines} cannot be used: {reason}", err=True)
     if not reading.records:
         raise click.UsageError(f"no record can be read from {', '.join(map(str, paths))}")
     return reading

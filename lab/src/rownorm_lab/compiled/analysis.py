@@ -111,7 +111,7 @@ def _kernel(
         load_widths=isa.widths(lines, "load"),
         store_widths=isa.widths(lines, "store"),
         isa=code,
-        tensors=_tensors(traffic),
+        tensors=tensor_traffic(traffic),
         load_requests_per_row=traffic.total("requests", *loads) / case.rows,
         store_requests_per_row=traffic.total("requests", *stores) / case.rows,
         load_sectors_per_row=traffic.total("sectors", *loads) / case.rows,
@@ -134,7 +134,8 @@ def _row_bytes(kernel: CompiledKernel, case: Case) -> int:
     return min(sizes, default=case.cols * 4 * case.rows) // case.rows
 
 
-def _tensors(traffic: Traffic) -> list[TensorTraffic]:
+def tensor_traffic(traffic: Traffic) -> list[TensorTraffic]:
+    """The flows of a kernel, as an analysis has them."""
     return [
         TensorTraffic(
             tensor=flow.tensor,

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -102,6 +103,7 @@ def unrolling(compiled: Any) -> float:
     return max(1.0, most_loads(lines_of(compiled, "sass")) / before) if before else 1.0
 
 
+@lru_cache(maxsize=4)  # an analysis reads the same code twice
 def disassembled(cubin: bytes) -> str:
     """SASS with line information, by the nvdisasm that Triton brings."""
     with tempfile.TemporaryDirectory() as folder:

@@ -12,6 +12,7 @@ Parameters are loaded by every program and stay in L2. The time is the longest o
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -99,14 +100,22 @@ def running_programs(kernel: CompiledKernel, occupancy: Occupancy, sms: int) -> 
 
 
 def memory_bytes(
-    kernel: CompiledKernel, traffic: Traffic, running: int, l2_bytes: int | None, rows: int
+    kernel: CompiledKernel,
+    traffic: Traffic,
+    running: int,
+    l2_bytes: int | None,
+    rows: int,
+    tensors: Collection[str] = ROWS,
 ) -> MemoryBytes:
-    """Bytes between memory and the chip, from the traffic of a kernel of which ``running`` programs run at once."""
+    """Bytes between memory and the chip, from the traffic of a kernel of which ``running`` programs run at once.
+
+    rows: of the tensors of rows, ``tensors``.
+    """
     in_work = running / kernel.share * max(1, kernel.pipeline_depth) * kernel.rows_each
     again = [
         flow
         for flow in traffic.flows
-        if flow.tensor in ROWS and flow.kind in ("load", "copy") and flow.passes > 1.5
+        if flow.tensor in tensors and flow.kind in ("load", "copy") and flow.passes > 1.5
     ]
     row_bytes = sum(flow.tensor_bytes for flow in again) / rows
     reloaded = l2_bytes is not None and in_work * row_bytes > l2_bytes / 2
@@ -172,17 +181,22 @@ class Times(NamedTuple):
 
 
 def kernel_times(
-    traffic: Traffic, moved: MemoryBytes, running: float, unrolled: float, ceiling: Ceiling
+    traffic: Traffic,
+    moved: MemoryBytes,
+    running: float,
+    unrolled: float,
+    ceiling: Ceiling,
+    tensors: Collection[str] = ROWS,
 ) -> Times:
     """The limits of one kernel.
 
     running: programs that the device holds at once. unrolled: turns of the first loop over a row that the compiler made
-    into one; the loop that stores is not unrolled.
+    into one; the loop that stores is not unrolled. tensors: those of rows.
     """
     loaded = sum(
         flow.bytes
         for flow in traffic.flows
-        if flow.tensor in ROWS and flow.kind in ("load", "copy")
+        if flow.tensor in tensors and flow.kind in ("load", "copy")
     )
     from_memory = min(loaded, moved.read)
     in_flight = running * traffic.in_flight

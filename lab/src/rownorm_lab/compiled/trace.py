@@ -8,7 +8,9 @@ large. The trace takes the other path: the one without a loop, or with fewer acc
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -31,12 +33,13 @@ class Unresolved(Exception):
 
 
 class Launch(NamedTuple):
-    """The programs to trace. programs: their ids; n_programs: of the whole grid."""
+    """The programs to trace. programs: their ids, x fastest; n_programs: of the whole grid, or of its x."""
 
     programs: np.ndarray[Any, Any]
     n_programs: int
     threads: int  # of a program
     warp_size: int
+    size_y: int = 1  # of the grid in its second dimension; the third follows
 
 
 # (visit, access, addresses, mask). Accesses with the same visit have no branch between them.
@@ -44,28 +47,47 @@ OnAccess = Callable[[int, Access, Value, Value], None]
 
 
 def trace(
-    function: Function, arguments: Sequence[int], launch: Launch, on_access: OnAccess
+    function: Function,
+    arguments: Sequence[Value],
+    launch: Launch,
+    on_access: OnAccess,
+    on_unknown: Callable[[Access], None] | None = None,
+    limit_s: float = math.inf,
 ) -> None:
     """Call ``on_access`` for every global access, in order, with one address and one mask (0 or 1) for each thread.
 
-    arguments: of the kernel; those that are missing are unknown.
+    arguments: of the kernel; those that are None or missing are unknown. on_unknown: is called for an access whose
+    address or mask is unknown, which is an error without it. limit_s: a trace that takes longer is an error.
     """
-    _Threads(function, arguments, launch, on_access).run()
+    _Threads(function, arguments, launch, on_access, on_unknown).run(limit_s)
 
 
 class _Threads:
     """All threads of the traced programs: the block that each is in, and the values of registers."""
 
     def __init__(
-        self, function: Function, arguments: Sequence[int], launch: Launch, on_access: OnAccess
+        self,
+        function: Function,
+        arguments: Sequence[Value],
+        launch: Launch,
+        on_access: OnAccess,
+        on_unknown: Callable[[Access], None] | None = None,
     ) -> None:
         self.launch = launch
         self.on_access = on_access
+        self.on_unknown = on_unknown
         n = len(launch.programs) * launch.threads
         self.special: dict[str, Value] = {
             "tid": np.tile(np.arange(launch.threads), len(launch.programs)),
-            "program": np.repeat(launch.programs, launch.threads),
+            "program": np.repeat(launch.programs % launch.n_programs, launch.threads),
+            "program_y": np.repeat(
+                launch.programs // launch.n_programs % launch.size_y, launch.threads
+            ),
+            "program_z": np.repeat(
+                launch.programs // (launch.n_programs * launch.size_y), launch.threads
+            ),
             "n_programs": launch.n_programs,
+            "n_programs_y": launch.size_y,
         }
         self.values: dict[str, Value] = dict(zip(function.arguments, arguments, strict=False))
         self.blocks = function.blocks
@@ -80,9 +102,12 @@ class _Threads:
             tuple[str, str, int, int], Value
         ] = {}  # threads that have loaded, by address
 
-    def run(self) -> None:
+    def run(self, limit_s: float) -> None:
         """Until every thread has returned. The earliest block goes first, so that threads meet again after a branch."""
+        began = time.monotonic()
         for self.visit in range(MOST_STEPS):
+            if time.monotonic() - began > limit_s:
+                raise Unresolved(f"the trace takes more than {limit_s:g} s")
             self.current = int(self.at.min())
             if self.current == len(self.blocks):
                 return
@@ -141,6 +166,9 @@ class _Threads:
         condition = access.condition(operands)
         address = access.address(operands)
         if condition is None or address is None:
+            if self.on_unknown is not None:
+                self.on_unknown(access)
+                return
             raise Unresolved(f"a {access.kind} of {access.width} bytes has no known address")
         mask = self.mask(condition)
         if access.kind == "load":
@@ -224,7 +252,12 @@ _SPECIAL = {
     "llvm.amdgcn.workitem.id.x": "tid",
     "llvm.nvvm.read.ptx.sreg.ctaid.x": "program",
     "llvm.amdgcn.workgroup.id.x": "program",
+    "llvm.nvvm.read.ptx.sreg.ctaid.y": "program_y",
+    "llvm.amdgcn.workgroup.id.y": "program_y",
+    "llvm.nvvm.read.ptx.sreg.ctaid.z": "program_z",
+    "llvm.amdgcn.workgroup.id.z": "program_z",
     "llvm.nvvm.read.ptx.sreg.nctaid.x": "n_programs",
+    "llvm.nvvm.read.ptx.sreg.nctaid.y": "n_programs_y",
     # AMD: a kernel's implicit arguments begin with the size of the grid.
     "llvm.amdgcn.implicitarg.ptr": "n_programs",
 }

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..data import texts
 from . import llir
 from .accesses import Access, Kind
 from .compile import ROWS, CompiledKernel
@@ -81,7 +83,7 @@ def traffic_of(kernel: CompiledKernel, arch: str, row_bytes: int, n_rows: int) -
         }
     if any(kind == "copy" for _, kind, _ in counts):
         in_flight *= max(1, kernel.pipeline_depth - 1)
-    flows = _flows(counts, kernel)
+    flows = flows_of(counts, kernel)
     _check(flows, kernel)
     return Traffic(flows, sector, in_flight)
 
@@ -90,7 +92,8 @@ def traffic_of(kernel: CompiledKernel, arch: str, row_bytes: int, n_rows: int) -
 Counts = dict[tuple[str, Kind, int], Any]
 
 
-def _flows(counts: Counts, kernel: CompiledKernel) -> list[Flow]:
+def flows_of(counts: Counts, kernel: CompiledKernel) -> list[Flow]:
+    """What was counted, for each tensor and kind of access."""
     by_tensor: dict[tuple[str, Kind], list[tuple[int, Any]]] = defaultdict(list)
     for (tensor, kind, width), counted in counts.items():
         by_tensor[tensor, kind].append((width, counted))
@@ -118,15 +121,45 @@ def _counted(
     kernel: CompiledKernel, function: llir.Function, sector: int, row_bytes: int, n_rows: int
 ) -> tuple[Counts, float]:
     """(requests, sectors and bytes of all programs, most bytes of rows that a program loads without a branch)."""
+    arguments: dict[str, Value] = {
+        name: n_rows if name == "n_rows" else value
+        for name, value in kernel.arguments.items()
+        if not name.endswith("_ptr")
+    }
+    sampled = _sample(kernel, sector, row_bytes, n_rows)
+    return count_programs(kernel, function, arguments, sampled, sector, ROWS)
+
+
+def count_programs(
+    kernel: CompiledKernel,
+    function: llir.Function,
+    values: Mapping[str, Value],
+    sampled: tuple[Any, Any],
+    sector: int,
+    rows: Collection[str],
+    size: tuple[int, int] | None = None,
+    **how: Any,
+) -> tuple[Counts, float]:
+    """(requests, sectors and bytes of all programs, most bytes of rows that a program loads without a branch).
+
+    values: of the arguments that are no tensors. sampled: the programs to trace, and how many each stands for. rows:
+    tensors whose loads count as in flight. size: of the grid in x and y; else it is a line. how: passed to ``trace``.
+    """
+    for name, n_bytes in kernel.tensors.items():
+        if n_bytes >= 1 << (_BASE - 1):
+            raise Unresolved(
+                f"{name} has {texts.memory(n_bytes)}, more than any GPU holds: take fewer rows"
+            )
     threads = kernel.num_warps * kernel.warp_size
-    programs, weights = _sample(kernel, sector, row_bytes, n_rows)
-    arguments, roles = [], dict[int, str]()
-    for number, (name, value) in enumerate(kernel.arguments.items(), 1):
-        if name.endswith("_ptr"):
-            roles[number] = name.removesuffix("_ptr")
-            arguments.append(number << _BASE)
+    programs, weights = sampled
+    arguments: list[Value] = []
+    roles = dict[int, str]()
+    for number, name in enumerate(kernel.arguments, 1):
+        if name in values:
+            arguments.append(values[name])
         else:
-            arguments.append(n_rows if name == "n_rows" else value)
+            roles[number] = name if name in kernel.tensors else name.removesuffix("_ptr")
+            arguments.append(number << _BASE)
     counts: Counts = defaultdict(lambda: np.zeros(3))
     loaded: dict[tuple[int, int], float] = defaultdict(float)  # by batch and visit
     batch = max(1, MOST_THREADS // threads)
@@ -152,11 +185,12 @@ def _counted(
             for number in np.unique(owner[owner > 0]).tolist():
                 key = (roles[number], access.kind, access.width)
                 counts[key] += found @ (weight * (owner == number))
-                if access.kind in ("load", "copy") and roles[number] in ROWS:
+                if access.kind in ("load", "copy") and roles[number] in rows:
                     loaded[start, visit] += float(found[2].max())
 
-        launch = Launch(chosen, kernel.n_programs, threads, kernel.warp_size)
-        trace(function, arguments, launch, count)
+        x, y = size or (kernel.n_programs, 1)
+        launch = Launch(chosen, x, threads, kernel.warp_size, y)
+        trace(function, arguments, launch, count, **how)
     return counts, max(loaded.values(), default=0.0)
 
 

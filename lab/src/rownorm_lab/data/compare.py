@@ -159,7 +159,7 @@ def differences(base: Sequence[Record], new: Sequence[Record]) -> list[str]:
 
 
 def changes(base: Sequence[Record], new: Sequence[Record]) -> list[str]:
-    """What else differs between two sets, in words: versions of software, and settings that affect times."""
+    """What else differs between two sets, in words: versions, users' files, and settings that affect times."""
 
     def of(records: Sequence[Record], values: Callable[[Environment], dict[str, str]]) -> Values:
         found: dict[str, set[str]] = {}
@@ -172,7 +172,10 @@ def changes(base: Sequence[Record], new: Sequence[Record]) -> list[str]:
     def software(here: Environment) -> dict[str, str]:
         return here.versions | {name: getattr(here, name) for name in VERSIONS}
 
-    before, after = of(base, software), of(new, software)
+    def sources(records: Sequence[Record]) -> Values:
+        return {one.provider: str(one.source) for one in records if one.source is not None}
+
+    before, after = of(base, software) | sources(base), of(new, software) | sources(new)
     both = before.keys() & after  # a package is recorded only if its provider was measured
     return [
         *_unequal(

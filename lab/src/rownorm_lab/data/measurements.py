@@ -99,11 +99,27 @@ class Results:
 
     @cached_property
     def subject(self) -> str | None:
-        """The provider that sentences describe: rownorm, else the most measured one, eager PyTorch last."""
+        """The provider that sentences describe: a user's own, rownorm, or the most measured; eager PyTorch last."""
         counted = {name: len(self.of(name)) for name in self._timed_providers}
+        own = self.own
         return max(
-            counted, key=lambda name: (name == OURS, name != EAGER, counted[name]), default=None
+            counted,
+            key=lambda name: (name in own, name == OURS, name != EAGER, counted[name]),
+            default=None,
         )
+
+    @cached_property
+    def own(self) -> list[str]:
+        """The measured providers that come from users' files."""
+        return list(dict.fromkeys(r.provider for r in self.measured if r.record.source is not None))
+
+    @cached_property
+    def subjects(self) -> list[str]:
+        """The providers that the tables of a terminal are about: users' own and rownorm, else one of the others."""
+        if not self.measured:
+            return []
+        ours = [OURS] if self.of(OURS) else []
+        return [*self.own, *ours] or [self.subject or CEILING]
 
     @cached_property
     def baseline(self) -> str | None:

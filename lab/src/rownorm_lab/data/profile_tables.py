@@ -19,6 +19,7 @@ SHORT = {
     "sectors per store request": "sectors/store",
     "registers of a thread": "registers",
 }
+INDENT = "\N{NO-BREAK SPACE}" * 2  # which HTML and Markdown keep
 WRITERS: dict[str, Callable[[float], str]] = {
     "s": texts.duration,
     "B/s": texts.gigabytes_per_second,
@@ -39,8 +40,8 @@ def main_tables(profile: Profile) -> list[Table]:
 
 
 def more_tables(profile: Profile, most: int) -> list[Table]:
-    """The kernels of each subject, and the sources of figures; those that have lines."""
-    tables = (*kernel_tables(profile, most), source_table(profile))
+    """Proton's scopes, the kernels of each subject, and the sources of figures; those that have lines."""
+    tables = (*scope_tables(profile), *kernel_tables(profile, most), source_table(profile))
     return [table for table in tables if table.lines]
 
 
@@ -116,6 +117,27 @@ def kernel_tables(profile: Profile, most: int) -> list[Table]:
     """The kernels of each subject that take the most time, in one call or step."""
     on_cpu = profile.environment.kind == "cpu"
     return [kernel_table(name, found, most, on_cpu) for name, found in profile.kernels.items()]
+
+
+def scope_tables(profile: Profile) -> list[Table]:
+    """Proton's tree of scopes and kernels for each subject that has scopes."""
+    found = []
+    for subject, tree in profile.scopes.items():
+        total = sum(one.seconds for one in tree if len(one.path) == 1)
+        lines = [
+            [
+                INDENT * (len(one.path) - 1)
+                + (short_name(one.path[-1]) if one.is_kernel else one.path[-1]),
+                f"{one.calls:g}",
+                texts.duration(one.seconds),
+                texts.percent(one.seconds / total) if total else "",
+            ]
+            for one in tree
+        ]
+        found.append(
+            Table(f"{subject}: scopes", ["scope or kernel", "kernels", "time", "share"], lines)
+        )
+    return found
 
 
 def norm_table(profile: Profile) -> Table:

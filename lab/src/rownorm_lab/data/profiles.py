@@ -55,6 +55,15 @@ class ScriptNorm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     source: str = ""  # of rownorm_seconds, or why there is none
 
 
+class ScopeTime(msgspec.Struct, frozen=True, kw_only=True):
+    """A scope of a program, or a kernel in it, in the order of the tree. calls and seconds: of one call or step."""
+
+    path: list[str]  # the names from the outermost scope to this one
+    calls: float  # of kernels, in it and below it
+    seconds: float
+    is_kernel: bool
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=SCHEMA):
     """The whole file."""
 
@@ -67,6 +76,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     norms: list[ScriptNorm]
     bottleneck: str
     advice: list[str]
+    scopes: dict[str, list[ScopeTime]] = {}  # by subject: Proton's tree, if the program has scopes
 
     def figure(self, name: str, subject: str) -> Figure | None:
         """The first figure of that name."""

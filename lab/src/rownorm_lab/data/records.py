@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, Self
 import msgspec
 
 from .case import Case
+from .user_files import Source
 
 SCHEMA = 1
 FILE = "records.jsonl"  # the name in a run folder
@@ -109,6 +110,7 @@ class Record(
     clocks: Clocks | None = None
     # Reasons to distrust the times: "faster than the peak", "spread of 40%".
     suspect: list[str] = msgspec.field(default_factory=list, name="suspicions")
+    source: Source | None = None  # of a provider in a user's file
     run: str = ""  # the id of the benchmark run
     time: str = ""  # UTC, ISO 8601
 

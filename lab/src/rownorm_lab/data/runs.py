@@ -11,6 +11,7 @@ import msgspec
 from .case import Case
 from .files import read_json, write_json
 from .records import FILE, Record, read
+from .user_files import Source
 
 REQUEST = "plan.json"
 
@@ -22,6 +23,7 @@ class BenchRequest(msgspec.Struct, frozen=True, kw_only=True):
     providers: list[str]
     rounds: int
     seed: int = 0
+    sources: list[Source] = []  # of the providers in users' files
 
 
 def write_request(folder: Path, request: BenchRequest) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 Shape = tuple[int, int]
 
 SHAPE_EXAMPLES = "4096x8192, 8,32x4096, 1..512x4096, 4096x256..8192:256"
+MOST_SHAPES = 10_000  # of one text; a run of so many cases takes days
 _SIZE = r"\d+[km]?"
 _PART = re.compile(rf"({_SIZE})(?:\.\.({_SIZE})(?::({_SIZE}))?)?")
 
@@ -20,11 +22,20 @@ def parse_shapes(text: str) -> list[Shape]:
     if len(sides) != 2:
         raise ValueError(_malformed(text, "a shape is ROWSxCOLS"))
     rows, cols = (_sizes(side, text) for side in sides)
-    return [(r, c) for r in rows for c in cols]
+    total = sum(map(len, rows)) * sum(map(len, cols))
+    if total > MOST_SHAPES:  # counted before they are made
+        raise ValueError(
+            f"shape {text!r}: {total:,} shapes, and {MOST_SHAPES:,} are the most; take larger steps"
+        )
+    first, second = (
+        list(dict.fromkeys(size for part in side for size in part)) for side in (rows, cols)
+    )
+    return [(r, c) for r in first for c in second]
 
 
-def _sizes(side: str, text: str) -> list[int]:
-    sizes: list[int] = []
+def _sizes(side: str, text: str) -> list[Sequence[int]]:
+    """The sizes of each part of a side; a range in steps is not made."""
+    sizes: list[Sequence[int]] = []
     for part in side.split(","):
         match = _PART.fullmatch(part)
         if match is None:
@@ -35,13 +46,13 @@ def _sizes(side: str, text: str) -> list[int]:
         assert first is not None
         if last is not None and last < first:
             raise ValueError(_malformed(text, f"the range {part!r} ends before it starts"))
-        sizes += _range(first, first if last is None else last, step)
-    return list(dict.fromkeys(sizes))
+        sizes.append(_range(first, first if last is None else last, step))
+    return sizes
 
 
-def _range(first: int, last: int, step: int | None) -> list[int]:
+def _range(first: int, last: int, step: int | None) -> Sequence[int]:
     if step is not None:
-        return list(range(first, last + 1, step))
+        return range(first, last + 1, step)
     sizes = [first]
     while sizes[-1] * 2 <= last:
         sizes.append(sizes[-1] * 2)

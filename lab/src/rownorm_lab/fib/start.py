@@ -8,6 +8,9 @@ from __future__ import annotations
 import json
 import runpy
 import sys
+import traceback
+
+_RUNPY = (runpy.__file__, "<frozen runpy>")
 
 
 def main() -> None:
@@ -16,6 +19,17 @@ def main() -> None:
     from . import enable
 
     enable(folder, **json.loads(options))
+    try:
+        _run(program)
+    except Exception as error:  # the program's own: without the lines that started it
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, *_RUNPY):
+            trace = trace.tb_next
+        traceback.print_exception(type(error), error, trace)
+        sys.exit(1)
+
+
+def _run(program: list[str]) -> None:
     if program[0] == "-m":
         sys.argv = program[1:]
         sys.path[0] = ""

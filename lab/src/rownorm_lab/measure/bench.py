@@ -288,6 +288,7 @@ def _record(
         why=one.why,
         accuracy=one.accuracy,
         environment=machine.environment,
+        source=one.provider.source,
         run=run,
         time=timestamp(),
     )
@@ -308,7 +309,7 @@ def _record(
         one.seconds,
         clocks,
         peak=machine.environment.peak_bytes_per_second,
-        interpreted=in_interpreter and one.provider.kind in ("ours", "plain"),
+        interpreted=in_interpreter and (one.provider.kind == "ours" or one.provider.interpreted),
     )
     return msgspec.structs.replace(
         record,

@@ -18,6 +18,7 @@ import msgspec
 import torch
 
 from ..data.case import DATA_SETS, DTYPES, OPERATIONS, Case, Direction, Dtype, Operation
+from ..data.user_files import Source
 from ..providers import (
     Provider,
     Refusal,
@@ -28,6 +29,7 @@ from ..providers import (
     interpreting,
     missing,
 )
+from ..providers.own import add_providers
 from .accuracy import judge
 from .bench import in_one_line
 
@@ -51,6 +53,7 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     status: Status = "ok"
     why: str = ""
     ours: bool = False
+    own: bool = False  # the provider is of a user's file
     max_error: float | None = None
     mean_error: float | None = None
     max_ulp: float | None = None
@@ -82,6 +85,7 @@ class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
     shapes: Sequence[tuple[int, int]] = SHAPES
     device: str = "cpu"
     seed: int = 0
+    sources: Sequence[Source] = ()  # of the providers in users' files
 
 
 def check(
@@ -99,8 +103,9 @@ def check(
 ) -> Iterator[CheckResult]:
     """Yield a result for every combination, as soon as it is known.
 
-    shapes: None are those that suit the device. Without a GPU, and with ``kernels``, the kernels of rownorm and of the
-    plain providers are checked too, by Triton's interpreter in another process. on_step: called with what is checked.
+    shapes: None are those that suit the device. Without a GPU, and with ``kernels``, the kernels of rownorm, of the
+    plain providers and of users' files are checked too, by Triton's interpreter in another process. on_step: called
+    with what is checked.
     """
     known = all_providers()
     for name in providers:
@@ -128,7 +133,10 @@ def check(
     if in_interpreter:
         names = [name for name in request.providers if known[name].kind == "ours"] + plain
         small = msgspec.structs.replace(
-            request, providers=names, shapes=shapes or INTERPRETED_SHAPES
+            request,
+            providers=names,
+            shapes=shapes or INTERPRETED_SHAPES,
+            sources=[source for name in names if (source := known[name].source)],
         )
         if names:
             yield from _interpreted(small, on_step)
@@ -140,6 +148,12 @@ def cannot_check(name: str) -> str | None:
     if provider.kind == "ceiling":
         return "it computes no norm"
     return None if provider.interpreted else missing(provider)
+
+
+def offered_operations(names: Sequence[str]) -> list[Operation]:
+    """The operations that any of these providers offers, in their usual order."""
+    known = all_providers()
+    return [each for each in OPERATIONS if any(each in known[name].operations for name in names)]
 
 
 def _results(
@@ -157,6 +171,7 @@ def _results(
                 dtype=dtype,
                 data=kind,
                 ours=provider.kind == "ours",
+                own=provider.kind == "own",
             )
             yield _result(empty, provider, request)
 
@@ -242,6 +257,7 @@ def _interpreted(request: CheckRequest, on_step: Callable[[str], None]) -> Itera
 def main() -> None:
     """Check the request in the first argument; write results to stdout."""
     request = msgspec.json.decode(sys.argv[1], type=CheckRequest)
+    add_providers(request.sources)
     for row in _results(request):
         sys.stdout.buffer.write(msgspec.json.encode(row) + b"\n")
         sys.stdout.buffer.flush()

@@ -124,14 +124,15 @@ def world_of(
             choices = ", ".join(f"--parallel {name}" for name in PARALLELS)
             raise ValueError(f"several processes were started; add one of {choices}")
         return World()
+    if parallel == "tensor":  # first: more processes would not help a model that cannot be split
+        from .tensor_parallel import check
+
+        check(task, config, max(1, n_processes))
     if not n_processes:
         raise ValueError(
             f"--parallel {parallel} needs processes: torchrun --nproc-per-node 2 -m rownorm_lab train ..."
         )
     if parallel == "tensor":
-        from .tensor_parallel import check
-
-        check(task, config, n_processes)
         return TensorProcesses(parallel, device)
     if n_samples % n_processes:
         raise ValueError(

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import get_args
 
 from ..data import texts
 from ..data.measurements import Group, Measurement, Results, fastest_other, typical
-from ..data.statistics import MARGIN, Ratio, Verdict, verdict
 from ..data.tables import escaped, markdown
 from . import headline, points, scaling
 from .bounds import LEAST_OF_PEAK, MEMORY, MOSTLY_MEMORY, Bounds, by_limit
 from .failures import failures_of
+from .fastest import LEVEL_TEXT, Standing, standing_of
 from .limits import peak_flops
 
 
@@ -72,14 +73,14 @@ def _comparison(results: Results, measured: dict[Group, list[Measurement]]) -> l
         compared = [(row, other) for row in rows if (other := fastest_other(row))]
         if not compared:
             continue
-        found = Counter(_verdict(row, other) for row, other in compared)
+        found = Counter(_standing(row, other) for row, other in compared)
         names = Counter(other for _, other in compared)
         worst, worst_other = min(compared, key=lambda pair: pair[0].speedups[pair[1]].ratio)
         lines.append(
             (
                 group,
                 len(compared),
-                *(found[name] for name in ("faster", "same", "slower", "unclear")),
+                *(found[name] for name in get_args(Standing)),
                 texts.times(typical(row.speedups[other].ratio for row, other in compared) or 0.0),
                 f"{texts.times(worst.speedups[worst_other].ratio)} at {points.shape(worst)} ({worst_other})",
                 ", ".join(f"{name} {number}" for name, number in names.most_common()),
@@ -90,24 +91,24 @@ def _comparison(results: Results, measured: dict[Group, list[Measurement]]) -> l
     heads = (
         "case",
         "shapes",
-        "faster",
-        "as fast",
+        "fastest",
+        "level",
         "slower",
-        "unclear",
+        "too noisy",
         "median speed-up",
         "lowest speed-up",
         "fastest other, shapes",
     )
     text = (
-        f"Each shape of {escaped(str(results.subject))} is compared with the fastest other provider on that shape. As "
-        f"fast: within {MARGIN:.0%}. Unclear: the noise is too large to decide."
+        f"Each shape of {escaped(str(results.subject))} is compared with the fastest other provider on that shape. "
+        f"{LEVEL_TEXT}"
     )
     return ["### Against the fastest alternative", text, markdown(heads, lines)]
 
 
-def _verdict(row: Measurement, other: str) -> Verdict:
-    speedup = row.speedups[other]
-    return verdict(Ratio(1 / speedup.ratio, 1 / speedup.high, 1 / speedup.low))
+def _standing(row: Measurement, other: str) -> Standing:
+    """The same rule as that of the page."""
+    return standing_of(row.speedups[other], row.time.n if row.time else 0)
 
 
 def _intensity(measured: dict[Group, list[Measurement]]) -> list[str]:
@@ -138,7 +139,19 @@ def _intensity(measured: dict[Group, list[Measurement]]) -> list[str]:
 
 
 def _bound(results: Results, measured: dict[Group, list[Measurement]], bounds: Bounds) -> list[str]:
+    heading = "### 2. Is it bound by memory, by the launch, by latency, or by compute?"
+    found_at_all = [row for rows in measured.values() for row in rows]
+    # A time that is not trusted has no cause.
+    measured = {
+        group: trusted
+        for group, rows in measured.items()
+        if (trusted := [row for row in rows if not row.record.suspect])
+    }
     every = [row for rows in measured.values() for row in rows]
+    suspect = len(found_at_all) - len(every)
+    if not every:
+        return [heading, "All measurements are suspect, so no cause is drawn from them."]
+    left_out = f" {texts.count(suspect, 'suspect case')} left out." if suspect else ""
     counts = {limit: len(rows) for limit, rows in by_limit(bounds, every).items()}
     summary = texts.listed([f"{limit} in {number}" for limit, number in counts.items()])
     lines = []
@@ -148,16 +161,32 @@ def _bound(results: Results, measured: dict[Group, list[Measurement]], bounds: B
             lines.append((group, limit, len(found), shapes, bounds.of(found[-1]).why))
     heads = ("case", "limit", "shapes", "from the fewest bytes to the most", "figures of the last")
     return [
-        "### 2. Is it bound by memory, by the launch, by latency, or by compute?",
-        f"**The limit is: {summary}**, of {texts.count(len(every), 'case')}.",
+        heading,
+        f"**The limit is: {summary}**, of {texts.count(len(every), 'case')}.{left_out}",
         _ridge_text(results, bounds, every),
-        f"The time of a case has three parts. Moving: its bytes at {_best_ceiling_text(results)}. Launch: the time of "
-        "the ceiling on the same bytes, less moving. Latency: the time beyond the ceiling on the same bytes, for "
-        "dependent steps, synchronization or too few programs. The limit is memory if moving takes at least "
-        f"{texts.percent(MEMORY)} of the time, and mostly memory from {texts.percent(MOSTLY_MEMORY)}. Otherwise it is "
-        "the larger of the other two parts. Without a ceiling on the same bytes these two cannot be told apart.",
+        _parts_text(results),
         markdown(heads, lines),
     ]
+
+
+def _parts_text(results: Results) -> str:
+    """What the parts of a time are. A CPU launches nothing."""
+    moving = f"Moving: its bytes at {_best_ceiling_text(results)}."
+    memory = (
+        f"The limit is memory if moving takes at least {texts.percent(MEMORY)} of the time, and mostly memory from "
+        f"{texts.percent(MOSTLY_MEMORY)}."
+    )
+    if results.kind == "cpu":
+        return (
+            f"The time of a case has two parts. {moving} Overhead: the rest, for calls, threads and arithmetic. "
+            f"{memory} Otherwise it is overhead."
+        )
+    return (
+        f"The time of a case has three parts. {moving} Launch: the time of "
+        "the ceiling on the same bytes, less moving. Latency: the time beyond the ceiling on the same bytes, for "
+        f"dependent steps, synchronization or too few programs. {memory} Otherwise it is "
+        "the larger of the other two parts. Without a ceiling on the same bytes these two cannot be told apart."
+    )
 
 
 def _ridge_text(results: Results, bounds: Bounds, rows: Sequence[Measurement]) -> str:

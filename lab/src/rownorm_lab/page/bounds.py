@@ -6,6 +6,8 @@ most of its time on the launch too. So the time is split into three parts, with 
     moving    its bytes over the bandwidth of the best ceiling
     launch    the time of the ceiling of the same case, less moving
     latency   the time of the case, less that of its ceiling: dependent steps, synchronization, too few programs
+
+A CPU launches nothing: there, what is not moving is overhead.
 """
 
 from __future__ import annotations
@@ -21,7 +23,14 @@ from ..data.records import CEILING
 from .limits import peak_flops
 
 Limit = Literal[
-    "memory", "mostly memory", "launch", "latency", "launch or latency", "compute", "unknown"
+    "memory",
+    "mostly memory",
+    "launch",
+    "latency",
+    "launch or latency",
+    "overhead",
+    "compute",
+    "unknown",
 ]
 LIMITS: tuple[Limit, ...] = (  # in the order of the table
     "memory",
@@ -29,6 +38,7 @@ LIMITS: tuple[Limit, ...] = (  # in the order of the table
     "launch",
     "latency",
     "launch or latency",
+    "overhead",
     "compute",
     "unknown",
 )
@@ -52,6 +62,7 @@ class Bounds:
         bandwidth, flops = results.peak or results.ceiling, peak_flops(results)
         self.ridge = flops / bandwidth if flops and bandwidth else None  # flop per byte
         self._peak = results.peak
+        self._on_gpu = results.kind != "cpu"
         measured = sorted(
             (row.record.case.compulsory_bytes, row.bandwidth)
             for row in results.of(CEILING)
@@ -84,6 +95,10 @@ class Bounds:
         time, moving = row.time.median, case.compulsory_bytes / best
         ceiling = row.of_ceiling and time * row.of_ceiling
         limit = _limit(time, moving, ceiling)
+        if not self._on_gpu and limit not in ("memory", "mostly memory"):
+            rest = texts.duration(time - moving)
+            why = f"{texts.duration(time)}: moving {texts.duration(moving)}, overhead {rest}"
+            return Bound("overhead", why)
         if limit == "memory":
             rate = texts.gigabytes_per_second(case.compulsory_bytes / time)
             return Bound(limit, f"{rate}, {texts.percent(moving / time)} of the best ceiling")

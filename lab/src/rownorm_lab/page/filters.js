@@ -55,7 +55,8 @@ all("#results th").forEach((head) => {
 find("#csv")?.addEventListener("click", download);
 all("[data-needs-script]").forEach((part) => { part.hidden = false; });
 all(".contents a").forEach((link) => { link.hidden = !find(link.hash); });
-if (data.shipped) shippedDrawn = drawShipped();
+// A chart that is drawn while it is folded has no width.
+find("details.shipped")?.addEventListener("toggle", () => { shippedDrawn ??= drawShipped(); }, { once: true });
 start();
 hintAtScrolling();
 addEventListener("resize", hintAtScrolling);

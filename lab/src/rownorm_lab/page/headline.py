@@ -24,7 +24,7 @@ def sentence(results: Results) -> str:
         parts[0] = f"On this CPU {parts[0]}"
     if speedups := _speedups_text(rows):
         parts.append(speedups)
-    if subject != OURS:
+    if not results.of(OURS):
         parts.insert(0, f"{OURS} was not measured here.")
     if failures := _failures(results, subject):
         parts.append(failures)

@@ -59,28 +59,23 @@ def page(
         css=part("page.css"),
         subtitle=sections.subtitle(results, chapters),
         damaged=sections.damaged(damaged),
-        opening=_opening(results, gpu_results, bool(chapters)) + sections.notes(notes),
+        opening=_opening(results, bool(chapters)) + sections.notes(notes),
         bar=f'<div class="bar">{bar}</div>' if results else "",
         charts=part("charts.html") if measured else "",
         chapters="".join(one.section for one in chapters),
-        tables=sections.tables(results, part("method.html")) if results else "",
+        tables=(sections.tables(results, part("method.html")) if results else "")
+        + (shipped.folded(gpu_results) if gpu_results else ""),
         footer=FOOTER_WITH_SHIPPED if gpu_results else FOOTER,
         data=island(_data(results, gpu_results)) if results else "{}",
         scripts=_scripts() if results else "",
     )
 
 
-def _opening(results: Sequence[Results], gpu_results: Published | None, has_chapters: bool) -> str:
-    """The verdict on each device. Without a GPU the shipped results come first, unless nothing was measured."""
+def _opening(results: Sequence[Results], has_chapters: bool) -> str:
+    """The verdict on each device."""
     if not results:
         return "" if has_chapters else sections.NOTHING
-    here = "\n".join(map(sections.device, results))
-    if gpu_results is None:
-        return here
-    there = shipped.section(gpu_results)
-    if not any(one.measured for one in results):
-        return f"{here}\n{there}"
-    return f"{there}\n{sections.this_machine(results)}\n{here}"
+    return "\n".join(map(sections.device, results))
 
 
 def island(value: Any) -> str:

@@ -40,6 +40,6 @@ def _one(profile: Profile) -> str:
     ]
     if kernels:
         parts.append(
-            f"<details><summary>Time of each kernel, and sources</summary>{kernels}</details>"
+            f"<details><summary>Time of each scope and kernel, and sources</summary>{kernels}</details>"
         )
     return "".join(parts)

@@ -105,12 +105,6 @@ def device(results: Results) -> str:
     return f'<div class="device" data-device="{name}">{"".join(parts)}</div>'
 
 
-def this_machine(results: Sequence[Results]) -> str:
-    """The heading between shipped results and those of this machine."""
-    names = escape(texts.listed([one.device for one in results]))
-    return f'<h2 class="part">This machine: {names}</h2>'
-
-
 def contents(chapters: Sequence[Chapter] = ()) -> str:
     """Links to the sections; the script hides those of sections without data."""
     listed = (*CHARTS, *((one.place, one.name) for one in chapters), *TABLES)

@@ -40,6 +40,15 @@ def shipped() -> Published:
     return read_published(FILE)
 
 
+def folded(published: Published) -> str:
+    """The section for the end of a page without results of a GPU; closed, so that nobody takes it for the sender's."""
+    device = escape(published.device)
+    return (
+        f'<details class="shipped"><summary>Not from this machine: results of an {device} that are part of rownorm'
+        f"</summary>{section(published)}</details>"
+    )
+
+
 def section(published: Published) -> str:
     """What was measured on that GPU, under which conditions; the charts are drawn by the page's script."""
     kinds = _kinds(published)

@@ -65,6 +65,8 @@ def parse(text: str) -> list[KernelRecord]:
             raise ValueError(
                 f"the table of ncu is cut off: line {number} has {len(row)} of {len(header)} values"
             )
+    if not rows or not {"ID", "Kernel Name"} <= set(header):
+        raise ValueError("the table of ncu is cut off: it has no kernel")
     return _long(header, rows) if _METRIC in header else _wide(header, rows)
 
 

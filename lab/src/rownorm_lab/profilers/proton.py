@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..data.profiles import ToolResult
+from ..data.profiles import ScopeTime, ToolResult
 from .process import failure, read_json, run_work
 from .request import ProfileRequest
 
@@ -50,13 +51,48 @@ def parse(file: Path) -> list[ProtonKernel]:
     return sorted(kernels, key=lambda one: -one.seconds)
 
 
+def scopes(file: Path, repeats: int) -> list[ScopeTime]:
+    """The tree: each scope before what is in it, the longest first; of one of ``repeats`` calls or steps.
+
+    Empty if there are kernels and no scopes. The time of a scope is that of the kernels below it.
+    """
+    root = read_json(file)[0]
+    found = list(_scopes(root, [], repeats))
+    return found if any(not one.is_kernel for one in found) else []
+
+
+def _scopes(node: Any, path: list[str], repeats: int) -> Iterator[ScopeTime]:
+    below = [(child, [*path, str(child["frame"]["name"])]) for child in _children(node)]
+    totals = [_totals(child) for child, _ in below]
+    for (child, names), (calls, seconds) in sorted(
+        zip(below, totals, strict=True), key=lambda pair: -pair[1][1]
+    ):
+        if calls:
+            is_kernel = not _children(child)
+            yield ScopeTime(
+                path=names, calls=calls / repeats, seconds=seconds / repeats, is_kernel=is_kernel
+            )
+            yield from _scopes(child, names, repeats)
+
+
+def _totals(node: Any) -> tuple[float, float]:
+    """(calls, seconds) of all kernels of a tree."""
+    totals: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
+    _add(node, totals)
+    return sum(n for n, _ in totals.values()), sum(s for _, s in totals.values())
+
+
+def _children(node: Any) -> list[Any]:
+    return [child for child in node.get("children", ()) if _is_node(child)]
+
+
 def _is_node(node: Any) -> bool:
     return isinstance(node, dict) and "children" in node and "frame" in node
 
 
 def _add(node: Any, totals: dict[str, list[float]]) -> None:
     """Add the kernels of a tree: the nodes with a time. A scope may have one too, the sum of what is below it."""
-    children = [child for child in node.get("children", ()) if _is_node(child)]
+    children = _children(node)
     for child in children:
         _add(child, totals)
     metrics = node.get("metrics", {})

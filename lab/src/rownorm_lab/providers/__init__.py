@@ -23,6 +23,7 @@ function. The commands info, check, bench and report find a provider by itself; 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.metadata
@@ -30,17 +31,18 @@ import importlib.util
 import os
 import pkgutil
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from ..data.case import DIRECTIONS, OPERATIONS, Case
+from ..data.user_files import Source
 from .data import Tensors
 
 Call = Callable[[], Tensor | Sequence[Tensor]]
 Make = Callable[[Case, Tensors], Call]
-Kind = Literal["ours", "peer", "plain", "ceiling"]
+Kind = Literal["ours", "own", "peer", "plain", "ceiling"]  # own: of a user's file
 Option = Literal["bias", "no_bias", "pre_bias", "activation", "mixed_residual", "no_h"]
 
 EVERY_OPTION: tuple[Option, ...] = ("bias", "no_bias", "pre_bias", "activation", "mixed_residual")
@@ -76,6 +78,7 @@ class Provider(NamedTuple):
     slow_on_cpu: bool  # on a CPU it runs only if it is named
     interpreted: bool  # without a GPU, its kernels run in Triton's interpreter
     on_request: bool = False  # it runs only if it is named
+    source: Source | None = None  # of a user's own provider
 
     def prepare(self, case: Case, t: Tensors) -> Call:
         """The call for one set of tensors; raises Refusal."""
@@ -152,10 +155,29 @@ def provider(
     return register
 
 
+def add(provider: Provider) -> None:
+    """Make a provider known by its name."""
+    _registry[provider.name] = provider
+
+
+@contextlib.contextmanager
+def registered_apart() -> Iterator[dict[str, Provider]]:
+    """What is decorated inside is registered in the dict that this yields; the known providers stay as they are."""
+    global _registry
+    before, _registry = _registry, {}
+    try:
+        yield _registry
+    finally:
+        _registry = before
+
+
 def all_providers() -> dict[str, Provider]:
-    """Every provider by name: rownorm, PyTorch, peers, plain kernels, the ceiling. Imports none of their packages."""
+    """Every provider by name: rownorm, the user's, PyTorch, peers, plain kernels, the ceiling.
+
+    Imports none of their packages.
+    """
     _import_files()
-    kinds = ("ours", "peer", "plain", "ceiling")
+    kinds = get_args(Kind)
 
     def place(one: Provider) -> tuple[int, bool, str]:
         return kinds.index(one.kind), one.package != "torch", one.name

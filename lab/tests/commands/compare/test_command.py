@@ -37,8 +37,11 @@ def test_compare(slower, options, status, verdict):
 def test_compare_unclear():
     write_run("base", small_record(seconds=[1e-5, 2e-5, 3e-5]))
     write_run("new", small_record(seconds=[1e-5, 2.1e-5, 3e-5]))
-    assert invoke("compare", "base", "new").exit_code == 0
+    ran = invoke("compare", "base", "new")
+    assert ran.exit_code == 3
+    assert "Nothing could be decided" in ran.output
     assert invoke("compare", "base", "new", "--fail-on", "unclear").exit_code == 1
+    assert invoke("compare", "base", "new", "--fail-on", "never").exit_code == 0
 
 
 def test_compare_fails_when_a_result_went_wrong():
@@ -74,7 +77,7 @@ def test_too_few_rounds_are_unclear_and_no_failure():
     write_run("base", small_record(seconds=[1e-5]))
     write_run("new", small_record(seconds=[1.539e-5]))
     ran = invoke("compare", "base", "new")
-    assert ran.exit_code == 0, ran.output
+    assert ran.exit_code == 3, ran.output
     assert "too few rounds" in ran.output
     assert "1 case needs at least 4 rounds in both sets" in ran.output
     assert "0 slower, 1 unclear" in ran.output

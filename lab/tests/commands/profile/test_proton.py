@@ -58,3 +58,14 @@ def test_a_file_that_is_cut_off(tmp_path):
 def test_a_foreign_file(tmp_path, document):
     with pytest.raises(ValueError, match="no hatchet file of Proton"):
         proton.parse(written(tmp_path, document))
+
+
+def test_the_tree_of_scopes_is_kept(tmp_path):
+    found = proton.scopes(written(tmp_path, [TREE, DEVICES]), repeats=2)
+    assert [(one.path, one.calls, pytest.approx(one.seconds), one.is_kernel) for one in found] == [
+        (["scope"], 1, 2.5e-6, False),
+        (["scope", "column_sums"], 0.5, 2e-6, True),
+        (["scope", "forward_resident"], 0.5, 0.5e-6, True),
+        (["forward_resident"], 1, 1.5e-6, True),
+    ]
+    assert proton.scopes(written(tmp_path, [node("ROOT", children=[kernel("a", 1, 1)])]), 1) == []

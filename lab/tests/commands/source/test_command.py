@@ -8,7 +8,8 @@ import pytest
 import rownorm.kernels.memory
 from lab_support.analyses import made_up
 from lab_support.lab_commands import invoke, refused, without_torch
-from rownorm_lab.commands.source.beside import listings, summarized
+from rownorm_lab.commands.source.answers import answers
+from rownorm_lab.commands.source.beside import Shown, listings, summarized
 from rownorm_lab.commands.source.kernels import KERNELS
 from rownorm_lab.commands.source.page import page
 from rownorm_lab.compiled.isa import Line
@@ -76,7 +77,12 @@ def test_instructions_are_beside_their_source():
 
 def test_the_page_marks_instructions_and_needs_no_network():
     lines, _ = lines_of_store_row()
-    text = page(made_up(), "sass", listings(lines, "forward_resident"))
+    one = made_up()
+    code = listings(lines, "forward_resident")
+    shown = Shown(
+        "forward_resident", one.case.title, "sm_90", "3.7", "sass", answers(one), one, code
+    )
+    text = page(shown)
     assert '<i class="store">@P0 STG.E.128 [R2.64], R4</i>' in text
     assert "FADD R1 &lt;R2&gt;" in text
     assert "How many passes over the rows?" in text

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...command_line.blocks import ELEMENTS, block_sizes
 from ...command_line.options import FOLDER, examples, name_option, names_option, unknown
+from ...command_line.own_kernel import OwnOptions, own_kernel_options
 from ...data.case import (
     ACTIVATIONS,
     DTYPES,
@@ -20,6 +21,7 @@ from ...data.case import (
     Dtype,
     Operation,
 )
+from ...data.user_files import is_place
 
 if TYPE_CHECKING:
     from ...compiled.roofline import Ceiling
@@ -39,10 +41,12 @@ PASSES = ("forward", "backward")
         "rownorm analyze add_rms_norm --cols 4096 --residual-dtype fp32 --activation silu --json",
         "rownorm analyze rms_norm --cols 4096 --target this --measure",
         "rownorm analyze rms_norm --cols 4096 --out results/first && rownorm report results/first",
+        "rownorm analyze my_norm.py:my_kernel --blocks BLOCK=64,128,256",
+        "rownorm analyze my_norm.py:my_kernel --call 'my_norm(torch.empty(8192, 4096))'",
     ),
 )
 @click.argument("operation", metavar="OPERATION")
-@click.option("--cols", type=click.IntRange(min=1), required=True, help="Columns of a row.")
+@click.option("--cols", type=click.IntRange(min=1), help="Columns of a row.")
 @click.option(
     "--rows", type=click.IntRange(min=1), help="Default: as many as make x larger than any cache."
 )
@@ -58,8 +62,10 @@ PASSES = ("forward", "backward")
 @click.option(
     "--blocks",
     metavar="N,N,...",
-    help="Also the plain looped kernel, with these block sizes: powers of two. Forward only.",
+    help="Also the plain looped kernel, with these block sizes: powers of two. Forward only. "
+    "FILE.py:kernel: values of one of its constants, BLOCK=64,128,256 or BLOCK=64..1024.",
 )
+@own_kernel_options
 @name_option(
     "--residual-dtype", what="dtype", known=DTYPES, help="For add_*; default: --dtype. One of"
 )
@@ -81,7 +87,7 @@ def command(
     context: click.Context,
     /,
     operation: Operation,
-    cols: int,
+    cols: int | None,
     rows: int | None,
     dtype: Dtype | None,
     direction: Direction | None,
@@ -95,14 +101,33 @@ def command(
     measure: bool,
     as_json: bool,
     out: Path | None,
+    **own: Any,
 ) -> None:
-    """What the kernels of a norm do, from their compiled code: needs no GPU.
+    """What the kernels of a norm, or a kernel of yours, do, from their compiled code: needs no GPU.
 
-    OPERATION is layer_norm, rms_norm, add_layer_norm or add_rms_norm. For each target its kernels are compiled and
-    their addresses are traced. The table has registers, occupancy, vector widths, memory instructions and sectors,
-    bytes, and the time that the roofline predicts. Every figure says whether it was read from the compiler, derived or
-    measured. docs/analysis.md explains them.
+    OPERATION is layer_norm, rms_norm, add_layer_norm, add_rms_norm, or FILE.py:kernel. For each target its kernels are
+    compiled and their addresses are traced. The table has registers, occupancy, vector widths, memory instructions and
+    sectors, bytes, and the time that the roofline predicts. Every figure says whether it was read from the compiler,
+    derived or measured. docs/analysis.md explains them; docs/own-kernel.md how a launch of your kernel is recorded.
     """
+    if is_place(operation):
+        norm_only = (
+            "rows",
+            "dtype",
+            "direction",
+            "residual_dtype",
+            "activation",
+            "bias",
+            "pre_bias",
+        )
+        _refuse(context, ("cols", *norm_only, "measure"), "a norm", "of FILE.py:kernel")
+        from .own import analyze_own
+
+        chosen, roof = checked_targets(targets, False), _ceiling(ceiling_gbps)
+        context.exit(analyze_own(operation, OwnOptions(**own), chosen, blocks, roof, as_json, out))
+    _refuse(context, tuple(own), "FILE.py:kernel", "of a norm")
+    if cols is None:
+        raise click.UsageError("Missing option '--cols'")
     if operation not in OPERATIONS:
         raise click.BadParameter(
             unknown("operation", operation, OPERATIONS), param_hint="'OPERATION'"
@@ -150,6 +175,14 @@ def command(
     for failure in failures:
         click.echo(f"Error: {failure}", err=True)
     context.exit(1 if failures else 0)
+
+
+def _refuse(context: click.Context, names: Sequence[str], what: str, not_what: str) -> None:
+    """Refuse options that are for something else."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in names and source == click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{parameter.opts[0]} is an option for {what}, not {not_what}")
 
 
 def checked_targets(targets: Sequence[str], measure: bool) -> list[str]:

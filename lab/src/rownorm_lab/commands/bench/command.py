@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from ...command_line.options import (
     case_options,
     chosen_providers,
     examples,
+    held,
     name_option,
     names_option,
+    own_sources,
     provider_option,
     refuse_taken,
 )
@@ -37,6 +40,7 @@ SUITE_LIST = "\b\nSuites:\n" + "\n".join(f"  {s.name:15} {s.about}" for s in SUI
         "rownorm bench --suite speed --op rms_norm --pass backward",
         "rownorm bench --op rms_norm,layer_norm --dtype bf16 --shape 4096x256..32768",
         "rownorm bench --op layer_norm --pre-bias --dtype fp32 --shape 512x8192 --provider rownorm,torch",
+        "rownorm bench --provider my_norm.py:rms_norm --shape 4096x1024..16384",
         "rownorm bench --suite llama-3-8b --list",
         "rownorm bench --resume results/2026-01-31-120000",
         "rownorm bench --suite speed-all --ray head-node:6379 --out results/all",
@@ -100,9 +104,10 @@ def command(
 
     --op, --pass and --dtype apply to the shapes of --shape. Of a --suite they select cases; by default all.
     Ctrl-C ends a run and keeps what was measured. --resume continues it, and retries what failed or was missing.
+    --provider FILE.py:function measures a function of yours beside the others; docs/own-kernel.md explains it.
     With --ray, the GPUs of a cluster measure different cases at the same time; docs/method.md explains it.
 
-    Exit status 1 if rownorm failed or is wrong, or if nothing could be measured.
+    Exit status 1 if rownorm or your own provider failed or is wrong, or if nothing could be measured.
     """
     from ...data.runs import BenchRequest, new_name, read_request
 
@@ -124,16 +129,18 @@ def command(
         if only_list:
             click.echo("\n".join(f"{case.key}  {case.name}".rstrip() for case in cases))
             return
+        names = chosen_providers(providers, beside_own=True) if providers or not ray_address else []
         request = BenchRequest(
             cases=cases,
-            providers=chosen_providers(providers) if providers or not ray_address else [],
+            providers=names,
             rounds=rounds or (QUICK_ROUNDS if quick else ROUNDS),
+            sources=own_sources(names),
         )
         folder = out or new_name()
-        refuse_taken(folder, f", or continue it: --resume {folder}")
+        refuse_taken(folder, f", or continue it: --resume {shlex.quote(str(folder))}")
     from .run import run_bench
 
-    with connected(ray_address, len(request.cases)) as pool:
+    with connected(ray_address, len(request.cases)) as pool, held(folder):
         status = run_bench(folder, request, pool)
     context.exit(status)
 

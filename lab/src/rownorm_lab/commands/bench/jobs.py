@@ -13,6 +13,7 @@ from ...data.records import Record
 from ...data.runs import BenchRequest
 from ...measure.bench import bench
 from ...providers import all_providers, missing, usual
+from ...providers.own import add_providers
 
 if TYPE_CHECKING:
     from ...cluster.pool import Pool
@@ -99,6 +100,7 @@ def measure_case(arguments: bytes) -> Iterator[bytes]:
     require_working_gpu()
     job = msgspec.json.decode(arguments, type=CaseJob)
     request = job.request
+    add_providers(request.sources)
     records = bench(
         request.cases, request.providers, rounds=request.rounds, seed=request.seed, run=job.run
     )

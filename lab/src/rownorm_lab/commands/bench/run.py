@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from ...data.texts import count
 from ...device.environment import environment
 from ...measure.bench import bench
 from ...providers import all_providers, missing, usual
+from ...providers.own import add_providers
 from .jobs import bench_on, providers_on
 from .table import bench_table, not_in_the_table
 
@@ -35,13 +37,18 @@ CPU_POOL_NOTE = "The processes disturb each other's times on a CPU: only to try 
 def run_bench(folder: Path, request: runs.BenchRequest, pool: Pool | None = None) -> int:
     """Measure what is requested and not yet in the folder, here or on a cluster. Return the exit status.
 
-    130: Ctrl-C ended it. 1: rownorm failed or is wrong, the disk is full, the cluster was lost, or nothing has a time.
+    130: Ctrl-C ended it. 1: rownorm or a user's provider failed or is wrong, the disk is full, the cluster was lost, or
+    nothing has a time.
     """
+    try:
+        add_providers(request.sources)
+    except ValueError as error:
+        raise click.UsageError(f"{error}. Start a new folder, or undo the change") from None
     known = all_providers()
     available = {name for name, one in known.items() if pool is None and missing(one) is None}
     if pool is not None:
         there = providers_on(pool)
-        available = set(there.available)
+        available = {*there.available, *(name for name, one in known.items() if one.source)}
         if not request.providers:
             request = msgspec.structs.replace(request, providers=there.usual)
     for name in request.providers:
@@ -95,9 +102,13 @@ def run_bench(folder: Path, request: runs.BenchRequest, pool: Pool | None = None
     if ended:
         ray = " --ray ADDRESS" if pool else ""
         click.echo(
-            f"{ended} What was measured is kept. To continue: rownorm bench --resume {folder}{ray}"
+            f"{ended} What was measured is kept. To continue: "
+            f"rownorm bench --resume {shlex.quote(str(folder))}{ray}"
         )
-    bad = any(one.provider == OURS and one.status in ("wrong", "failed") for one in latest)
+    bad = any(
+        (one.provider == OURS or one.source is not None) and one.status in ("wrong", "failed")
+        for one in latest
+    )
     return status or int(bad or not any(one.seconds for one in latest))
 
 
@@ -147,13 +158,14 @@ def _finished(
 
 
 def _print_results(folder: Path, records: Sequence[Record]) -> None:
-    """The table, the providers that are not in it, and where the records are."""
-    peers = [one.name for one in all_providers().values() if one.kind == "peer"]
+    """The tables, the providers that are not in them, and where the records are."""
+    peers = [one.name for one in all_providers().values() if one.kind in ("peer", "own")]
     for results in results_of(records):
-        if results.measured:
-            click.echo("\n".join(["", *bench_table(results, peers)]))
+        for subject in results.subjects:
+            others = peers if subject == OURS else [OURS, *peers]
+            click.echo("\n".join(["", *bench_table(results, others, subject)]))
     for line in not_in_the_table(records):
         click.echo(line)
     click.echo(f"\n{len(records)} records in {folder / FILE}")
     if records:
-        click.echo(f"Next: rownorm report {folder}")
+        click.echo(f"Next: rownorm report {shlex.quote(str(folder))}")

@@ -10,9 +10,11 @@ from ...data.tables import WIDTH, shape_label, wrapped
 from ...data.texts import duration, if_known, percent, significant, times
 
 
-def bench_table(results: Results, peers: Sequence[str]) -> Iterator[str]:
-    """A line for each case, under a heading for each kind of case: rownorm, or the provider most often measured."""
-    subject = results.subject or CEILING
+def bench_table(
+    results: Results, peers: Sequence[str], subject: str | None = None
+) -> Iterator[str]:
+    """A line for each case, under a heading for each kind of case. subject: default: that of the results."""
+    subject = subject or results.subject or CEILING
     found = [case_line(rows, subject, peers) for rows in cases_of(results.measured)]
     lines = [line for line in found if line is not None]
     columns = [_column(*heading, cell, lines) for heading, cell in COLUMNS.items()]
@@ -37,11 +39,13 @@ def bench_table(results: Results, peers: Sequence[str]) -> Iterator[str]:
 
 def not_in_the_table(records: Sequence[Record]) -> Iterator[str]:
     """Which providers were not measured: those that are missing in one line, the others with their reasons."""
-    missing = dict.fromkeys(one.provider for one in records if one.status == "missing")
-    for line in not_measured(one for one in records if one.status != "missing"):
+    # rownorm info knows nothing of users' files.
+    missing = [one for one in records if one.status == "missing" and one.source is None]
+    for line in not_measured(one for one in records if one not in missing):
         yield from wrapped(line)
     if missing:
-        yield from wrapped(f"Missing: {', '.join(missing)}. rownorm info says why.")
+        names = dict.fromkeys(one.provider for one in missing)
+        yield from wrapped(f"Missing: {', '.join(names)}. rownorm info says why.")
 
 
 def _column(

@@ -15,7 +15,7 @@ from ...command_line.options import (
     names_option,
     provider_option,
 )
-from ...data.case import DATA_SETS, DTYPES, OPERATIONS
+from ...data.case import DATA_SETS, DTYPES
 
 if TYPE_CHECKING:
     from ...measure.check import CheckResult
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         "rownorm check --quick",
         "rownorm check --op rms_norm,layer_norm --dtype bf16 --provider rownorm,torch",
         "rownorm check --data offset,near_eps",
+        "rownorm check --provider my_norm.py:rms_norm",
     ),
 )
 @case_options(operations="all", directions="forward and backward", dtypes="all")
@@ -59,9 +60,11 @@ def command(
 
     An ulp is one step of the output's dtype. Without a GPU the kernels are checked in Triton's interpreter.
 
-    Exit status 1 if an error of rownorm is too large, 2 if nothing could be checked.
+    --provider FILE.py:function checks a function of yours; docs/own-kernel.md explains it.
+
+    Exit status 1 if an error of rownorm or of your own provider is too large, 2 if nothing could be checked.
     """
-    from ...measure.check import cannot_check, check
+    from ...measure.check import cannot_check, check, offered_operations
     from .table import check_table, legend
 
     names = chosen_providers(providers, default=["rownorm", "torch"] if quick else None)
@@ -72,7 +75,7 @@ def command(
 
     def collected() -> Iterator[CheckResult]:
         for result in check(
-            operations or OPERATIONS,  # type: ignore[arg-type]
+            operations or offered_operations(names),  # type: ignore[arg-type]
             dtypes or (("bf16", "fp32") if quick else DTYPES),  # type: ignore[arg-type]
             names,
             data_sets=data_sets or (("normal", "offset", "outliers") if quick else list(DATA_SETS)),
@@ -88,9 +91,16 @@ def command(
         raise click.ClickException(str(error)) from None
     if not any(one.status in ("ok", "over", "failed") for one in results):
         raise click.UsageError("nothing was checked")
-    ours = [one for one in results if one.ours and one.status in ("ok", "over", "failed")]
-    bad = [one for one in ours if not one.ok]
     click.echo("\n".join(["", *legend(results)]))
-    if ours:
-        click.echo(f"\nrownorm: {len(ours) - len(bad)} of {len(ours)} results are accurate")
+    judged = [one for one in results if one.status in ("ok", "over", "failed")]
+    for name in dict.fromkeys(one.provider for one in judged if one.own):
+        _count(name, [one for one in judged if one.provider == name])
+    if ours := [one for one in judged if one.ours]:
+        _count("rownorm", ours)
+    bad = [one for one in judged if (one.ours or one.own) and not one.ok]
     context.exit(int(bool(bad)))
+
+
+def _count(name: str, results: Sequence[CheckResult]) -> None:
+    accurate = sum(one.ok for one in results)
+    click.echo(f"\n{name}: {accurate} of {len(results)} results are accurate")

@@ -11,7 +11,6 @@ import click
 from ...command_line.options import (
     RECORDS,
     examples,
-    provider_option,
     read_or_fail,
     split_names,
     unknown,
@@ -21,6 +20,7 @@ from ...data.statistics import MARGIN
 from ...data.tables import wrapped
 from .table import compare_table, remarks
 
+NOTHING_DECIDED = 3  # the exit status
 FAIL_ON = {"slower": {"slower"}, "unclear": {"slower", "unclear"}, "never": set[str]()}
 
 
@@ -40,7 +40,13 @@ def _finite(context: click.Context, parameter: click.Parameter, value: float) ->
 )
 @click.argument("base", type=RECORDS)
 @click.argument("new", type=RECORDS)
-@provider_option("rownorm")
+@click.option(
+    "--provider",
+    "providers",
+    multiple=True,
+    metavar="NAME",
+    help="Providers of the records. Default: rownorm, and your own.",
+)
 @click.option(
     "--margin",
     type=click.FloatRange(min=0),
@@ -77,11 +83,12 @@ def command(
     The confidence of 95% is of the whole comparison: of twenty comparisons of unchanged code, at most one is expected
     to call any case faster or slower. Noise between runs is measured with the ceiling, so measure it in both.
 
-    Exit status 1 if a case is slower and its measurements are not suspect, or if it was measured in BASE and is wrong
-    or fails in NEW; 2 if the two cannot be compared.
+    What is compared is times. Exit status 1 if a case is slower and its measurements are not suspect, or if it was
+    measured in BASE and is wrong or fails in NEW; 2 if the two cannot be compared; 3 if every case is unclear.
     """
     old, now = read_or_fail(base).records, read_or_fail(new).records
-    names = split_names(providers) or ["rownorm"]
+    own = {one.provider: None for one in [*old, *now] if one.source is not None}
+    names = split_names(providers) or ["rownorm", *own]
     known = dict.fromkeys(one.provider for one in [*old, *now])
     for name in split_names(providers):
         if name not in known:
@@ -112,4 +119,10 @@ def command(
         one.verdict in FAIL_ON[fail_on] and (fail_on_suspect or not one.suspect)
         for one in outcome.comparisons
     )
-    context.exit(int(failed and fail_on != "never"))
+    undecided = all(one.verdict == "unclear" for one in outcome.comparisons)
+    if undecided and not failed:
+        click.echo(
+            "Nothing could be decided: measure again on an idle machine, or with more --rounds"
+        )
+    status = 1 if failed else NOTHING_DECIDED if undecided else 0
+    context.exit(0 if fail_on == "never" else status)

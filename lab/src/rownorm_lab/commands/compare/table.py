@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ...data.compare import Comparison, Outcome, rounds_needed
+from ...data.records import OURS
 from ...data.tables import columns, shape_label, wrapped
 from ...data.texts import if_known, percent
 
@@ -14,7 +15,7 @@ def compare_table(comparisons: Sequence[Comparison]) -> Iterator[str]:
     """A line for each case that both sets have, under a heading for each kind of case and provider."""
     if not comparisons:
         return
-    several = len({one.provider for one in comparisons}) > 1
+    named = {one.provider for one in comparisons} != {OURS}
     header, *lines = columns(
         ["", "new / base", "interval", "noise", "verdict"],
         [
@@ -31,7 +32,7 @@ def compare_table(comparisons: Sequence[Comparison]) -> Iterator[str]:
     yield header
     heading = ""
     for one, line in zip(comparisons, lines, strict=True):
-        kind = f"{one.case.kind}{f', {one.provider}' if several else ''}"
+        kind = f"{one.case.kind}{f', {one.provider}' if named else ''}"
         if kind != heading:
             heading = kind
             yield heading

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -127,7 +128,7 @@ def export(
             )
         dataset = _read(folder)
         context.exit(serve_dataset(dataset))
-    refuse_taken(folder, ", or --serve to add Solutions to a dataset")
+    refuse_taken(folder, ", or --serve to add Solutions to a dataset", "'DIR'")
     if eps is not None and not 0 < eps < 1:
         raise click.BadParameter("must be between 0 and 1", param_hint="'--eps'")
     export_new(folder, convention or "seed", operations, dtypes, cols, batch, eps)
@@ -222,7 +223,7 @@ def run(
     status = run_dataset(
         dataset, definitions=definitions, resume=resume, iterations=iterations, rounds=rounds
     )
-    click.echo(f"Next: rownorm fib report {folder}")
+    click.echo(f"Next: rownorm fib report {shlex.quote(str(folder))}")
     context.exit(status or int(bool(dataset.problems)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -47,7 +48,8 @@ def export_new(
                 write_new(folder, definition, workloads, solutions)
                 names = ", ".join(one.name for one in solutions)
                 click.echo(f"{definition.name}: {count(len(workloads), 'workload')}; {names}")
-    click.echo(f"Next: rownorm fib check {folder}, and on a GPU rownorm fib run {folder}")
+    quoted = shlex.quote(str(folder))
+    click.echo(f"Next: rownorm fib check {quoted}, and on a GPU rownorm fib run {quoted}")
 
 
 def serve_dataset(dataset: Dataset) -> int:

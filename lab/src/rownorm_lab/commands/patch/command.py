@@ -73,6 +73,8 @@ def load(factory: str) -> nn.Module:
             found = getattr(found, name)
     except (ImportError, AttributeError) as error:
         raise click.BadParameter(str(error), param_hint="'MODULE:FACTORY'") from error
+    except Exception as error:
+        raise _users(error, f"{module_name} cannot be imported") from None
     model: object = found
     if not isinstance(model, nn.Module):
         if not callable(model):
@@ -87,9 +89,21 @@ def load(factory: str) -> nn.Module:
                 f"{factory} cannot be called without arguments: {error}. Write a function that makes the model.",
                 param_hint="'MODULE:FACTORY'",
             ) from error
+        except Exception as error:
+            raise _users(error, f"{factory} failed") from None
     if not isinstance(model, nn.Module):
         raise click.BadParameter(
             f"{factory} returned {type(model).__name__}; it must return a torch.nn.Module",
             param_hint="'MODULE:FACTORY'",
         )
     return model
+
+
+def _users(error: Exception, what: str) -> click.ClickException:
+    """The user's own error: where it was raised, and what it says."""
+    import traceback
+
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return click.ClickException(
+        f"{what}: {type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+    )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 TOOLS = ("chrome", "proton", "ncu", "rocprofv3")
 COLS, ROWS = 4096, 8192
 KERNELS = 5  # lines of a table of kernels
+COMPARED = 12  # kernels and scopes of a comparison
 CELL = 52  # characters of a cell in the terminal
 USAGE = "name one of OPERATION (for example rms_norm), --model or --script"
 
@@ -41,6 +42,7 @@ USAGE = "name one of OPERATION (for example rms_norm), --model or --script"
         "rownorm profile --model llama --size small",
         "rownorm profile --script train.py --out results/mine -- --batch 8",
         "rownorm profile --read results/mine && rownorm report results/mine",
+        "rownorm profile --compare results/before results/after",
     ),
 )
 @click.argument("arguments", metavar="[OPERATION] [-- ARGUMENTS]", nargs=-1, type=click.UNPROCESSED)
@@ -77,6 +79,14 @@ USAGE = "name one of OPERATION (for example rms_norm), --model or --script"
     "--read", "again", type=EXISTING_FOLDER, help="Run nothing; summarize this folder again."
 )
 @click.option(
+    "--compare",
+    "compared",
+    nargs=2,
+    type=EXISTING_FOLDER,
+    metavar="A B",
+    help="Run nothing; what changed from profile A to profile B.",
+)
+@click.option(
     "--json", "as_json", is_flag=True, help="Print the summary as JSON instead of tables."
 )
 @click.pass_context
@@ -93,8 +103,13 @@ def command(context: click.Context, /, arguments: Sequence[str], **given: Any) -
 
     Exit status 1 if a tool failed, if the script crashed, or if a tool of --tools is missing or denied.
     """
+    if given["compared"] is not None:
+        _refuse_others(given, arguments, "--compare compares two folders", "compared")
+        first, second = given["compared"]
+        _compare(first, second, given["as_json"])
+        return
     if given["again"] is not None:
-        _refuse_others(given, arguments)
+        _refuse_others(given, arguments, "--read summarizes a folder again", "again")
         folder: Path = given["again"]
         profile = _read_again(folder)
         interrupted = False
@@ -161,10 +176,41 @@ def _usual_size() -> str:
     return "medium" if torch.cuda.is_available() else "tiny"
 
 
-def _refuse_others(given: dict[str, Any], arguments: Sequence[str]) -> None:
-    others = [name for name, value in given.items() if value and name not in ("again", "as_json")]
+def _refuse_others(given: dict[str, Any], arguments: Sequence[str], what: str, option: str) -> None:
+    others = [name for name, value in given.items() if value and name not in (option, "as_json")]
     if others or arguments:
-        raise click.UsageError("--read summarizes a folder again; it goes with --json only")
+        raise click.UsageError(f"{what}; it goes with --json only")
+
+
+def _compare(first: Path, second: Path, as_json: bool) -> None:
+    """Print what changed between two profiles."""
+    import msgspec
+
+    from ...data.profile_changes import change_tables, changes, largest, unlike
+    from ...data.profiles import read_profile
+    from ...data.tables import table_text, wrapped
+
+    try:
+        before, after = read_profile(first), read_profile(second)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    for folder, profile in ((first, before), (second, after)):
+        if profile is None:
+            raise click.UsageError(f"{folder} has no profile: rownorm profile --out writes one")
+    assert before is not None
+    assert after is not None
+    found = changes(before, after)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=1))
+        return
+    for line in unlike(before, after):
+        click.echo("\n".join(wrapped(f"Note: another {line}")))
+    click.echo("\n".join(wrapped(f"{first} ({before.date}) and {second} ({after.date})")))
+    for table in change_tables(found, COMPARED):
+        if table.lines:
+            click.echo(table_text(table, CELL))
+    if said := largest(found):
+        click.echo("\n".join(["", *wrapped(said)]))
 
 
 def _profiled(request: ProfileRequest, folder: Path, named: Sequence[str]) -> tuple[Profile, bool]:
@@ -212,13 +258,27 @@ def _say(step: str) -> None:
 
 
 def _read_again(folder: Path) -> Profile:
-    """The summary of a folder from its files."""
+    """The summary of a folder from its files, with the date of the measurement."""
+    import msgspec
+
     from ...profilers.request import read_collected, read_request
     from .summary import summarize
 
     with usage_errors():
         request, before = read_request(folder), read_collected(folder)
-    return summarize(request, folder, before.tools, before.environment, _say)
+    profile = summarize(request, folder, before.tools, before.environment, _say)
+    return msgspec.structs.replace(profile, date=_measured_on(folder) or profile.date)
+
+
+def _measured_on(folder: Path) -> str:
+    """The date of the measurement: that of an earlier summary; empty without one."""
+    from ...data.profiles import read_profile
+
+    try:
+        before = read_profile(folder)
+    except ValueError:  # it is made again
+        return ""
+    return before.date if before else ""
 
 
 def _write(profile: Profile, folder: Path) -> None:
@@ -230,7 +290,13 @@ def _write(profile: Profile, folder: Path) -> None:
 
 
 def _show(profile: Profile) -> None:
-    from ...data.profile_tables import counter_table, figure_table, kernel_tables, norm_table
+    from ...data.profile_tables import (
+        counter_table,
+        figure_table,
+        kernel_tables,
+        norm_table,
+        scope_tables,
+    )
     from ...data.tables import table_text, wrapped
 
     click.echo(f"{profile.title} on {profile.environment.describe()}")
@@ -238,7 +304,7 @@ def _show(profile: Profile) -> None:
         said = tool.why or ", ".join(tool.files)
         click.echo("\n".join(wrapped(f"  {tool.tool:10} {tool.status:8} {said}", 22)))
     tables = [figure_table(profile), counter_table(profile), norm_table(profile)]
-    tables += kernel_tables(profile, KERNELS)
+    tables += [*scope_tables(profile), *kernel_tables(profile, KERNELS)]
     for table in tables:
         if table.lines:
             click.echo(table_text(table, CELL))

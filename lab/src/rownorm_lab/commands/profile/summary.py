@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ...data.profiles import Figure, Profile, ScriptNorm, ToolResult, share_of_norms
+from ...data.profiles import Figure, Profile, ScopeTime, ScriptNorm, ToolResult, share_of_norms
 from ...data.records import Environment
 from ...data.studies import KernelTime
 from ...profilers import chrome, ncu, ncu_csv, proton, rocprof
@@ -60,6 +60,7 @@ def summarize(
         norms=norms,
         bottleneck=bottleneck,
         advice=next_steps,
+        scopes=reading.scopes,
     )
 
 
@@ -73,6 +74,7 @@ class _Reading:
         self.figures: list[Figure] = []
         self.kernels: dict[str, list[KernelTime]] = {}
         self.norms: list[ScriptNorm] = []
+        self.scopes: dict[str, list[ScopeTime]] = {}
 
     def traces(self) -> None:
         """Chrome traces, and the times that were taken beside them."""
@@ -125,6 +127,8 @@ class _Reading:
             if kernels:
                 n = n_calls or repeats(self.request, "proton")
                 self.figures += figures.of_proton(self.request, subject, kernels, n)
+                if tree := proton.scopes(self.folder / proton.FILES[subject], n):
+                    self.scopes[subject] = tree
 
     def ncu(self) -> None:
         """Counters of NVIDIA."""

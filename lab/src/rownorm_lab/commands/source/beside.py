@@ -40,12 +40,31 @@ class FunctionSpan(NamedTuple):
     last: int
 
 
-def listings(lines: Sequence[Line], kernel: str) -> list[Listing]:
-    """The functions that instructions came from: the kernel first, then the helpers that were inlined into it."""
+class Shown(NamedTuple):
+    """A kernel beside its code, and what is said about it."""
+
+    kernel: str
+    about: str  # what it was compiled for
+    target: str
+    triton: str
+    isa: str
+    answers: list[tuple[str, str]]
+    analysis: msgspec.Struct
+    code: list[Listing]
+
+
+def listings(lines: Sequence[Line], kernel: str, folder: Path | None = None) -> list[Listing]:
+    """The functions that instructions came from: the kernel first, then the helpers that were inlined into it.
+
+    folder: of a user's file; its files are shown as those of the library are.
+    """
     by_place: dict[str, dict[int, list[tuple[str, str]]]] = defaultdict(lambda: defaultdict(list))
     for line in lines:
         if line.opcode:
-            own = _below_package(Path(line.file)) is not None
+            file = Path(line.file)
+            own = _below_package(file) is not None or (
+                folder is not None and file.is_relative_to(folder)
+            )
             by_place[line.file if own else ""][line.number].append((line.mark, line.text))
     found = [
         listing

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...command_line.options import examples, name_option, unknown
+from ...command_line.own_kernel import OwnOptions, own_kernel_options, usage_errors
 from ...data.case import DTYPES, OPERATIONS, Case, Dtype, Operation
+from ...data.user_files import is_place
 
 if TYPE_CHECKING:
-    from ...data.analyses import Analysis
-    from .beside import Listing
+    from ...compiled.isa import Line
+    from .beside import Shown
 
 ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942", "this")
 ISAS = ("sass", "ptx", "amdgcn")
@@ -37,6 +38,7 @@ COLORS = {
         "rownorm source forward_resident",
         "rownorm source backward_grid --op layer_norm --all",
         "rownorm source plain_loop --target gfx942 --out plain_loop.html",
+        "rownorm source my_norm.py:my_kernel --call 'my_norm(torch.empty(8192, 4096))'",
     ),
 )
 @click.argument("kernel", required=False)
@@ -46,6 +48,7 @@ COLORS = {
 )
 @click.option("--cols", type=click.IntRange(min=1), help="Default: a width at which it is used.")
 @name_option("--dtype", what="dtype", known=DTYPES, help="Default: bf16. One of")
+@own_kernel_options
 @name_option("--target", what="target", known=ARCHS, help="Default: sm_90. One of")
 @name_option("--isa", what="instruction set", known=ISAS, help="Default: sass or amdgcn. One of")
 @click.option("--all", "every", is_flag=True, help="Print every instruction, not only marked ones.")
@@ -64,9 +67,11 @@ def command(
     every: bool,
     as_json: bool,
     out: Path | None,
+    **own: Any,
 ) -> None:
     """A kernel's source beside the machine code that it compiles to. Needs no GPU.
 
+    KERNEL is a name of --list, or FILE.py:kernel for a kernel of yours; its launch is recorded from --call.
     Loads, stores, reductions and barriers are marked. At the head: passes over the rows, coalescing, registers and
     shared memory, from the compiled code.
     """
@@ -75,12 +80,19 @@ def command(
         return
     if kernel is None:
         raise click.UsageError("name a KERNEL; rownorm source --list names them")
+    if out is not None and out.exists():
+        raise click.BadParameter(f"{out} exists; name another file", param_hint="'--out'")
+    if is_place(kernel):
+        if operation or cols or dtype:
+            raise click.UsageError("--op, --cols and --dtype are for rownorm's kernels; use --call")
+        _show(_read_own(kernel, OwnOptions(**own), target or "sm_90", isa), every, as_json, out)
+        return
+    if given := OwnOptions(**own).given():
+        raise click.UsageError(f"{', '.join(given)}: for FILE.py:kernel, not for rownorm's kernels")
     from .kernels import KERNELS
 
     if kernel not in KERNELS:
         raise click.BadParameter(unknown("kernel", kernel, KERNELS), param_hint="'KERNEL'")
-    if out is not None and out.exists():
-        raise click.BadParameter(f"{out} exists; name another file", param_hint="'--out'")
     entry = KERNELS[kernel]
     case = Case(
         operation=operation or "rms_norm",
@@ -89,22 +101,25 @@ def command(
         cols=cols or entry.cols,
         dtype=dtype or "bf16",
     )
-    analysis, shown_isa, code = _read(kernel, case, target or "sm_90", isa)
+    _show(_read(kernel, case, target or "sm_90", isa), every, as_json, out)
+
+
+def _show(shown: Shown, every: bool, as_json: bool, out: Path | None) -> None:
+    """Print or write a kernel beside its code."""
     if as_json:
         import msgspec
 
-        from .answers import answers
-
-        found = {"analysis": analysis, "isa": shown_isa, "answers": answers(analysis), "code": code}
+        names = ("analysis", "isa", "answers", "code")
+        found = {name: getattr(shown, name) for name in names}
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=1))
     elif out is not None:
         from ...data.files import write_whole
         from .page import page
 
-        write_whole(out, page(analysis, shown_isa, code))
+        write_whole(out, page(shown))
         click.echo(f"wrote {out}")
     else:
-        _print(analysis, shown_isa, code, every)
+        _print(shown, every)
 
 
 def _list() -> None:
@@ -115,45 +130,89 @@ def _list() -> None:
     click.echo("\n".join(columns(["kernel", "pass", "what"], lines)))
 
 
-def _read(
-    kernel: str, case: Case, target: str, isa: str | None
-) -> tuple[Analysis, str, list[Listing]]:
+def _read(kernel: str, case: Case, target: str, isa: str | None) -> Shown:
     """The analysis of a kernel and its code. A usage error if the target has no such kernel or instruction set."""
     from ...compiled.analysis import analyze
-    from ...compiled.isa import ISAS as KNOWN
-    from ...compiled.isa import default_isa, lines_of
-    from .beside import listings
+    from .answers import answers
+    from .beside import Shown, listings
     from .kernels import LOOP_BLOCK, compiled
 
     try:
         compilation = compiled(kernel, case, target)
-        binary = compilation.kernels[0].compiled
-        chosen = next((one for one in KNOWN if one == isa), default_isa(binary))
-        lines = lines_of(binary, chosen)
+        chosen, lines = _lines(compilation.kernels[0].compiled, isa)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     name = compilation.kernels[0].name
-    block = LOOP_BLOCK if kernel == "plain_loop" else None
-    return analyze(compilation, block), chosen, listings(lines, name)
+    analysis = analyze(compilation, LOOP_BLOCK if kernel == "plain_loop" else None)
+    return Shown(
+        name,
+        case.title,
+        analysis.target,
+        analysis.triton,
+        chosen,
+        answers(analysis),
+        analysis,
+        listings(lines, name),
+    )
 
 
-def _print(analysis: Analysis, isa: str, code: Sequence[Listing], every: bool) -> None:
+def _read_own(place: str, options: OwnOptions, target: str, isa: str | None) -> Shown:
+    """The same for a kernel of a user's file, compiled for the launch that the options describe."""
+    from ...compiled.compile import target_of
+    from ...compiled.launched import compile_launch
+    from ...compiled.own import analyze_compiled
+    from ...compiled.recorded import chosen_launch, compiler_message
+    from .answers import own_answers
+    from .beside import Shown, listings
+
+    with usage_errors():
+        chosen_target = target_of(target)
+        arguments = options.launch_arguments()
+        source, launched, _ = chosen_launch(place, chosen_target, **arguments)
+    try:
+        kernel = compile_launch(launched, chosen_target)
+    except Exception as error:  # of the compiler, whatever its type
+        raise click.ClickException(f"{source.name}: {compiler_message(error)}") from None
+    with usage_errors():
+        chosen, lines = _lines(kernel.compiled, isa)
+    analysis = analyze_compiled(kernel, launched, source, chosen_target, source.name)
+    return Shown(
+        source.name,
+        analysis.launch,
+        analysis.target,
+        analysis.triton,
+        chosen,
+        own_answers(analysis),
+        analysis,
+        listings(lines, source.name, Path(source.file).parent),
+    )
+
+
+def _lines(binary: Any, isa: str | None) -> tuple[str, list[Line]]:
+    """(the instruction set, its lines); ValueError if the target has no such instruction set."""
+    from ...compiled.isa import ISAS as KNOWN
+    from ...compiled.isa import default_isa, lines_of
+
+    chosen = next((one for one in KNOWN if one == isa), default_isa(binary))
+    return chosen, lines_of(binary, chosen)
+
+
+def _print(shown: Shown, every: bool) -> None:
     from rich.console import Console
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
-    from .answers import answers
     from .beside import summarized
 
     console = Console(highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPE_WIDTH
-    title = f"{analysis.kernels[0].kernel}, {analysis.case.title}, {analysis.target}, {isa}"
+    title = f"{shown.kernel}, {shown.about}, {shown.target}, {shown.isa}"
     console.print(Text(title, style="bold"))
-    for question, answer in answers(analysis):
+    for question, answer in shown.answers:
         console.print(Padding(Text(f"{question} {answer}"), (0, 0, 0, 2)))
-    for listing in code:
+    for listing in shown.code:
         where = f"{listing.file}: {listing.function}" if listing.function else listing.file
         console.print(Text(f"\n{where}", style="bold"))
         table = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
@@ -161,9 +220,9 @@ def _print(analysis: Analysis, isa: str, code: Sequence[Listing], every: bool) -
         table.add_column(no_wrap=True, overflow="ellipsis")
         table.add_column(no_wrap=not every, overflow="ellipsis", min_width=34)
         for pair in listing.lines:
-            shown = pair.instructions if every else summarized(pair.instructions)
+            marked = pair.instructions if every else summarized(pair.instructions)
             instructions = Text()
-            for i, (mark, text) in enumerate(shown):
+            for i, (mark, text) in enumerate(marked):
                 label = f"{mark}: " if mark else ""
                 instructions.append("\n" if i else "")
                 instructions.append(f"{label}{text}", style=COLORS.get(mark, "dim"))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
 from string import Template
 
-from ...data.analyses import Analysis
 from ...page.page import part
-from .answers import answers
-from .beside import Listing, Pair
+from .beside import Listing, Pair, Shown
 
 STYLE = """
 .code { width: 100%; border-collapse: collapse; font: .82rem/1.45 ui-monospace, "Liberation Mono", monospace; }
@@ -24,29 +21,28 @@ STYLE = """
 """
 
 
-def page(analysis: Analysis, isa: str, code: Sequence[Listing]) -> str:
+def page(shown: Shown) -> str:
     """The whole page."""
-    kernel = analysis.kernels[0]
     facts = "".join(
         f"<dt>{escape(question)}</dt><dd>{escape(answer)}</dd>"
-        for question, answer in answers(analysis)
+        for question, answer in shown.answers
     )
     return (
         Template(part("page.html"))
         .substitute(
-            title=escape(f"{kernel.kernel}: source and {isa}"),
+            title=escape(f"{shown.kernel}: source and {shown.isa}"),
             css=part("page.css") + STYLE,
             subtitle=escape(
-                f"{kernel.kernel} for {analysis.case.title} on {analysis.target}, Triton {analysis.triton}"
+                f"{shown.kernel} for {shown.about} on {shown.target}, Triton {shown.triton}"
             ),
             damaged="",
-            opening=f'<p class="verdict">{escape(kernel.kernel)}: source beside its {escape(isa)}</p>'
+            opening=f'<p class="verdict">{escape(shown.kernel)}: source beside its {escape(shown.isa)}</p>'
             f'<dl class="facts">{facts}</dl>',
             bar="",
             charts="",
             chapters="",
-            tables="\n".join(map(_listing, code)),
-            footer=f"Written by <code>rownorm source {escape(kernel.kernel)}</code>.",
+            tables="\n".join(map(_listing, shown.code)),
+            footer=f"Written by <code>rownorm source {escape(shown.kernel)}</code>.",
             data="{}",
             scripts="",
         )

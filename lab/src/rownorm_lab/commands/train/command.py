@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import shlex
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +19,7 @@ from ...command_line.options import (
     FOLDER,
     count_option,
     examples,
+    held,
     refuse_taken,
     usage_errors,
 )
@@ -70,7 +75,10 @@ PARALLELS = ("ddp", "fsdp", "tensor")
     help="Share the work among the processes that torchrun has started: the samples (ddp, fsdp), or every layer and "
     "every sequence (tensor; llama only).",
 )
+@click.pass_context
 def command(
+    context: click.Context,
+    /,
     task: str,
     stage: str | None,
     size: str | None,
@@ -121,15 +129,35 @@ def command(
             _echo(trainer, f"resumes {checkpoint.request.describe()}")
         _echo(trainer, _title(trainer, n_steps))
         folder = out or resume
-        _train(
-            trainer,
-            n_steps,
-            every,
-            None if folder is None else lambda: save(trainer, folder),
-            save_every,
-        )
+        one_writer = nullcontext() if folder is None or world.rank else held(folder)
+        with one_writer:
+            status = _train(
+                trainer,
+                n_steps,
+                every,
+                None if folder is None else lambda: _saved(trainer, folder, save),
+                save_every,
+            )
     finally:
         world.close()
+    context.exit(status)
+
+
+def _saved(trainer: Trainer, folder: Path, save: Callable[[Trainer, Path], Path]) -> Path:
+    """Save a checkpoint. A full disk ends the run with a message; the last checkpoint is kept."""
+    from ...models.checkpoint import FILE
+
+    try:
+        return save(trainer, folder)
+    except (
+        OSError,
+        RuntimeError,
+    ) as error:  # torch.save has its own error for a file that it cannot write
+        why = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        kept = f" The one before is kept: {folder / FILE}." if (folder / FILE).exists() else ""
+        raise click.ClickException(
+            f"the checkpoint of step {trainer.step_number} could not be written to {folder}: {why}.{kept}"
+        ) from None
 
 
 def _request(
@@ -178,25 +206,75 @@ def _train(
     every: int,
     save: Callable[[], Path] | None,
     save_every: int,
-) -> None:
-    """Train until n_steps are done, with a line of progress and a checkpoint after so many steps, and at the end."""
+) -> int:
+    """Train until n_steps are done, with a line of progress and a checkpoint after so many steps, and at the end.
+
+    Ctrl-C ends it after the present step, and that state is saved, too; another Ctrl-C ends it at once. Return the exit
+    status: 130 if it was interrupted.
+    """
     start, before = time.perf_counter(), trainer.step_number
-    while trainer.step_number < n_steps:
-        trainer.step()
-        done = trainer.step_number
-        if done in (1, n_steps) or done % every == 0:
-            loss = trainer.losses[-1]
-            if not math.isfinite(loss):
-                raise click.ClickException(
-                    f"the loss is {loss} after step {done}; this state is not saved"
-                )
-            rate = trainer.units(done - before) / (time.perf_counter() - start)
-            _echo(trainer, _line(trainer, n_steps, loss, rate))
-            start, before = time.perf_counter(), done
-        if save is not None and (done == n_steps or done % save_every == 0):
-            path = save()
-            _echo(trainer, f"saved {path}")
-            start, before = time.perf_counter(), done
+    with _interrupts(alone=trainer.world.size == 1) as interrupted:
+        while trainer.step_number < n_steps and not interrupted:
+            start, before = _step(trainer, n_steps, every, save, save_every, start, before)
+    if not interrupted:
+        return 0
+    kept = ""
+    if save is not None and trainer.step_number and math.isfinite(trainer.losses[-1]):
+        path = save()
+        kept = f"; saved {path}, --resume {shlex.quote(str(path.parent))} continues"
+    _echo(trainer, f"interrupted after step {trainer.step_number}{kept}")
+    return 130
+
+
+@contextmanager
+def _interrupts(alone: bool) -> Iterator[list[int]]:
+    """A list that Ctrl-C adds to, in place of an exception in the middle of a step. The second one is an exception.
+
+    alone: one of several processes cannot end after a step of its own: a checkpoint needs all of them.
+    """
+    seen: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+
+    def handle(number: int, frame: Any) -> None:
+        seen.append(number)
+        signal.signal(signal.SIGINT, before)
+
+    if not alone or threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _step(
+    trainer: Trainer,
+    n_steps: int,
+    every: int,
+    save: Callable[[], Path] | None,
+    save_every: int,
+    start: float,
+    before: int,
+) -> tuple[float, int]:
+    """One step, with its line and its checkpoint; (time, step) from which the next line counts."""
+    trainer.step()
+    done = trainer.step_number
+    if done in (1, n_steps) or done % every == 0:
+        loss = trainer.losses[-1]
+        if not math.isfinite(loss):
+            raise click.ClickException(
+                f"the loss is {loss} after step {done}; this state is not saved"
+            )
+        rate = trainer.units(done - before) / (time.perf_counter() - start)
+        _echo(trainer, _line(trainer, n_steps, loss, rate))
+        start, before = time.perf_counter(), done
+    if save is not None and (done == n_steps or done % save_every == 0):
+        path = save()
+        _echo(trainer, f"saved {path}")
+        start, before = time.perf_counter(), done
+    return start, before
 
 
 def _line(trainer: Trainer, n_steps: int, loss: float, rate: float) -> str:

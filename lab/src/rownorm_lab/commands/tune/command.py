@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,13 +15,16 @@ from ...command_line.options import (
     case_options,
     count_option,
     examples,
+    held,
     name_option,
     refuse_taken,
     split_names,
     usage_errors,
 )
+from ...command_line.own_kernel import OwnOptions, own_kernel_options
 from ...command_line.ray import connected, ray_option
 from ...data.case import ACTIVATIONS, DTYPES
+from ...data.user_files import is_place
 
 if TYPE_CHECKING:
     from ...cluster.pool import Pool
@@ -35,7 +39,9 @@ OPTIONS = ("pre_bias", "activation", *ACTIVATIONS)
 ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942")
 BLOCKS = "64,128,256,512,1024,2048,4096"
 _CASES = ("widths", "operations", "dtypes")
+_OWN = ("over", *OwnOptions._fields)  # options of a user's kernel
 USES = {  # options that each of these uses beside itself
+    "kernel": (*_OWN, "out", "target"),
     "study": (*_CASES, "out", "blocks", "target"),
     "only_list": (*_CASES, "directions", "residual_dtype", "option", "target"),
     "resume": ("workers", "limit_s", "ray_address"),
@@ -67,8 +73,17 @@ def _widths(
         "rownorm tune --study --width 4096 --out results/blocks && rownorm report results/blocks",
         "rownorm tune --verify 24 --limit-s 280 --out results/verified",
         "rownorm tune --dtype bf16 --ray head-node:6379 --out results/tuned",
+        "rownorm tune my_norm.py:my_kernel --over BLOCK=64..1024 --over num_warps=1,2,4,8",
     ),
 )
+@click.argument("kernel", required=False, metavar="[FILE.py:kernel]")
+@click.option(
+    "--over",
+    multiple=True,
+    metavar="NAME=VALUES",
+    help="FILE.py:kernel: values of a constant or of num_warps, num_stages: 64,128 or 64..1024, which doubles.",
+)
+@own_kernel_options
 @click.option("--out", type=FOLDER, help="A new folder; default: results/DATE-TIME.")
 @click.option(
     "--resume", type=EXISTING_FOLDER, metavar="FOLDER", help="Continue a search that was ended."
@@ -125,6 +140,8 @@ def _widths(
 def command(
     context: click.Context,
     /,
+    kernel: str | None,
+    over: Sequence[str],
     out: Path | None,
     resume: Path | None,
     update: Path | None,
@@ -142,8 +159,12 @@ def command(
     blocks: str,
     target: str | None,
     verify: int | None,
+    **own: Any,
 ) -> None:
     """Find the fastest launch settings on this GPU and write the table that plans come from.
+
+    With FILE.py:kernel and --over: the constants of a kernel of yours, every combination, predicted beside measured;
+    without a GPU predicted only. docs/own-kernel.md explains it.
 
     Candidates are compiled in parallel. Those that spill or do not suit a multiprocessor are left out, the results of
     the others are checked against fp64, and each is timed as rownorm bench does it. The table is FOLDER/<arch>.json;
@@ -152,6 +173,14 @@ def command(
     docs/tuning.md explains it.
     """
     _refuse_others(context)
+    if kernel is not None:
+        from .own import tune_own
+
+        if not is_place(kernel) or not over:
+            raise click.UsageError(
+                "your own kernel: rownorm tune FILE.py:kernel --over NAME=VALUES; without one, no argument"
+            )
+        context.exit(tune_own(kernel, OwnOptions(**own), over, target, out))
     if study:
         from .block_study import run_study
 
@@ -186,7 +215,7 @@ def command(
     if resume is not None:
         request = _resumed(resume)
     else:
-        refuse_taken(folder, f", or continue it: --resume {folder}")
+        refuse_taken(folder, f", or continue it: --resume {shlex.quote(str(folder))}")
     with connected(ray_address, verify or len(studies_of(request))) as pool:
         here = pool.environment if pool else local
         if resume is not None:
@@ -207,10 +236,12 @@ def _refuse_others(context: click.Context) -> None:
         for name in context.params
         if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
         and name != mode
-        and ((name not in USES[mode]) if mode else name in ("blocks", "target"))
+        and ((name not in USES[mode]) if mode else name in ("blocks", "target", *_OWN))
     ]
     if others:
         where = f"{flags[mode]} does not use" if mode else "only --list and --study use"
+        if not mode and set(others) & {flags[name] for name in _OWN}:
+            where = "only FILE.py:kernel uses"
         raise click.UsageError(f"{where} {', '.join(others)}", context)
 
 
@@ -260,11 +291,12 @@ def _run(
             read_base(Path(request.update), request.environment)
     except ValueError as error:
         raise click.UsageError(f"--update: {error}") from None
-    if pool is not None:
-        from .jobs import run_on
+    with held(folder):
+        if pool is not None:
+            from .jobs import run_on
 
-        return run_on(pool, folder, request, workers, limit_s)
-    from .gpu import gpu_here
+            return run_on(pool, folder, request, workers, limit_s)
+        from .gpu import gpu_here
 
-    gpu = gpu_here(workers)
-    return run_tune(folder, request, gpu.device, gpu.ahead, gpu.timer_of, limit_s)
+        gpu = gpu_here(workers)
+        return run_tune(folder, request, gpu.device, gpu.ahead, gpu.timer_of, limit_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -185,7 +186,9 @@ def run_tune(
         _print_end(folder, journal, run, table, time.monotonic() - began)
     if status in (INTERRUPTED, LEFT) or run.failures:
         ray = " --ray ADDRESS" if elsewhere else ""
-        click.echo(f"What was measured is kept. To continue: rownorm tune --resume {folder}{ray}")
+        click.echo(
+            f"What was measured is kept. To continue: rownorm tune --resume {shlex.quote(str(folder))}{ray}"
+        )
     too_slow = any(one.ratio > verify.MOST for one in run.verified)
     return status or int(too_slow)
 
@@ -225,4 +228,4 @@ def _print_end(folder: Path, journal: Journal, run: _Run, table: str, seconds: f
     if table:
         click.echo(f"wrote {folder / table}")
         click.echo(f"To use it: export ROWNORM_TABLES={folder.resolve()}")
-        click.echo(f"Next: rownorm report {folder}")
+        click.echo(f"Next: rownorm report {shlex.quote(str(folder))}")

@@ -1,0 +1,74 @@
+"""``rownorm analyze FILE.py:kernel``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ...command_line.own_kernel import (
+    OwnOptions,
+    combinations,
+    label_of,
+    sweep_of,
+    usage_errors,
+)
+from ...compiled.compile import target_of
+from ...compiled.own import analyze_launch
+from ...compiled.recorded import chosen_launch, compiler_message, require_constants
+from ...data.own_analyses import FILE, OwnAnalysis, encoded, text_of, write
+
+if TYPE_CHECKING:
+    from ...compiled.roofline import Ceiling
+
+
+def analyze_own(
+    place: str,
+    options: OwnOptions,
+    targets: Sequence[str],
+    blocks: str | None,
+    ceiling: Ceiling | None,
+    as_json: bool,
+    out: Path | None,
+) -> int:
+    """Analyze a launch on each target, alone or with several values of a constant. Return the exit status."""
+    if out is not None and (out / FILE).exists():
+        raise click.BadParameter(
+            f"{out / FILE} exists; choose another folder", param_hint="'--out'"
+        )
+    sweep = combinations([sweep_of(blocks, "--blocks")], "--blocks") if blocks else []
+    arguments = options.launch_arguments()
+    analyses: list[OwnAnalysis] = []
+    failures: list[str] = []
+    for name in targets:
+        with usage_errors():
+            target = target_of(name)
+            source, launched, n_launches = chosen_launch(place, target, **arguments)
+            require_constants(launched, sweep[0] if sweep else ())
+        if n_launches > 1:
+            click.echo(
+                f"{source.name} is launched in {n_launches} ways; this is number {arguments['number']}, "
+                "--launch chooses another",
+                err=True,
+            )
+        found = []
+        for values in sweep or [{}]:
+            label = label_of(values) or launched.kernel.__name__
+            try:
+                found.append(
+                    analyze_launch(launched.with_values(values), source, target, label, ceiling)
+                )
+            except Exception as error:  # of the compiler, whatever its type
+                failures.append(f"{label} on {name}: {compiler_message(error)}")
+        analyses += found
+        if found and not as_json:
+            click.echo("\n".join(text_of(found)) + "\n")
+    if as_json:
+        click.echo(encoded(analyses))
+    if out is not None and analyses:
+        click.echo(f"wrote {write(out, analyses)}", err=True)
+    for failure in failures:
+        click.echo(f"Error: {failure}", err=True)
+    return int(bool(failures))

@@ -1,0 +1,214 @@
+"""``OwnAnalysis``: what is known about one launch of a user's kernel on one target, and the table of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from . import texts
+from .analyses import TensorTraffic
+from .files import write_whole
+from .tables import columns, wrapped
+from .user_files import Source
+
+SCHEMA = 1
+FILE = "kernel.json"
+LEVEL = 1.01  # predicted times that differ by less are the same
+
+
+class OwnTraffic(msgspec.Struct, frozen=True, kw_only=True):
+    """Global memory traffic of a launch, from the traced addresses of some of its programs."""
+
+    traced_programs: int
+    tensors: list[TensorTraffic]
+    sector_bytes: int
+    load_requests_per_program: float
+    store_requests_per_program: float
+    load_sectors_per_program: float
+    store_sectors_per_program: float
+    sectors_per_request: float
+    sector_use: (
+        float  # of the large tensors: bytes that programs need over the bytes of these sectors
+    )
+    passes: float  # over the large tensors that are loaded
+    in_flight_bytes: float  # of one program
+    memory_read: float
+    memory_written: float
+    compulsory_bytes: (
+        float  # every tensor that is touched, once for its loads and once for its stores
+    )
+    predicted_seconds: float
+    bound: str  # bandwidth, latency or launch
+
+
+class OwnAnalysis(msgspec.Struct, frozen=True, kw_only=True):
+    """A launch on a target. traffic: None if the addresses could not be traced; ``unknown`` says why."""
+
+    source: Source
+    kernel: str
+    label: str  # what is special about this launch: "BLOCK 256"
+    launch: str  # its arguments in words
+    grid: tuple[int, int, int]
+    target: str
+    device: str
+    triton: str
+    ceiling: float
+    ceiling_source: str
+    warps: int
+    registers: int
+    registers_allocated: int
+    spilled_bytes: int
+    shared_bytes: int
+    occupancy: float
+    programs_per_sm: int
+    limited_by: str
+    instructions: dict[str, int]
+    load_widths: dict[int, int]
+    store_widths: dict[int, int]
+    isa: str
+    traffic: OwnTraffic | None
+    notes: list[str]  # what is special about the launch
+    unknown: list[str]  # what the analysis could not tell, and why
+    measured_seconds: float | None = None
+
+    @property
+    def tensors(self) -> list[TensorTraffic]:
+        return self.traffic.tensors if self.traffic else []
+
+    @property
+    def programs(self) -> int:
+        x, y, z = self.grid
+        return x * y * z
+
+
+class OwnDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """Analyses as JSON."""
+
+    kernels: list[OwnAnalysis]
+    schema: int = SCHEMA
+
+
+def encoded(analyses: Sequence[OwnAnalysis]) -> bytes:
+    """The analyses as JSON."""
+    return msgspec.json.format(msgspec.json.encode(OwnDocument(kernels=list(analyses))), indent=1)
+
+
+def write(folder: Path, analyses: Sequence[OwnAnalysis]) -> Path:
+    """Write the analyses, whole or not at all."""
+    return write_whole(folder / FILE, encoded(analyses))
+
+
+def _number(value: float) -> str:
+    whole = abs(value - round(value)) < 0.005
+    return f"{value:,.0f}" if value >= 100 or whole else f"{value:.2f}"
+
+
+def _widths(widths: dict[int, int]) -> str:
+    return " ".join(f"{width}" for width in sorted(widths, reverse=True)) or "-"
+
+
+def _traffic(text: Callable[[OwnTraffic], Any]) -> Callable[[OwnAnalysis], str]:
+    return lambda one: str(text(one.traffic)) if one.traffic else "unknown"
+
+
+FIGURES: tuple[tuple[str, str, Callable[[OwnAnalysis], str]], ...] = (
+    ("programs", "recorded", lambda k: f"{k.programs:,}"),
+    ("warps per program", "compiler", lambda k: str(k.warps)),
+    ("registers per thread", "compiler", lambda k: str(k.registers)),
+    ("spills, B per thread", "compiler", lambda k: str(k.spilled_bytes)),
+    ("shared memory, B", "compiler", lambda k: f"{k.shared_bytes:,}"),
+    ("occupancy", "derived", lambda k: texts.percent(k.occupancy)),
+    ("limited by", "derived", lambda k: k.limited_by.split(" and ")[0]),
+    ("load width, B per thread", "compiler", lambda k: _widths(k.load_widths)),
+    ("store width, B per thread", "compiler", lambda k: _widths(k.store_widths)),
+    ("loads per program", "derived", _traffic(lambda t: _number(t.load_requests_per_program))),
+    ("stores per program", "derived", _traffic(lambda t: _number(t.store_requests_per_program))),
+    ("sectors loaded per program", "derived", _traffic(lambda t: _number(t.load_sectors_per_program))),
+    ("sectors stored per program", "derived", _traffic(lambda t: _number(t.store_sectors_per_program))),
+    ("sectors per access", "derived", _traffic(lambda t: _number(t.sectors_per_request))),
+    ("use of sectors", "derived", _traffic(lambda t: texts.percent(t.sector_use))),
+    ("passes over the inputs", "derived", _traffic(lambda t: _number(t.passes))),
+    ("in flight per program, B", "derived", _traffic(lambda t: f"{t.in_flight_bytes:,.0f}")),
+    ("memory bytes", "derived", _traffic(lambda t: texts.memory(t.memory_read + t.memory_written))),
+    (
+        "over compulsory bytes",
+        "derived",
+        _traffic(lambda t: texts.times((t.memory_read + t.memory_written) / t.compulsory_bytes)),
+    ),
+    ("predicted time", "derived", _traffic(lambda t: texts.duration(t.predicted_seconds))),
+    ("bound by", "derived", _traffic(lambda t: t.bound)),
+    (
+        "predicted GB/s",
+        "derived",
+        _traffic(lambda t: _number(t.compulsory_bytes / t.predicted_seconds / 1e9)),
+    ),
+    (
+        "measured time",
+        "measured",
+        lambda k: texts.duration(k.measured_seconds) if k.measured_seconds else "",
+    ),
+    (
+        "measured GB/s",
+        "measured",
+        lambda k: (
+            _number(k.traffic.compulsory_bytes / k.measured_seconds / 1e9)
+            if k.measured_seconds and k.traffic
+            else ""
+        ),
+    ),
+)  # fmt: skip
+
+
+def text_of(analyses: Sequence[OwnAnalysis]) -> list[str]:
+    """The analyses of one kernel on one target, for a terminal."""
+    first = analyses[0]
+    lines = [
+        f"{first.kernel} on {first.device} ({first.target}), Triton {first.triton}",
+        *wrapped(f"  launch  {first.launch}", indent=10),
+        f"  grid    {' x '.join(map(str, first.grid))}",
+        f"  ceiling {texts.gigabytes_per_second(first.ceiling)}, {first.ceiling_source}",
+    ]
+    rows = [[name, *(cell(one) for one in analyses), source] for name, source, cell in FIGURES]
+    header = ["", *(one.label for one in analyses), "source"]
+    lines += columns(header, [row for row in rows if any(row[1:-1])])
+    lines += [part for line in findings(analyses) for part in wrapped(f"  {line}", indent=2)]
+    return lines
+
+
+def findings(analyses: Sequence[OwnAnalysis]) -> list[str]:
+    """What the figures say, in words; then what could not be told."""
+    found = []
+    timed = [(one, one.traffic) for one in analyses if one.traffic]
+    if len(timed) > 1:
+        _, traffic = min(timed, key=lambda pair: pair[1].predicted_seconds)
+        limit = traffic.predicted_seconds * LEVEL
+        level = [one.label for one, other in timed if other.predicted_seconds <= limit]
+        shared = "all" if len(level) == len(timed) else texts.listed(level)
+        found.append(
+            f"Smallest predicted time: {texts.duration(traffic.predicted_seconds)} with {shared}, "
+            f"bound by {traffic.bound}."
+        )
+    else:
+        for one in analyses:
+            found += [_tensor_line(each) for each in one.tensors]
+    found += [
+        f"{one.label}: {one.spilled_bytes} bytes of a thread are spilled to memory."
+        for one in analyses
+        if one.spilled_bytes
+    ]
+    unknown = {line: None for one in analyses for line in one.unknown}
+    notes = {line: None for one in analyses for line in one.notes}
+    return [*found, *(f"Note: {one}." for one in notes), *(f"Not known: {one}." for one in unknown)]
+
+
+def _tensor_line(one: TensorTraffic) -> str:
+    done = {"store": "stored", "copy": "copied to shared memory"}.get(one.kind, "loaded")
+    times = "once" if abs(one.passes - 1) < 0.005 else f"{_number(one.passes)} times"
+    done = "changed atomically" if one.kind == "atomic" else done
+    return (
+        f"{one.tensor} is {done} {times}, {one.bytes_per_thread} bytes of a thread at once; "
+        f"{texts.percent(one.sector_use)} of its sectors are used."
+    )
