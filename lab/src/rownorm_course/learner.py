@@ -108,9 +108,10 @@ def honest(name: str, tree: ast.Module) -> None:
                     {*one.split("."), *names}.isdisjoint(("interpreter", "measured"))
                 ):
                     raise Failure(f"{name}, line {line}: imports {one}", "reads-solution")
-                if one.split(".")[0] in ("rownorm", "liger_kernel", "quack", "flashinfer"):
-                    if one.startswith("rownorm_lab"):
-                        continue  # the lab measures; it computes no norm for anyone
+                # The lab measures; of its rooms, only this one computes norms.
+                if one.split(".")[0] in ("rownorm", "liger_kernel", "quack", "flashinfer") or (
+                    one.split(".")[0] == "rownorm_lab" and "providers" in {*one.split("."), *names}
+                ):
                     raise Failure(f"{name}, line {line}: imports {one}", "torch-norm")
         if isinstance(node, ast.Call):
             called = (

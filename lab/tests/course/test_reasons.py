@@ -1,11 +1,14 @@
 """A reason is given if something proves it, and no other."""
 
+import ast
+
 import pytest
 import torch
 
 from lab_support.learning import put
 from rownorm_course.grade import one_step, tasks_of
-from rownorm_course.learner import Learner
+from rownorm_course.grades import Failure
+from rownorm_course.learner import Learner, honest
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(), reason="for the interpreter; test_gpu.py is for a GPU"
@@ -71,3 +74,25 @@ def test_a_right_answer_is_explained_and_a_puzzle_drawn(tmp_path):
     assert step.status == "passed"
     assert "0 1 2 3 4 . . ." in step.message
     assert "1 sector of 32 bytes" in step.message
+
+
+@pytest.mark.parametrize(
+    ("source", "refused"),
+    [
+        ("from rownorm_course.interpreter import DEVICE", False),
+        ("from rownorm_lab.data.case import Case", False),
+        ("import helper\nhelper.rms_norm(x)", False),
+        ("FOLDER = 'solutions/norm/x.json'", False),
+        ("import torch.nn.functional as F\nF.rms_norm(x)", True),
+        ("from torch.nn import RMSNorm\nRMSNorm(8)", True),
+        ("from rownorm_course.profiles import Figures", True),
+        ("from rownorm_lab.providers.kernels import loop", True),
+        ("import rownorm", True),
+    ],
+)
+def test_what_is_not_ones_own_work(source, refused):
+    if not refused:
+        honest("file.py", ast.parse(source))
+        return
+    with pytest.raises(Failure):
+        honest("file.py", ast.parse(source))
