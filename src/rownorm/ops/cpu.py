@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .. import reference
-from ..program import COLUMNS, Inputs, Program
+from ..program import PARAMETERS, Inputs, Program
 from ..reference import BackwardInputs, ForwardOutputs, Gradients
 from . import cpu_native
 
@@ -73,7 +73,7 @@ def forward(inputs: Inputs, program: Program, want_statistics: bool = True) -> F
     if x.device.type != "cpu" or rounds_twice or not is_known:
         return reference.forward(*inputs, program)
     h = reference.prologue(x, residual, inputs.pre_bias)
-    factor = reference.scale(inputs.weight, program, h.dtype)
+    factor = reference.factor(inputs.weight, program.weight_shift, h.dtype)
     shift = None if inputs.bias is None else inputs.bias.to(h.dtype)
     mu = None
     if program.center:
@@ -118,7 +118,7 @@ def backward(
     pre_bias, weight, bias = inputs.pre_bias, inputs.weight, inputs.bias
     rounds_twice = program.center and program.rounding != "once"
     is_known = program.has_only(*OPTIONS) and all(
-        getattr(inputs, name) is None for name in COLUMNS if name not in INPUTS
+        getattr(inputs, name) is None for name in PARAMETERS if name not in INPUTS
     )
     if h.device.type != "cpu" or rounds_twice or not is_known:
         return reference.backward(inputs, program, has_residual, wanted)
@@ -128,7 +128,7 @@ def backward(
     bias_wanted = is_wanted["bias"]
     x_dtype = program.result_dtype(dy.dtype)
     row = reference.prologue(h, None, None if has_residual else pre_bias).to(rstd.dtype)
-    factor = reference.scale(weight, program, row.dtype)
+    factor = reference.factor(weight, program.weight_shift, row.dtype)
     dz, rstd = dy.to(row.dtype), rstd.unsqueeze(-1)
     dx: Tensor
     if mu is not None:

@@ -14,6 +14,7 @@ from rownorm.inside import (
     TARGETS,
     Binary,
     Call,
+    Inputs,
     Plan,
     Program,
     Resources,
@@ -87,7 +88,7 @@ def compile_case(case: Case, target: Target) -> Compilation:
         x[0] if wanted else None for wanted in (case.pre_bias, True, case.has_bias)
     )
     program = Program(center=case.centers, eps=case.eps, activation=case.activation)
-    tensors = (x, residual, pre_bias, weight, bias)
+    tensors = Inputs(x, residual, pre_bias, weight, bias)
     if case.direction == "forward":
         compiled = compile_forward(*tensors, program, target, want_statistics=False)
     else:
