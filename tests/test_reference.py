@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rownorm import reference
-from rownorm.program import ACTIVATIONS
+from rownorm.program import ACTIVATIONS, Inputs
 from support.cases import DTYPES, INPUTS, Case, outputs_and_gradients
 from support.criterion import assert_case
 from support.oracle import exact, oracle
@@ -35,14 +35,8 @@ def forward(case: Case, given: dict):
 def backward(case: Case, tensors: dict) -> reference.Gradients:
     made = reference.forward(*(tensors[name] for name in INPUTS), case.program)
     has_residual = tensors["residual"] is not None
-    given = reference.BackwardInputs(
-        tensors["dy"],
-        tensors["dh"],
-        made.h if has_residual else tensors["x"],
-        *(tensors[name] for name in ("pre_bias", "weight", "bias")),
-        made.mu,
-        made.rstd,
-    )
+    inputs = Inputs(*(tensors[name] for name in INPUTS))
+    given = reference.backward_inputs(tensors["dy"], tensors["dh"], inputs, made)
     wanted = tuple(tensors[name] is not None for name in INPUTS)
     return reference.backward(given, case.program, has_residual, wanted)
 
@@ -94,16 +88,14 @@ def test_only_what_is_wanted(device):
     case = Case(True, bias=True, pre_bias=True)
     tensors = case.tensors(device)
     made = reference.forward(*(tensors[name] for name in INPUTS), case.program)
-    parameters = (tensors[name] for name in ("pre_bias", "weight", "bias"))
-    given = reference.BackwardInputs(
-        tensors["dy"], None, tensors["x"], *parameters, made.mu, made.rstd
-    )
+    inputs = Inputs(*(tensors[name] for name in INPUTS))
+    given = reference.backward_inputs(tensors["dy"], None, inputs, made)
     for place, name in enumerate(INPUTS):
         if tensors[name] is None:
             continue
-        wanted = tuple(i == place for i in range(5))
+        wanted = tuple(i == place for i in range(len(INPUTS)))
         gradients = reference.backward(given, case.program, False, wanted)
-        assert [gradient is not None for gradient in gradients] == [i == place for i in range(5)]
+        assert tuple(gradient is not None for gradient in gradients) == wanted
 
 
 def test_statistics(device):

@@ -12,7 +12,7 @@ import torch
 from . import ops
 from .ops.batch_invariance import is_on, state
 from .ops.checks import check
-from .program import INPUTS, Inputs, Program
+from .program import INPUTS, Inputs, Program, samples_of
 
 if TYPE_CHECKING:
     from .launch import Plan, Problem
@@ -119,9 +119,10 @@ def explain(
     h = x if residual is None else residual
     dy = torch.empty_like(x, dtype=program.result_dtype(x.dtype), device="meta")
     in_backward = program.for_backward(x.dtype)
+    samples = samples_of(inputs)
     problems = [
-        forward_problem(x, residual, inputs.pre_bias, program),
-        backward_problem(h, dy, residual is not None, in_backward, wanted),
+        forward_problem(x, residual, inputs.pre_bias, program, samples),
+        backward_problem(h, dy, residual is not None, in_backward, wanted, samples),
     ]
     if device is not None:
         target = DEVICES[device]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .ops import cpu_native, execute
     from .patching.candidates import LeftAlone, candidate_of, is_norm_by_name
     from .patching.forms import SHORT_NAMES
-    from .program import ACTIVATIONS, OPTIONS, Activation, Program
+    from .program import ACTIVATIONS, OPTIONS, Activation, Inputs, Program
 
 __all__ = [
     "ACTIVATIONS",
@@ -46,6 +46,7 @@ __all__ = [
     "Device",
     "Direction",
     "Entry",
+    "Inputs",
     "LeftAlone",
     "Plan",
     "Problem",
@@ -94,7 +95,7 @@ _HOMES = {
     "launch.triton_version": ("missing",),
     "patching.candidates": ("LeftAlone", "candidate_of", "is_norm_by_name"),
     "patching.forms": ("SHORT_NAMES",),
-    "program": ("ACTIVATIONS", "OPTIONS", "Activation", "Program"),
+    "program": ("ACTIVATIONS", "OPTIONS", "Activation", "Inputs", "Program"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -1,7 +1,8 @@
 """The row program: its tensors, its options and its results, described once. Every layer follows this description.
 
     h    = x [+ pre_bias] [+ residual]
-    y    = activation((h - mu) * rstd [* (weight + weight_shift)] [+ bias])
+    z    = (h - mu) * rstd [* (weight + weight_shift)] [+ bias]
+    y    = activation(z [* (scale + scale_shift)] [+ shift])
 
 From it follow the operators' schemas, the checks, the keys of calls, the numbers that the C and C++ have of the inputs,
 what autograd saves, which gradients exist, the rules of vmap and DTensor, the kernels' constant PROGRAM and the tests'
@@ -31,16 +32,21 @@ class Input(NamedTuple):
     of h, which autograd saves, or x without a residual. Its gradient has its shape.
     columns: (n_cols,), the same for every row. vmap calls the operator in a loop, DTensor replicates the tensor,
     autograd saves it for backward, and its gradient is a sum over rows.
+    samples: a shape that broadcasts to that of x, such as (batch, 1, n_cols): the rows of a sample share it. vmap and
+    DTensor treat its dimensions as those of x that they are broadcast to, autograd saves it for backward, and its
+    gradient is a sum over the rows that share it.
     """
 
-    extent: Literal["rows", "columns"]
+    extent: Literal["rows", "columns", "samples"]
     meaning: str
     in_h: bool = False  # a term of h. Where h is stored, because of a residual, backward does not read the tensor
     is_keyword: bool = False  # of the public functions; it comes last in the operators
 
 
 class Inputs(NamedTuple):
-    """The tensors of the row program. This is the order of all code behind the public functions: rows, then columns."""
+    """The tensors of the row program. This is the order of all code behind the public functions: rows, then columns,
+    then samples.
+    """
 
     x: Annotated[Tensor, Input("rows", "the rows to normalize", in_h=True)]
     residual: Annotated[
@@ -52,6 +58,18 @@ class Inputs(NamedTuple):
     ]
     weight: Annotated[Tensor | None, Input("columns", "multiplied with the normalized row")]
     bias: Annotated[Tensor | None, Input("columns", "added after the weight")]
+    scale: Annotated[
+        Tensor | None,
+        Input(
+            "samples",
+            "multiplied after weight and bias; its shape broadcasts to that of `x`, such as `(batch, 1, n_cols)`",
+            is_keyword=True,
+        ),
+    ] = None
+    shift: Annotated[
+        Tensor | None,
+        Input("samples", "added after `scale`; its shape broadcasts, too", is_keyword=True),
+    ] = None
 
     def has_only(self, *names: str) -> bool:
         """Whether all tensors but these are absent."""
@@ -89,6 +107,7 @@ class Program(NamedTuple):
     weight_shift: Annotated[
         float, Option("added to `weight`; 1.0 for models that store `weight - 1`")
     ] = 0.0
+    scale_shift: Annotated[float, Option("added to `scale`; 1.0 for models with `1 + scale`")] = 0.0
     activation: Annotated[
         Activation | None,
         Option(
@@ -160,13 +179,22 @@ RESULTS = ("y", "h", "mu", "rstd")
 
 ROWS = tuple(name for name, one in INPUTS.items() if one.extent == "rows")
 COLUMNS = tuple(name for name, one in INPUTS.items() if one.extent == "columns")
+SAMPLES = tuple(name for name, one in INPUTS.items() if one.extent == "samples")
+PARAMETERS = (*COLUMNS, *SAMPLES)
 # In the order of the public functions and the operators.
 ARGUMENTS = tuple(sorted(INPUTS, key=lambda name: (INPUTS[name].is_keyword, name not in ROWS)))
 # What autograd saves. Without a residual, h is x.
-SAVED = ("h", *COLUMNS, "mu", "rstd")
+SAVED = ("h", *PARAMETERS, "mu", "rstd")
 BACKWARD_INPUTS = ("dy", "dh", *SAVED)
 GRADIENTS = tuple(f"d{name}" for name in INPUTS)
 COLUMN_SUMS = tuple(f"d{name}" for name in COLUMNS)
+SAMPLE_SUMS = tuple(f"d{name}" for name in SAMPLES)
+
+
+def samples_of(inputs: Any) -> tuple[Tensor | None, ...]:
+    """The tensors that rows of a sample share, of ``Inputs`` or of backward's inputs."""
+    return tuple(getattr(inputs, name) for name in SAMPLES)
+
 
 _numbers = itemgetter(
     *(Program._fields.index(name) for name, one in OPTIONS.items() if one.is_number)

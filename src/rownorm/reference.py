@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .program import COLUMNS, Program
+from .program import PARAMETERS, Inputs, Program
 
 
 class ForwardOutputs(NamedTuple):
@@ -33,8 +33,19 @@ class BackwardInputs(NamedTuple):
     pre_bias: Tensor | None
     weight: Tensor | None
     bias: Tensor | None
+    scale: Tensor | None
+    shift: Tensor | None
     mu: Tensor | None
     rstd: Tensor
+
+
+def backward_inputs(
+    dy: Tensor, dh: Tensor | None, inputs: Inputs, outputs: ForwardOutputs
+) -> BackwardInputs:
+    """What backward reads after this forward pass."""
+    h = inputs.x if outputs.h is None else outputs.h
+    parameters = {name: getattr(inputs, name) for name in PARAMETERS}
+    return BackwardInputs(dy=dy, dh=dh, h=h, **parameters, mu=outputs.mu, rstd=outputs.rstd)
 
 
 class Gradients(NamedTuple):
@@ -45,6 +56,8 @@ class Gradients(NamedTuple):
     pre_bias: Tensor | None
     weight: Tensor | None
     bias: Tensor | None
+    scale: Tensor | None = None
+    shift: Tensor | None = None
 
 
 def gradients_like(inputs: BackwardInputs) -> dict[str, Tensor]:
@@ -53,7 +66,7 @@ def gradients_like(inputs: BackwardInputs) -> dict[str, Tensor]:
     dx has the shape of dy; its dtype is the program's ``result_dtype``. x and residual have the shape of h.
     """
     like = {"x": inputs.dy, "residual": inputs.h}
-    return like | {name: getattr(inputs, name) for name in COLUMNS}
+    return like | {name: getattr(inputs, name) for name in PARAMETERS}
 
 
 def compute_dtype(*rows: Tensor | None) -> torch.dtype:
@@ -74,13 +87,15 @@ def forward(
     pre_bias: Tensor | None,
     weight: Tensor | None,
     bias: Tensor | None,
+    scale: Tensor | None,
+    shift: Tensor | None,
     program: Program,
 ) -> ForwardOutputs:
     """The row program: ``y`` in the dtype of x or ``out_dtype``, ``h`` in the dtype of the residual."""
     h = prologue(x, residual, pre_bias)
     deviation, mu, rstd = _moments(h, program)
     x_hat = _round_x_hat(deviation * rstd, program, x.dtype)
-    z = affine(x_hat, weight, bias, program)
+    z = modulate(affine(x_hat, weight, bias, program), scale, shift, program)
     stored_h = None if residual is None else h.to(residual.dtype)
     if stored_h is not None and rounding_changes_statistics(stored_h.dtype, h.dtype, program):
         mu, rstd = stored_h_moments(stored_h, mu, rstd, program)
@@ -128,12 +143,12 @@ def prologue(x: Tensor, residual: Tensor | None, pre_bias: Tensor | None) -> Ten
     return h if residual is None else h + residual.to(compute)
 
 
-def scale(weight: Tensor | None, program: Program, dtype: torch.dtype) -> Tensor | None:
-    """``weight + weight_shift``, or None."""
-    if weight is None:
+def factor(parameter: Tensor | None, shift: float, dtype: torch.dtype) -> Tensor | None:
+    """``parameter + shift``, such as ``weight + weight_shift``, or None."""
+    if parameter is None:
         return None
-    weight = weight.to(dtype)
-    return weight + program.weight_shift if program.weight_shift else weight
+    parameter = parameter.to(dtype)
+    return parameter + shift if shift else parameter
 
 
 def moments(h: Tensor, pre_bias: Tensor | None, program: Program) -> tuple[Tensor | None, Tensor]:
@@ -145,8 +160,8 @@ def moments(h: Tensor, pre_bias: Tensor | None, program: Program) -> tuple[Tenso
 def backward(
     inputs: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> Gradients:
-    """The gradients of (x, residual, pre_bias, weight, bias), those that are ``wanted``. program: ``for_backward``."""
-    dy, dh, h, pre_bias, weight, bias, mu, rstd = inputs
+    """The gradients of the inputs of the row program, those that are ``wanted``. program: ``for_backward``."""
+    dy, dh, h, pre_bias, weight, bias, scale, shift, mu, rstd = inputs
     compute, x_dtype = backward_dtype(h, dy, program), program.result_dtype(dy.dtype)
     rstd = rstd.unsqueeze(-1)
     deviation = h.to(compute)
@@ -157,9 +172,10 @@ def backward(
     x_hat = deviation * rstd
     rounded_x_hat = _round_x_hat(x_hat, program, x_dtype)
     z = affine(rounded_x_hat, weight, bias, program)
-    dz = dy.to(compute) * _activation_gradient(z, program.activation)
-    factor = scale(weight, program, compute)
-    g = dz if factor is None else dz * factor
+    modulated_z = modulate(z, scale, shift, program)
+    dmodulated_z = dy.to(compute) * _activation_gradient(modulated_z, program.activation)
+    dz = _times(dmodulated_z, factor(scale, program.scale_shift, compute))
+    g = _times(dz, factor(weight, program.weight_shift, compute))
     dx = g - x_hat * (g * x_hat).mean(-1, keepdim=True)
     if program.center:
         dx = dx - g.mean(-1, keepdim=True)
@@ -172,13 +188,21 @@ def backward(
             return None
         return per_row.reshape(-1, per_row.shape[-1]).sum(0).to(parameter.dtype)
 
-    x_wanted, residual_wanted, pre_bias_wanted, weight_wanted, bias_wanted = wanted
+    def sample_sum(per_row: Tensor, parameter: Tensor | None) -> Tensor | None:
+        return (
+            None if parameter is None else per_row.sum_to_size(parameter.shape).to(parameter.dtype)
+        )
+
+    x_wanted, residual_wanted, *parameters_wanted = wanted
+    pre_bias_wanted, weight_wanted, bias_wanted, scale_wanted, shift_wanted = parameters_wanted
     return Gradients(
         x=dx.to(x_dtype) if x_wanted else None,
         residual=dx.to(h.dtype) if residual_wanted else None,
         pre_bias=column_sum(dx, pre_bias) if pre_bias_wanted else None,
         weight=column_sum(dz * rounded_x_hat, weight) if weight_wanted else None,
         bias=column_sum(dz, bias) if bias_wanted else None,
+        scale=sample_sum(dmodulated_z * z, scale) if scale_wanted else None,
+        shift=sample_sum(dmodulated_z, shift) if shift_wanted else None,
     )
 
 
@@ -206,9 +230,18 @@ def _round_x_hat(x_hat: Tensor, program: Program, dtype: torch.dtype) -> Tensor:
 
 def affine(x_hat: Tensor, weight: Tensor | None, bias: Tensor | None, program: Program) -> Tensor:
     """``x_hat * (weight + weight_shift) + bias``."""
-    factor = scale(weight, program, x_hat.dtype)
-    z = x_hat if factor is None else x_hat * factor
+    z = _times(x_hat, factor(weight, program.weight_shift, x_hat.dtype))
     return z if bias is None else z + bias.to(z.dtype)
+
+
+def modulate(z: Tensor, scale: Tensor | None, shift: Tensor | None, program: Program) -> Tensor:
+    """``z * (scale + scale_shift) + shift``."""
+    z = _times(z, factor(scale, program.scale_shift, z.dtype))
+    return z if shift is None else z + shift.to(z.dtype)
+
+
+def _times(z: Tensor, factor: Tensor | None) -> Tensor:
+    return z if factor is None else z * factor
 
 
 def activate(z: Tensor, activation: str | None) -> Tensor:

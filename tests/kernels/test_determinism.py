@@ -7,13 +7,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from support.cases import DTYPES, INPUTS, Case, call, ours, outputs_and_gradients
+from rownorm.program import COLUMNS
+from rownorm.program import ROWS as ROW_INPUTS
+from support.cases import DTYPES, Case, call, ours, outputs_and_gradients
 from support.criterion import assert_same_bits
 from support.regimes import REGIMES, forced
 
 EVERY_REGIME = pytest.mark.parametrize("regime", REGIMES)
 NORMS = pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
 ROWS = ("x", "residual", "dy", "dh")
+INPUTS = (*ROW_INPUTS, *COLUMNS)  # tests/kernels/test_modulation.py has the others
 SUBSETS = [s for n in range(1, 6) for s in itertools.combinations(INPUTS, n)]
 
 

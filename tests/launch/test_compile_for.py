@@ -11,7 +11,7 @@ from triton.runtime import driver
 from triton.runtime.jit import MockTensor
 from rownorm.launch import launcher, resources
 from rownorm.launch.l1_cache import copies_through_l1
-from rownorm.program import Program
+from rownorm.program import Inputs, Program
 
 
 class NoGpu:
@@ -35,7 +35,7 @@ resources.compile_for = recorded
 for center, n_cols, activation in ((True, 300, "silu"), (False, 131072, None)):
     x = torch.empty(64, n_cols, dtype=torch.bfloat16, device="meta")
     program = Program(center, 1e-5, activation=activation, rounding="llama")
-    inputs = (x, None, None, x[0], None, program, resources.TARGETS["sm_90"])
+    inputs = (*Inputs(x, None, None, x[0], None), program, resources.TARGETS["sm_90"])
     resources.compile_forward(*inputs)
     resources.compile_backward(*inputs)
 

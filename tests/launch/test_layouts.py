@@ -198,7 +198,8 @@ def test_outputs_are_contiguous(device):
 @pytest.mark.parametrize("regime", REGIMES)
 def test_inputs_are_not_changed(regime, device):
     """dy in particular: another branch of the graph may still need it."""
-    case = Case(True, bias=True, pre_bias=True, residual_dtype=torch.float32)
+    samples = {"scale": "samples", "shift": "samples"}
+    case = Case(True, bias=True, pre_bias=True, residual_dtype=torch.float32, **samples)
     tensors = case.tensors(device)
     before = {name: t.clone() for name, t in tensors.items()}
     with forced(regime):

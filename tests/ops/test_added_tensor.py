@@ -12,7 +12,7 @@ EDITS = {
     "program.py": [
         (
             '    bias: Annotated[Tensor | None, Input("columns", "added after the weight")]\n',
-            '    offset: Annotated[Tensor | None, Input("columns", "for tests", is_keyword=True)]\n',
+            '    offset: Annotated[Tensor | None, Input("columns", "for tests", is_keyword=True)] = None\n',
         )
     ],
     "ops/norms.py": [
@@ -36,6 +36,7 @@ EDITS = {
 SCRIPT = """
 import torch, rownorm
 from rownorm.ops import cpu_native, eager, execute
+from rownorm.program import Inputs, Program
 
 double = {"dtype": torch.float64, "requires_grad": True}
 x, residual = torch.randn(2, 3, 8, **double)
@@ -60,9 +61,9 @@ except ValueError as error:
 
 # fp32, which is computed in C: with C++ or Python around it, and without a gradient.
 x, residual, weight, offset = (t.detach().float() for t in (x, residual, weight, offset))
-options = (True, 1e-5, 0.0, None, "once", None, False)
-assert cpu_native.forward((x, residual, None, weight, None, None), options, True) is not None
-assert cpu_native.forward((x, residual, None, weight, None, offset), options, True) is None
+options = tuple(Program(True, 1e-5))
+assert cpu_native.forward(Inputs(x, residual, None, weight, None), options, True) is not None
+assert cpu_native.forward(Inputs(x, residual, None, weight, None, offset), options, True) is None
 
 def check():
     for requires_grad in (False, True):

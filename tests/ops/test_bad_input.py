@@ -7,6 +7,7 @@ import torch
 
 import rownorm
 from rownorm.ops import execute
+from rownorm.program import COLUMNS, SAMPLES
 from support.criterion import assert_same_bits
 
 OPERATIONS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
@@ -16,8 +17,8 @@ N_COLS = 12
 def arguments(operation: str, device: str) -> dict:
     """The arguments of a valid call."""
     rows = ("x", "residual") if operation.startswith("add_") else ("x",)
-    return {name: torch.randn(3, N_COLS, device=device) for name in rows} | {
-        name: torch.randn(N_COLS, device=device) for name in ("weight", "bias", "pre_bias")
+    return {name: torch.randn(3, N_COLS, device=device) for name in (*rows, *SAMPLES)} | {
+        name: torch.randn(N_COLS, device=device) for name in COLUMNS
     }
 
 
@@ -36,6 +37,23 @@ BAD = {
     "weight with rows": ({"weight": lambda t: t[None]}, ValueError, ("(12,)", "got (1, 12)")),
     "bias too long": ({"bias": lambda t: t.repeat(2)}, ValueError, ("bias must", "got (24,)")),
     "pre_bias shape": ({"pre_bias": lambda t: t[1:]}, ValueError, ("pre_bias must", "got (11,)")),
+    "scale too short": (
+        {"scale": lambda t: t[:, 1:]},
+        ValueError,
+        (
+            "scale must broadcast to the shape of x, (3, 12), as (3, 12) and (12,) do",
+            "got (3, 11)",
+        ),
+    ),
+    "scale of two rows": ({"scale": lambda t: t[:2]}, ValueError, ("broadcast", "got (2, 12)")),
+    "shift with a batch": ({"shift": lambda t: t[None]}, ValueError, ("shift", "got (1, 3, 12)")),
+    "shift integers": ({"shift": lambda t: t.int()}, TypeError, ("shift must", "int32")),
+    "scale elsewhere": ({"scale": elsewhere}, ValueError, ("scale must be on the device of x",)),
+    "scale_shift alone": (
+        {"scale": lambda t: None, "scale_shift": 1.0},
+        ValueError,
+        ("there is no scale", "leave scale_shift out"),
+    ),
     "x integers": ({"x": lambda t: t.long()}, TypeError, ("x must be one of", "int64", ".to(")),
     "x complex": ({"x": lambda t: t.to(torch.complex64)}, TypeError, ("float32", "complex64")),
     "x bool": ({"x": lambda t: t > 0}, TypeError, ("x must", "torch.bool")),
@@ -193,3 +211,9 @@ def test_more_than_2_to_the_31_columns_raise():
     x = torch.empty(1, 1, dtype=torch.float16).expand(1, (1 << 30) + 1)
     with pytest.raises(ValueError, match="at most 1073741824 columns"):
         rownorm.rms_norm(x)
+
+
+def test_a_row_for_each_sample_needs_a_dimension_for_its_tokens(device):
+    x, scale = torch.randn(2, 3, N_COLS, device=device), torch.randn(2, N_COLS, device=device)
+    with pytest.raises(ValueError, match=r"For one row for each sample, pass scale.unsqueeze\(1\)"):
+        rownorm.layer_norm(x, scale=scale)

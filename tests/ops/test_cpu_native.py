@@ -10,7 +10,7 @@ import torch
 import rownorm
 from rownorm import extension
 from rownorm.ops import cpu_native
-from rownorm.program import Program
+from rownorm.program import COLUMNS, INPUTS, ROWS, SAMPLES, Inputs, Program
 from support.criterion import assert_same_bits
 from support.fake_driver import needs_compiler
 
@@ -35,7 +35,14 @@ def threads():
 
 
 def inputs(x, residual=None, pre_bias=None, weight=None, bias=None):
-    return x, residual, pre_bias, weight, bias
+    return Inputs(x, residual, pre_bias, weight, bias)
+
+
+NO_SAMPLES = (None,) * len(SAMPLES)
+
+
+def wants(*names):
+    return tuple(name in names for name in INPUTS)
 
 
 class Subclass(torch.Tensor):
@@ -102,10 +109,11 @@ def test_other_options_are_left_to_python(options, module):
 
 def test_backward_of_other_tensors_is_left_to_python(module):
     dy, x, weight, mu, rstd = torch.randn(3, 8), torch.randn(3, 8), torch.ones(8), *torch.ones(2, 3)
-    wanted = (True, False, False, True, False)
+    wanted = wants("x", "weight")
 
     def backward(dy=dy, h=x, weight=weight, mu=mu, rstd=rstd, options=OPTIONS):
-        return module.backward((dy, None, h, None, weight, None, mu, rstd), options, False, wanted)
+        tensors = (dy, None, h, None, weight, None, *NO_SAMPLES, mu, rstd)
+        return module.backward(tensors, options, False, wanted)
 
     assert [each is not None for each in backward()] == list(wanted)
     assert backward(dy=dy.double()) is None
@@ -129,7 +137,7 @@ def test_conversions_round_like_torch(dtype, module):
     """All numbers of the dtype are widened; numbers between and around them are rounded, ties to even."""
     plain = Program(False, 1e-6)
     numbers = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(dtype)
-    _, wide, _, _ = module.forward((numbers, torch.full((2**16,), -0.0), *[None] * 3), plain, False)
+    _, wide, _, _ = module.forward(inputs(numbers, torch.full((2**16,), -0.0)), plain, False)
     expected = numbers.float()
     assert torch.equal(wide.isnan(), expected.isnan())
     assert_same_bits(wide.nan_to_num(), expected.nan_to_num())
@@ -141,7 +149,7 @@ def test_conversions_round_like_torch(dtype, module):
     others = torch.tensor([torch.inf, -torch.inf, largest, -largest, 1e-45, -1e-45])
     values = torch.cat((finite, middle, *near, others))
     zeros = torch.full(values.shape, -0.0, dtype=dtype)
-    _, narrow, _, _ = module.forward((values, zeros, *[None] * 3), plain, False)
+    _, narrow, _, _ = module.forward(inputs(values, zeros), plain, False)
     assert_same_bits(narrow, values.to(dtype))
 
 
@@ -153,8 +161,8 @@ def test_x_hat_is_rounded_before_the_weight(center, dtype, module):
     x_hat, _, _, _ = module.forward(inputs(x), options, False)
     y, _, mu, rstd = module.forward(inputs(x, weight=weight), options, True)
     assert_same_bits(y, (3 * x_hat.float()).to(dtype))
-    tensors = (torch.ones_like(x), None, x, None, weight, weight, mu, rstd)
-    gradients = module.backward(tensors, options, False, (False, False, False, True, True))
+    tensors = (torch.ones_like(x), None, x, None, weight, weight, *NO_SAMPLES, mu, rstd)
+    gradients = module.backward(tensors, options, False, wants("weight", "bias"))
     assert_same_bits(gradients[3], x_hat[0].float())
     assert_same_bits(gradients[4], torch.ones(200))
 
@@ -213,10 +221,10 @@ def test_results_do_not_depend_on_the_number_of_threads(n_rows, dtype, module, t
 
     def run(n_threads):
         torch.set_num_threads(n_threads)
-        outputs = module.forward((x, residual, pre_bias, weight, bias), OPTIONS, True)
+        outputs = module.forward(inputs(x, residual, pre_bias, weight, bias), OPTIONS, True)
         _, h, mu, rstd = outputs
-        tensors = (dy, dy, h, pre_bias, weight, bias, mu, rstd)
-        return *outputs, *module.backward(tensors, OPTIONS, True, (True,) * 5)
+        tensors = (dy, dy, h, pre_bias, weight, bias, *NO_SAMPLES, mu, rstd)
+        return *outputs, *module.backward(tensors, OPTIONS, True, wants(*ROWS, *COLUMNS))
 
     for n_threads in (2, 3, 8):
         for result, expected in zip(run(n_threads), run(1), strict=True):

@@ -174,7 +174,7 @@ ADDED_ELSEWHERE = {
     ],
     "reference.py": [
         ("y=activate(z, program.activation)", ".mul(program.option_for_tests)"),
-        ("dz = dy.to(compute)", " * program.option_for_tests"),
+        ("dmodulated_z = dy.to(compute)", " * program.option_for_tests"),
     ],
     "kernels/bundles.py": [
         (

@@ -22,6 +22,7 @@ class Spec(NamedTuple):
 
     placements: tuple
     ndim: int
+    shape: tuple = ()
 
 
 def test_rules_on_four_ranks():
@@ -62,9 +63,27 @@ def test_backward_rule():
 
     rule = _rule(torch.ops.rownorm.norm_backward.default)
     rows, statistics, weight = Spec((Shard(0),), 2), Spec((Shard(0),), 1), Spec((R,), 1)
-    inputs = (rows, None, rows, None, weight, weight, None, statistics)
-    wanted = [True, False, False, True, False]
+    inputs = (rows, None, rows, None, weight, weight, None, None, None, statistics)
+    wanted = [True, False, False, True, False, False, False]
     assert rule(*inputs, *Program(False, 1e-6), False, wanted) == [
-        ([R] * 5, [R] * 5),
-        ([Shard(0), R, R, P, R], [Shard(0), Shard(0), R, R, Shard(0)]),
+        ([R] * 7, [R] * 5),
+        ([Shard(0), R, R, P, R, R, R], [Shard(0), Shard(0), R, R, Shard(0)]),
+    ]
+
+
+def test_samples_are_sharded_with_the_rows_that_share_them():
+    """Where they have the dimension in which rows are sharded. Else their gradients are sums over all shards."""
+    from rownorm.ops.sharding import _rule
+
+    rule = _rule(torch.ops.rownorm.norm_backward.default)
+    rows, statistics = Spec((Shard(0), Shard(1)), 3), Spec((Shard(0), Shard(1)), 2)
+    scale, shift = Spec((R, R), 3, (4, 1, 8)), Spec((R, R), 2, (6, 8))
+    inputs = (rows, None, rows, None, None, None, scale, shift, None, statistics)
+    wanted = [True, False, False, False, False, True, True]
+    outputs_and_inputs = rule(*inputs, *Program(False, 1e-6), False, wanted)
+    assert outputs_and_inputs[0] == ([R] * 7, [R] * 5)
+    S0, S1 = Shard(0), Shard(1)
+    assert outputs_and_inputs[1:] == [
+        ([S0, R, R, R, R, S0, P], [S0, S0, S0, R, S0]),
+        ([S1, R, R, R, R, P, S0], [S1, S1, R, S0, S1]),
     ]

@@ -6,6 +6,7 @@ from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import rownorm
+from rownorm.program import SAMPLES
 from support.operators import COLS, ROWS, every_case, few_cases, full_cases
 
 
@@ -28,6 +29,12 @@ def all_arguments(case):
 def rows_only(case, dim):
     """``in_dims`` that batch the rows and share the parameters."""
     return tuple(None if name in case.parameters else dim for name in case.tensor_names)
+
+
+def rows_and_samples(case):
+    """``in_dims`` that take one row after the other, with the scale and shift that belong to it."""
+    shared = [name for name in case.parameters if name not in SAMPLES]
+    return tuple(None if name in shared else 0 for name in case.tensor_names)
 
 
 def second_order(function, argnums):
@@ -145,7 +152,7 @@ def test_vmap_in_vmap(case, device):
 @pytest.mark.parametrize("n", [0, 1, 2])
 def test_batches_of_gradients_of_the_rows_alone(case, n, device):
     """Nested vmap. Outputs that an operator does not compute, here the parameter gradients, have no batch dimension."""
-    in_dims = rows_only(case, 0)
+    in_dims = rows_and_samples(case)
     tensors = tuple(
         t if dim is None else t[:n]
         for t, dim in zip(batched_tensors(case, device, in_dims), in_dims, strict=True)
@@ -163,7 +170,7 @@ def test_batches_of_gradients_of_the_rows_alone(case, n, device):
 @few_cases
 def test_per_sample_gradients(case, device):
     """vmap of grad: samples share the parameters and have their own gradients."""
-    tensors, argnums, in_dims = fp64(case, device), all_arguments(case), rows_only(case, 0)
+    tensors, argnums, in_dims = fp64(case, device), all_arguments(case), rows_and_samples(case)
 
     def per_sample(function):
         return vmap(grad(function, argnums), in_dims)(*tensors)
@@ -200,7 +207,7 @@ def test_ensemble_gradients(case, device):
 
 @full_cases
 def test_per_sample_second_order(case, device):
-    tensors, argnums, in_dims = fp64(case, device), all_arguments(case), rows_only(case, 0)
+    tensors, argnums, in_dims = fp64(case, device), all_arguments(case), rows_and_samples(case)
 
     def per_sample(function):
         return vmap(second_order(function, argnums), in_dims)(*tensors)

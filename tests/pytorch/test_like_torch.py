@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import rownorm
 from rownorm.ops import eager, execute
+from rownorm.program import Inputs, Program
 from support.fake_driver import needs_compiler
 from support.native_fixtures import ON_GPU
 
@@ -378,7 +379,7 @@ def test_the_number_of_prepared_calls_is_bounded(way, device, monkeypatch):
     eager.native._module.use(find_forward=lambda *_: None)
     for eps in (first, *(1e-4 + i * 1e-8 for i in range(2048))):
         for rows in (x, x[:2]):
-            eager.native.norm(rows, None, None, None, None, (False, eps, 0.0, None, "once", None))
+            eager.native.norm(*Inputs(rows, None, None, None, None), tuple(Program(False, eps)))
     del first, eps
     gc.collect()
     assert kept() is None

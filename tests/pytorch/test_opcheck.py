@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from rownorm.program import Program
+from rownorm.program import ARGUMENTS, INPUTS, PARAMETERS, ROWS, Program
 from support.operators import OPERATORS, every_case, few_cases, full_cases
 
-WANTED = {"everything": (1, 1, 1, 1, 1), "rows": (1, 1, 0, 0, 0), "parameters": (0, 0, 1, 1, 1)}
+WANTED = {"everything": INPUTS, "rows": ROWS, "parameters": PARAMETERS}
 
 
 def program_of(case) -> Program:
@@ -19,16 +19,13 @@ def optional(tensors, *names):
 
 
 def check_public(case, tensors):
-    rows = [tensors[name] for name in ("x", "residual") if name in tensors]
-    parameters = optional(tensors, "weight", "bias", "pre_bias")
+    names = [name for name in ARGUMENTS if name != "residual" or name in tensors]
     operator = getattr(torch.ops.rownorm, case.operator).default
-    opcheck(operator, (*rows, *parameters), case.options)
+    opcheck(operator, optional(tensors, *names), case.options)
 
 
 def check_backward(case, wanted, device, requires_grad):
-    x, residual, *parameters = optional(
-        case.tensors(device), "x", "residual", "pre_bias", "weight", "bias"
-    )
+    x, residual, *parameters = inputs = optional(case.tensors(device), *INPUTS)
     program, has_residual = program_of(case), residual is not None
     y, h, mu, rstd = torch.ops.rownorm.norm_forward(x, residual, *parameters, *program)
     h = h if has_residual else x
@@ -37,8 +34,8 @@ def check_backward(case, wanted, device, requires_grad):
     for t in (dy, dh, h, *parameters):
         if t is not None:
             t.requires_grad_(requires_grad)
-    given = [True, has_residual, *(p is not None for p in parameters)]
-    flags = [has and bool(ask) for has, ask in zip(given, WANTED[wanted], strict=True)]
+    pairs = zip(INPUTS, inputs, strict=True)
+    flags = [t is not None and name in WANTED[wanted] for name, t in pairs]
     mu = mu if program.center else None
     arguments = (dy, dh, h, *parameters, mu, rstd, *program, has_residual, flags)
     opcheck(torch.ops.rownorm.norm_backward.default, arguments)
@@ -66,7 +63,7 @@ def test_public_operators_in_other_dtypes(case, dtype, device):
 @pytest.mark.parametrize("requires_grad", [False, True], ids=["inference", "training"])
 def test_norm_forward(case, strided, requires_grad, device):
     tensors = case.tensors(device, strided=strided, requires_grad=requires_grad)
-    inputs = optional(tensors, "x", "residual", "pre_bias", "weight", "bias")
+    inputs = optional(tensors, *INPUTS)
     opcheck(torch.ops.rownorm.norm_forward.default, (*inputs, *program_of(case)))
 
 

@@ -6,7 +6,16 @@ from typing import Any
 import torch
 
 import rownorm
-from rownorm.program import COLUMNS, DEFAULT_EPS, DTYPES, OPTIONS, ROWS, Program
+from rownorm.program import (
+    COLUMNS,
+    DEFAULT_EPS,
+    DTYPES,
+    OPTIONS,
+    PARAMETERS,
+    ROWS,
+    SAMPLES,
+    Program,
+)
 from rownorm.program import INPUTS as _INPUTS
 from support.data import make_rows
 
@@ -25,16 +34,28 @@ def _described(name: str, defaults: dict[str, Any]) -> type:
 _Options = _described("_Options", {one: Program._field_defaults.get(one) for one in OPTIONS})
 # weight, bias, ...: whether there is one
 _Columns = _described("_Columns", {one: one == "weight" for one in COLUMNS})
+# scale, shift: the extent of one, of EXTENTS; None where there is none
+_Samples = _described("_Samples", dict.fromkeys(SAMPLES))
 # residual_dtype, ...: None where there is none
 _Rows = _described("_Rows", {f"{one}_dtype": None for one in ROWS if one != "x"})
 
 
+# Shapes that broadcast to rows of a shape: the same for all rows, for those of a sample, for those at a place of every
+# sample, or for each row its own.
+EXTENTS = {
+    "columns": lambda shape: shape[-1:],
+    "samples": lambda shape: (*shape[:1], *(1 for _ in shape[1:-1]), shape[-1]),
+    "places": lambda shape: shape[1:],
+    "rows": lambda shape: shape,
+}
+
+
 @dataclass(frozen=True)
-class Case(_Rows, _Columns, _Options):
+class Case(_Rows, _Columns, _Samples, _Options):
     """One call of the library without the values of its tensors.
 
     Its other fields are keywords that follow from the description of the row program: ``residual_dtype``; ``weight``,
-    ``bias`` and ``pre_bias``, whether there is one; and the options.
+    ``bias`` and ``pre_bias``, whether there is one; ``scale`` and ``shift``, of EXTENTS; and the options.
     """
 
     center: bool
@@ -57,12 +78,14 @@ class Case(_Rows, _Columns, _Options):
     def tensors(self, device: str) -> dict[str, torch.Tensor | None]:
         """The inputs by name, and ``dy`` and ``dh``."""
         n_cols = self.shape[-1]
-        around = {"weight": 1.0 - self.weight_shift}
+        around = {"weight": 1.0 - self.weight_shift, "scale": 1.0 - self.scale_shift}
 
-        def parameter(present: bool, around: float):
-            if not present:
+        def parameter(name: str):
+            extent = getattr(self, name)
+            if not extent:
                 return None
-            values = around + 0.3 * torch.randn(n_cols)
+            shape = EXTENTS[extent](self.shape) if name in SAMPLES else (n_cols,)
+            values = around.get(name, 0.0) + 0.3 * torch.randn(shape)
             return values.to(device, self.parameter_dtype or self.dtype)
 
         def rows(dtype, data: str = "normal"):
@@ -75,7 +98,7 @@ class Case(_Rows, _Columns, _Options):
         return {
             "x": rows(self.dtype, self.data),
             **{name: rows(getattr(self, f"{name}_dtype")) for name in ROWS if name != "x"},
-            **{name: parameter(getattr(self, name), around.get(name, 0.0)) for name in COLUMNS},
+            **{name: parameter(name) for name in PARAMETERS},
             "dy": rows(self.program.result_dtype(self.dtype)),
             "dh": rows(self.residual_dtype),
         }
@@ -84,7 +107,7 @@ class Case(_Rows, _Columns, _Options):
 def call(case: Case, tensors: dict) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The public function for a case: (y, h)."""
     name = "layer_norm" if case.center else "rms_norm"
-    parameters = {name: tensors[name] for name in COLUMNS}
+    parameters = {name: tensors[name] for name in PARAMETERS}
     if tensors["residual"] is None:
         return getattr(rownorm, name)(tensors["x"], **parameters, **case.options), None
     operation = getattr(rownorm, f"add_{name}")

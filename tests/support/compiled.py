@@ -15,7 +15,7 @@ TESTS = (
 _COMPILE = """
 import json, sys, torch
 from rownorm.launch import force, launcher, resources
-from rownorm.program import Program
+from rownorm.program import Inputs, Program
 compiled = []
 compile_for = launcher.compile_for
 def recorded(*arguments):
@@ -25,7 +25,7 @@ resources.compile_for = recorded
 for n_cols, settings in json.loads(sys.argv[1]):
     x = torch.empty(4096, n_cols, dtype=torch.bfloat16, device="meta")
     with force(block_rows=1, num_stages=3, **settings):
-        resources.compile_backward(x, None, None, x[0], x[0], Program(True, 1e-5), resources.TARGETS["sm_90"])
+        resources.compile_backward(*Inputs(x, None, None, x[0], x[0]), Program(True, 1e-5), resources.TARGETS["sm_90"])
 print(json.dumps([kernel.asm["ptx"] for kernel in compiled if ".entry backward_resident" in kernel.asm["ptx"]]))
 """
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import rownorm
+from rownorm.program import SAMPLES
 
 OPERATORS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
 ROWS, COLS = 3, 8
@@ -45,7 +46,9 @@ class OperatorCase:
         """Random tensors by name. Strided rows are slices of a wider tensor."""
         results = {}
         for name in self.tensor_names:
-            if name in self.parameters:
+            if name in SAMPLES and rows:
+                t = torch.randn(rows[0], *(1 for _ in rows[1:]), cols, device=device, dtype=dtype)
+            elif name in self.parameters:
                 t = torch.randn(cols, device=device, dtype=dtype)
             elif strided:
                 t = torch.randn(*rows, cols + 3, device=device, dtype=dtype)[..., 1 : cols + 1]
@@ -84,6 +87,10 @@ class OperatorCase:
             z = z * (inputs["weight"] + self.options.get("weight_shift", 0.0))
         if "bias" in inputs:
             z = z + inputs["bias"]
+        if "scale" in inputs:
+            z = z * (inputs["scale"] + self.options.get("scale_shift", 0.0))
+        if "shift" in inputs:
+            z = z + inputs["shift"]
         match self.options.get("activation"):
             case "gelu_tanh":
                 z = F.gelu(z, approximate="tanh")
@@ -106,11 +113,13 @@ AFFINE = ("affine", ("weight", "bias"), {})
 LLAMA = ("llama", ("weight",), {"rounding": "llama", "activation": "silu"})
 FULL = (
     "full",
-    ("weight", "bias", "pre_bias"),
-    {"eps": 1e-3, "weight_shift": 1.0, "activation": "gelu_tanh"},
+    ("weight", "bias", "pre_bias", "scale", "shift"),
+    {"eps": 1e-3, "weight_shift": 1.0, "scale_shift": 1.0, "activation": "gelu_tanh"},
 )
 
-every_case = pytest.mark.parametrize("case", _cases(BARE, AFFINE, LLAMA, FULL), ids=str)
+MODULATED = ("modulated", ("scale", "shift"), {"scale_shift": 1.0})
+
+every_case = pytest.mark.parametrize("case", _cases(BARE, AFFINE, LLAMA, FULL, MODULATED), ids=str)
 few_cases = pytest.mark.parametrize("case", _cases(AFFINE, FULL), ids=str)
 full_cases = pytest.mark.parametrize("case", _cases(FULL), ids=str)
 

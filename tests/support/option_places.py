@@ -14,7 +14,6 @@ from rownorm import reference
 from rownorm.launch import launcher
 from rownorm.ops import checks, cpu, execute, export
 from rownorm.program import DEFAULT_EPS, Inputs, Program, is_in_backward
-from rownorm.reference import BackwardInputs
 
 FUNCTIONS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
 
@@ -51,15 +50,18 @@ def constants_differ(function, name, option, value) -> tuple[bool, bool]:
     One answer for forward, one for backward.
     """
     usual, changed = (
-        kernel_constants(function, name),
+        kernel_constants(function, name, option),
         kernel_constants(function, name, option, value),
     )
     in_forward, in_backward = (a != b for a, b in zip(usual, changed, strict=True))
     return in_forward, in_backward or not is_in_backward(option)
 
 
-def kernel_constants(function, name, option=None, value=None) -> tuple[list, list]:
-    """Constants of the kernels of forward and backward, and dtypes of their tensors. No kernel runs."""
+def kernel_constants(function, name, option, value=None) -> tuple[list, list]:
+    """Constants of the kernels of forward and backward, and dtypes of their tensors. No kernel runs.
+
+    value: None for the default of the option.
+    """
     bound, bind = [], launcher.bind
 
     def record(call, roles, tensors, device):
@@ -70,10 +72,12 @@ def kernel_constants(function, name, option=None, value=None) -> tuple[list, lis
     x = torch.zeros(2, 8, dtype=torch.bfloat16, requires_grad=True)
     weight = torch.zeros(8, dtype=torch.bfloat16, requires_grad=True)
     residual = [x.detach()] if name.startswith("add_") else []
+    scale = {"scale": weight.detach()} if option == "scale_shift" else {}
     execute._forget()
     launcher.bind = record
     try:
-        outputs = function(x, *residual, weight, **({} if option is None else {option: value}))
+        options = {} if value is None else {option: value}
+        outputs = function(x, *residual, weight, **scale, **options)
         n_forward = len(bound)
         y = outputs[0] if residual else outputs
         torch.autograd.grad(y, (x, weight), torch.zeros_like(y))
@@ -88,15 +92,16 @@ def plain_places(option: str, value: object) -> list[str]:
     usual = Program(False, DEFAULT_EPS["rms_norm"])
     changed = usual._replace(**{option: value})
     x, dy = torch.randn(2, 32, 64).bfloat16()
-    weight = torch.rand(64)
+    weight, scale = torch.rand(2, 64)
+    inputs = Inputs(x, None, None, weight, None, scale if option == "scale_shift" else None)
 
     def forward(compute, program):
-        return compute(Inputs(x, None, None, weight, None), program)
+        return compute(inputs, program)
 
     def backward(compute, program):
-        _, _, mu, rstd = reference.forward(x, None, None, weight, None, usual)
-        inputs = BackwardInputs(dy, None, x, None, weight, None, mu, rstd)
-        return compute(inputs, program, False, (True, False, False, True, False))
+        outputs = reference.forward(*inputs, usual)
+        saved = reference.backward_inputs(dy, None, inputs, outputs)
+        return compute(saved, program, False, tuple(t is not None for t in inputs))
 
     def differ(run, compute):
         pairs = zip(run(compute, usual), run(compute, changed), strict=True)
@@ -122,7 +127,7 @@ def plain_places(option: str, value: object) -> list[str]:
 def rejects_nonsense(option: str) -> bool:
     program = Program(False, DEFAULT_EPS["rms_norm"])._replace(**{option: object()})
     try:
-        checks.check_options("a test", program, has_weight=True)
+        checks.check_options("a test", program, has_weight=True, has_scale=True)
     except (TypeError, ValueError) as error:
         return option in str(error)
     return False

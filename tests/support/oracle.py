@@ -18,7 +18,9 @@ def oracle(case: Case, tensors: dict) -> dict[str, np.ndarray]:
     pre_bias = zero if inputs["pre_bias"] is None else inputs["pre_bias"]
     residual = zero if inputs["residual"] is None else inputs["residual"]
     bias = zero if inputs["bias"] is None else inputs["bias"]
-    scale = 1 if weight is None else weight + np.longdouble(case.weight_shift)
+    factor = 1 if weight is None else weight + np.longdouble(case.weight_shift)
+    scale = 1 if inputs["scale"] is None else inputs["scale"] + np.longdouble(case.scale_shift)
+    shift = zero if inputs["shift"] is None else inputs["shift"]
 
     def mean(row):
         return row.mean(-1, keepdims=True)
@@ -27,20 +29,33 @@ def oracle(case: Case, tensors: dict) -> dict[str, np.ndarray]:
     deviation = h - mean(h) if case.center else h
     rstd = 1 / np.sqrt(mean(deviation**2) + np.longdouble(case.program.eps))
     x_hat = deviation * rstd
-    y, slope = _exact_activation(case.activation, x_hat * scale + bias)
+    z = x_hat * factor + bias
+    y, slope = _exact_activation(case.activation, z * scale + shift)
 
-    dz = inputs["dy"] * slope
-    g = dz * scale
+    dshift = inputs["dy"] * slope
+    dz = dshift * scale
+    g = dz * factor
     dx = rstd * (g - x_hat * mean(g * x_hat) - (mean(g) if case.center else 0))
     dx = dx if dh is None else dx + dh
     n_cols = x.shape[-1]
     results = {"y": y, "h": h, "dx": dx, "dresidual": dx}
     for name, rows in (("dpre_bias", dx), ("dweight", dz * x_hat), ("dbias", dz)):
         results[name] = rows.reshape(-1, n_cols).sum(0)
+    for name, rows in (("scale", dshift * z), ("shift", dshift)):
+        if inputs[name] is not None:
+            results[f"d{name}"] = _sum_to(rows, inputs[name].shape)
     present = ["y", *(f"d{name}" for name in INPUTS if inputs[name] is not None)]
     if inputs["residual"] is not None:
         present.append("h")
     return {name: results[name] for name in present}
+
+
+def _sum_to(rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The sums over the dimensions in which a tensor of this shape was broadcast."""
+    missing = rows.ndim - len(shape)
+    full = (1,) * missing + shape
+    summed = tuple(i for i, size in enumerate(full) if size != rows.shape[i])
+    return rows.sum(summed, keepdims=True).reshape(shape)
 
 
 def _exact_activation(activation: str | None, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

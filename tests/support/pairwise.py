@@ -5,8 +5,8 @@ import random
 
 import torch
 
-from rownorm.program import COLUMNS, OPTIONS, ROWS, Program
-from support.cases import DTYPES, Case
+from rownorm.program import COLUMNS, OPTIONS, ROWS, SAMPLES, Program
+from support.cases import DTYPES, EXTENTS, Case
 
 
 def covering(seed: int, **choices) -> list[dict]:
@@ -53,6 +53,7 @@ def combinations(seed: int) -> list[Case]:
         dtype=DTYPES,
         **{f"{name}_dtype": (None, "same", "other") for name in ROWS if name != "x"},
         **dict.fromkeys(COLUMNS, (False, True)),
+        **dict.fromkeys(SAMPLES, (None, *EXTENTS)),
         parameter_dtype=(None, "other"),
         **{name: values_of(name) for name in OPTIONS if name != "eps"},
     )
@@ -63,9 +64,10 @@ def combinations(seed: int) -> list[Case]:
             name: same_or_other.get(value, value) if name.endswith("dtype") else value
             for name, value in fields.items()
         }
-        if not fields["weight"]:
-            fields["weight_shift"] = 0.0
-        return Case(dtype=dtype, shape=(3, 45), **fields)
+        for name in ("weight", "scale"):
+            if not fields[name]:
+                fields[f"{name}_shift"] = 0.0
+        return Case(dtype=dtype, shape=(2, 3, 45), **fields)
 
     return [case(**one) for one in chosen]
 
@@ -86,6 +88,7 @@ def name_of(case: Case) -> str:
         if (dtype := getattr(case, name)) is not None:
             options.append(f"{name}={str(dtype).removeprefix('torch.')}")
     options += [name for name in COLUMNS if getattr(case, name)]
+    options += [f"{name}={getattr(case, name)}" for name in SAMPLES if getattr(case, name)]
     for name in OPTIONS:
         value = getattr(case, name)
         if value != Program._field_defaults.get(name):  # eps has none, and a case's is None

@@ -234,7 +234,18 @@ def another_version_of_torch_raises(mesh: DeviceMesh) -> None:
     assert rownorm.rms_norm(rows, eps=0.25).placements == (Shard(0),)
 
 
+def samples_are_sharded_with_their_rows(mesh: DeviceMesh) -> None:
+    """The batch on one dimension of the mesh, the tokens on the other."""
+    tensors = {"x": torch.randn(4, 6, 8), "scale": torch.randn(4, 1, 8), "shift": torch.randn(6, 8)}
+    rows = (Shard(0), Shard(1))
+    result = check_call(rownorm.layer_norm, tensors, mesh, {"x": rows}, scale_shift=1.0)
+    assert result.outputs[0].placements == rows
+    assert result.gradients["scale"].placements == (Shard(0), Partial())
+    assert result.gradients["shift"].placements == (Partial(), Shard(0))
+
+
 CHECKS = (
+    samples_are_sharded_with_their_rows,
     frozen_parameters_before_trained_ones,
     rms_norm_before_layer_norm,
     options_of_one_call_do_not_reach_the_next,

@@ -42,6 +42,8 @@ def torch_own(case: Case, tensors: dict, *, h_rounded: bool = True) -> dict[str,
             scale = None if weight is None else weight + case.weight_shift
             z = _torch_norm(case, {"x": h, "weight": scale, "bias": None})
         z = z if inputs["bias"] is None else z + inputs["bias"]
+        z = z if inputs["scale"] is None else z * (inputs["scale"] + case.scale_shift)
+        z = z if inputs["shift"] is None else z + inputs["shift"]
         return torch_activation(case.activation, z), stream
 
     results = outputs_and_gradients(composition, wide)

@@ -2,6 +2,7 @@
 
     x_hat = (h - mu) * rstd
     z     = x_hat * (weight + WEIGHT_SHIFT) + bias
+    z     = z * (scale + SCALE_SHIFT) + shift            modulation
 
 Everything is in COMPUTE_DTYPE. ``x_hat`` is rounded where ROUND_X_HAT_TO names a dtype, nothing else is.
 """
@@ -20,23 +21,44 @@ def round_x_hat(x_hat, SPEC: tl.constexpr):
 
 
 @triton.jit
-def scale(x, parameters, C: tl.constexpr, SPEC: tl.constexpr):
-    """``x * (weight + WEIGHT_SHIFT)``, with chunk C of the weight."""
-    if len(parameters.weight) > 0:
-        factor = widen(parameters.weight[C], SPEC.COMPUTE_DTYPE)
-        if SPEC.WEIGHT_SHIFT != 0.0:
-            factor += tl.full((), SPEC.WEIGHT_SHIFT, SPEC.COMPUTE_DTYPE)
+def times(x, chunks, C: tl.constexpr, SHIFT: tl.constexpr, COMPUTE_DTYPE: tl.constexpr):
+    """``x * (parameter + SHIFT)``, with chunk C of a parameter; ``x`` where it is absent."""
+    if len(chunks) > 0:
+        factor = widen(chunks[C], COMPUTE_DTYPE)
+        if SHIFT != 0.0:
+            factor += tl.full((), SHIFT, COMPUTE_DTYPE)
         return x * factor
     else:
         return x
 
 
 @triton.jit
+def weigh(x, parameters, C: tl.constexpr, SPEC: tl.constexpr):
+    """``x * (weight + WEIGHT_SHIFT)``, with chunk C of the weight."""
+    return times(x, parameters.weight, C, SPEC.WEIGHT_SHIFT, SPEC.COMPUTE_DTYPE)
+
+
+@triton.jit
+def scale(z, parameters, C: tl.constexpr, SPEC: tl.constexpr):
+    """``z * (scale + SCALE_SHIFT)``, with chunk C of the scale."""
+    return times(z, parameters.scale, C, SPEC.SCALE_SHIFT, SPEC.COMPUTE_DTYPE)
+
+
+@triton.jit
 def affine(x_hat, parameters, C: tl.constexpr, SPEC: tl.constexpr):
     """``z = x_hat * (weight + WEIGHT_SHIFT) + bias``, with chunk C of weight and bias."""
-    z = scale(x_hat, parameters, C, SPEC)
+    z = weigh(x_hat, parameters, C, SPEC)
     if len(parameters.bias) > 0:
         z += widen(parameters.bias[C], SPEC.COMPUTE_DTYPE)
+    return z
+
+
+@triton.jit
+def modulate(z, parameters, C: tl.constexpr, SPEC: tl.constexpr):
+    """``z * (scale + SCALE_SHIFT) + shift``, with chunk C of scale and shift."""
+    z = scale(z, parameters, C, SPEC)
+    if len(parameters.shift) > 0:
+        z += widen(parameters.shift[C], SPEC.COMPUTE_DTYPE)
     return z
 
 

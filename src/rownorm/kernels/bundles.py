@@ -22,6 +22,8 @@ import triton
 import triton.language as tl
 
 # Integers of the kernels. None of them may be a constant of a compiled kernel, not even 1 or a multiple of 16.
+# Where scale and shift are; None where there are none, so that these kernels have no such arguments.
+SAMPLE_INTEGERS = ("scale_row_stride", "shift_row_stride", "rows_per_sample", "n_samples")
 FORWARD_INTEGERS = (
     "x_row_stride",
     "residual_row_stride",
@@ -31,6 +33,7 @@ FORWARD_INTEGERS = (
     "part_blocks",
     "x_group_gap",
     "residual_group_gap",
+    *SAMPLE_INTEGERS,
 )
 BACKWARD_INTEGERS = (
     "dy_row_stride",
@@ -47,6 +50,10 @@ BACKWARD_INTEGERS = (
     "dy_group_gap",
     "dh_group_gap",
     "h_group_gap",
+    *SAMPLE_INTEGERS,
+    "sample_rows",
+    "span_rows",
+    "spans_per_sample",
 )
 
 
@@ -56,6 +63,7 @@ class Spec(NamedTuple):
     CENTER: Any  # whether the mean is subtracted (LayerNorm) or not (RMSNorm)
     EPS: Any  # added to the variance; None in backward, where rstd is an input
     WEIGHT_SHIFT: Any  # x_hat is multiplied by weight + WEIGHT_SHIFT
+    SCALE_SHIFT: Any  # what follows is multiplied by scale + SCALE_SHIFT
     ACTIVATION: Any  # "relu", "silu", "gelu", "gelu_tanh" or None
     ROUND_X_HAT_TO: Any  # the dtype that x_hat is rounded to before the weight is applied, or None
     STORED_H_DTYPE: (
@@ -139,18 +147,39 @@ class Matrix(NamedTuple):
     group_gap: Any  # added after every GROUP_ROWS rows, divided in the same way; 0 where all rows have one stride
 
 
+class Modulation(NamedTuple):
+    """Where scale and shift come from: a row of each for every sample. ``memory.pointers_to_row`` finds that of x."""
+
+    scale_ptr: Any
+    shift_ptr: Any
+    scale_row_stride: Any  # divided by DIVISIBILITY
+    shift_row_stride: Any
+    rows_per_sample: Any  # None: there is no modulation
+    n_samples: Any
+
+
 class ParameterPointers(NamedTuple):
-    """Where weight and bias come from."""
+    """Where weight and bias come from, and scale and shift of certain rows."""
 
     weight_ptr: Any
     bias_ptr: Any
+    scale_ptr: Any = None
+    shift_ptr: Any = None
+    scale_row: Any = 0  # elements from scale_ptr to the sample of the row, a number or (rows, 1)
+    shift_row: Any = 0
 
 
 class Parameters(NamedTuple):
-    """Loaded weight and bias: a tuple of (1, BLOCK_COLS) tiles each, empty where the parameter is absent."""
+    """Loaded parameters: a tuple of tiles each, empty where the parameter is absent.
+
+    weight, bias: (1, BLOCK_COLS). scale, shift: the same, or (rows, BLOCK_COLS) where rows of several samples are in a
+    tile.
+    """
 
     weight: Any
     bias: Any
+    scale: Any
+    shift: Any
 
 
 class Statistics(NamedTuple):

@@ -1,12 +1,16 @@
 """Backward's arithmetic on tiles that all backward kernels share: ``dz`` and ``g``, and the store of ``dx``.
 
     x_hat = (h - mu) * rstd
-    dz    = dy * activation'(z)
+    dm    = dy * activation'(m), m = z * (scale + SCALE_SHIFT) + shift
+    dz    = dm * (scale + SCALE_SHIFT)
     g     = dz * (weight + WEIGHT_SHIFT)
     a     = mean(g * x_hat),  b = mean(g) if CENTER else 0
     dx    = rstd * (g - b - a * x_hat) [+ dh]
 
     dweight = sum over rows of dz * x_hat,  dbias = sum of dz,  dpre_bias = sum of dx
+    dscale  = sum over the rows of a sample of dm * z,  dshift = sum of dm
+
+Without scale and shift, m is z and dm is dz.
 
 The kernels of ``backward/`` compute ``a``, ``b``, ``dx`` and the sums over rows, because how they do depends on where a
 row is.
@@ -19,7 +23,7 @@ import triton
 import triton.language as tl
 
 from .activations import activation_gradient
-from .affine import affine, round_x_hat, scale
+from .affine import affine, modulate, round_x_hat, scale, weigh
 from .memory import store_row
 
 
@@ -33,17 +37,24 @@ def gradient_before_affine(
     PRECISE: tl.constexpr,
     LATENCY_HIDDEN: tl.constexpr = False,
 ):
-    """(``round_x_hat(x_hat)``, dz, g) with chunk C of the parameters.
+    """(``round_x_hat(x_hat)``, dz, g, dm * z, dm) with chunk C of the parameters.
 
-    All are 0 outside the row, because ``dy`` and ``x_hat`` are. The last two constants are ``activation_gradient``'s.
+    The last two are for dscale and dshift. All are 0 outside the row, because ``dy`` and ``x_hat`` are. The last two
+    constants are ``activation_gradient``'s.
     """
     rounded_x_hat = round_x_hat(x_hat, SPEC)
     if SPEC.ACTIVATION is not None:
-        z = affine(rounded_x_hat, parameters, C, SPEC)
-        dz = activation_gradient(dy, z, SPEC.ACTIVATION, PRECISE, LATENCY_HIDDEN)
+        m = modulate(affine(rounded_x_hat, parameters, C, SPEC), parameters, C, SPEC)
+        dm = activation_gradient(dy, m, SPEC.ACTIVATION, PRECISE, LATENCY_HIDDEN)
     else:
-        dz = dy
-    return rounded_x_hat, dz, scale(dz, parameters, C, SPEC)
+        dm = dy
+    if len(parameters.scale) > 0:
+        dz = scale(dm, parameters, C, SPEC)
+        dscale = dm * affine(rounded_x_hat, parameters, C, SPEC)
+    else:
+        dz = dm
+        dscale = dm
+    return rounded_x_hat, dz, weigh(dz, parameters, C, SPEC), dscale, dm
 
 
 @triton.jit

@@ -13,7 +13,7 @@ faster, even rows that are loaded once. Either hint alone makes them slower.
 import triton
 import triton.language as tl
 
-from .bundles import Parameters
+from .bundles import ParameterPointers, Parameters
 from .target import INTERPRETED, on_nvidia
 
 
@@ -86,32 +86,67 @@ def load_pipelined(pointers, ok, COMPUTE_DTYPE: tl.constexpr, UNPACK_PAIRS: tl.c
 
 
 @triton.jit
-def load_parameter(ptr, cols, ok):
+def sample_of(row, modulation):
+    """The sample of a row, or of several. In 32 bits, where a division takes a fifth of the instructions."""
+    group = tl.cast(row, tl.uint32) // tl.cast(modulation.rows_per_sample, tl.uint32)
+    return group % tl.cast(modulation.n_samples, tl.uint32)
+
+
+@triton.jit
+def pointers_to_sample(weight_ptr, bias_ptr, modulation, sample, DIVISIBILITY: tl.constexpr):
+    """``ParameterPointers`` to the values of a sample, or of several."""
+    sample = tl.cast(sample, tl.int64)
+    return ParameterPointers(
+        weight_ptr,
+        bias_ptr,
+        modulation.scale_ptr,
+        modulation.shift_ptr,
+        sample * modulation.scale_row_stride * DIVISIBILITY,
+        sample * modulation.shift_row_stride * DIVISIBILITY,
+    )
+
+
+@triton.jit
+def pointers_to_row(weight_ptr, bias_ptr, modulation, row, DIVISIBILITY: tl.constexpr):
+    """``ParameterPointers`` to the values that belong to a row, or to several."""
+    if modulation.rows_per_sample is not None:
+        sample = sample_of(row, modulation)
+        return pointers_to_sample(weight_ptr, bias_ptr, modulation, sample, DIVISIBILITY)
+    else:
+        return ParameterPointers(weight_ptr, bias_ptr)
+
+
+@triton.jit
+def load_parameter(ptr, cols, ok, row=0):
     """A tuple of one tile, (1, columns), in the parameter's dtype; an empty tuple where the parameter is absent.
 
-    Every program loads it, so it should stay in the cache.
+    Many programs load it, so it should stay in the cache. row: elements from the pointer to the row of the parameter;
+    where it is (rows, 1), the tile is (rows, columns).
     """
     tile = ()
     if ptr is not None:
-        tile = (tl.load(ptr + cols, mask=ok, other=0.0, eviction_policy="evict_last"),)
+        tile = (tl.load(ptr + row + cols, mask=ok, other=0.0, eviction_policy="evict_last"),)
     return tile
 
 
 @triton.jit
 def load_parameters(pointers, cols, ok):
-    """Weight and bias at ``cols``, as a ``Parameters`` of at most one tile each."""
+    """The parameters at ``cols``, as a ``Parameters`` of at most one tile each."""
     return Parameters(
-        load_parameter(pointers.weight_ptr, cols, ok), load_parameter(pointers.bias_ptr, cols, ok)
+        load_parameter(pointers.weight_ptr, cols, ok),
+        load_parameter(pointers.bias_ptr, cols, ok),
+        load_parameter(pointers.scale_ptr, cols, ok, pointers.scale_row),
+        load_parameter(pointers.shift_ptr, cols, ok, pointers.shift_row),
     )
 
 
 @triton.jit
-def load_chunks(ptr, columns, FIRST: tl.constexpr, END: tl.constexpr, TILING: tl.constexpr):
-    """Chunks FIRST to END of a parameter; an empty tuple where it is absent."""
+def load_chunks(ptr, columns, FIRST: tl.constexpr, END: tl.constexpr, TILING: tl.constexpr, row=0):
+    """Chunks FIRST to END of a parameter; an empty tuple where it is absent. row: as in ``load_parameter``."""
     chunks = ()
     for c in tl.static_range(FIRST, END):
         cols, ok = chunk(columns, c, TILING)
-        chunks = chunks + load_parameter(ptr, cols, ok)
+        chunks = chunks + load_parameter(ptr, cols, ok, row)
     return chunks
 
 
@@ -119,10 +154,12 @@ def load_chunks(ptr, columns, FIRST: tl.constexpr, END: tl.constexpr, TILING: tl
 def load_parameter_chunks(
     pointers, columns, FIRST: tl.constexpr, END: tl.constexpr, TILING: tl.constexpr
 ):
-    """Chunks FIRST to END of weight and bias, as ``Parameters``."""
+    """Chunks FIRST to END of the parameters, as ``Parameters``."""
     return Parameters(
         load_chunks(pointers.weight_ptr, columns, FIRST, END, TILING),
         load_chunks(pointers.bias_ptr, columns, FIRST, END, TILING),
+        load_chunks(pointers.scale_ptr, columns, FIRST, END, TILING, pointers.scale_row),
+        load_chunks(pointers.shift_ptr, columns, FIRST, END, TILING, pointers.shift_row),
     )
 
 

@@ -12,7 +12,7 @@ from .triton_version import INSTALLED, missing
 
 if INSTALLED:
     from . import backward, forward, native
-    from .rows import contiguous, with_common_layouts
+    from .rows import contiguous, with_common_layouts, with_sample_strides
 else:
 
     def __getattr__(name: str) -> NoReturn:
@@ -34,4 +34,5 @@ __all__ = [
     "on_change",
     "plan",
     "with_common_layouts",
+    "with_sample_strides",
 ]

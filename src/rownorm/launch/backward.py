@@ -9,17 +9,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kernels.backward.column_sums import column_sums
+from ..kernels.backward.column_sums import column_sums, sample_sums
 from ..kernels.backward.grid import backward_grid
 from ..kernels.backward.multipass import backward_apply, backward_sums
 from ..kernels.backward.resident import backward_resident
-from ..program import COLUMN_SUMS, GRADIENTS, INPUTS, Program
+from ..program import (
+    COLUMN_SUMS,
+    GRADIENTS,
+    INPUTS,
+    SAMPLE_SUMS,
+    SAMPLES,
+    Program,
+    samples_of,
+)
 from ..reference import BackwardInputs, gradients_like
 from .launcher import Call, PreparedCall, bind_all
 from .planning import Plan, n_parts, plan
 from .planning.settings import SumsTile
 from .problem import Problem, backward_problem
-from .rows import RowLayout, alignment, allocator, kernel_program, required_layouts
+from .rows import (
+    RowLayout,
+    alignment,
+    allocator,
+    kernel_program,
+    required_layouts,
+    required_strides,
+    sample_integers,
+)
 
 
 def calls(
@@ -29,12 +45,14 @@ def calls(
     dy: RowLayout,
     dh: RowLayout,
     h: RowLayout,
+    *,
+    samples: tuple[int, ...] = (0,) * len(SAMPLES),
 ) -> list[Call]:
-    """The kernels of a plan in order, with everything but the tensors."""
+    """The kernels of a plan in order, with everything but the tensors. samples: ``rows.sample_strides``."""
     n_rows, n_cols = problem.n_rows, problem.n_cols
     rows = {"dy": dy, "dh": dh, "h": h}
     divisibility = alignment(
-        n_cols, *(size for one in rows.values() for size in (one.stride, one.gap))
+        n_cols, *(size for one in rows.values() for size in (one.stride, one.gap)), *samples
     )
     integers = {
         **{f"{name}_row_stride": one.stride // divisibility for name, one in rows.items()},
@@ -47,11 +65,14 @@ def calls(
         "n_col_blocks": -(-n_cols // plan.block_cols),
         "rows_per_program": max(1, -(-n_rows // plan.n_programs)),
         "n_partials": plan.n_programs,
+        **sample_integers(problem, samples, divisibility),
+        **_span_integers(problem, plan),
     }
     constants = {
         "DIVISIBILITY": divisibility,
         "GROUP_ROWS": h.group_rows,
         "WIDE_ROWS": problem.dtype.itemsize > 2,
+        "OWN_SAMPLES": plan.own_samples,
         "PROGRAM": kernel_program(problem, program),
         **_plan_constants(problem, plan),
     }
@@ -63,7 +84,21 @@ def calls(
         steps = [_resident_call(plan, integers, constants)]
     if plan.sums_tile:
         steps.append(_column_sums_call(problem, plan.sums_tile, integers, constants))
+    if plan.sample_sums_tile:
+        steps.append(_sample_sums_call(problem, plan.sample_sums_tile, integers, constants))
     return steps
+
+
+def _span_integers(problem: Problem, plan: Plan) -> dict[str, Any]:
+    """How the kernels divide the rows of each sample into spans; None, which no kernel is passed, without samples."""
+    if problem.samples is None:
+        return dict.fromkeys(("sample_rows", "span_rows", "spans_per_sample"))
+    sample_rows = problem.n_rows // max(1, problem.samples.n_samples)
+    return {
+        "sample_rows": sample_rows,
+        "span_rows": -(-sample_rows // plan.spans_per_sample),
+        "spans_per_sample": plan.spans_per_sample,
+    }
 
 
 def _plan_constants(problem: Problem, plan: Plan) -> dict[str, Any]:
@@ -85,7 +120,7 @@ def _plan_constants(problem: Problem, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _resident_call(plan: Plan, integers: dict[str, int], constants: dict[str, Any]) -> Call:
+def _resident_call(plan: Plan, integers: dict[str, Any], constants: dict[str, Any]) -> Call:
     """Regimes tile, resident and cluster."""
     return Call(
         backward_resident,
@@ -100,7 +135,7 @@ def _resident_call(plan: Plan, integers: dict[str, int], constants: dict[str, An
 
 
 def _grid_call(
-    problem: Problem, plan: Plan, integers: dict[str, int], constants: dict[str, Any]
+    problem: Problem, plan: Plan, integers: dict[str, Any], constants: dict[str, Any]
 ) -> Call:
     """Regime grid."""
     parts = n_parts(plan, problem)
@@ -120,7 +155,7 @@ def _grid_call(
 
 
 def _multipass_calls(
-    problem: Problem, plan: Plan, integers: dict[str, int], constants: dict[str, Any]
+    problem: Problem, plan: Plan, integers: dict[str, Any], constants: dict[str, Any]
 ) -> list[Call]:
     """Regimes looped and split."""
     parts, n_col_blocks = integers["n_parts"], integers["n_col_blocks"]
@@ -131,12 +166,23 @@ def _multipass_calls(
 
 
 def _column_sums_call(
-    problem: Problem, tile: SumsTile, integers: dict[str, int], constants: dict[str, Any]
+    problem: Problem, tile: SumsTile, integers: dict[str, Any], constants: dict[str, Any]
 ) -> Call:
     """The kernel that adds up the partial sums of all programs."""
-    grid = -(-problem.n_cols // tile.cols) * problem.n_column_sums
+    n_sums = problem.n_column_sums - problem.n_sample_sums
+    grid = -(-problem.n_cols // tile.cols) * n_sums
     constants = {**constants, "BLOCK_ROWS": tile.rows, "BLOCK_COLS": tile.cols}
     return Call(column_sums, grid, tile.num_warps, integers, constants)
+
+
+def _sample_sums_call(
+    problem: Problem, tile: SumsTile, integers: dict[str, Any], constants: dict[str, Any]
+) -> Call:
+    """The kernel that adds up the partial sums of all spans of a sample."""
+    assert problem.samples is not None
+    grid = -(-problem.n_cols // tile.cols) * problem.samples.n_samples * problem.n_sample_sums
+    constants = {**constants, "BLOCK_ROWS": tile.rows, "BLOCK_COLS": tile.cols}
+    return Call(sample_sums, grid, tile.num_warps, integers, constants)
 
 
 def prepare(
@@ -146,10 +192,13 @@ def prepare(
     shapes, strides, dtypes and alignment.
     """
     dy, dh, h, rstd = inputs.dy, inputs.dh, inputs.h, inputs.rstd
-    problem = backward_problem(h, dy, has_residual, program, wanted)
+    samples = samples_of(inputs)
+    problem = backward_problem(h, dy, has_residual, program, wanted, samples)
     chosen = plan(problem)
     n_cols = problem.n_cols
-    steps = calls(problem, chosen, program, *required_layouts(dy, dh, h))
+    layouts = required_layouts(dy, dh, h)
+    strides = required_strides(h.shape, samples)
+    steps = calls(problem, chosen, program, *layouts, samples=strides)
     new = functools.partial(allocator, device=h.device)
     parts = steps[0].integers["n_parts"]
     allocators: dict[str, Callable[[], Tensor]] = {}
@@ -169,7 +218,11 @@ def prepare(
         allocators[name] = new(like.shape, dtype)
         if name in COLUMN_SUMS and chosen.sums_tile:
             allocators[f"{name}_partial"] = new((chosen.n_programs, n_cols), rstd.dtype)
-        elif name in COLUMN_SUMS:
+        elif name in SAMPLE_SUMS and chosen.sample_sums_tile:
+            assert problem.samples is not None
+            n_spans = problem.samples.n_samples * chosen.spans_per_sample
+            allocators[f"{name}_partial"] = new((n_spans, n_cols), rstd.dtype)
+        elif name in (*COLUMN_SUMS, *SAMPLE_SUMS):
             # Never stored to. The kernel takes one all the same, so that it is the same kernel for any number of rows.
             # A tensor that is kept for this could belong to the memory pool of a CUDA graph.
             stand_ins[f"{name}_partial"] = "rstd"

@@ -8,7 +8,7 @@ from typing import Any
 from ..kernels.forward.cluster import forward_cluster
 from ..kernels.forward.multipass import forward_apply, forward_looped, forward_moments
 from ..kernels.forward.resident import forward_resident
-from ..program import RESULTS, Inputs, Program
+from ..program import RESULTS, SAMPLES, Inputs, Program, samples_of
 from ..reference import compute_dtype
 from .launcher import Call, PreparedCall, bind_all
 from .planning import Plan, n_parts, plan
@@ -20,15 +20,25 @@ from .rows import (
     kernel_program,
     moments_program,
     required_layouts,
+    required_strides,
+    sample_integers,
     stored_h_dtype,
 )
 
 
 def calls(
-    problem: Problem, plan: Plan, program: Program, x: RowLayout, residual: RowLayout
+    problem: Problem,
+    plan: Plan,
+    program: Program,
+    x: RowLayout,
+    residual: RowLayout,
+    *,
+    samples: tuple[int, ...] = (0,) * len(SAMPLES),
 ) -> list[Call]:
-    """The kernels of a plan in order, with everything but the tensors."""
-    divisibility = alignment(problem.n_cols, x.stride, residual.stride, x.gap, residual.gap)
+    """The kernels of a plan in order, with everything but the tensors. samples: ``rows.sample_strides``."""
+    divisibility = alignment(
+        problem.n_cols, x.stride, residual.stride, x.gap, residual.gap, *samples
+    )
     integers = {
         "x_row_stride": x.stride // divisibility,
         "residual_row_stride": residual.stride // divisibility,
@@ -38,6 +48,7 @@ def calls(
         "n_cols": problem.n_cols // divisibility,
         "n_parts": n_parts(plan, problem),
         "part_blocks": plan.part_cols // plan.block_cols,
+        **sample_integers(problem, samples, divisibility),
     }
     spec = kernel_program(problem, program)
     constants = {
@@ -101,11 +112,14 @@ def prepare(inputs: Inputs, program: Program, want_statistics: bool) -> Prepared
     and alignment as these.
     """
     x, residual = inputs.x, inputs.residual
-    problem = forward_problem(x, residual, inputs.pre_bias, program)
+    samples = samples_of(inputs)
+    problem = forward_problem(x, residual, inputs.pre_bias, program, samples)
     # One kernel for training and inference, so that y has the same bits in both.
     want_statistics |= problem.batch_invariant
     chosen = plan(problem)
-    steps = calls(problem, chosen, program, *required_layouts(x, residual))
+    layouts = required_layouts(x, residual)
+    strides = required_strides(x.shape, samples)
+    steps = calls(problem, chosen, program, *layouts, samples=strides)
     compute = compute_dtype(x, residual)
     new = functools.partial(allocator, device=x.device)
     allocators = {"y": new(x.shape, program.result_dtype(x.dtype))}

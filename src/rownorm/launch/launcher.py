@@ -60,7 +60,7 @@ class Call(NamedTuple):
     kernel: Any
     grid: int
     num_warps: int
-    integers: dict[str, int]
+    integers: dict[str, Any]  # by name; None: the kernel has no such argument
     constants: dict[str, Any]
     cluster_size: int = 1  # programs in a cluster; above 1 the grid counts clusters
     maxnreg: int = 0  # most registers of a thread; 0: no limit
@@ -87,7 +87,7 @@ class Call(NamedTuple):
         names = self.kernel.arg_names
         return tuple(name.removesuffix("_ptr") for name in names if name.endswith("_ptr"))
 
-    def ordered(self, values: dict[str, Any]) -> tuple[Any, ...]:
+    def ordered(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """Those of ``values`` that this kernel takes, in the order of its arguments."""
         return tuple(values[name] for name in self.kernel.arg_names if name in values)
 
@@ -275,7 +275,7 @@ def compile_for(call: Call, dtypes: Mapping[str, torch.dtype | None], target: GP
     attributes: dict[tuple[int, ...], Any] = {}
     for position, name in enumerate(call.kernel.arg_names):
         dtype = dtypes.get(name.removesuffix("_ptr"))
-        if name in call.integers:
+        if call.integers.get(name) is not None:
             signature[name] = "i32"
         elif name.endswith("_ptr") and dtype is not None:
             signature[name] = POINTER_TYPE[dtype]

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..program import ROWS, Program
+from ..program import COLUMNS, ROWS, Program
 from .device import Device, device_of
 
 Direction = Literal["forward", "backward"]
 # Options for which a tuned table may have entries of its own. In backward, a pre_bias is one more column sum.
 OPTIONS = ("activation", "pre_bias")
+
+
+class Samples(NamedTuple):
+    """Rows of one sample share scale and shift. A row belongs to the sample ``row // rows_per_sample % n_samples``."""
+
+    rows_per_sample: int
+    n_samples: int
 
 
 @dataclass(frozen=True)
@@ -26,17 +35,25 @@ class Problem:
     dtype: torch.dtype  # of x; in backward the wider one of dy and dx
     residual_dtype: torch.dtype | None  # None: no residual
     center: bool  # True for LayerNorm, False for RMSNorm
-    n_column_sums: int  # backward: how many of dweight, dbias and dpre_bias are computed
+    n_column_sums: int  # backward: how many of the parameters' gradients are computed
     device: Device
     activation: str | None = None
     pre_bias: bool = False  # forward only; backward counts it in n_column_sums
     mixed: bool = False  # backward: some of dy, h and dx have 16-bit elements, others 32-bit ones
     batch_invariant: bool = False  # what a row's bits depend on must not depend on n_rows
+    samples: Samples | None = None  # None: no modulation
+    sample_bytes: int = 0  # of an element of scale and shift together
+    n_sample_sums: int = 0  # backward: how many of the sums are over the rows of a sample only
 
     @property
     def computes_in_fp64(self) -> bool:
         """fp64 takes twice the registers of fp32."""
         return torch.float64 in (self.dtype, self.residual_dtype)
+
+    @property
+    def own_samples(self) -> bool:
+        """Whether every row has its own scale and shift."""
+        return self.samples is not None and self.samples.n_samples == self.n_rows
 
     @property
     def third_sum(self) -> bool:
@@ -51,10 +68,46 @@ class Problem:
         return "+".join(name for name, is_there in zip(OPTIONS, has, strict=True) if is_there)
 
 
+def sample_shape(x_shape: Sequence[int], tensors: Sequence[Tensor | None]) -> tuple[int, ...]:
+    """The one shape in which the kernels read the samples, scale and shift, of rows of this shape.
+
+    They are broadcast to each other, and have the size of x in every dimension from the first to the last in which they
+    are not broadcast to x: (4, 1, 5, n_cols) beside x of (4, 3, 5, n_cols) has to be expanded.
+    """
+    n_dims = len(x_shape)
+    shapes = [(1,) * (n_dims - t.dim()) + tuple(t.shape) for t in tensors if t is not None]
+    own = [
+        i
+        for i, size in enumerate(x_shape[:-1])
+        if size != 1 and any(shape[i] == size for shape in shapes)
+    ]
+    first, end = (own[0], own[-1] + 1) if own else (0, 0)
+    rows = (*(1,) * first, *x_shape[first:end], *(1,) * (n_dims - 1 - end))
+    return *rows, x_shape[-1]
+
+
+def sharing(x_shape: Sequence[int], tensors: Sequence[Tensor | None]) -> Samples | None:
+    """How rows of this shape share samples of ``sample_shape``; None where there are none."""
+    if all(t is None for t in tensors):
+        return None
+    shape = sample_shape(x_shape, tensors)
+    own = [i for i, size in enumerate(shape[:-1]) if size != 1]
+    rows_per_sample = math.prod(x_shape[own[-1] + 1 if own else 0 : -1])
+    return Samples(rows_per_sample, math.prod(shape[:-1]))
+
+
+def _element_bytes(tensors: Sequence[Tensor | None]) -> int:
+    return sum(t.dtype.itemsize for t in tensors if t is not None)
+
+
 def forward_problem(
-    x: Tensor, residual: Tensor | None, pre_bias: Tensor | None, program: Program
+    x: Tensor,
+    residual: Tensor | None,
+    pre_bias: Tensor | None,
+    program: Program,
+    samples: Sequence[Tensor | None] = (),
 ) -> Problem:
-    """The problem of normalizing the rows of these tensors."""
+    """The problem of normalizing the rows of these tensors. samples: scale and shift."""
     n_cols = x.shape[-1]
     return Problem(
         direction="forward",
@@ -68,15 +121,22 @@ def forward_problem(
         activation=program.activation,
         pre_bias=pre_bias is not None,
         batch_invariant=program.batch_invariant,
+        samples=sharing(x.shape, samples),
+        sample_bytes=_element_bytes(samples),
     )
 
 
 def backward_problem(
-    h: Tensor, dy: Tensor, has_residual: bool, program: Program, wanted: tuple[bool, ...]
+    h: Tensor,
+    dy: Tensor,
+    has_residual: bool,
+    program: Program,
+    wanted: tuple[bool, ...],
+    samples: Sequence[Tensor | None] = (),
 ) -> Problem:
     """The problem of computing the wanted gradients of these rows.
 
-    wanted: whether each of the ``Inputs`` gets one.
+    wanted: whether each of the ``Inputs`` gets one. samples: scale and shift.
     """
     n_cols = h.shape[-1]
     dtypes = (dy.dtype, program.result_dtype(dy.dtype))  # of dy and dx
@@ -92,4 +152,7 @@ def backward_problem(
         activation=program.activation,
         mixed={dtype.itemsize for dtype in (*dtypes, h.dtype)} == {2, 4},
         batch_invariant=program.batch_invariant,
+        samples=sharing(h.shape, samples),
+        sample_bytes=_element_bytes(samples),
+        n_sample_sums=sum(wanted[len(ROWS) + len(COLUMNS) :]),
     )

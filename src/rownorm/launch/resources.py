@@ -19,14 +19,14 @@ from torch import Tensor
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 
-from ..program import COLUMNS, INPUTS, Inputs, Program
+from ..program import INPUTS, PARAMETERS, Inputs, Program, samples_of
 from ..reference import compute_dtype
 from . import backward, forward
 from .device import DEVICES, Device
 from .launcher import Call, compile_for
 from .planning import Plan, plan
 from .problem import backward_problem, forward_problem
-from .rows import required_layouts, stored_h_dtype
+from .rows import required_layouts, required_strides, stored_h_dtype
 
 
 class Target(NamedTuple):
@@ -86,10 +86,13 @@ def compile_forward(*arguments: Any, want_statistics: bool = True) -> Compiled:
     """
     inputs, program, target = _unpack(arguments)
     x, residual = inputs.x, inputs.residual
-    problem = forward_problem(x, residual, inputs.pre_bias, program)
+    samples = samples_of(inputs)
+    problem = forward_problem(x, residual, inputs.pre_bias, program, samples)
     problem = dataclasses.replace(problem, device=target.device)
     chosen = plan(problem)
-    steps = forward.calls(problem, chosen, program, *required_layouts(x, residual))
+    layouts = required_layouts(x, residual)
+    strides = required_strides(x.shape, samples)
+    steps = forward.calls(problem, chosen, program, *layouts, samples=strides)
     compute = compute_dtype(x, residual)
     dtypes = {
         **_dtypes(**inputs._asdict()),
@@ -121,15 +124,18 @@ def compile_backward(*arguments: Any) -> Compiled:
     has_residual = residual is not None
     # If x and the residual have the same dtype, one tensor is the gradient of both.
     own_gradient = residual is not None and residual.dtype != x.dtype
-    parameters = {name: getattr(inputs, name) for name in COLUMNS}
+    parameters = {name: getattr(inputs, name) for name in PARAMETERS}
     wanted = (True, own_gradient, *(parameter is not None for parameter in parameters.values()))
     dy = torch.empty_like(x, dtype=program.result_dtype(x.dtype), device="meta")
     program = program.for_backward(x.dtype)
-    problem = backward_problem(h, dy, has_residual, program, wanted)
+    samples = samples_of(inputs)
+    problem = backward_problem(h, dy, has_residual, program, wanted, samples)
     problem = dataclasses.replace(problem, device=target.device)
     chosen = plan(problem)
     dh = None if residual is None else torch.empty_like(residual, device="meta")
-    steps = backward.calls(problem, chosen, program, *required_layouts(dy, dh, h))
+    layouts = required_layouts(dy, dh, h)
+    strides = required_strides(h.shape, samples)
+    steps = backward.calls(problem, chosen, program, *layouts, samples=strides)
     compute = compute_dtype(x, residual)
     dtypes = {
         **_dtypes(dy=dy, dh=residual, h=h),

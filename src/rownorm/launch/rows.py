@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton.language as tl
 from torch import Tensor
 
 from ..kernels.bundles import Spec
-from ..program import Program, is_in_backward
+from ..program import SAMPLES, Program, is_in_backward
 from ..reference import rounding_changes_statistics
-from .problem import Problem
+from .problem import Problem, Samples, sample_shape
 
 TRITON_DTYPE = {
     torch.float16: tl.float16,
@@ -106,6 +106,53 @@ def required_layouts(*tensors: Tensor | None) -> tuple[RowLayout, ...]:
         )
         raise ValueError(f"the kernels cannot read these rows in place: {shapes}")
     return layouts
+
+
+def sample_strides(
+    x_shape: Sequence[int], tensors: Sequence[Tensor | None]
+) -> tuple[int, ...] | None:
+    """Elements between two samples of scale and of shift; None where the kernels cannot read them in place.
+
+    They can if both have ``sample_shape`` and one distance between samples. An absent tensor has distance 0.
+    """
+    shape = sample_shape(x_shape, tensors)
+    strides = [0 if t is None else _sample_stride(t, shape) for t in tensors]
+    return None if None in strides else tuple(strides)  # type: ignore[arg-type]
+
+
+def required_strides(x_shape: Sequence[int], tensors: Sequence[Tensor | None]) -> tuple[int, ...]:
+    """``sample_strides``; raises where there are none."""
+    strides = sample_strides(x_shape, tensors)
+    if strides is None:
+        raise ValueError(f"the kernels cannot read these samples of rows {tuple(x_shape)} in place")
+    return strides
+
+
+def sample_integers(problem: Problem, strides: Sequence[int], divisibility: int) -> dict[str, Any]:
+    """The integers of the kernels that say where scale and shift are: None, which no kernel is passed, without them."""
+    names = [f"{name}_row_stride" for name in SAMPLES]
+    if problem.samples is None:
+        return dict.fromkeys((*names, *Samples._fields))
+    by_name = {name: stride // divisibility for name, stride in zip(names, strides, strict=True)}
+    return by_name | problem.samples._asdict()
+
+
+def _sample_stride(t: Tensor, shape: tuple[int, ...]) -> int | None:
+    if (1,) * (len(shape) - t.dim()) + tuple(t.shape) != shape:
+        return None
+    layout = row_layout(t)
+    return None if layout is None or layout.group_rows else layout.stride
+
+
+def with_sample_strides(
+    x_shape: Sequence[int], tensors: Sequence[Tensor | None]
+) -> tuple[Tensor | None, ...]:
+    """Scale and shift, as contiguous copies where the kernels cannot read them in place."""
+    shape = sample_shape(x_shape, tensors)
+    return tuple(
+        t if t is None or _sample_stride(t, shape) is not None else t.expand(shape).contiguous()
+        for t in tensors
+    )
 
 
 def contiguous(parameter: Tensor | None) -> Tensor | None:

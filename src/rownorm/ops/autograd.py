@@ -20,7 +20,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.function import _SingleLevelFunction
 
 from .. import reference
-from ..program import COLUMNS, INPUTS, ROWS, Program
+from ..program import COLUMNS, INPUTS, PARAMETERS, ROWS, Program
 from ..reference import BackwardInputs, Gradients, compute_dtype
 from .execute import ForwardResult
 from .fast_path import can_skip_dispatcher
@@ -33,7 +33,7 @@ BackwardFunction = Callable[..., Gradients]
 N_INPUTS = len(INPUTS)
 TERMS_OF_H = tuple(name for name, one in INPUTS.items() if one.in_h)
 _TERMS = tuple(i for i, one in enumerate(INPUTS.values()) if one.in_h)
-_COLUMNS_IN_H = tuple(i for i, name in enumerate(COLUMNS) if INPUTS[name].in_h)
+_PARAMETERS_IN_H = tuple(i for i, name in enumerate(PARAMETERS) if INPUTS[name].in_h)
 _is_grad_enabled = torch.is_grad_enabled
 _is_inference_mode_enabled = torch.is_inference_mode_enabled
 
@@ -81,10 +81,10 @@ def to_save(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, ...]:
     _, h, mu, rstd = outputs
     if inputs[1] is None:  # no residual: h is x
         return inputs[0], *inputs[len(ROWS) :], mu, rstd
-    columns = list(inputs[len(ROWS) :])
-    for i in _COLUMNS_IN_H:
-        columns[i] = _unguarded(columns[i])
-    return h, *columns, mu, rstd
+    parameters = list(inputs[len(ROWS) :])
+    for i in _PARAMETERS_IN_H:
+        parameters[i] = _unguarded(parameters[i])
+    return h, *parameters, mu, rstd
 
 
 def _unguarded(term: Tensor | None) -> Tensor | None:
@@ -175,9 +175,12 @@ class _NormBackward(SingleLevelFunction):
         saved = ctx.saved_tensors
         program, has_residual, _ = ctx.options
         # The gradients do not depend on these, so they get no gradient, rather than zeros.
+        is_linear = program.activation is None
+        has_scale = saved[BackwardInputs._fields.index("scale")] is not None
         unused = {
             *(TERMS_OF_H if has_residual else ()),
-            "bias" if program.activation is None else "",
+            "bias" if is_linear and not has_scale else "",
+            "shift" if is_linear else "",
         }
         names = zip(BackwardInputs._fields, saved, strict=False)
         present = [i for i, (name, t) in enumerate(names) if t is not None and name not in unused]
@@ -242,9 +245,11 @@ def needs_gradient(
     third: Tensor | None = None,
     fourth: Tensor | None = None,
     fifth: Tensor | None = None,
+    sixth: Tensor | None = None,
+    seventh: Tensor | None = None,
     *more: Tensor | None,
 ) -> bool:
-    """Whether autograd has to record a call on these tensors. Without a loop for the first five: every call pays."""
+    """Whether autograd has to record a call on these tensors. Without a loop for the first seven: every call pays."""
     return (
         _is_grad_enabled()
         and (
@@ -253,6 +258,8 @@ def needs_gradient(
             or (third is not None and third.requires_grad)
             or (fourth is not None and fourth.requires_grad)
             or (fifth is not None and fifth.requires_grad)
+            or (sixth is not None and sixth.requires_grad)
+            or (seventh is not None and seventh.requires_grad)
             or (len(more) > 0 and any(t is not None and t.requires_grad for t in more))
         )
         # Gradients can be enabled inside inference mode, which never records.

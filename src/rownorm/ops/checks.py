@@ -10,7 +10,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from ..program import DTYPES, INPUTS, OPTIONS, SAVED, Inputs, Program
+from ..program import DTYPES, INPUTS, OPTIONS, SAMPLES, SAVED, Inputs, Program
 from ..reference import BackwardInputs
 
 MAX_COLS = 1 << 30
@@ -24,7 +24,12 @@ def check(inputs: Sequence[Tensor | None], program: Program) -> None:
     tensors = Inputs(*inputs)  # type: ignore[arg-type]
     x, residual = tensors.x, tensors.residual
     operation = f"rownorm.{'add_' if residual is not None else ''}{program.name}"
-    check_options(operation, program, has_weight=tensors.weight is not None)
+    check_options(
+        operation,
+        program,
+        has_weight=tensors.weight is not None,
+        has_scale=tensors.scale is not None,
+    )
     _check_rows(operation, "x", x)
     _check_out_dtype(operation, program, x, residual)
     for (name, described), t in list(zip(INPUTS.items(), inputs, strict=True))[1:]:
@@ -35,7 +40,10 @@ def check(inputs: Sequence[Tensor | None], program: Program) -> None:
             _check_shape_of_x(operation, name, t, x)
         else:
             _check_tensor(operation, name, t)
-            _check_columns(operation, name, t, x.shape[-1])
+            if described.extent == "columns":
+                _check_columns(operation, name, t, x.shape[-1])
+            else:
+                _check_samples(operation, name, t, x)
         _check_device(operation, name, t, x)
 
 
@@ -66,10 +74,15 @@ def check_backward(inputs: BackwardInputs) -> None:
     h = inputs.h
     check_gradients(inputs.dy, inputs.dh, like=h)
     for name in SAVED[1:]:
-        t, shape = getattr(inputs, name), h.shape[-1:] if name in INPUTS else h.shape[:-1]
-        if t is not None and (t.shape != shape or t.device != h.device):
+        t = getattr(inputs, name)
+        if t is None:
+            continue
+        shape = h.shape if name in SAMPLES else h.shape[-1:] if name in INPUTS else h.shape[:-1]
+        fits = broadcasts_to(t.shape, shape) if name in SAMPLES else t.shape == shape
+        if not fits or t.device != h.device:
+            rule = "a shape that broadcasts to" if name in SAMPLES else "the shape"
             raise RuntimeError(
-                f"rownorm.norm_backward: {name} must have the shape {tuple(shape)} and the device of h, {h.device}; "
+                f"rownorm.norm_backward: {name} must have {rule} {tuple(shape)} and the device of h, {h.device}; "
                 f"got {tuple(t.shape)} on {t.device}"
             )
 
@@ -84,7 +97,9 @@ def check_memory(names: Sequence[str], tensors: Sequence[Tensor | None]) -> None
             )
 
 
-def check_options(operation: str, program: Program, has_weight: bool) -> None:
+def check_options(
+    operation: str, program: Program, has_weight: bool, has_scale: bool = False
+) -> None:
     """Raise unless every option has an allowed value."""
     for name, option in OPTIONS.items():
         value = getattr(program, name)
@@ -96,11 +111,13 @@ def check_options(operation: str, program: Program, has_weight: bool) -> None:
         raise ValueError(
             f"{operation}: eps must not be negative, it is added to a variance; got {program.eps}"
         )
-    if program.weight_shift != 0 and not has_weight:
-        raise ValueError(
-            f"{operation}: weight_shift is added to weight, and there is no weight; "
-            f"got weight_shift={program.weight_shift}. Pass a weight, or leave weight_shift out."
-        )
+    for name, has_tensor in (("weight", has_weight), ("scale", has_scale)):
+        value = getattr(program, f"{name}_shift")
+        if value != 0 and not has_tensor:
+            raise ValueError(
+                f"{operation}: {name}_shift is added to {name}, and there is no {name}; "
+                f"got {name}_shift={value}. Pass a {name}, or leave {name}_shift out."
+            )
 
 
 def _check_out_dtype(operation: str, program: Program, x: Tensor, residual: Tensor | None) -> None:
@@ -165,6 +182,28 @@ def _check_columns(operation: str, name: str, value: Tensor, n_cols: int) -> Non
             f"got {tuple(value.shape)}. To normalize over several dimensions, use "
             "rownorm.functional or flatten them first."
         )
+
+
+def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
+    """Whether a tensor of one shape broadcasts to the other."""
+    sizes = zip(reversed(shape), reversed(target), strict=False)
+    return len(shape) <= len(target) and all(size in (1, full) for size, full in sizes)
+
+
+def _check_samples(operation: str, name: str, value: Tensor, x: Tensor) -> None:
+    if broadcasts_to(value.shape, x.shape):
+        return
+    of_samples = (*x.shape[:1], *(1 for _ in x.shape[1:-1]), x.shape[-1])
+    one_row = f"({x.shape[-1]},)"
+    examples = f"{of_samples} and {one_row} do" if x.dim() > 1 else f"{one_row} does"
+    is_row_of_each_sample = x.dim() == 3 and value.shape == (x.shape[0], x.shape[-1])
+    fix = (
+        f" For one row for each sample, pass {name}.unsqueeze(1)." if is_row_of_each_sample else ""
+    )
+    raise ValueError(
+        f"{operation}: {name} must broadcast to the shape of x, {tuple(x.shape)}, as {examples}; "
+        f"got {tuple(value.shape)}.{fix}"
+    )
 
 
 def _check_device(operation: str, name: str, value: Tensor, x: Tensor) -> None:

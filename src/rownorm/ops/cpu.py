@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from .. import reference
-from ..program import COLUMNS, ROWS, Inputs, Program
+from ..program import PARAMETERS, ROWS, SAMPLES, Inputs, Program
 from ..reference import BackwardInputs, ForwardOutputs, Gradients
 from . import cpu_native
 
@@ -78,7 +78,7 @@ def forward(inputs: Inputs, program: Program, want_statistics: bool = True) -> F
     if x.device.type != "cpu" or rounds_twice or not is_known:
         return reference.forward(*inputs, program)
     h = reference.prologue(x, residual, inputs.pre_bias)
-    factor = reference.scale(inputs.weight, program, h.dtype)
+    factor = reference.factor(inputs.weight, program.weight_shift, h.dtype)
     shift = None if inputs.bias is None else inputs.bias.to(h.dtype)
     mu = None
     if program.center:
@@ -125,7 +125,7 @@ def backward(
     pre_bias, weight, bias = inputs.pre_bias, inputs.weight, inputs.bias
     rounds_twice = program.center and program.rounding != "once"
     is_known = program.has_only(*OPTIONS) and all(
-        getattr(inputs, name) is None for name in COLUMNS if name not in INPUTS
+        getattr(inputs, name) is None for name in PARAMETERS if name not in INPUTS
     )
     if h.device.type != "cpu" or rounds_twice or not is_known:
         return reference.backward(inputs, program, has_residual, wanted)
@@ -135,7 +135,7 @@ def backward(
     bias_wanted = is_wanted["bias"]
     x_dtype = program.result_dtype(dy.dtype)
     row = reference.prologue(h, None, None if has_residual else pre_bias).to(rstd.dtype)
-    factor = reference.scale(weight, program, row.dtype)
+    factor = reference.factor(weight, program.weight_shift, row.dtype)
     dz, rstd = dy.to(row.dtype), rstd.unsqueeze(-1)
     dx: Tensor
     if mu is not None:
@@ -206,12 +206,14 @@ def _backward_by_rows(
 
 
 def _split(tensors: Any, with_rows: tuple[str, ...]) -> list[Any]:
-    """For each row, the named tuple with this row of the tensors that have rows. One without rows if there is none."""
+    """For each row, the named tuple with this row of the tensors that have rows, and of samples. One without rows if
+    there is none.
+    """
     n_cols = tensors[0].shape[-1]
     shapes = {"mu": (-1,), "rstd": (-1,)}
-    given = {
-        name: t for name, t in tensors._asdict().items() if name in with_rows and t is not None
-    }
+    present = {name: t for name, t in tensors._asdict().items() if t is not None}
+    given = {name: t for name, t in present.items() if name in with_rows}
+    given |= {name: t.expand(tensors[0].shape) for name, t in present.items() if name in SAMPLES}
     matrices = {name: t.reshape(shapes.get(name, (-1, n_cols))) for name, t in given.items()}
     n_rows = tensors[0].numel() // n_cols
     return [

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..program import INPUTS, ROWS, Inputs, Program, has_numbers
+from ..program import COLUMNS, INPUTS, ROWS, SAMPLES, Inputs, Program, has_numbers
 from ..reference import BackwardInputs, Gradients
 from . import cpu, cpu_native
 from .call_key import forward_key, tensor_key
@@ -132,11 +132,34 @@ def _prepare_backward(
 ) -> PreparedCall:
     if not _are_readable(inputs, 3, program):
         # As in _prepare_forward: the second call of ``backward`` gets tensors that the kernels can read.
-        return lambda inputs, _: backward(
-            BackwardInputs(*_readable(inputs, 3, program)), program, has_residual, wanted
+        return lambda inputs, _: _backward_of_copies(
+            BackwardInputs(*inputs), program, has_residual, wanted
         )
     prepare = launch_layer().backward.prepare
     return _on_device(inputs.h, functools.partial(prepare, inputs, program, has_residual, wanted))
+
+
+def _backward_of_copies(
+    inputs: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
+) -> Gradients:
+    """``backward`` of tensors that the kernels cannot read: of copies, in which samples may be larger.
+
+    They are in the dtype of the statistics, so that their gradients are rounded once, after they were summed.
+    """
+    wide = {
+        name: t.to(inputs.rstd.dtype)
+        for name in SAMPLES
+        if (t := getattr(inputs, name)) is not None
+    }
+    copies = BackwardInputs(*_readable(inputs._replace(**wide), 3, program))
+    computed = backward(copies, program, has_residual, wanted)
+    sums = {
+        name: gradient.sum_to_size(like.shape).to(like.dtype)
+        for name in SAMPLES
+        if (gradient := getattr(computed, name)) is not None
+        and (like := getattr(inputs, name)) is not None
+    }
+    return computed._replace(**sums)
 
 
 def takes_kernels(x: Tensor) -> bool:
@@ -149,22 +172,36 @@ def _are_readable(inputs: tuple[Any, ...], n_rows: int, program: Program) -> boo
 
     In the mode ``batch_invariant``: whether the kernels for new tensors can.
     """
-    layouts = launch_layer().rows
-    rows, parameters = inputs[:n_rows], inputs[n_rows:]
-    readable = layouts.common_layouts(*rows) is not None
-    readable = readable and all(t is None or t.is_contiguous() for t in parameters)
+    layouts, x_shape = launch_layer().rows, inputs[0].shape
+    rows, samples, others = _by_extent(inputs, n_rows)
+    are_readable = (
+        layouts.common_layouts(*rows) is not None
+        and layouts.sample_strides(x_shape, samples) is not None
+        and all(t is None or t.is_contiguous() for t in others)
+    )
     if program.batch_invariant:
-        return readable and all(t is None or layouts.is_uniform(t) for t in inputs)
-    return readable
+        return are_readable and all(t is None or layouts.is_uniform(t) for t in inputs)
+    return are_readable
 
 
 def _readable(inputs: tuple[Any, ...], n_rows: int, program: Program) -> tuple[Any, ...]:
     """The same tensors, copied where the kernels cannot read them."""
-    launch = launch_layer()
+    launch, x_shape = launch_layer(), inputs[0].shape
     if program.batch_invariant:
         inputs = tuple(map(launch.rows.uniform, inputs))
-    rows, parameters = inputs[:n_rows], inputs[n_rows:]
-    return (*launch.with_common_layouts(rows), *map(launch.contiguous, parameters))
+    rows, samples, others = _by_extent(inputs, n_rows)
+    rows, others = launch.with_common_layouts(rows), tuple(map(launch.contiguous, others))
+    samples = launch.with_sample_strides(x_shape, samples)
+    return (*rows, *others[: len(COLUMNS)], *samples, *others[len(COLUMNS) :])
+
+
+def _by_extent(
+    inputs: tuple[Any, ...], n_rows: int
+) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
+    """The tensors with rows, those of samples, and the others, of inputs in the order of their description."""
+    first = n_rows + len(COLUMNS)
+    end = first + len(SAMPLES)
+    return inputs[:n_rows], inputs[first:end], (*inputs[n_rows:first], *inputs[end:])
 
 
 def store(calls: dict[Any, Any], key: Any, call: Any) -> Any:

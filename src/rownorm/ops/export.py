@@ -31,8 +31,8 @@ from ..reference import ForwardOutputs
 from . import inductor
 
 # What ``forward`` computes. Another option or tensor is left to ``reference``.
-OPTIONS = ("weight_shift", "activation", "rounding", "out_dtype")
-INPUTS = ("x", "residual", "pre_bias", "weight", "bias")
+OPTIONS = ("weight_shift", "scale_shift", "activation", "rounding", "out_dtype")
+INPUTS = ("x", "residual", "pre_bias", "weight", "bias", "scale", "shift")
 
 
 def register(library: Library, name: str, decomposition: Callable[..., Any]) -> None:
@@ -82,7 +82,7 @@ def forward(inputs: Inputs, program: Program) -> ForwardOutputs:
     rounds_x_hat = program.rounding == "llama"
     mu = None
     if program.center:
-        factor = reference.scale(weight, program, h.dtype)
+        factor = reference.factor(weight, program.weight_shift, h.dtype)
         shift = None if bias is None else bias.to(h.dtype)
         parameters = (None, None) if rounds_x_hat else (factor, shift)
         z, mu, rstd = torch.native_layer_norm(h, h.shape[-1:], *parameters, program.eps)
@@ -93,6 +93,7 @@ def forward(inputs: Inputs, program: Program) -> ForwardOutputs:
         z = _rounded(z.to(x.dtype)).to(h.dtype)
     if rounds_x_hat or not program.center:
         z = reference.affine(z, weight, bias, program)
+    z = reference.modulate(z, inputs.scale, inputs.shift, program)
     stored_h = None if residual is None else h.to(residual.dtype)
     if (
         mu is not None

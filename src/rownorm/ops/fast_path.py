@@ -54,6 +54,8 @@ def can_skip_dispatcher(
     third: Tensor | None = None,
     fourth: Tensor | None = None,
     fifth: Tensor | None = None,
+    sixth: Tensor | None = None,
+    seventh: Tensor | None = None,
     *more: Tensor | None,
 ) -> bool:
     """Whether these are plain tensors and nothing that intercepts operators is active."""
@@ -82,6 +84,14 @@ def can_skip_dispatcher(
         or (
             fifth is not None
             and (type(fifth) not in _PLAIN or fifth.is_neg() or fifth._is_zerotensor())
+        )
+        or (
+            sixth is not None
+            and (type(sixth) not in _PLAIN or sixth.is_neg() or sixth._is_zerotensor())
+        )
+        or (
+            seventh is not None
+            and (type(seventh) not in _PLAIN or seventh.is_neg() or seventh._is_zerotensor())
         )
         or (len(more) > 0 and not can_skip_dispatcher(x, *more))
     )

@@ -29,13 +29,13 @@ decompositions: dict[Any, Callable[..., Any]] = {}
 def is_composed(rows: Tensor, program: Program) -> bool:
     """Whether these rows are computed by PyTorch's operators. Inductor may leave out a rounding in between."""
     # The options that ``forward`` has. A program with any other one stays an operator.
-    is_known = program.has_only("weight_shift", "activation", "out_dtype")
+    is_known = program.has_only("weight_shift", "scale_shift", "activation", "out_dtype")
     return is_known and rows.shape[-1] <= MAX_COLS
 
 
 def is_forward_composed(inputs: Inputs, program: Program) -> bool:
     """The same for forward, whose tensors have to be known, too; ``reference.backward`` knows them all."""
-    is_known = inputs.has_only("x", "residual", "pre_bias", "weight", "bias")
+    is_known = inputs.has_only("x", "residual", "pre_bias", "weight", "bias", "scale", "shift")
     return is_known and is_composed(inputs.x, program)
 
 
@@ -45,6 +45,7 @@ def forward(inputs: Inputs, program: Program) -> ForwardOutputs:
     stored, h = _prologue(x, inputs.residual, inputs.pre_bias, program)
     mu, rstd = _moments(h, program)
     z = reference.affine((h if mu is None else h - mu) * rstd, weight, bias, program)
+    z = reference.modulate(z, inputs.scale, inputs.shift, program)
     return ForwardOutputs(
         y=reference.activate(z, program.activation).to(program.result_dtype(x.dtype)),
         h=stored,

@@ -18,7 +18,7 @@ from ..launch.launcher import INTERPRETING, bind_all
 from ..launch.planning import plan
 from ..launch.problem import forward_problem
 from ..launch.rows import allocator, common_layouts, required_layouts, with_common_layouts
-from ..program import Program
+from ..program import Inputs, Program
 from ..reference import compute_dtype, forward
 from .call_key import tensor_key
 
@@ -111,7 +111,7 @@ def _in_pytorch(tensors: Tensors, program: Program) -> None:
     x, residual, weight, bias, y, h = tensors
     assert x is not None
     assert y is not None
-    results = forward(x, residual, None, weight, bias, program)
+    results = forward(*Inputs(x, residual, None, weight, bias), program)
     y.copy_(results.y)
     if h is not None and results.h is not None:
         h.copy_(results.h)

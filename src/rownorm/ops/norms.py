@@ -43,22 +43,26 @@ def layer_norm(
     *,
     eps: float = 1e-5,
     pre_bias: Tensor | None = None,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
     weight_shift: float = 0.0,
+    scale_shift: float = 0.0,
     activation: Activation | None = None,
     rounding: Rounding = "once",
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Normalize each row to mean 0 and variance 1: ``y = (h - mean(h)) / sqrt(var(h) + eps) * weight + bias``.
 
-    x: (..., n_cols); weight, bias, pre_bias: (n_cols,) or None. ``h`` is ``x + pre_bias``. The scale is ``weight +
-    weight_shift``. ``activation`` is applied last: "relu", "silu", "gelu" or "gelu_tanh". Statistics in fp32 (fp64 for
-    fp64), one rounding, to ``out_dtype``, which is ``x.dtype`` unless it is given; with ``rounding="llama"`` the
-    normalized row is rounded to ``x.dtype`` before the weight is applied, too. Every gradient has the dtype of its
-    tensor.
+    x: (..., n_cols); weight, bias, pre_bias: (n_cols,) or None. ``h`` is ``x + pre_bias``. The factor is ``weight +
+    weight_shift``. Then the row is modulated: ``y * (scale + scale_shift) + shift``, where scale and shift have shapes
+    that broadcast to x, such as (batch, 1, n_cols). ``activation`` is applied last: "relu", "silu", "gelu" or
+    "gelu_tanh". Statistics in fp32 (fp64 for fp64), one rounding, to ``out_dtype``, which is ``x.dtype`` unless it is
+    given; with ``rounding="llama"`` the normalized row is rounded to ``x.dtype`` before the weight is applied, too.
+    Every gradient has the dtype and shape of its tensor.
     """
     mode = state.is_active and is_on()
-    options = (True, eps, weight_shift, activation, rounding, out_dtype, mode)
-    return _norm(x, None, pre_bias, weight, bias, options)
+    options = (True, eps, weight_shift, scale_shift, activation, rounding, out_dtype, mode)
+    return _norm(x, None, pre_bias, weight, bias, scale, shift, options)
 
 
 def rms_norm(
@@ -68,7 +72,10 @@ def rms_norm(
     *,
     eps: float = 1e-6,
     pre_bias: Tensor | None = None,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
     weight_shift: float = 0.0,
+    scale_shift: float = 0.0,
     activation: Activation | None = None,
     rounding: Rounding = "once",
     out_dtype: torch.dtype | None = None,
@@ -79,8 +86,8 @@ def rms_norm(
     gives the same numbers as the Llama models of transformers.
     """
     mode = state.is_active and is_on()
-    options = (False, eps, weight_shift, activation, rounding, out_dtype, mode)
-    return _norm(x, None, pre_bias, weight, bias, options)
+    options = (False, eps, weight_shift, scale_shift, activation, rounding, out_dtype, mode)
+    return _norm(x, None, pre_bias, weight, bias, scale, shift, options)
 
 
 def add_layer_norm(
@@ -91,7 +98,10 @@ def add_layer_norm(
     *,
     eps: float = 1e-5,
     pre_bias: Tensor | None = None,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
     weight_shift: float = 0.0,
+    scale_shift: float = 0.0,
     activation: Activation | None = None,
     rounding: Rounding = "once",
     out_dtype: torch.dtype | None = None,
@@ -108,8 +118,10 @@ def add_layer_norm(
     ``layer_norm(h)``.
     """
     mode = state.is_active and is_on()
-    options = (True, eps, weight_shift, activation, rounding, out_dtype, mode)
-    return _norm(x, _required(residual, "layer_norm"), pre_bias, weight, bias, options)
+    options = (True, eps, weight_shift, scale_shift, activation, rounding, out_dtype, mode)
+    return _norm(
+        x, _required(residual, "layer_norm"), pre_bias, weight, bias, scale, shift, options
+    )
 
 
 def add_rms_norm(
@@ -120,7 +132,10 @@ def add_rms_norm(
     *,
     eps: float = 1e-6,
     pre_bias: Tensor | None = None,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
     weight_shift: float = 0.0,
+    scale_shift: float = 0.0,
     activation: Activation | None = None,
     rounding: Rounding = "once",
     out_dtype: torch.dtype | None = None,
@@ -132,8 +147,8 @@ def add_rms_norm(
     gradients and hooks at ``h`` see ``add_layer_norm``.
     """
     mode = state.is_active and is_on()
-    options = (False, eps, weight_shift, activation, rounding, out_dtype, mode)
-    return _norm(x, _required(residual, "rms_norm"), pre_bias, weight, bias, options)
+    options = (False, eps, weight_shift, scale_shift, activation, rounding, out_dtype, mode)
+    return _norm(x, _required(residual, "rms_norm"), pre_bias, weight, bias, scale, shift, options)
 
 
 def _norm(
@@ -142,6 +157,8 @@ def _norm(
     pre_bias: Tensor | None,
     weight: Tensor | None,
     bias: Tensor | None,
+    scale: Tensor | None,
+    shift: Tensor | None,
     options: tuple[Any, ...],
 ) -> Any:
     """y, or (y, h) with a residual: through ``execute`` where the dispatcher can be skipped, else through an operator.
@@ -149,10 +166,10 @@ def _norm(
     options: the fields of a Program in a plain tuple. A Program costs more to build, so the fast path has none.
     """
     if not is_traced():
-        result = eager.native.norm(x, residual, pre_bias, weight, bias, options)
+        result = eager.native.norm(x, residual, pre_bias, weight, bias, scale, shift, options)
         if result is not NotImplemented:
             return result
-    inputs = (x, residual, pre_bias, weight, bias)
+    inputs = (x, residual, pre_bias, weight, bias, scale, shift)
     if can_skip_dispatcher(*inputs):
         if is_autocast_enabled():
             options = autocast_options(x, options)

@@ -6,6 +6,8 @@ communication:
     x, residual, y, h, mu, rstd, their gradients    rows: all of them have the same placement
     weight, bias, pre_bias                          replicated
     dweight, dbias, dpre_bias                       sums over rows: ``Partial`` where rows are sharded
+    scale, shift                                    sharded where rows are in one of their dimensions, else replicated
+    dscale, dshift                                  sharded in the same way; ``Partial`` where the others are replicated
 
 DTensor redistributes arguments that have other placements, as it does for torch's norms. Rows keep a sharding that one
 of them has. ``Partial`` rows and rows that are sharded in the last dimension are replicated if none has.
@@ -22,7 +24,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor.experimental import register_sharding
 from torch.distributed.tensor.placement_types import Placement
 
-from ..program import COLUMN_SUMS
+from ..program import COLUMN_SUMS, SAMPLE_SUMS, SAMPLES
 from .vmap import WITH_ROWS, represent_none
 
 OPERATORS = (
@@ -52,17 +54,25 @@ def _rule(operator: Any) -> Callable[..., Sequence[Sharding]]:
         n_dims_of_rows = args[0].ndim - 1  # x or dy
         shards = [p for p in itertools.chain(*rows) if _shards_rows(p, n_dims_of_rows)]
         are_none = represent_none(values, len(schema.returns))
-        return [
-            (
-                [
-                    _output_placement(r.name, is_none, placement)
-                    for r, is_none in zip(schema.returns, are_none, strict=True)
-                ],
-                [placement if name in WITH_ROWS else Replicate() for name in tensors],
-            )
-            # Without duplicates, and in an order that is the same on every rank.
-            for placement in dict.fromkeys((Replicate(), *shards))
-        ]
+
+        def sharding(placement: Placement) -> Sharding:
+            of_samples = {
+                name: _sample_placement(tensors[name], placement, n_dims_of_rows + 1)
+                for name in SAMPLES
+                if name in tensors
+            }
+            outputs = [
+                _output_placement(r.name, is_none, placement, of_samples)
+                for r, is_none in zip(schema.returns, are_none, strict=True)
+            ]
+            inputs = [
+                placement if name in WITH_ROWS else of_samples.get(name, Replicate())
+                for name in tensors
+            ]
+            return outputs, inputs
+
+        # Without duplicates, and in an order that is the same on every rank.
+        return [sharding(placement) for placement in dict.fromkeys((Replicate(), *shards))]
 
     return rule
 
@@ -73,10 +83,26 @@ def _shards_rows(placement: Any, n_dims_of_rows: int) -> bool:
     return is_shard and placement.dim < n_dims_of_rows
 
 
-def _output_placement(name: str, is_none: bool, rows: Placement) -> Placement:
+def _sample_placement(sample: Any, rows: Placement, n_dims: int) -> Placement:
+    """The placement of a tensor that is broadcast to rows of ``n_dims`` dimensions with this placement."""
+    if rows.is_replicate():
+        return Replicate()
+    dim = rows.dim - (n_dims - sample.ndim)  # type: ignore[attr-defined]
+    if dim < 0 or sample.shape[dim] == 1:
+        return Replicate()
+    strided = {"split_factor": rows.split_factor} if hasattr(rows, "split_factor") else {}
+    return type(rows)(dim, **strided)  # type: ignore[call-arg]
+
+
+def _output_placement(
+    name: str, is_none: bool, rows: Placement, of_samples: dict[str, Placement]
+) -> Placement:
     """The placement of an output. An empty tensor that represents None is the same on every rank."""
     if is_none or rows.is_replicate():
         return Replicate()
+    if name in SAMPLE_SUMS:
+        placement = of_samples[name.removeprefix("d")]
+        return Partial() if placement.is_replicate() else placement
     return Partial() if name in COLUMN_SUMS else rows
 
 

@@ -8,10 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..program import BACKWARD_INPUTS, COLUMNS, ROWS
+from ..program import (
+    BACKWARD_INPUTS,
+    COLUMNS,
+    INPUTS,
+    PARAMETERS,
+    ROWS,
+    SAMPLE_SUMS,
+    SAMPLES,
+)
 
 # Arguments that have rows.
-WITH_ROWS = (*ROWS, *(name for name in BACKWARD_INPUTS if name not in COLUMNS))
+WITH_ROWS = (*ROWS, *(name for name in BACKWARD_INPUTS if name not in PARAMETERS))
 
 
 def batched(operator: Any) -> Callable[..., Any]:
@@ -30,20 +38,34 @@ def batched(operator: Any) -> Callable[..., Any]:
             }
             return operator(*ordered, **keywords)
 
-        sums_columns = any(values.get("wanted", [])[len(ROWS) :])
-        if all(name in WITH_ROWS for name in dims) and not sums_columns:
-            folded = {
-                name: _with_batch_first(v, dims.get(name), info.batch_size)
-                if name in WITH_ROWS and isinstance(v, Tensor)
-                else v
-                for name, v in values.items()
-            }
-            outputs = call(folded)
+        wanted = dict(zip(INPUTS, values.get("wanted", ()), strict=False))
+        sums_columns = any(wanted.get(name, False) for name in COLUMNS)
+        if all(name in WITH_ROWS or name in SAMPLES for name in dims) and not sums_columns:
+            x = arguments[0].name  # or dy
+            n_dims = values[x].dim() - (x in dims)
+
+            def folded(name: str, v: Any) -> Any:
+                if not isinstance(v, Tensor):
+                    return v
+                if name in WITH_ROWS:
+                    return _with_batch_first(v, dims.get(name), info.batch_size)
+                if name in dims or wanted.get(name, False):  # each of the batch has its own samples
+                    v = _with_batch_first(v, dims.get(name), info.batch_size)
+                    missing = [1] * (n_dims + 1 - v.dim())
+                    return v.reshape(v.shape[0], *missing, *v.shape[1:])
+                return v
+
+            outputs = call({name: folded(name, v) for name, v in values.items()})
             if n_outputs > 1:
+                names = [one.name for one in operator._schema.returns]
                 are_none = represent_none(values, n_outputs)
                 outputs = tuple(
-                    t.expand(info.batch_size, 0) if is_none else t
-                    for t, is_none in zip(outputs, are_none, strict=True)
+                    t.expand(info.batch_size, 0)
+                    if is_none
+                    else t.reshape(info.batch_size, *_element_shape(values, dims, name))
+                    if name in SAMPLE_SUMS
+                    else t
+                    for name, t, is_none in zip(names, outputs, are_none, strict=True)
                 )
             return outputs, _dims(n_outputs)
         each = [
@@ -74,6 +96,13 @@ def _with_batch_first(t: Tensor, dim: int | None, batch_size: int) -> Tensor:
 def _element(t: Tensor, dim: int, i: int) -> Tensor:
     """Slice ``i`` along ``dim``; zeros of its shape where the batch is empty."""
     return t.select(dim, i) if t.shape[dim] else t.new_zeros(t.movedim(dim, 0).shape[1:])
+
+
+def _element_shape(values: dict[str, Any], dims: dict[str, int], sum_name: str) -> torch.Size:
+    """The shape of a gradient ``d<name>`` for one of the batch."""
+    name = sum_name.removeprefix("d")
+    t = values[name]
+    return t.movedim(dims[name], 0).shape[1:] if name in dims else t.shape
 
 
 def _dims(n_outputs: int) -> Any:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import reference
-from ..program import Program, Rounding
+from ..program import Inputs, Program, Rounding
 from .forms import Structure
 
 # The largest share of different elements, in rows of one magnitude, of a form that agrees.
@@ -44,7 +44,7 @@ def expected_result(
     """The result of the form."""
     weight = None if structure.weight is None else tensors[structure.weight]
     bias = None if structure.bias is None else tensors[structure.bias]
-    return reference.forward(x, None, None, weight, bias, program).y
+    return reference.forward(*Inputs(x, None, None, weight, bias), program).y
 
 
 def share_off(

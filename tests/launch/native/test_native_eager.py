@@ -376,3 +376,22 @@ def test_a_default_device_and_a_profiler_stay_native(eager_in_c):
         y = norm(True, inputs)
         assert_same(torch.autograd.grad(y, inputs, torch.ones_like(y)), expected)
     assert_left_to_python(eager_in_c, [])
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 24), (24,), (2, 5, 24)], ids=str)
+def test_a_modulated_call_stays_native(shape, eager_in_c):
+    """Its tensors are in the keys and saved in C and C++, as views of one projection."""
+    x = torch.randn(2, 5, 24, dtype=torch.float64, requires_grad=True)
+    projection = torch.randn(*shape[:-1], 48, dtype=torch.float64, requires_grad=True)
+
+    def norm(function):
+        scale, shift = projection.chunk(2, dim=-1)
+        return function(x, scale=scale, shift=shift, scale_shift=1.0)
+
+    dy, leaves = torch.randn(2, 5, 24, dtype=torch.float64), (x, projection)
+    gradients(norm(rownorm.layer_norm), leaves, dy)  # the first call is prepared in Python
+    eager_in_c.in_python.clear()
+    y = norm(rownorm.layer_norm)
+    assert_same(y, norm(library.operators.layer_norm))
+    assert_same(gradients(y, leaves, dy), gradients(norm(library.operators.layer_norm), leaves, dy))
+    assert_left_to_python(eager_in_c, [])

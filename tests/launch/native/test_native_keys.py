@@ -7,11 +7,12 @@ import torch
 
 import rownorm
 from rownorm.ops import call_key, execute
+from rownorm.program import Inputs, Program
 from support.fake_driver import needs_compiler, needs_interpreter
 
 pytestmark = needs_compiler
 
-OPTIONS = (True, 1e-5, 0.0, None, "once", None, False)
+OPTIONS = tuple(Program(True, 1e-5))
 
 
 @pytest.fixture
@@ -24,8 +25,8 @@ def python_key(inputs, want_statistics=True):
     return key
 
 
-def inputs_of(x, residual=None, pre_bias=None, weight=None, bias=None):
-    return x, residual, pre_bias, weight, bias
+def inputs_of(x, residual=None, pre_bias=None, weight=None, bias=None, **samples):
+    return Inputs(x, residual, pre_bias, weight, bias, **samples)
 
 
 def variety():
@@ -36,6 +37,10 @@ def variety():
     yield inputs_of(x, weight=w[:8])
     yield inputs_of(x, bias=w[:8])
     yield inputs_of(x, pre_bias=w[:8])
+    yield inputs_of(x, scale=w[:8])
+    yield inputs_of(x, shift=w[:8])
+    yield inputs_of(x, scale=x)
+    yield inputs_of(x, scale=x.repeat(1, 2)[:, :8])
     yield inputs_of(x, x)
     yield inputs_of(x, x.bfloat16())
     yield inputs_of(x, x.half())

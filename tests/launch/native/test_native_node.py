@@ -131,7 +131,7 @@ def test_its_name_and_its_edges(eager_in_c):
     assert y.grad_fn.name() == "NormBackward"
     assert isinstance(y.grad_fn, torch.autograd.graph.Node)
     assert "grad_fn=<NormBackward>" in repr(y)
-    assert [edge is not None for edge, _ in y.grad_fn.next_functions] == [True] + 4 * [False]
+    assert [edge is not None for edge, _ in y.grad_fn.next_functions] == [True] + 6 * [False]
 
 
 @pytest.mark.parametrize("eager_in_c", ["c++"], indirect=True)

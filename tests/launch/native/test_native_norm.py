@@ -7,15 +7,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import rownorm
 from rownorm.ops import eager, execute, norms
+from rownorm.program import Inputs, Program
 from support.fake_driver import leaked_blocks, needs_compiler, needs_interpreter
 
 pytestmark = [needs_compiler, needs_interpreter]
 
-OPTIONS = (False, 1e-6, 0.0, None, "once", None, False)
+OPTIONS = tuple(Program(False, 1e-6))
 
 
 def call(x, weight=None, residual=None, options=OPTIONS):
-    return eager.native.norm(x, residual, None, weight, None, options)
+    return eager.native.norm(*Inputs(x, residual, None, weight, None), options)
 
 
 @pytest.fixture

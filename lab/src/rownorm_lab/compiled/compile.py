@@ -14,6 +14,7 @@ from rownorm.inside import (
     TARGETS,
     Binary,
     Call,
+    Inputs,
     Plan,
     Resources,
     Target,
@@ -86,7 +87,8 @@ def compile_case(case: Case, target: Target) -> Compilation:
     pre_bias, weight, bias = (
         x[0] if wanted else None for wanted in (case.pre_bias, True, case.has_bias)
     )
-    program, tensors = program_of(case), (x, residual, pre_bias, weight, bias)
+    program = program_of(case)
+    tensors = Inputs(x, residual, pre_bias, weight, bias)
     if case.direction == "forward":
         compiled = compile_forward(*tensors, program, target, want_statistics=False)
     else:

@@ -15,7 +15,7 @@ import torch
 from flashinfer_bench import AxisConst, Definition
 from torch import Tensor
 
-from rownorm.inside import Program
+from rownorm.inside import Inputs, Program
 from rownorm.inside import reference as row_program
 
 from ..data.case import Dtype, Operation
@@ -155,9 +155,10 @@ def _agrees(reference: Any, norm: Norm) -> bool:
         program = Program(
             norm.centers, norm.eps if norm.eps is not None else eps, norm.weight_shift
         )
-        expected = row_program.forward(
-            values["x"], values.get("residual"), None, values["weight"], values.get("bias"), program
+        inputs = Inputs(
+            values["x"], values.get("residual"), None, values["weight"], values.get("bias")
         )
+        expected = row_program.forward(*inputs, program)
         wanted = {"y": expected.y, "h": expected.h}
         if len(got) != len(norm.outputs):
             return False

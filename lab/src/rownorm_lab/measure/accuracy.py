@@ -24,7 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rownorm.inside import execute, reference
+from rownorm.inside import Inputs, execute, reference
 
 from ..data.case import Case
 from ..data.records import Accuracy
@@ -174,9 +174,8 @@ class _Row:
         self.pre_bias, self.bias = whole(t.pre_bias), whole(t.bias)
         self.case = case
         self.program = program_of(case)
-        self.outputs = reference.forward(
-            self.x, self.residual, self.pre_bias, self.weight, self.bias, self.program
-        )
+        self.inputs = Inputs(self.x, self.residual, self.pre_bias, self.weight, self.bias)
+        self.outputs = reference.forward(*self.inputs, self.program)
         self.rstd = self.outputs.rstd.unsqueeze(-1)
         self.h = reference.prologue(self.x, self.residual, self.pre_bias)
         mu = 0 if self.outputs.mu is None else self.outputs.mu.unsqueeze(-1)
@@ -186,13 +185,8 @@ class _Row:
         """Outputs and gradients by name; gradients of parameters are sums over these rows."""
         values = {"y": self.outputs.y, "h": self.outputs.h}
         if self.dy is not None:
-            stored = self.x if self.outputs.h is None else self.outputs.h
-            parameters = (self.pre_bias, self.weight, self.bias)
-            saved = reference.BackwardInputs(
-                self.dy, self.dh, stored, *parameters, self.outputs.mu, self.outputs.rstd
-            )
-            inputs = (self.x, self.residual, *parameters)
-            wanted = tuple(tensor is not None for tensor in inputs)
+            saved = reference.backward_inputs(self.dy, self.dh, self.inputs, self.outputs)
+            wanted = tuple(tensor is not None for tensor in self.inputs)
             gradients = reference.backward(saved, self.program, self.case.adds, wanted)
             values |= {f"d{name}": each for name, each in gradients._asdict().items()}
         return {name: value for name, value in values.items() if value is not None}

@@ -1,9 +1,13 @@
 """Sums over rows: dweight, dbias and dpre_bias.
 
     dweight = sum over rows of dz * x_hat,  dbias = sum of dz,  dpre_bias = sum of dx
+    dscale  = sum over the rows of a sample of dm * z,  dshift = sum of dm
 
 Every backward kernel keeps the sums over its own rows in registers. A single program, cluster or group stores them as
 the result; several store one row each of a matrix of partial sums, and ``column_sums`` adds these up in a fixed order.
+
+The rows of each sample are divided into spans. A program stores the sums of dscale and dshift over a span when it has
+computed it. They are the result where a sample is one span; else ``sample_sums`` adds up the spans of every sample.
 """
 
 from typing import Any, NamedTuple
@@ -12,6 +16,36 @@ import triton
 import triton.language as tl
 
 from ..bundles import BACKWARD_INTEGERS
+
+
+class Spans(NamedTuple):
+    """The rows of each sample, divided into spans. A row with the number i in its sample is row
+    ``i // rows_per_sample * rows_per_sample * n_samples + sample * rows_per_sample + i % rows_per_sample`` of all.
+    """
+
+    rows_per_sample: Any  # neighbors
+    n_samples: Any
+    sample_rows: Any  # of one sample
+    span_rows: Any  # of a span; the last one of a sample may have fewer
+    spans_per_sample: Any
+
+
+@triton.jit
+def span_of(spans, span):
+    """(sample, number in the sample of the first row, and of the row after the last)."""
+    sample = span // spans.spans_per_sample
+    first = (span % spans.spans_per_sample) * spans.span_rows
+    return sample, first, tl.minimum(first + spans.span_rows, spans.sample_rows)
+
+
+@triton.jit
+def row_of_sample(spans, sample, number):
+    """The row, among all rows, of a row with this number in its sample; of several if ``number`` is (rows, 1)."""
+    rows_per_sample = tl.cast(spans.rows_per_sample, tl.uint32)
+    number = tl.cast(number, tl.uint32)
+    repeat = tl.cast(number // rows_per_sample, tl.int64)
+    in_period = tl.cast(sample, tl.int64) * spans.rows_per_sample + number % rows_per_sample
+    return repeat * spans.n_samples * spans.rows_per_sample + in_period
 
 
 class SumPointers(NamedTuple):
@@ -90,4 +124,37 @@ def column_sums(
         if parameter == 0:
             pointers = SumPointers(dbias_partial_ptr, dbias_ptr)
             _add_partial_sums(pointers, cols, n_partials, n_cols, BLOCK_ROWS)
+        parameter -= 1
+
+
+@triton.jit(do_not_specialize=BACKWARD_INTEGERS)
+def sample_sums(
+    dscale_partial_ptr,
+    dshift_partial_ptr,
+    dscale_ptr,
+    dshift_ptr,
+    n_cols,
+    n_samples,
+    spans_per_sample,
+    DIVISIBILITY: tl.constexpr,  # of n_cols, which is passed divided by it
+    BLOCK_ROWS: tl.constexpr,  # partial sums that are added at a time
+    BLOCK_COLS: tl.constexpr,  # columns of a program
+):
+    """A program adds up BLOCK_COLS columns of one sample of dscale or dshift."""
+    n_cols = n_cols * DIVISIBILITY
+    n_blocks = tl.cdiv(n_cols, BLOCK_COLS)
+    cols = (tl.program_id(0) % n_blocks) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
+    row = tl.program_id(0) // n_blocks  # of those that are not None
+    sample = tl.cast(row % n_samples, tl.int64)
+    first = sample * spans_per_sample * n_cols
+    parameter = row // n_samples
+    if dscale_ptr is not None:
+        if parameter == 0:
+            pointers = SumPointers(dscale_partial_ptr + first, dscale_ptr + sample * n_cols)
+            _add_partial_sums(pointers, cols, spans_per_sample, n_cols, BLOCK_ROWS)
+        parameter -= 1
+    if dshift_ptr is not None:
+        if parameter == 0:
+            pointers = SumPointers(dshift_partial_ptr + first, dshift_ptr + sample * n_cols)
+            _add_partial_sums(pointers, cols, spans_per_sample, n_cols, BLOCK_ROWS)
         parameter -= 1

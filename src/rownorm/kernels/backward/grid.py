@@ -156,7 +156,7 @@ def backward_grid(
             part, row, row_ok, SPEC.CENTER, DIVISIBILITY, GROUP_ROWS, UNPACK_PAIRS
         )
         x_hat = deviation * rstd
-        rounded_x_hat, dz, g = gradient_before_affine(dy, x_hat, parameters, 0, SPEC, PRECISE)
+        rounded_x_hat, dz, g, _, _ = gradient_before_affine(dy, x_hat, parameters, 0, SPEC, PRECISE)
         if SPEC.CENTER:
             a, b = sum_both(g * x_hat, g)
         else:
@@ -179,7 +179,7 @@ def backward_grid(
         dy, deviation, rstd = _load_part(
             part, row, row_ok, SPEC.CENTER, DIVISIBILITY, GROUP_ROWS, UNPACK_PAIRS
         )
-        _, _, g = gradient_before_affine(dy, deviation * rstd, parameters, 0, SPEC, PRECISE)
+        _, _, g, _, _ = gradient_before_affine(dy, deviation * rstd, parameters, 0, SPEC, PRECISE)
         # rstd * (g - b - a * x_hat), arranged so that each element takes as few instructions as possible. The fma says
         # which of two products is not rounded, so the result does not depend on what else is computed.
         dx = deviation * (-(a / n) * rstd * rstd)

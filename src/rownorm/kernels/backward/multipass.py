@@ -1,24 +1,37 @@
 """Backward where no program has a whole row in registers: h and dy are loaded for a and b, then again for dx.
 
-    x_hat = (h - mu) * rstd                       dz = dy * activation'(z)
-    g     = dz * (weight + WEIGHT_SHIFT)          a  = mean(g * x_hat),  b = mean(g) if CENTER else 0
+    x_hat = (h - mu) * rstd                       dm = dy * activation'(m),  m = z * (scale + SCALE_SHIFT) + shift
+    dz    = dm * (scale + SCALE_SHIFT)            g  = dz * (weight + WEIGHT_SHIFT)
+    a     = mean(g * x_hat)                       b  = mean(g) if CENTER else 0
     dx    = rstd * (g - b - a * x_hat) [+ dh]
     dweight = sum over rows of dz * x_hat,  dbias = sum of dz,  dpre_bias = sum of dx
+    dscale  = sum over the rows of a sample of dm * z,  dshift = sum of dm
 
     backward_sums    first kernel: sums of g * x_hat and of g over one part of a row
     backward_apply   second kernel: dx of one block of columns over many rows, and the sums over these rows
 
 Regimes looped (one part per row) and split (several). In registers: one chunk of BLOCK_COLS columns, and the sums over
-rows of these columns. A part is ``part_blocks`` chunks.
+rows of these columns. A part is ``part_blocks`` chunks. With scale and shift, ``backward_apply`` computes one span of
+the rows of a sample after the other: see ``column_sums``.
 """
+
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
 from ..activations import is_precise
-from ..bundles import BACKWARD_INTEGERS, Matrix, ParameterPointers, spec_of
+from ..bundles import BACKWARD_INTEGERS, Matrix, Modulation, ParameterPointers, Parameters, spec_of
 from ..gradient import gradient_before_affine, store_dx
-from ..memory import load_parameter, load_parameters, row_offset, widen
+from ..memory import (
+    load_parameter,
+    load_parameters,
+    pointers_to_row,
+    pointers_to_sample,
+    row_offset,
+    widen,
+)
+from .column_sums import Spans, SumPointers, row_of_sample, span_of, store_column_sums
 
 
 @triton.jit
@@ -34,6 +47,8 @@ def backward_sums(
     pre_bias_ptr,
     weight_ptr,
     bias_ptr,
+    scale_ptr,
+    shift_ptr,
     mu_ptr,
     rstd_ptr,
     parts_ptr,  # (2, n_rows, n_parts): sums of g * x_hat, then of g
@@ -45,6 +60,10 @@ def backward_sums(
     part_blocks,
     dy_group_gap,
     h_group_gap,
+    scale_row_stride,
+    shift_row_stride,
+    rows_per_sample,
+    n_samples,
     DIVISIBILITY: tl.constexpr,  # of strides, gaps and n_cols, which are passed divided by it: see ``bundles``
     GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
     WIDE_ROWS: tl.constexpr,  # whether dy or dx has more than 16 bits
@@ -54,7 +73,9 @@ def backward_sums(
     """A program computes both sums of one part of one row. Constants without a comment: see ``bundles``."""
     SPEC: tl.constexpr = spec_of(PROGRAM)
     # The dtypes of these tensors are those of their gradients.
-    PRECISE: tl.constexpr = WIDE_ROWS or is_precise(h_ptr, pre_bias_ptr, weight_ptr, bias_ptr)
+    PRECISE: tl.constexpr = WIDE_ROWS or is_precise(
+        h_ptr, pre_bias_ptr, weight_ptr, bias_ptr, scale_ptr, shift_ptr
+    )
     pid = tl.program_id(0).to(tl.int64)
     row = pid // n_parts
     first_col = (pid % n_parts).to(tl.int32) * part_blocks * BLOCK_COLS
@@ -63,7 +84,10 @@ def backward_sums(
     dy_rows = Matrix(dy_ptr, dy_row_stride, dy_group_gap)
     h_row = row_offset(h_rows, row, DIVISIBILITY, GROUP_ROWS)
     dy_row = row_offset(dy_rows, row, DIVISIBILITY, GROUP_ROWS)
-    parameter_pointers = ParameterPointers(weight_ptr, bias_ptr)
+    modulation = Modulation(
+        scale_ptr, shift_ptr, scale_row_stride, shift_row_stride, rows_per_sample, n_samples
+    )
+    parameter_pointers = pointers_to_row(weight_ptr, bias_ptr, modulation, row, DIVISIBILITY)
     rstd = tl.load(rstd_ptr + row)
     mu = tl.load(mu_ptr + row) if SPEC.CENTER else tl.zeros_like(rstd)
 
@@ -80,7 +104,7 @@ def backward_sums(
             h += widen(pre_bias[0], SPEC.COMPUTE_DTYPE)
         dy = _load(dy_ptr + dy_row + cols, ok, SPEC.COMPUTE_DTYPE)
         x_hat = (tl.where(ok, h - mu, 0.0) if SPEC.CENTER else h) * rstd
-        _, _, g = gradient_before_affine(dy, x_hat, parameters, 0, SPEC, PRECISE)
+        _, _, g, _, _ = gradient_before_affine(dy, x_hat, parameters, 0, SPEC, PRECISE)
         sum_gx += g * x_hat
         sum_g += g
 
@@ -91,6 +115,67 @@ def backward_sums(
         tl.store(slot + offset, tl.sum(sum_g, axis=1, keep_dims=True))
 
 
+class _Rows(NamedTuple):
+    """What is loaded of every row, and its results. Tensors that are absent or not wanted have the pointer None."""
+
+    dy: Any  # a ``Matrix``
+    dh: Any
+    h: Any
+    mu_ptr: Any
+    rstd_ptr: Any
+    parts_ptr: Any  # from backward_sums
+    dx_ptr: Any
+    dresidual_ptr: Any
+    n_rows: Any
+    n_cols: Any
+    n_parts: Any
+
+
+class _Settings(NamedTuple):
+    """Constants: the kernel's signature explains them."""
+
+    DIVISIBILITY: Any
+    GROUP_ROWS: Any
+    BLOCK_PARTS: Any
+    PRECISE: Any  # results of more than 16 bits: see activations
+
+
+@triton.jit
+def _store_row_dx(
+    rows, row, pre_bias, parameters, cols, ok, SPEC: tl.constexpr, SETTINGS: tl.constexpr
+):
+    """Store dx of some columns of a row. Returns what the row adds to dpre_bias, dweight, dbias, dscale and dshift."""
+    n = tl.cast(rows.n_cols, SPEC.COMPUTE_DTYPE)
+    parts = tl.arange(0, SETTINGS.BLOCK_PARTS)[None, :]
+    part_ok = parts < rows.n_parts
+    sums_of_g = tl.cast(rows.n_rows, tl.int64) * rows.n_parts
+    h_row = row_offset(rows.h, row, SETTINGS.DIVISIBILITY, SETTINGS.GROUP_ROWS)
+    h = _load(rows.h.ptr + h_row + cols, ok, SPEC.COMPUTE_DTYPE)
+    if len(pre_bias) > 0:
+        h += widen(pre_bias[0], SPEC.COMPUTE_DTYPE)
+    dy_row = row_offset(rows.dy, row, SETTINGS.DIVISIBILITY, SETTINGS.GROUP_ROWS)
+    dy = _load(rows.dy.ptr + dy_row + cols, ok, SPEC.COMPUTE_DTYPE)
+    rstd = tl.load(rows.rstd_ptr + row)
+    mu = tl.load(rows.mu_ptr + row) if SPEC.CENTER else tl.zeros_like(rstd)
+    slots = rows.parts_ptr + row * rows.n_parts + parts
+    a = tl.sum(tl.load(slots, mask=part_ok, other=0.0), axis=1, keep_dims=True) / n
+
+    x_hat = (tl.where(ok, h - mu, 0.0) if SPEC.CENTER else h) * rstd
+    rounded_x_hat, dz, g, dscale, dshift = gradient_before_affine(
+        dy, x_hat, parameters, 0, SPEC, SETTINGS.PRECISE
+    )
+    dx = g - x_hat * a
+    if SPEC.CENTER:
+        sum_g = tl.load(slots + sums_of_g, mask=part_ok, other=0.0)
+        dx -= tl.sum(sum_g, axis=1, keep_dims=True) / n
+    dx *= rstd
+    if rows.dh.ptr is not None:
+        dh_row = row_offset(rows.dh, row, SETTINGS.DIVISIBILITY, SETTINGS.GROUP_ROWS)
+        dx += _load(rows.dh.ptr + dh_row + cols, ok, SPEC.COMPUTE_DTYPE)
+    store_dx(rows.dx_ptr, rows.dresidual_ptr, row * rows.n_cols + cols, dx, ok)
+    return dx, dz * rounded_x_hat, dz, dscale, dshift
+
+
 @triton.jit(do_not_specialize=BACKWARD_INTEGERS)
 def backward_apply(
     dy_ptr,
@@ -99,6 +184,8 @@ def backward_apply(
     pre_bias_ptr,
     weight_ptr,
     bias_ptr,
+    scale_ptr,
+    shift_ptr,
     mu_ptr,
     rstd_ptr,
     parts_ptr,  # from backward_sums
@@ -107,6 +194,10 @@ def backward_apply(
     dpre_bias_partial_ptr,  # (row groups, n_cols) partial sums
     dweight_partial_ptr,
     dbias_partial_ptr,
+    dscale_partial_ptr,  # (spans, n_cols) partial sums
+    dshift_partial_ptr,
+    dscale_ptr,  # the sums themselves, stored where a sample is one span
+    dshift_ptr,
     dy_row_stride,
     dh_row_stride,
     h_row_stride,
@@ -118,6 +209,13 @@ def backward_apply(
     dy_group_gap,
     dh_group_gap,
     h_group_gap,
+    scale_row_stride,  # this and what follows: None without scale and shift
+    shift_row_stride,
+    rows_per_sample,
+    n_samples,
+    sample_rows,
+    span_rows,
+    spans_per_sample,
     DIVISIBILITY: tl.constexpr,
     GROUP_ROWS: tl.constexpr,
     WIDE_ROWS: tl.constexpr,
@@ -125,58 +223,88 @@ def backward_apply(
     BLOCK_COLS: tl.constexpr,
     BLOCK_PARTS: tl.constexpr,  # a power of two, at least n_parts
 ):
-    """A program computes BLOCK_COLS columns of ``rows_per_program`` rows. Constants as in ``backward_sums``."""
+    """A program computes BLOCK_COLS columns of ``rows_per_program`` rows; with scale and shift, of every n-th span of
+    rows, where n programs have these columns. Constants as in ``backward_sums``.
+    """
     SPEC: tl.constexpr = spec_of(PROGRAM)
-    PRECISE: tl.constexpr = WIDE_ROWS or is_precise(h_ptr, pre_bias_ptr, weight_ptr, bias_ptr)
+    PRECISE: tl.constexpr = WIDE_ROWS or is_precise(
+        h_ptr, pre_bias_ptr, weight_ptr, bias_ptr, scale_ptr, shift_ptr
+    )
+    SETTINGS: tl.constexpr = _Settings(DIVISIBILITY, GROUP_ROWS, BLOCK_PARTS, PRECISE)
     n_cols = n_cols * DIVISIBILITY
-    n = tl.cast(n_cols, SPEC.COMPUTE_DTYPE)
     pid = tl.program_id(0)
     group = pid // n_col_blocks
-    dy_rows = Matrix(dy_ptr, dy_row_stride, dy_group_gap)
-    dh_rows = Matrix(dh_ptr, dh_row_stride, dh_group_gap)
-    h_rows = Matrix(h_ptr, h_row_stride, h_group_gap)
+    rows = _Rows(
+        Matrix(dy_ptr, dy_row_stride, dy_group_gap),
+        Matrix(dh_ptr, dh_row_stride, dh_group_gap),
+        Matrix(h_ptr, h_row_stride, h_group_gap),
+        mu_ptr,
+        rstd_ptr,
+        parts_ptr,
+        dx_ptr,
+        dresidual_ptr,
+        n_rows,
+        n_cols,
+        n_parts,
+    )
     cols = (pid % n_col_blocks) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
     ok = cols < n_cols
     pre_bias = load_parameter(pre_bias_ptr, cols, ok)
     parameters = load_parameters(ParameterPointers(weight_ptr, bias_ptr), cols, ok)
-    parts = tl.arange(0, BLOCK_PARTS)[None, :]
-    part_ok = parts < n_parts
-    sums_of_g = tl.cast(n_rows, tl.int64) * n_parts
-    dpre_bias = tl.zeros((1, BLOCK_COLS), SPEC.COMPUTE_DTYPE)
-    dweight = tl.zeros((1, BLOCK_COLS), SPEC.COMPUTE_DTYPE)
-    dbias = tl.zeros((1, BLOCK_COLS), SPEC.COMPUTE_DTYPE)
+    zeros = tl.zeros((1, BLOCK_COLS), SPEC.COMPUTE_DTYPE)
+    dpre_bias = zeros
+    dweight = zeros
+    dbias = zeros
 
-    first_row = tl.cast(group, tl.int64) * rows_per_program
-    for row in range(first_row, tl.minimum(first_row + rows_per_program, n_rows)):
-        h_row = row_offset(h_rows, row, DIVISIBILITY, GROUP_ROWS)
-        h = _load(h_ptr + h_row + cols, ok, SPEC.COMPUTE_DTYPE)
-        if len(pre_bias) > 0:
-            h += widen(pre_bias[0], SPEC.COMPUTE_DTYPE)
-        dy_row = row_offset(dy_rows, row, DIVISIBILITY, GROUP_ROWS)
-        dy = _load(dy_ptr + dy_row + cols, ok, SPEC.COMPUTE_DTYPE)
-        rstd = tl.load(rstd_ptr + row)
-        mu = tl.load(mu_ptr + row) if SPEC.CENTER else tl.zeros_like(rstd)
-        slots = parts_ptr + row * n_parts + parts
-        a = tl.sum(tl.load(slots, mask=part_ok, other=0.0), axis=1, keep_dims=True) / n
-
-        x_hat = (tl.where(ok, h - mu, 0.0) if SPEC.CENTER else h) * rstd
-        rounded_x_hat, dz, g = gradient_before_affine(dy, x_hat, parameters, 0, SPEC, PRECISE)
-        dx = g - x_hat * a
-        if SPEC.CENTER:
-            sum_g = tl.load(slots + sums_of_g, mask=part_ok, other=0.0)
-            dx -= tl.sum(sum_g, axis=1, keep_dims=True) / n
-        dx *= rstd
-        if dh_ptr is not None:
-            dh_row = row_offset(dh_rows, row, DIVISIBILITY, GROUP_ROWS)
-            dx += _load(dh_ptr + dh_row + cols, ok, SPEC.COMPUTE_DTYPE)
-
-        store_dx(dx_ptr, dresidual_ptr, row * n_cols + cols, dx, ok)
-        if dpre_bias_partial_ptr is not None:
-            dpre_bias += dx
-        if dweight_partial_ptr is not None:
-            dweight += dz * rounded_x_hat
-        if dbias_partial_ptr is not None:
-            dbias += dz
+    if rows_per_sample is None:
+        first_row = tl.cast(group, tl.int64) * rows_per_program
+        for row in range(first_row, tl.minimum(first_row + rows_per_program, n_rows)):
+            to_dpre_bias, to_dweight, to_dbias, _, _ = _store_row_dx(
+                rows, row, pre_bias, parameters, cols, ok, SPEC, SETTINGS
+            )
+            if dpre_bias_partial_ptr is not None:
+                dpre_bias += to_dpre_bias
+            if dweight_partial_ptr is not None:
+                dweight += to_dweight
+            if dbias_partial_ptr is not None:
+                dbias += to_dbias
+    else:
+        modulation = Modulation(
+            scale_ptr, shift_ptr, scale_row_stride, shift_row_stride, rows_per_sample, n_samples
+        )
+        spans = Spans(rows_per_sample, n_samples, sample_rows, span_rows, spans_per_sample)
+        n_groups = tl.num_programs(0) // n_col_blocks
+        for span in range(group, n_samples * spans_per_sample, n_groups):
+            sample, first, end = span_of(spans, span)
+            pointers = pointers_to_sample(None, None, modulation, sample, DIVISIBILITY)
+            of_sample = load_parameters(pointers, cols, ok)
+            of_span = Parameters(
+                parameters.weight, parameters.bias, of_sample.scale, of_sample.shift
+            )
+            dscale = zeros
+            dshift = zeros
+            for number in range(first, end):
+                row = row_of_sample(spans, sample, number)
+                to_dpre_bias, to_dweight, to_dbias, to_dscale, to_dshift = _store_row_dx(
+                    rows, row, pre_bias, of_span, cols, ok, SPEC, SETTINGS
+                )
+                if dpre_bias_partial_ptr is not None:
+                    dpre_bias += to_dpre_bias
+                if dweight_partial_ptr is not None:
+                    dweight += to_dweight
+                if dbias_partial_ptr is not None:
+                    dbias += to_dbias
+                if dscale_partial_ptr is not None:
+                    dscale += to_dscale
+                if dshift_partial_ptr is not None:
+                    dshift += to_dshift
+            final = tl.cast(sample, tl.int64) * n_cols
+            if dscale_partial_ptr is not None:
+                dscale_out = SumPointers(dscale_partial_ptr, dscale_ptr + final)
+                store_column_sums(dscale_out, dscale, span, spans_per_sample, n_cols, cols, ok)
+            if dshift_partial_ptr is not None:
+                dshift_out = SumPointers(dshift_partial_ptr, dshift_ptr + final)
+                store_column_sums(dshift_out, dshift, span, spans_per_sample, n_cols, cols, ok)
 
     partial = tl.cast(group, tl.int64) * n_cols + cols
     if dpre_bias_partial_ptr is not None:

@@ -1,14 +1,20 @@
 """Backward where a program has whole rows in registers: h, dy and dh are loaded once, dx is stored once.
 
-    x_hat = (h - mu) * rstd                       dz = dy * activation'(z)
-    g     = dz * (weight + WEIGHT_SHIFT)          a  = mean(g * x_hat),  b = mean(g) if CENTER else 0
+    x_hat = (h - mu) * rstd                       dm = dy * activation'(m),  m = z * (scale + SCALE_SHIFT) + shift
+    dz    = dm * (scale + SCALE_SHIFT)            g  = dz * (weight + WEIGHT_SHIFT)
+    a     = mean(g * x_hat)                       b  = mean(g) if CENTER else 0
     dx    = rstd * (g - b - a * x_hat) [+ dh]
     dweight = sum over rows of dz * x_hat,  dbias = sum of dz,  dpre_bias = sum of dx
+    dscale  = sum over the rows of a sample of dm * z,  dshift = sum of dm
 
 Regimes tile, resident and, with CLUSTER_SIZE > 1, cluster: there the programs of a thread block cluster share a row and
 exchange a and b. The grid is persistent: a program computes many tiles of BLOCK_ROWS rows. In registers: the
 parameters, the sums over rows, and x_hat and g of one tile. The next tiles are on their way to shared memory
 (NUM_STAGES).
+
+Rows that share scale and shift are computed one span after the other (see ``column_sums``), with the scale and shift of
+the sample in registers. Where every row has its own (OWN_SAMPLES), they are loaded with the row, and dscale and dshift
+are stored with dx.
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +28,9 @@ from ..bundles import (
     BACKWARD_INTEGERS,
     Columns,
     Matrix,
+    Modulation,
     ParameterPointers,
+    Parameters,
     Statistics,
     Tiling,
     spec_of,
@@ -41,11 +49,13 @@ from ..memory import (
     load_chunks,
     load_parameter_chunks,
     load_pipelined,
+    pointers_to_sample,
     row_offset,
+    store_row,
     widen,
 )
 from ..moments import add_chunks, sum_both
-from .column_sums import SumPointers, store_column_sums
+from .column_sums import Spans, SumPointers, row_of_sample, span_of, store_column_sums
 
 
 class _Settings(NamedTuple):
@@ -60,15 +70,36 @@ class _Settings(NamedTuple):
     NUM_WARPS: Any
     PRECISE: Any  # results of more than 16 bits: see activations
     LATENCY_HIDDEN: Any
+    SCALAR_STATISTICS: Any
 
 
 class _Inputs(NamedTuple):
     """What is loaded for every tile, and what stays in registers."""
 
     dy: Any  # a ``Matrix``
+    dh: Any
     h: Any
+    statistics: Any
     pre_bias: Any  # chunks, an empty tuple where absent
-    parameters: Any
+
+
+class _Outputs(NamedTuple):
+    """What is stored for every tile. None: not wanted. dscale and dshift: where every row has its own."""
+
+    dx_ptr: Any
+    dresidual_ptr: Any
+    dscale_ptr: Any
+    dshift_ptr: Any
+
+
+class _Sums(NamedTuple):
+    """Sums over rows, in chunks."""
+
+    dpre_bias: Any
+    dweight: Any
+    dbias: Any
+    dscale: Any
+    dshift: Any
 
 
 class _Rows(NamedTuple):
@@ -131,29 +162,32 @@ def _gradients(
     x_hat,
     dy,
     inputs,
+    outputs,
+    parameters,
     rows,
     columns,
-    dweight,
-    dbias,
+    sums,
     SPEC: tl.constexpr,
     TILING: tl.constexpr,
     SETTINGS: tl.constexpr,
 ):
-    """(g, g * x_hat, dweight and dbias with this tile added), in chunks."""
+    """(g, g * x_hat, the sums with this tile added, except dpre_bias), in chunks."""
     g = ()
     products = ()
-    next_dweight = ()
-    next_dbias = ()
+    dweight = ()
+    dbias = ()
+    dscale = ()
+    dshift = ()
     for c in tl.static_range(TILING.NUM_CHUNKS):
         if SETTINGS.LOAD_DY_WITH_H:
             dy_chunk = dy[c]
         else:
             cols, col_ok = chunk(columns, c, TILING)
             dy_chunk = _load_chunk(inputs.dy, rows, cols, rows.ok & col_ok, SPEC, SETTINGS)
-        rounded_x_hat, dz, g_chunk = gradient_before_affine(
+        rounded_x_hat, dz, g_chunk, dscale_rows, dshift_rows = gradient_before_affine(
             dy_chunk,
             x_hat[c],
-            inputs.parameters,
+            parameters,
             c,
             SPEC,
             SETTINGS.PRECISE,
@@ -161,11 +195,17 @@ def _gradients(
         )
         g = g + (g_chunk,)
         products = products + (g_chunk * x_hat[c],)
-        next_dweight = next_dweight + (
-            dweight[c] + _rows_or_sum(dz * rounded_x_hat, SETTINGS.SUM_ROWS),
-        )
-        next_dbias = next_dbias + (dbias[c] + _rows_or_sum(dz, SETTINGS.SUM_ROWS),)
-    return g, products, next_dweight, next_dbias
+        dweight = dweight + (sums.dweight[c] + _rows_or_sum(dz * rounded_x_hat, SETTINGS.SUM_ROWS),)
+        dbias = dbias + (sums.dbias[c] + _rows_or_sum(dz, SETTINGS.SUM_ROWS),)
+        dscale = dscale + (sums.dscale[c] + _rows_or_sum(dscale_rows, SETTINGS.SUM_ROWS),)
+        dshift = dshift + (sums.dshift[c] + _rows_or_sum(dshift_rows, SETTINGS.SUM_ROWS),)
+        cols, col_ok = chunk(columns, c, TILING)
+        offsets = rows.index * columns.n_cols + cols
+        if outputs.dscale_ptr is not None:
+            store_row(outputs.dscale_ptr + offsets, dscale_rows, rows.ok & col_ok)
+        if outputs.dshift_ptr is not None:
+            store_row(outputs.dshift_ptr + offsets, dshift_rows, rows.ok & col_ok)
+    return g, products, _Sums(sums.dpre_bias, dweight, dbias, dscale, dshift)
 
 
 @triton.jit
@@ -216,6 +256,78 @@ def _store_sums(pointers, sums, program, n_programs, columns, TILING: tl.constex
             store_column_sums(pointers, total, program, n_programs, columns.n_cols, cols, ok)
 
 
+@triton.jit
+def _tile(
+    rows,
+    turn,
+    inputs,
+    outputs,
+    parameters,
+    sums,
+    columns,
+    share,
+    slots,
+    SPEC: tl.constexpr,
+    TILING: tl.constexpr,
+    SETTINGS: tl.constexpr,
+):
+    """Compute and store dx of a tile, and return the sums with this tile added."""
+    n_cols = columns.n_cols
+    mu, rstd = _load_statistics(inputs.statistics, rows, SPEC.CENTER, SETTINGS.SCALAR_STATISTICS)
+    h, dy, inside = _load_tile(inputs, rows, columns, SPEC, TILING, SETTINGS)
+    x_hat = x_hat_chunks(h, mu, rstd, inside, SPEC)
+    g, products, sums = _gradients(
+        x_hat, dy, inputs, outputs, parameters, rows, columns, sums, SPEC, TILING, SETTINGS
+    )
+    a, b = _row_sums(products, g, slots, turn, SPEC.CENTER, SETTINGS)
+
+    # rstd * (g - b - a * x_hat), arranged so that each element takes as few instructions as possible.
+    slope = -(a * share) * rstd
+    if SPEC.CENTER:  # A row of one column has a gradient of exactly 0: g is b.
+        rstd *= (n_cols > 1).to(SPEC.COMPUTE_DTYPE)
+    offset = -(b * share) * rstd
+    dpre_bias = ()
+    for c in tl.static_range(TILING.NUM_CHUNKS):
+        cols, col_ok = chunk(columns, c, TILING)
+        ok = rows.ok & col_ok
+        dx = x_hat[c] * slope
+        if SPEC.CENTER:
+            dx += offset
+        dx = tl.fma(g[c], tl.broadcast_to(rstd, g[c].shape), dx)
+        if inputs.dh.ptr is not None:
+            dx += _load_chunk(inputs.dh, rows, cols, ok, SPEC, SETTINGS)
+        store_dx(outputs.dx_ptr, outputs.dresidual_ptr, rows.index * n_cols + cols, dx, ok)
+        dpre_bias = dpre_bias + (sums.dpre_bias[c] + _rows_or_sum(dx, SETTINGS.SUM_ROWS),)
+    return _Sums(dpre_bias, sums.dweight, sums.dbias, sums.dscale, sums.dshift)
+
+
+@triton.jit
+def _own_parameters(
+    parameters,
+    modulation,
+    rows,
+    columns,
+    SPEC: tl.constexpr,
+    TILING: tl.constexpr,
+    SETTINGS: tl.constexpr,
+):
+    """The parameters of a tile, where every row has its own scale and shift: these are loaded with the row."""
+    scale = ()
+    shift = ()
+    scales = Matrix(modulation.scale_ptr, modulation.scale_row_stride, 0)
+    shifts = Matrix(modulation.shift_ptr, modulation.shift_row_stride, 0)
+    for c in tl.static_range(TILING.NUM_CHUNKS):
+        cols, col_ok = chunk(columns, c, TILING)
+        ok = rows.ok & col_ok
+        if modulation.scale_ptr is not None:
+            offset = row_offset(scales, rows.index, SETTINGS.DIVISIBILITY, 0)
+            scale = scale + (load_pipelined(scales.ptr + offset + cols, ok, SPEC.COMPUTE_DTYPE),)
+        if modulation.shift_ptr is not None:
+            offset = row_offset(shifts, rows.index, SETTINGS.DIVISIBILITY, 0)
+            shift = shift + (load_pipelined(shifts.ptr + offset + cols, ok, SPEC.COMPUTE_DTYPE),)
+    return Parameters(parameters.weight, parameters.bias, scale, shift)
+
+
 @triton.jit(do_not_specialize=BACKWARD_INTEGERS)
 def backward_resident(
     dy_ptr,
@@ -224,6 +336,8 @@ def backward_resident(
     pre_bias_ptr,
     weight_ptr,
     bias_ptr,
+    scale_ptr,
+    shift_ptr,
     mu_ptr,
     rstd_ptr,
     dx_ptr,
@@ -231,9 +345,13 @@ def backward_resident(
     dpre_bias_partial_ptr,  # (programs or clusters, n_cols) partial sums
     dweight_partial_ptr,
     dbias_partial_ptr,
+    dscale_partial_ptr,  # (spans, n_cols) partial sums
+    dshift_partial_ptr,
     dpre_bias_ptr,  # the sums themselves, stored by a single program or cluster
     dweight_ptr,
     dbias_ptr,
+    dscale_ptr,  # the sums themselves, stored where a sample is one span
+    dshift_ptr,
     dy_row_stride,
     dh_row_stride,
     h_row_stride,
@@ -242,6 +360,13 @@ def backward_resident(
     dy_group_gap,
     dh_group_gap,
     h_group_gap,
+    scale_row_stride,  # this and what follows: None without scale and shift
+    shift_row_stride,
+    rows_per_sample,
+    n_samples,
+    sample_rows,
+    span_rows,
+    spans_per_sample,
     DIVISIBILITY: tl.constexpr,  # of strides, gaps and n_cols, which are passed divided by it: see ``bundles``
     GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
     PROGRAM: tl.constexpr,  # what is computed: a ``bundles.Spec`` with the names of dtypes
@@ -257,8 +382,9 @@ def backward_resident(
     SCALAR_STATISTICS: tl.constexpr,  # mu and rstd are scalars, not tensors with a layout
     SEND_PER_WARP: tl.constexpr,  # warps send their own sums to the cluster, without waiting for the other warps
     NUM_WARPS: tl.constexpr,
+    OWN_SAMPLES: tl.constexpr,  # whether every row has its own scale and shift
 ):
-    """A program or cluster computes every n-th tile, n in all. Other constants: ``bundles.Tiling``."""
+    """A program or cluster computes every n-th tile, or span of rows, n in all. Other constants: ``bundles.Tiling``."""
     SPEC: tl.constexpr = spec_of(PROGRAM)
     # In a cluster the last program may have several chunks beyond the row, so no chunk is known to be full.
     TILING: tl.constexpr = Tiling(
@@ -272,8 +398,11 @@ def backward_resident(
         CLUSTER_SIZE,
         SEND_PER_WARP,
         NUM_WARPS,
-        is_precise(dx_ptr, dresidual_ptr, dpre_bias_ptr, dweight_ptr, dbias_ptr),
+        is_precise(
+            dx_ptr, dresidual_ptr, dpre_bias_ptr, dweight_ptr, dbias_ptr, dscale_ptr, dshift_ptr
+        ),
         LATENCY_HIDDEN,
+        SCALAR_STATISTICS,
     )
 
     n_cols = n_cols * DIVISIBILITY
@@ -284,62 +413,118 @@ def backward_resident(
     first_col = (tl.program_id(0) % CLUSTER_SIZE) * (NUM_CHUNKS * BLOCK_COLS)
     row_lanes = tl.arange(0, BLOCK_ROWS)[:, None]
     columns = Columns(first_col + tl.arange(0, BLOCK_COLS)[None, :], n_cols)
-    dh_rows = Matrix(dh_ptr, dh_row_stride, dh_group_gap)
     pre_bias = load_chunks(pre_bias_ptr, columns, 0, NUM_CHUNKS, TILING)
     parameter_pointers = ParameterPointers(weight_ptr, bias_ptr)
     parameters = load_parameter_chunks(parameter_pointers, columns, 0, NUM_CHUNKS, TILING)
     inputs = _Inputs(
         Matrix(dy_ptr, dy_row_stride, dy_group_gap),
+        Matrix(dh_ptr, dh_row_stride, dh_group_gap),
         Matrix(h_ptr, h_row_stride, h_group_gap),
+        Statistics(mu_ptr, rstd_ptr),
         pre_bias,
-        parameters,
+    )
+    modulation = Modulation(
+        scale_ptr, shift_ptr, scale_row_stride, shift_row_stride, rows_per_sample, n_samples
     )
     SUM_SHAPE: tl.constexpr = 1 if SUM_ROWS else BLOCK_ROWS
-    dpre_bias = _zeros(SUM_SHAPE, TILING, SPEC.COMPUTE_DTYPE)
-    dweight = _zeros(SUM_SHAPE, TILING, SPEC.COMPUTE_DTYPE)
-    dbias = _zeros(SUM_SHAPE, TILING, SPEC.COMPUTE_DTYPE)
+    zeros = _zeros(SUM_SHAPE, TILING, SPEC.COMPUTE_DTYPE)
+    dpre_bias = zeros
+    dweight = zeros
+    dbias = zeros
     if CLUSTER_SIZE > 1:
         wait_for_cluster()
 
-    # Not cdiv, which adds first: near 2^31 rows the sum exceeds 32 bits.
-    n_tiles = n_rows // BLOCK_ROWS + (n_rows % BLOCK_ROWS > 0).to(tl.int32)
-    n_turns = tl.cdiv(n_tiles - program, step)
-    for turn in tl.range(0, n_turns, num_stages=NUM_STAGES):
-        tile = program + turn * step
-        row_index = tl.cast(tile, tl.int64) * BLOCK_ROWS + row_lanes
-        rows = _Rows(row_index, in_range(row_index, n_rows, BLOCK_ROWS == 1))
-        statistics = Statistics(mu_ptr, rstd_ptr)
-        mu, rstd = _load_statistics(statistics, rows, SPEC.CENTER, SCALAR_STATISTICS)
-        h, dy, inside = _load_tile(inputs, rows, columns, SPEC, TILING, SETTINGS)
-        x_hat = x_hat_chunks(h, mu, rstd, inside, SPEC)
-        g, products, next_dweight, next_dbias = _gradients(
-            x_hat, dy, inputs, rows, columns, dweight, dbias, SPEC, TILING, SETTINGS
-        )
-        if dweight_partial_ptr is not None:
-            dweight = next_dweight
-        if dbias_partial_ptr is not None:
-            dbias = next_dbias
-        a, b = _row_sums(products, g, slots, turn, SPEC.CENTER, SETTINGS)
-
-        # rstd * (g - b - a * x_hat), arranged so that each element takes as few instructions as possible.
-        slope = -(a * share) * rstd
-        if SPEC.CENTER:  # A row of one column has a gradient of exactly 0: g is b.
-            rstd *= (n_cols > 1).to(SPEC.COMPUTE_DTYPE)
-        offset = -(b * share) * rstd
-        next_dpre_bias = ()
-        for c in tl.static_range(NUM_CHUNKS):
-            cols, col_ok = chunk(columns, c, TILING)
-            ok = rows.ok & col_ok
-            dx = x_hat[c] * slope
-            if SPEC.CENTER:
-                dx += offset
-            dx = tl.fma(g[c], tl.broadcast_to(rstd, g[c].shape), dx)
-            if dh_ptr is not None:
-                dx += _load_chunk(dh_rows, rows, cols, ok, SPEC, SETTINGS)
-            store_dx(dx_ptr, dresidual_ptr, rows.index * n_cols + cols, dx, ok)
-            next_dpre_bias = next_dpre_bias + (dpre_bias[c] + _rows_or_sum(dx, SUM_ROWS),)
-        if dpre_bias_partial_ptr is not None:
-            dpre_bias = next_dpre_bias
+    if rows_per_sample is None or OWN_SAMPLES:
+        if OWN_SAMPLES:
+            outputs = _Outputs(dx_ptr, dresidual_ptr, dscale_ptr, dshift_ptr)
+        else:
+            outputs = _Outputs(dx_ptr, dresidual_ptr, None, None)
+        # Not cdiv, which adds first: near 2^31 rows the sum exceeds 32 bits.
+        n_tiles = n_rows // BLOCK_ROWS + (n_rows % BLOCK_ROWS > 0).to(tl.int32)
+        n_turns = tl.cdiv(n_tiles - program, step)
+        for turn in tl.range(0, n_turns, num_stages=NUM_STAGES):
+            tile = program + turn * step
+            row_index = tl.cast(tile, tl.int64) * BLOCK_ROWS + row_lanes
+            rows = _Rows(row_index, in_range(row_index, n_rows, BLOCK_ROWS == 1))
+            if OWN_SAMPLES:
+                of_tile = _own_parameters(
+                    parameters, modulation, rows, columns, SPEC, TILING, SETTINGS
+                )
+            else:
+                of_tile = parameters
+            before = _Sums(dpre_bias, dweight, dbias, zeros, zeros)
+            after = _tile(
+                rows,
+                turn,
+                inputs,
+                outputs,
+                of_tile,
+                before,
+                columns,
+                share,
+                slots,
+                SPEC,
+                TILING,
+                SETTINGS,
+            )
+            if dweight_partial_ptr is not None:
+                dweight = after.dweight
+            if dbias_partial_ptr is not None:
+                dbias = after.dbias
+            if dpre_bias_partial_ptr is not None:
+                dpre_bias = after.dpre_bias
+    else:
+        outputs = _Outputs(dx_ptr, dresidual_ptr, None, None)
+        spans = Spans(rows_per_sample, n_samples, sample_rows, span_rows, spans_per_sample)
+        n_turns = 0  # of the spans before: the exchange in a cluster counts all
+        for span in range(program, n_samples * spans_per_sample, step):
+            sample, first, end = span_of(spans, span)
+            pointers = pointers_to_sample(None, None, modulation, sample, DIVISIBILITY)
+            of_sample = load_parameter_chunks(pointers, columns, 0, NUM_CHUNKS, TILING)
+            of_span = Parameters(
+                parameters.weight, parameters.bias, of_sample.scale, of_sample.shift
+            )
+            dscale = zeros
+            dshift = zeros
+            n_tiles = tl.cdiv(end - first, BLOCK_ROWS)
+            for tile in tl.range(0, n_tiles, num_stages=NUM_STAGES):
+                number = first + tile * BLOCK_ROWS + row_lanes
+                rows = _Rows(
+                    row_of_sample(spans, sample, number), in_range(number, end, BLOCK_ROWS == 1)
+                )
+                before = _Sums(dpre_bias, dweight, dbias, dscale, dshift)
+                after = _tile(
+                    rows,
+                    n_turns + tile,
+                    inputs,
+                    outputs,
+                    of_span,
+                    before,
+                    columns,
+                    share,
+                    slots,
+                    SPEC,
+                    TILING,
+                    SETTINGS,
+                )
+                if dweight_partial_ptr is not None:
+                    dweight = after.dweight
+                if dbias_partial_ptr is not None:
+                    dbias = after.dbias
+                if dpre_bias_partial_ptr is not None:
+                    dpre_bias = after.dpre_bias
+                if dscale_partial_ptr is not None:
+                    dscale = after.dscale
+                if dshift_partial_ptr is not None:
+                    dshift = after.dshift
+            n_turns += n_tiles
+            final = tl.cast(sample, tl.int64) * n_cols
+            if dscale_partial_ptr is not None:
+                dscale_out = SumPointers(dscale_partial_ptr, dscale_ptr + final)
+                _store_sums(dscale_out, dscale, span, spans_per_sample, columns, TILING)
+            if dshift_partial_ptr is not None:
+                dshift_out = SumPointers(dshift_partial_ptr, dshift_ptr + final)
+                _store_sums(dshift_out, dshift, span, spans_per_sample, columns, TILING)
 
     dpre_bias_out = SumPointers(dpre_bias_partial_ptr, dpre_bias_ptr)
     dweight_out = SumPointers(dweight_partial_ptr, dweight_ptr)

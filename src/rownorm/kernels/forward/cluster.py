@@ -252,7 +252,10 @@ def _store_y(
             # Before y is stored, because loads are not moved above a store.
             following = load_parameter_chunks(parameter_pointers, columns, c + 1, c + 2, TILING)
             parameters = Parameters(
-                parameters.weight + following.weight, parameters.bias + following.bias
+                parameters.weight + following.weight,
+                parameters.bias + following.bias,
+                parameters.scale,
+                parameters.shift,
             )
         x_hat = tl.fma(h, rstd, -mu * rstd) if SPEC.CENTER else h * rstd
         z = affine(round_x_hat(x_hat, SPEC), parameters, c, SPEC)

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from ..activations import activate, is_precise
-from ..affine import affine, round_x_hat, x_hat_chunks
+from ..affine import affine, modulate, round_x_hat, x_hat_chunks
 from ..memory import in_range, load_h, load_parameters, round_to, store_row
 from ..moments import (
     all_rows,
@@ -173,5 +173,6 @@ def apply_range(
         else:
             x_hat = (h - mu if SPEC.CENTER else h) * rstd
         z = affine(round_x_hat(x_hat, SPEC), parameters, 0, SPEC)
+        z = modulate(z, parameters, 0, SPEC)
         y = activate(z, SPEC.ACTIVATION, is_precise(outputs.y_ptr))
         store_row(outputs.y_ptr + outputs.row + cols, y, ok, EVICT_FIRST)

@@ -3,7 +3,8 @@
     h    = x [+ pre_bias] [+ residual]
     mu   = mean(h) if CENTER else 0
     rstd = 1 / sqrt(mean((h - mu)^2) + EPS)
-    y    = activation((h - mu) * rstd * (weight + WEIGHT_SHIFT) + bias)
+    z    = (h - mu) * rstd * (weight + WEIGHT_SHIFT) + bias
+    y    = activation(z * (scale + SCALE_SHIFT) + shift)
 
     forward_looped    regime looped: one program, one row; the second load usually comes from the cache
     forward_moments   regime split, first kernel: mean and m2 = sum((h - mean)^2) of one part of a row
@@ -22,13 +23,13 @@ from ..bundles import (
     Chunking,
     ColumnRange,
     Matrix,
+    Modulation,
     Outputs,
-    ParameterPointers,
     Source,
     Statistics,
     spec_of,
 )
-from ..memory import row_offset, store_statistics
+from ..memory import pointers_to_row, row_offset, store_statistics
 from ..moments import inverse_std
 from .column_range import apply_range, range_moments, stored_range_moments
 
@@ -40,6 +41,8 @@ def forward_looped(
     pre_bias_ptr,
     weight_ptr,
     bias_ptr,
+    scale_ptr,
+    shift_ptr,
     y_ptr,
     h_ptr,
     mu_ptr,  # None: the statistics are not wanted
@@ -50,6 +53,10 @@ def forward_looped(
     n_cols,
     x_group_gap,
     residual_group_gap,
+    scale_row_stride,
+    shift_row_stride,
+    rows_per_sample,
+    n_samples,
     DIVISIBILITY: tl.constexpr,  # of strides, gaps and n_cols, which are passed divided by it: see ``bundles``
     GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
     PROGRAM: tl.constexpr,  # what is computed: a ``bundles.Spec`` with the names of dtypes
@@ -69,7 +76,10 @@ def forward_looped(
     residual_row = row_offset(residual_rows, row, DIVISIBILITY, GROUP_ROWS)
     source = Source(x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row)
     columns = ColumnRange(0, n_cols)
-    parameter_pointers = ParameterPointers(weight_ptr, bias_ptr)
+    modulation = Modulation(
+        scale_ptr, shift_ptr, scale_row_stride, shift_row_stride, rows_per_sample, n_samples
+    )
+    parameter_pointers = pointers_to_row(weight_ptr, bias_ptr, modulation, row, DIVISIBILITY)
 
     mu, m2 = range_moments(source, columns, SPEC, CHUNKING)
     n = tl.cast(n_cols, SPEC.COMPUTE_DTYPE)
@@ -170,6 +180,8 @@ def forward_apply(
     pre_bias_ptr,
     weight_ptr,
     bias_ptr,
+    scale_ptr,
+    shift_ptr,
     y_ptr,
     h_ptr,
     mu_ptr,
@@ -184,6 +196,10 @@ def forward_apply(
     part_blocks,
     x_group_gap,
     residual_group_gap,
+    scale_row_stride,
+    shift_row_stride,
+    rows_per_sample,
+    n_samples,
     DIVISIBILITY: tl.constexpr,
     GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
     PROGRAM: tl.constexpr,  # what is computed: a ``bundles.Spec`` with the names of dtypes
@@ -207,7 +223,10 @@ def forward_apply(
     x_row = row_offset(x_rows, row, DIVISIBILITY, GROUP_ROWS)
     residual_row = row_offset(residual_rows, row, DIVISIBILITY, GROUP_ROWS)
     source = Source(x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row)
-    parameter_pointers = ParameterPointers(weight_ptr, bias_ptr)
+    modulation = Modulation(
+        scale_ptr, shift_ptr, scale_row_stride, shift_row_stride, rows_per_sample, n_samples
+    )
+    parameter_pointers = pointers_to_row(weight_ptr, bias_ptr, modulation, row, DIVISIBILITY)
 
     split = _Split(row, n_rows, n_cols, n_parts, part_cols)
     mu, rstd = _merge_parts(parts_ptr, split, SPEC, BLOCK_PARTS)

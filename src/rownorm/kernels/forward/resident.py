@@ -3,7 +3,8 @@
     h    = x [+ pre_bias] [+ residual]
     mu   = mean(h) if CENTER else 0
     rstd = 1 / sqrt(mean((h - mu)^2) + EPS)
-    y    = activation((h - mu) * rstd * (weight + WEIGHT_SHIFT) + bias)
+    z    = (h - mu) * rstd * (weight + WEIGHT_SHIFT) + bias
+    y    = activation(z * (scale + SCALE_SHIFT) + shift)
 
 In registers: h of BLOCK_ROWS rows, in fp32 (fp64 where a row is fp64). Each result is rounded once, when it is stored;
 x_hat is rounded too where ROUND_X_HAT_TO names a dtype.
@@ -15,13 +16,13 @@ import triton
 import triton.language as tl
 
 from ..activations import activate, is_precise
-from ..affine import affine, fused_x_hat, mean_below_4_std, round_x_hat
+from ..affine import affine, fused_x_hat, mean_below_4_std, modulate, round_x_hat
 from ..bundles import (
     FORWARD_INTEGERS,
     Columns,
     Matrix,
+    Modulation,
     Outputs,
-    ParameterPointers,
     Source,
     Statistics,
     Tiling,
@@ -33,6 +34,7 @@ from ..memory import (
     load_h,
     load_parameter_chunks,
     load_parameters,
+    pointers_to_row,
     row_offset,
     store_row,
     store_statistics,
@@ -105,10 +107,12 @@ def _store_y(
         x_hat = _x_hat(tile.h[c], tile.mu, tile.rstd, SPEC, CAN_FUSE_ALL)
         if PREFETCH_PARAMETERS:
             z = affine(round_x_hat(x_hat, SPEC), tile.parameters, c, SPEC)
+            z = modulate(z, tile.parameters, c, SPEC)
         else:
             # Loaded late: until the statistics are known, parameters would take registers from the rows in flight.
             parameters = load_parameters(tile.parameter_pointers, cols, col_ok)
             z = affine(round_x_hat(x_hat, SPEC), parameters, 0, SPEC)
+            z = modulate(z, parameters, 0, SPEC)
         y = activate(z, SPEC.ACTIVATION, is_precise(outputs.y_ptr))
         store_row(outputs.y_ptr + outputs.row + cols, y, tile.row_ok & col_ok, EVICT_FIRST)
 
@@ -120,6 +124,8 @@ def forward_resident(
     pre_bias_ptr,
     weight_ptr,
     bias_ptr,
+    scale_ptr,
+    shift_ptr,
     y_ptr,
     h_ptr,
     mu_ptr,  # None: the statistics are not wanted
@@ -130,6 +136,10 @@ def forward_resident(
     n_cols,
     x_group_gap,
     residual_group_gap,
+    scale_row_stride,
+    shift_row_stride,
+    rows_per_sample,
+    n_samples,
     DIVISIBILITY: tl.constexpr,  # of strides, gaps and n_cols, which are passed divided by it: see ``bundles``
     GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
     PROGRAM: tl.constexpr,  # what is computed: a ``bundles.Spec`` with the names of dtypes
@@ -156,7 +166,10 @@ def forward_resident(
     x_row = row_offset(x_rows, rows, DIVISIBILITY, GROUP_ROWS)
     residual_row = row_offset(residual_rows, rows, DIVISIBILITY, GROUP_ROWS)
     source = Source(x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row)
-    parameter_pointers = ParameterPointers(weight_ptr, bias_ptr)
+    modulation = Modulation(
+        scale_ptr, shift_ptr, scale_row_stride, shift_row_stride, rows_per_sample, n_samples
+    )
+    parameter_pointers = pointers_to_row(weight_ptr, bias_ptr, modulation, rows, DIVISIBILITY)
     outputs = Outputs(y_ptr, h_ptr, rows * n_cols)
 
     h, inside = _load_rows(source, row_ok, columns, SPEC, TILING)

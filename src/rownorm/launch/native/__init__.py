@@ -10,7 +10,7 @@ import functools
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -129,7 +129,10 @@ def connect(module: Any, launch_kernel: int, error_string: int, current_context:
 
 
 def parameters(
-    signature: dict[str, str], ptx: str, indices: dict[str, int], integers: dict[str, int]
+    signature: dict[str, str],
+    ptx: str,
+    indices: dict[str, int],
+    integers: Mapping[str, Any],
 ) -> tuple[tuple[int, int], ...]:
     """The ``parameters`` of a Kernel. Raises where the signature and the compiled kernel disagree.
 

@@ -69,6 +69,12 @@ class Plan:
         1  # looped, split, grid: a power of two, at least the number of parts of a row
     )
     sums_tile: SumsTile | None = None  # backward: None where no kernel adds up partial sums
+    # Backward with scale or shift.
+    own_samples: bool = False  # tile, resident, cluster: every row has its own scale and shift
+    spans_per_sample: int = 0  # parts that the rows of a sample are divided into
+    sample_sums_tile: SumsTile | None = (
+        None  # the tile of ``sample_sums``; None where it has nothing to add up
+    )
 
     source: str = "rules"  # "rules", "table for <device>" or "forced"
     reason: str = dataclasses.field(default="", compare=False)

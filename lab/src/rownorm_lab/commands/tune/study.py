@@ -13,6 +13,7 @@ from rownorm.inside import (
     Activation,
     Device,
     Direction,
+    Inputs,
     Problem,
     Program,
     execute,
@@ -121,15 +122,13 @@ def _forward(case: Case, program: Program, t: data.Tensors) -> Call:
 
 
 def _backward(case: Case, program: Program, t: data.Tensors) -> Call:
-    _, h, mu, rstd = execute.forward(*t[:5], program, True)
+    inputs = Inputs(*t[:5])
+    outputs = reference.ForwardOutputs(*execute.forward(*inputs, program, True))  # type: ignore[arg-type]
     assert t.dy is not None
-    assert rstd is not None
-    saved = reference.BackwardInputs(
-        t.dy, t.dh, t.x if h is None else h, t.pre_bias, t.weight, t.bias, mu, rstd
-    )
+    saved = reference.backward_inputs(t.dy, t.dh, inputs, outputs)
     # If x and the residual have the same dtype, one tensor is the gradient of both.
     own_gradient = case.adds and case.torch_residual_dtype != case.torch_dtype
-    wanted = (True, own_gradient, t.pre_bias is not None, True, t.bias is not None)
+    wanted = (True, own_gradient, *(each is not None for each in inputs[2:]))
 
     def call() -> Sequence[Tensor]:
         dx, dresidual, *parameters = execute.backward(saved, program, case.adds, wanted)
