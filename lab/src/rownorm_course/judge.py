@@ -61,14 +61,16 @@ def try_all(
     alternatives: Alternatives | None = None,
     may_use: Sequence[str] = (),
     most_launches: int = 0,
+    counts: Callable[[Finding], bool] = bool,
 ) -> None:
     """Run every trial; Failure at the first that is wrong.
 
-    may_use: operators of PyTorch that are allowed; most_launches: 0 is any number of kernels.
+    may_use: operators of PyTorch that are allowed; most_launches: 0 is any number of kernels; counts: which findings of
+    the interpreter belong to this step.
     """
     tried = []
     for trial in trials:
-        ran = _tried(_Trying(learner, call, may_use), trial, alternatives or {})
+        ran = _tried(_Trying(learner, call, may_use), trial, alternatives or {}, counts)
         seen = ran.seen
         tried.append((trial, ran))
         if 0 < most_launches < len(seen.launches):
@@ -169,20 +171,25 @@ def try_one(
     return _tried(_Trying(learner, call, may_use), trial, alternatives).seen
 
 
-def _tried(trying: _Trying, trial: TriedCase, alternatives: Alternatives) -> _Ran:
+def _tried(
+    trying: _Trying,
+    trial: TriedCase,
+    alternatives: Alternatives,
+    counts: Callable[[Finding], bool] = bool,
+) -> _Ran:
     ran = trying.run(trial)
     if ran.why:
         raise _failure(trying, trial, ran, alternatives)
-    refuse_findings(str(trial), ran.seen)
+    refuse_findings(str(trial), ran.seen, counts)
     if ran.seen.overrun():
         raise Failure(f"{trial}: something was stored outside of the output", "mask-store")
     return ran
 
 
-def refuse_findings(title: str, seen: Seen) -> None:
+def refuse_findings(title: str, seen: Seen, counts: Callable[[Finding], bool] = bool) -> None:
     """Failure if the interpreter has seen a race, an access out of bounds, or a result that depends on the order."""
-    if seen.findings:
-        worst = min(seen.findings, key=lambda one: WORST_FIRST.index(one.kind))
+    if found := list(filter(counts, seen.findings)):
+        worst = min(found, key=lambda one: WORST_FIRST.index(one.kind))
         raise Failure(f"{title}: {worst}{_lines_of(worst)}", habit_of(worst))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -10,13 +11,14 @@ import torch
 from torch import Tensor
 
 from rownorm_lab.data.case import Case, Dtype
+from rownorm_lab.interpreter.findings import Finding
 from rownorm_lab.providers.data import Tensors
 
 from ..alternatives import RMS_NORM_GRADIENT
 from ..compiled import compile_kernels
 from ..grade import Task
 from ..grades import Failure
-from ..judge import Call, TriedCase, tensors_of, try_all
+from ..judge import Call, TriedCase, refuse_findings, tensors_of, try_all
 from ..learner import Learner
 from ..observe import observed
 from .addresses import far_rows
@@ -71,8 +73,15 @@ def _exact(case: Case, t: Tensors) -> tuple[Tensor, Tensor]:
     return dx.to(t.x.dtype), (dy * x_hat).sum(0).to(t.weight.dtype)
 
 
+# Races in the sums are the part dweight's, and the order of sums the part determinism's.
+_COUNTS: dict[str, Callable[[Finding], bool]] = {
+    "dx": lambda one: one.kind in ("bounds", "int32", "lanes") or one.tensor == "dx",
+    "dweight": lambda one: one.kind != "order",
+}
+
+
 def _try(learner: Learner, only: str, *trials: TriedCase) -> None:
-    try_all(learner, _call(learner, only), trials, RMS_NORM_GRADIENT)
+    try_all(learner, _call(learner, only), trials, RMS_NORM_GRADIENT, counts=_COUNTS[only])
 
 
 def dx_formula(learner: Learner) -> None:
@@ -104,11 +113,13 @@ def dweight_rows(learner: Learner) -> None:
 
 
 def same_bits(learner: Learner) -> None:
-    """Two calls with the same inputs."""
+    """Two calls with the same inputs; in the interpreter, programs in another order."""
     trial = TriedCase(_case(64, 200))
     t = tensors_of(trial, learner)
     call = _call(learner)
-    first, second = call(trial.case, t), call(trial.case, t)
+    with observed(masked=0.0) as seen:  # nan differs from itself
+        first, second = call(trial.case, t), call(trial.case, t)
+    refuse_findings(str(trial), seen)
     for name, one, other in zip(("dx", "dweight"), first, second, strict=True):
         if not torch.equal(one, other):
             raise Failure(f"{trial}: {name} differs between two calls", "not-deterministic")
@@ -121,7 +132,8 @@ def _recorded(learner: Learner) -> Call:
 
 def far(learner: Learner) -> None:
     """Rows more than 2^31 elements away, of x, dy and dx."""
-    far_rows(_recorded(learner), _case(1, COLS, "fp16"))
+    # A table of partial sums that is as large as x is another mistake, the part partials'.
+    far_rows(_recorded(learner), _case(1, COLS, "fp16"), lambda one: "partial" not in one.tensor)
 
 
 def no_atomics(learner: Learner) -> None:
