@@ -148,7 +148,7 @@ class Matrix(NamedTuple):
 
 
 class Modulation(NamedTuple):
-    """Where scale and shift come from: a row of each for every sample. ``memory.pointers_to_row`` finds that of x."""
+    """Where scale and shift come from: a row of each for every sample. ``memory.offsets_of_row`` finds that of x."""
 
     scale_ptr: Any
     shift_ptr: Any
@@ -163,10 +163,10 @@ class ParameterPointers(NamedTuple):
 
     weight_ptr: Any
     bias_ptr: Any
-    scale_ptr: Any = None
-    shift_ptr: Any = None
-    scale_row: Any = 0  # elements from scale_ptr to the sample of the row, a number or (rows, 1)
-    shift_row: Any = 0
+    scale_ptr: Any
+    shift_ptr: Any
+    scale_row: Any  # elements from scale_ptr to the sample of the row, a number or (rows, 1); 0 without samples
+    shift_row: Any
 
 
 class Parameters(NamedTuple):

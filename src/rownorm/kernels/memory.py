@@ -13,7 +13,7 @@ faster, even rows that are loaded once. Either hint alone makes them slower.
 import triton
 import triton.language as tl
 
-from .bundles import ParameterPointers, Parameters
+from .bundles import Parameters
 from .target import INTERPRETED, on_nvidia
 
 
@@ -93,27 +93,22 @@ def sample_of(row, modulation):
 
 
 @triton.jit
-def pointers_to_sample(weight_ptr, bias_ptr, modulation, sample, DIVISIBILITY: tl.constexpr):
-    """``ParameterPointers`` to the values of a sample, or of several."""
+def offsets_of_sample(sample, modulation, DIVISIBILITY: tl.constexpr):
+    """(elements from scale_ptr, elements from shift_ptr) to the values of a sample, or of several."""
     sample = tl.cast(sample, tl.int64)
-    return ParameterPointers(
-        weight_ptr,
-        bias_ptr,
-        modulation.scale_ptr,
-        modulation.shift_ptr,
+    return (
         sample * modulation.scale_row_stride * DIVISIBILITY,
         sample * modulation.shift_row_stride * DIVISIBILITY,
     )
 
 
 @triton.jit
-def pointers_to_row(weight_ptr, bias_ptr, modulation, row, DIVISIBILITY: tl.constexpr):
-    """``ParameterPointers`` to the values that belong to a row, or to several."""
+def offsets_of_row(row, modulation, DIVISIBILITY: tl.constexpr):
+    """As ``offsets_of_sample``, of the sample that a row belongs to; 0 without modulation."""
     if modulation.rows_per_sample is not None:
-        sample = sample_of(row, modulation)
-        return pointers_to_sample(weight_ptr, bias_ptr, modulation, sample, DIVISIBILITY)
+        return offsets_of_sample(sample_of(row, modulation), modulation, DIVISIBILITY)
     else:
-        return ParameterPointers(weight_ptr, bias_ptr)
+        return 0, 0
 
 
 @triton.jit

@@ -137,7 +137,9 @@ def backward_grid(
         Matrix(h_ptr, h_row_stride, h_group_gap),
         Statistics(mu_ptr, rstd_ptr),
     )
-    parameters = load_parameters(ParameterPointers(weight_ptr, bias_ptr), cols, col_ok)
+    parameters = load_parameters(
+        ParameterPointers(weight_ptr, bias_ptr, None, None, 0, 0), cols, col_ok
+    )
     messages = Messages(messages_ptr, n_rows, n_parts)
     dpre_bias = tl.zeros((1, BLOCK_COLS), tl.float32)
     dweight = tl.zeros((1, BLOCK_COLS), tl.float32)

@@ -26,8 +26,8 @@ from ..gradient import gradient_before_affine, store_dx
 from ..memory import (
     load_parameter,
     load_parameters,
-    pointers_to_row,
-    pointers_to_sample,
+    offsets_of_row,
+    offsets_of_sample,
     row_offset,
     widen,
 )
@@ -87,7 +87,10 @@ def backward_sums(
     modulation = Modulation(
         scale_ptr, shift_ptr, scale_row_stride, shift_row_stride, rows_per_sample, n_samples
     )
-    parameter_pointers = pointers_to_row(weight_ptr, bias_ptr, modulation, row, DIVISIBILITY)
+    scale_row, shift_row = offsets_of_row(row, modulation, DIVISIBILITY)
+    parameter_pointers = ParameterPointers(
+        weight_ptr, bias_ptr, scale_ptr, shift_ptr, scale_row, shift_row
+    )
     rstd = tl.load(rstd_ptr + row)
     mu = tl.load(mu_ptr + row) if SPEC.CENTER else tl.zeros_like(rstd)
 
@@ -250,7 +253,9 @@ def backward_apply(
     cols = (pid % n_col_blocks) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
     ok = cols < n_cols
     pre_bias = load_parameter(pre_bias_ptr, cols, ok)
-    parameters = load_parameters(ParameterPointers(weight_ptr, bias_ptr), cols, ok)
+    parameters = load_parameters(
+        ParameterPointers(weight_ptr, bias_ptr, None, None, 0, 0), cols, ok
+    )
     zeros = tl.zeros((1, BLOCK_COLS), SPEC.COMPUTE_DTYPE)
     dpre_bias = zeros
     dweight = zeros
@@ -276,7 +281,8 @@ def backward_apply(
         n_groups = tl.num_programs(0) // n_col_blocks
         for span in range(group, n_samples * spans_per_sample, n_groups):
             sample, first, end = span_of(spans, span)
-            pointers = pointers_to_sample(None, None, modulation, sample, DIVISIBILITY)
+            scale_row, shift_row = offsets_of_sample(sample, modulation, DIVISIBILITY)
+            pointers = ParameterPointers(None, None, scale_ptr, shift_ptr, scale_row, shift_row)
             of_sample = load_parameters(pointers, cols, ok)
             of_span = Parameters(
                 parameters.weight, parameters.bias, of_sample.scale, of_sample.shift

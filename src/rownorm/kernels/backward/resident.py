@@ -49,7 +49,7 @@ from ..memory import (
     load_chunks,
     load_parameter_chunks,
     load_pipelined,
-    pointers_to_sample,
+    offsets_of_sample,
     row_offset,
     store_row,
     widen,
@@ -414,7 +414,7 @@ def backward_resident(
     row_lanes = tl.arange(0, BLOCK_ROWS)[:, None]
     columns = Columns(first_col + tl.arange(0, BLOCK_COLS)[None, :], n_cols)
     pre_bias = load_chunks(pre_bias_ptr, columns, 0, NUM_CHUNKS, TILING)
-    parameter_pointers = ParameterPointers(weight_ptr, bias_ptr)
+    parameter_pointers = ParameterPointers(weight_ptr, bias_ptr, None, None, 0, 0)
     parameters = load_parameter_chunks(parameter_pointers, columns, 0, NUM_CHUNKS, TILING)
     inputs = _Inputs(
         Matrix(dy_ptr, dy_row_stride, dy_group_gap),
@@ -479,7 +479,8 @@ def backward_resident(
         n_turns = 0  # of the spans before: the exchange in a cluster counts all
         for span in range(program, n_samples * spans_per_sample, step):
             sample, first, end = span_of(spans, span)
-            pointers = pointers_to_sample(None, None, modulation, sample, DIVISIBILITY)
+            scale_row, shift_row = offsets_of_sample(sample, modulation, DIVISIBILITY)
+            pointers = ParameterPointers(None, None, scale_ptr, shift_ptr, scale_row, shift_row)
             of_sample = load_parameter_chunks(pointers, columns, 0, NUM_CHUNKS, TILING)
             of_span = Parameters(
                 parameters.weight, parameters.bias, of_sample.scale, of_sample.shift

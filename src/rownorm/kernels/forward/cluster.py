@@ -334,7 +334,7 @@ def forward_cluster(
     residual_rows = Matrix(residual_ptr, residual_stride, residual_group_gap * DIVISIBILITY)
     # x and residual are in a ``_Row``.
     source = Source(x_ptr, residual_ptr, pre_bias_ptr, None, None)
-    parameter_pointers = ParameterPointers(weight_ptr, bias_ptr)
+    parameter_pointers = ParameterPointers(weight_ptr, bias_ptr, None, None, 0, 0)
     n_turns = tl.cast(tl.cdiv(n_rows - row, step), tl.int32)  # in 64 bits, since cdiv adds first
 
     next_row = _Row((), ())

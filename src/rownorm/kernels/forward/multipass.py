@@ -25,11 +25,12 @@ from ..bundles import (
     Matrix,
     Modulation,
     Outputs,
+    ParameterPointers,
     Source,
     Statistics,
     spec_of,
 )
-from ..memory import pointers_to_row, row_offset, store_statistics
+from ..memory import offsets_of_row, row_offset, store_statistics
 from ..moments import inverse_std
 from .column_range import apply_range, range_moments, stored_range_moments
 
@@ -79,7 +80,10 @@ def forward_looped(
     modulation = Modulation(
         scale_ptr, shift_ptr, scale_row_stride, shift_row_stride, rows_per_sample, n_samples
     )
-    parameter_pointers = pointers_to_row(weight_ptr, bias_ptr, modulation, row, DIVISIBILITY)
+    scale_row, shift_row = offsets_of_row(row, modulation, DIVISIBILITY)
+    parameter_pointers = ParameterPointers(
+        weight_ptr, bias_ptr, scale_ptr, shift_ptr, scale_row, shift_row
+    )
 
     mu, m2 = range_moments(source, columns, SPEC, CHUNKING)
     n = tl.cast(n_cols, SPEC.COMPUTE_DTYPE)
@@ -226,7 +230,10 @@ def forward_apply(
     modulation = Modulation(
         scale_ptr, shift_ptr, scale_row_stride, shift_row_stride, rows_per_sample, n_samples
     )
-    parameter_pointers = pointers_to_row(weight_ptr, bias_ptr, modulation, row, DIVISIBILITY)
+    scale_row, shift_row = offsets_of_row(row, modulation, DIVISIBILITY)
+    parameter_pointers = ParameterPointers(
+        weight_ptr, bias_ptr, scale_ptr, shift_ptr, scale_row, shift_row
+    )
 
     split = _Split(row, n_rows, n_cols, n_parts, part_cols)
     mu, rstd = _merge_parts(parts_ptr, split, SPEC, BLOCK_PARTS)

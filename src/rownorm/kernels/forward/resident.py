@@ -23,6 +23,7 @@ from ..bundles import (
     Matrix,
     Modulation,
     Outputs,
+    ParameterPointers,
     Source,
     Statistics,
     Tiling,
@@ -34,7 +35,7 @@ from ..memory import (
     load_h,
     load_parameter_chunks,
     load_parameters,
-    pointers_to_row,
+    offsets_of_row,
     row_offset,
     store_row,
     store_statistics,
@@ -169,7 +170,10 @@ def forward_resident(
     modulation = Modulation(
         scale_ptr, shift_ptr, scale_row_stride, shift_row_stride, rows_per_sample, n_samples
     )
-    parameter_pointers = pointers_to_row(weight_ptr, bias_ptr, modulation, rows, DIVISIBILITY)
+    scale_row, shift_row = offsets_of_row(rows, modulation, DIVISIBILITY)
+    parameter_pointers = ParameterPointers(
+        weight_ptr, bias_ptr, scale_ptr, shift_ptr, scale_row, shift_row
+    )
     outputs = Outputs(y_ptr, h_ptr, rows * n_cols)
 
     h, inside = _load_rows(source, row_ok, columns, SPEC, TILING)
