@@ -33,15 +33,19 @@ def run(name, *arguments, **settings):
 
 
 def test_readme(capsys):
-    """A function, a module and a patched model: the snippets run one after the other, as a reader types them."""
+    """A function, a module, a modulated norm and a patched model: the snippets run one after the other, as a reader
+    types them.
+    """
     text = (EXAMPLES.parent / "README.md").read_text()
-    function, module, patched = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    function, module, modulated, patched = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names = {}
     assert len([line for line in function.splitlines() if line]) <= 6
     exec(function, names)
     assert "8 x 4096 float32 on NVIDIA H100/H200 (sm_90)" in capsys.readouterr().out
     exec(module, names)
     torch.testing.assert_close(names["y"], F.layer_norm(names["x"], (4096,)))
+    exec(modulated, names)
+    assert names["y"].shape == (2, 16, 4096)
     exec(patched, names)
     assert "1 norm swapped" in capsys.readouterr().out
 

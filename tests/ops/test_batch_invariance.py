@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import rownorm
 from rownorm.ops import batch_invariance, inductor, norms
-from rownorm.program import Program
+from rownorm.program import INPUTS, SAMPLES, Inputs, Program
 from support.cases import Case, ours
 from support.criterion import assert_same_bits
 from support.fake_driver import needs_compiler
@@ -254,7 +254,7 @@ def test_inductor_keeps_the_operators(device):
     usual = Program(True, 1e-5)
     assert inductor.is_composed(x, usual)
     assert not inductor.is_composed(x, usual._replace(batch_invariant=True))
-    inputs = (x, None, None, None, None)
+    inputs = Inputs(x, *[None] * (len(INPUTS) - 1))
     for name, arguments in (("layer_norm", (x,)), ("norm_forward", (*inputs, *usual))):
         operator = getattr(torch.ops.rownorm, name).default
         composed = inductor.decompositions[operator]
@@ -281,10 +281,10 @@ def on_a_cpu(request, without_interpreter, monkeypatch):
 
 
 def some(tensors, rows):
-    return {
-        n: t[rows] if n in ("x", "residual", "dy", "dh") and t is not None else t
-        for n, t in tensors.items()
-    }
+    present = {n: t for n, t in tensors.items() if t is not None}
+    of_rows = {n: t[rows] for n, t in present.items() if n in ("x", "residual", "dy", "dh")}
+    samples = {n: t.expand_as(tensors["x"])[rows] for n, t in present.items() if n in SAMPLES}
+    return tensors | of_rows | samples
 
 
 def shifted(t):

@@ -139,7 +139,7 @@ def test_vmap_over_an_empty_batch(case, device):
 
 @full_cases
 def test_vmap_in_vmap(case, device):
-    outer, inner = rows_only(case, 1), rows_only(case, 0)
+    outer, inner = rows_only(case, 1), rows_and_samples(case)
     tensors = batched_tensors(case, device, outer)
 
     def nested(function):

@@ -107,7 +107,7 @@ class Case(_Rows, _Columns, _Samples, _Options):
 def call(case: Case, tensors: dict) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The public function for a case: (y, h)."""
     name = "layer_norm" if case.center else "rms_norm"
-    parameters = {name: tensors[name] for name in PARAMETERS}
+    parameters = {name: tensors.get(name) for name in PARAMETERS}
     if tensors["residual"] is None:
         return getattr(rownorm, name)(tensors["x"], **parameters, **case.options), None
     operation = getattr(rownorm, f"add_{name}")
@@ -117,7 +117,7 @@ def call(case: Case, tensors: dict) -> tuple[torch.Tensor, torch.Tensor | None]:
 def outputs_and_gradients(function, tensors: dict, wanted=INPUTS) -> dict[str, torch.Tensor]:
     """y, [h,] and the gradients of the inputs that are both wanted and present, by name."""
     inputs = dict(tensors)
-    leaves = [name for name in wanted if tensors[name] is not None]
+    leaves = [name for name in wanted if tensors.get(name) is not None]
     for name in leaves:
         inputs[name] = tensors[name].detach().requires_grad_()
     y, h = function(inputs)

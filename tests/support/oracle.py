@@ -19,8 +19,9 @@ def oracle(case: Case, tensors: dict) -> dict[str, np.ndarray]:
     residual = zero if inputs["residual"] is None else inputs["residual"]
     bias = zero if inputs["bias"] is None else inputs["bias"]
     factor = 1 if weight is None else weight + np.longdouble(case.weight_shift)
-    scale = 1 if inputs["scale"] is None else inputs["scale"] + np.longdouble(case.scale_shift)
-    shift = zero if inputs["shift"] is None else inputs["shift"]
+    scale, shift = inputs.get("scale"), inputs.get("shift")
+    scale = 1 if scale is None else scale + np.longdouble(case.scale_shift)
+    shift = zero if shift is None else shift
 
     def mean(row):
         return row.mean(-1, keepdims=True)
