@@ -112,7 +112,7 @@ def calls_of(case: Case, sets: Sequence[data.Tensors]) -> list[Call]:
 
 
 def _forward(case: Case, program: Program, t: data.Tensors) -> Call:
-    inputs = t[:5]
+    inputs = Inputs(*t[:5])
 
     def call() -> Sequence[Tensor]:
         y, h, _, _ = execute.forward(*inputs, program, False)
