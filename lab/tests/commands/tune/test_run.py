@@ -169,6 +169,8 @@ def test_a_row_is_verified_where_its_settings_are_used(monkeypatch, version):
     assert not_drawn == between + replaced + (of_one_version if version != (3, 6) else 0)
     studies = studies_of(TuneRequest(environment=HERE, verify=rows))
     for row, study in zip(rows, studies, strict=True):
+        if "triton" in row:
+            continue  # tests/launch/planning/test_table.py has these
         reason = launch.plan(study.problem(H200)).reason
         fill = " that fill their chunks" if row["settings"]["regime"] == "looped" else ""
         assert f" to {row['max_cols']} columns{fill}: {row['gb_per_s']} GB/s" in reason, study.key
