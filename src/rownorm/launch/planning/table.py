@@ -155,7 +155,8 @@ class Table:
             of_kind.setdefault(entry.kind, []).append(entry)
         self._index: dict[tuple[Any, ...], list[_Indexed]] = {}
         for entry, source in pairs:
-            reason = f"tuned for {_reason(entry, of_kind[entry.kind])} with Triton {source.triton}"
+            measured_with = entry.triton or source.triton
+            reason = f"tuned for {_reason(entry, of_kind[entry.kind])} with Triton {measured_with}"
             reason += f"; {entry.reason}" if entry.reason else ""
             reason += f"; experiment {entry.experiment}" if entry.experiment else ""
             second = _second(entry)

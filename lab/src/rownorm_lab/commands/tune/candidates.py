@@ -81,9 +81,10 @@ def _tilings(study: TuningCase) -> Iterator[tuple[int, int]]:
     for block_cols in dict.fromkeys((*few, *shares, *mixed)):
         chunks = -(-study.n_cols // block_cols)
         is_even = chunks * block_cols == study.n_cols
-        wastes_less = forward and chunks * block_cols < whole
-        # Several rows of a width that is no power of two, without a lane beyond them.
-        is_narrow = forward and is_even and study.n_cols < min(whole, 1024)
+        # Chunks of a wide row free registers sooner, whatever its width.
+        wastes_less = chunks * block_cols < whole or (forward and study.n_cols > 8192)
+        # Several rows of a width that is no power of two: chunks end where the row ends, or soon after (FR-12, BR-20).
+        is_narrow = study.n_cols < min(whole, 1024)
         if (
             1 < chunks <= MOST_CHUNKS
             and (is_even or wastes_less)
@@ -109,7 +110,11 @@ def _tiles(study: TuningCase, block_cols: int, chunks: int) -> Iterator[Settings
             tile["block_cols"] = block_cols
             if study.direction == "forward":
                 yield {**tile, "prefetch_parameters": True, "fast_rstd": True}
-                for limit in _limits(study, num_warps) if vectors >= 1 else ():
+                if study.center:
+                    yield {**tile, "fast_rstd": True}
+                # Rows that are not aligned have no vectors to fill.
+                is_full = vectors >= 1 or study.n_cols % study.vector
+                for limit in _limits(study, num_warps) if is_full else ():
                     yield {**tile, **limit}
                     yield {**tile, **limit, "prefetch_parameters": True}
             elif 8 <= per_thread <= 40:
