@@ -57,14 +57,17 @@ def test_the_driver_answers_before_cuda_is_initialized():
 
 
 BY_WARPS = {  # cluster, warps, columns of a tile, columns of a row
-    (8, 2, 2048, 16384): True,
     (2, 8, 1024, 8192): True,
     (2, 4, 512, 8191): True,  # no two columns of a thread are adjacent
     (8, 1, 256, 8192): False,  # one warp needs no barrier
     (16, 4, 512, 32768): False,  # more than there are message slots
+}
+MORE_BY_WARPS = {
+    (8, 2, 2048, 16384): True,
+    (8, 2, 256, 16384): True,
+    (4, 4, 4096, 16384): True,
     (2, 8, 512, 2048): False,  # two columns per thread
 }
-MORE_BY_WARPS = {(8, 2, 256, 16384): True, (4, 4, 4096, 16384): True}
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,11 @@ def write_measured(folder, part, slower, **changes):
     return write_run(Path(folder), records, [])
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize(
+    "name",
+    # The many cases of cpu take the longest, and the code is the same.
+    [pytest.param(name, marks=[pytest.mark.exhaustive] * (name == "cpu")) for name in PARTS],
+)
 def test_a_trial_run_and_runs_that_are_judged(name):
     part = PARTS[name]
     trial = ("--tiny", "--rounds", "1", "--out", "trial")
