@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from .ops import cpu_native, execute
     from .patching.candidates import LeftAlone, candidate_of, is_norm_by_name
     from .patching.forms import SHORT_NAMES
-    from .program import ACTIVATIONS, OPTIONS, Activation, Inputs, Program
+    from .program import ACTIVATIONS, INPUTS, OPTIONS, Activation, Inputs, Program
 
 __all__ = [
     "ACTIVATIONS",
+    "INPUTS",
     "INTERPRETING",
     "MOST_CHUNKS",
     "OPTIONS",
@@ -95,7 +96,7 @@ _HOMES = {
     "launch.triton_version": ("missing",),
     "patching.candidates": ("LeftAlone", "candidate_of", "is_norm_by_name"),
     "patching.forms": ("SHORT_NAMES",),
-    "program": ("ACTIVATIONS", "OPTIONS", "Activation", "Inputs", "Program"),
+    "program": ("ACTIVATIONS", "INPUTS", "OPTIONS", "Activation", "Inputs", "Program"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -242,9 +242,9 @@ def tensors_of(trial: TriedCase, learner: Learner, outside: float = torch.nan) -
         return inside.copy_(values).requires_grad_(tensor.requires_grad)
 
     x = guarded(made.x, trial.scale, trial.shift)
-    rest = [guarded(tensor) for tensor in made[1:]]
-    rest[2] = guarded(made.weight, trial.weight_scale)
-    return Tensors(x, *rest)  # type: ignore[arg-type]
+    rest = {name: guarded(tensor) for name, tensor in list(made._asdict().items())[1:]}
+    rest["weight"] = guarded(made.weight, trial.weight_scale)
+    return Tensors(x, **rest)  # type: ignore[arg-type]
 
 
 def _gradients(trial: TriedCase, y: Tensor, t: Tensors) -> list[Tensor]:

@@ -28,6 +28,7 @@ def case(**fields):
         ("cols", True),
         ("residual_dtype", "fp32"),  # rms_norm has no residual
         ("activation", "tanh"),
+        ("sample_rows", 3),  # there are 4 rows
         ("eps", 0.0),
         ("eps", float("nan")),
     ],
@@ -118,6 +119,23 @@ def test_dtypes():
             },
             32 * 5 * 2 + 2 * 8 * 2,
         ),
+        # x, y; scale and shift of two samples
+        ({"dtype": "bf16", "weight": False, "sample_rows": 2}, 32 * 4 + 4 * 8 * 2),
+        # dy, x, dx; scale in, dscale and dshift out
+        (
+            {"dtype": "bf16", "direction": "backward", "weight": False, "sample_rows": 2},
+            32 * 6 + 6 * 8 * 2,
+        ),
+        # also weight and bias in, which dscale needs, and their gradients out
+        (
+            {
+                "dtype": "bf16",
+                "direction": "backward",
+                "operation": "layer_norm",
+                "sample_rows": 2,
+            },
+            32 * 6 + (6 + 4) * 8 * 2,
+        ),
     ],
 )
 def test_compulsory_bytes(fields, moved):
@@ -137,6 +155,8 @@ def test_compulsory_bytes(fields, moved):
         ({"direction": "backward", "pre_bias": True}, 11),
         ({"direction": "backward", "operation": "add_rms_norm", "pre_bias": True}, 11),
         ({"direction": "both"}, 13),
+        ({"weight": False, "sample_rows": 4}, 6),  # 1 + scale, times, plus shift
+        ({"direction": "backward", "weight": False, "sample_rows": 1}, 11),
     ],
 )
 def test_flops(fields, per_element):

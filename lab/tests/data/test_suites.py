@@ -65,6 +65,13 @@ def test_speed_suites():
     )
 
 
+def test_suites_of_diffusion_transformers():
+    cases = [case for name in ("dit", "flux") for case in SUITES[name].cases()]
+    assert {case.cols for case in cases} == {1152, 1536, 2304, 3072, 5120}
+    assert {case.sample_rows for case in cases} == {1, 256, 1024, 4608}
+    assert not any(case.weight or case.has_bias for case in cases)
+
+
 def test_host_suite():
     assert shapes("host") == [(8, 4096)] * 4
     assert kinds("host") == {

@@ -92,6 +92,8 @@ def test_plain_kernels_need_a_gpu_or_the_interpreter(monkeypatch):
             {"operation": "rms_norm", "direction": "backward"},
             "plain_block has no backward",
         ),
+        ("fla", {"operation": "rms_norm", "weight": False}, "a norm without a weight"),
+        ("fla", {"operation": "rms_norm", "sample_rows": 1}, "does not offer scale and shift"),
         ("flashinfer", {"operation": "rms_norm", "dtype": "fp32"}, "does not take fp32"),
     ],
 )
@@ -133,9 +135,10 @@ def test_declared_cases_are_not_refused():
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("direction", ["forward", "backward", "both"])
 def test_results_are_right(name, operation, direction, device):
-    for options in ({}, {"pre_bias": True, "activation": "silu", "bias": True}):
+    modulated = {"weight": False, "sample_rows": 3}
+    for options in ({}, {"pre_bias": True, "activation": "silu", "bias": True}, modulated):
         case = Case(
-            operation=operation, direction=direction, rows=5, cols=40, dtype="fp32", **options
+            operation=operation, direction=direction, rows=6, cols=40, dtype="fp32", **options
         )
         judged = made(name, case, device)
         assert judged.ok, judged.why

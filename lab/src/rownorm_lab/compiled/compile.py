@@ -9,6 +9,7 @@ import triton
 from triton.compiler import ASTSource
 
 from rownorm.inside import (
+    INPUTS,
     INTERPRETING,
     POINTER_TYPE,
     TARGETS,
@@ -25,7 +26,7 @@ from rownorm.inside import (
 )
 
 from ..data.case import ITEMSIZE, Case
-from ..providers.data import program_of
+from ..providers.data import input_names, program_of
 from ..providers.kernels import loop
 
 ROWS = ("x", "residual", "y", "h", "dy", "dh", "dx", "dresidual")  # (rows, columns)
@@ -83,12 +84,15 @@ def target_of(name: str) -> Target:
 def compile_case(case: Case, target: Target) -> Compilation:
     """Compile the kernels that rownorm would run. Forward is that of inference: it stores no statistics."""
     x = torch.empty(case.rows, case.cols, dtype=case.torch_dtype, device="meta")
-    residual = x.to(case.torch_residual_dtype) if case.adds else None
-    pre_bias, weight, bias = (
-        x[0] if wanted else None for wanted in (case.pre_bias, True, case.has_bias)
-    )
+    if case.sample_rows:
+        x = x.unflatten(0, (-1, case.sample_rows))
+    vector = x.flatten(0, -2)[0]
+    like = {"rows": x, "columns": vector, "samples": x[:, :1] if case.sample_rows else None}
+    present = input_names(case)
+    of = {name: like[one.extent] if name in present else None for name, one in INPUTS.items()}
+    of["residual"] = x.to(case.torch_residual_dtype) if case.adds else None
     program = program_of(case)
-    tensors = Inputs(x, residual, pre_bias, weight, bias)
+    tensors = Inputs(**of)  # type: ignore[arg-type]
     if case.direction == "forward":
         compiled = compile_forward(*tensors, program, target, want_statistics=False)
     else:
@@ -210,7 +214,13 @@ def _sizes(case: Case, plan: Plan | None, n_parts: int) -> dict[str, int]:
     sizes |= dict.fromkeys(("mu", "rstd"), statistics)
     sizes |= dict.fromkeys(("parts", "stored_h_parts"), 2 * statistics * n_parts)
     sizes["messages"] = 2 * statistics * n_parts
-    for name in ("pre_bias", "weight", "bias"):
-        sizes |= dict.fromkeys((name, f"d{name}"), case.cols * item)
-        sizes[f"d{name}_partial"] = n_partials * case.cols * 4
+    for name, one in INPUTS.items():
+        if one.extent == "columns":
+            sizes |= dict.fromkeys((name, f"d{name}"), case.cols * item)
+            sizes[f"d{name}_partial"] = n_partials * case.cols * 4
+        elif one.extent == "samples" and case.sample_rows:
+            n_samples = case.rows // case.sample_rows
+            sizes |= dict.fromkeys((name, f"d{name}"), n_samples * case.cols * item)
+            spans = n_samples * (plan.spans_per_sample if plan is not None else 0)
+            sizes[f"d{name}_partial"] = spans * case.cols * 4
     return sizes

@@ -39,7 +39,9 @@ def torch_dtype(name: Dtype) -> torch.dtype:
 class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An operation on ``rows`` rows of ``cols`` columns. ``both`` is a training step: forward, then backward.
 
-    There is always a weight. ``bias=None`` is the default of the operation: LayerNorm has a bias, RMSNorm has none.
+    ``bias=None`` is the default of the operation: LayerNorm has a bias if it has a weight, RMSNorm has none.
+    ``sample_rows``: the rows that share a scale and a shift, as the tokens of an image do, and y is multiplied by
+    1 + scale before the shift is added; 0 for a norm without them.
     ``name`` gives the origin of the shape ("Llama-3-8B hidden"); it does not affect the measurement. ``setting`` is
     where the operation is measured instead of alone: "autocast bf16", "2 threads"; only ``rownorm bars`` measures such
     cases.
@@ -51,9 +53,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cols: int
     dtype: Dtype = "bf16"
     residual_dtype: Dtype | None = None
+    weight: bool = True
     bias: bool | None = None
     pre_bias: bool = False
     activation: Activation | None = None
+    sample_rows: int = 0
     returns_h: bool = True  # False: an add_ operation whose sum with the residual is not an output
     eps: float = 1e-5
     name: str = ""
@@ -74,6 +78,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 )
         if self.activation is not None:
             _one_of("activation", self.activation, ACTIVATIONS)
+        samples = self.sample_rows
+        if not isinstance(samples, int) or samples < 0 or (samples and self.rows % samples):
+            raise ValueError(
+                f"case: sample_rows must divide the rows, which are {self.rows}; got {samples!r}"
+            )
         if not self.returns_h and not (self.adds and self.direction == "forward"):
             raise ValueError("case: returns_h=False is for the forward pass of add_ operations")
         if not (math.isfinite(self.eps) and self.eps > 0):
@@ -91,7 +100,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def has_bias(self) -> bool:
-        return self.centers if self.bias is None else self.bias
+        return self.centers and self.weight if self.bias is None else self.bias
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -107,12 +116,16 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         options = []
         if self.residual_dtype not in (None, self.dtype):
             options.append(f"{self.residual_dtype} residual")
-        if self.bias is not None and self.bias != self.centers:
+        if not self.weight:
+            options.append("no weight")
+        if self.bias is not None and self.bias != (self.centers and self.weight):
             options.append("bias" if self.bias else "no bias")
         if self.pre_bias:
             options.append("pre_bias")
         if self.activation:
             options.append(self.activation)
+        if self.sample_rows:
+            options.append(f"scale and shift of {self.sample_rows} rows")
         if not self.returns_h:
             options.append("no h")
         if self.setting:
@@ -145,11 +158,18 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """
         element = ITEMSIZE[self.dtype]
         stream = ITEMSIZE[self.residual_dtype or self.dtype] if self.adds else 0
-        parameters = 1 + self.has_bias + self.pre_bias
-        forward = self.rows * (2 * element + (1 + self.returns_h) * stream) + parameters * element
-        # Backward reads the weight, pre_bias if no h was stored, and the bias only with an activation. It writes the
-        # gradient of each parameter.
-        needed = 1 + (self.pre_bias and not self.adds) + (self.has_bias and bool(self.activation))
+        samples = self.rows // self.sample_rows if self.sample_rows else 0
+        # In rows of parameters: a scale and a shift for each sample.
+        parameters = self.weight + self.has_bias + self.pre_bias + 2 * samples
+        forward = self.rows * (2 * element + (1 + self.returns_h) * stream)
+        forward += parameters * element
+        # Backward reads weight and scale, pre_bias if no h was stored, and what is added after the norm only where it
+        # changes a gradient: with an activation, and the bias with a scale too. It writes the gradient of
+        # each parameter.
+        after_norm = bool(self.activation)
+        needed = self.weight + samples + (self.pre_bias and not self.adds)
+        needed += self.has_bias and (after_norm or samples > 0)
+        needed += samples if after_norm else 0
         dresidual = stream if self.residual_dtype not in (None, self.dtype) else 0
         moved = 2 * element + 2 * stream + dresidual if self.adds else 3 * element
         backward = self.rows * moved + (needed + parameters) * element
@@ -157,13 +177,17 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the formulas. A multiply-add counts as two; the activation is left out.
+        """Floating-point operations of the formulas. A multiply-add counts as two; activations are left out.
 
         forward: square and sum 2, scale by rstd 1, weight 1; LayerNorm adds the sum for the mean and a subtraction, 2.
         backward: x_hat 1, dy * weight 1, its product with x_hat summed 2, dx 3, dweight 2; LayerNorm adds 3.
+        Scale and shift: 3 forward (1 + scale is one of them); 1 + scale, its product with dy, dscale 2 and dshift 1
+        backward.
         """
-        forward = (6 if self.centers else 4) + self.has_bias + self.pre_bias + self.adds
-        backward = (12 if self.centers else 9) + self.has_bias + self.adds
+        forward = (5 if self.centers else 3) + self.weight + self.has_bias + self.pre_bias
+        backward = (9 if self.centers else 6) + 3 * self.weight + self.has_bias
+        forward += self.adds + (3 if self.sample_rows else 0)
+        backward += self.adds + (5 if self.sample_rows else 0)
         if self.pre_bias:
             # Its gradient is summed; without a stored h it is also added.
             backward += 1 if self.adds else 2

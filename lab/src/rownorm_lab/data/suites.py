@@ -210,6 +210,32 @@ def _evoformer() -> list[Case]:
     ]
 
 
+def _modulated(name: str, cols: int, samples: int, sample_rows: int) -> list[Case]:
+    """LayerNorm without a weight, then scale and shift of each sample, as diffusion transformers have it (AdaLN)."""
+    shape, eps = [(samples * sample_rows, cols)], 1e-6
+    options = {"weight": False, "sample_rows": sample_rows, "eps": eps, "name": name}
+    return grid(["layer_norm"], PASSES, ["bf16"], shape, **options)
+
+
+def _dit() -> list[Case]:
+    return [
+        *_modulated("DiT-XL/2, 256 images", 1152, 256, 256),
+        *_modulated("PixArt, 64 images", 1152, 64, 1024),
+        *_modulated("Stable Diffusion 3, 64 images", 1536, 64, 1024),
+        *_modulated("Lumina, 64 images", 2304, 64, 1024),
+        *_modulated("3072 columns, 64 images", 3072, 64, 1024),
+        *_modulated("Wan 14B, 64 samples", 5120, 64, 1024),
+    ]
+
+
+def _flux() -> list[Case]:
+    return [
+        *_modulated("FLUX.1, image and text, training", 3072, 16, 4608),
+        *_modulated("FLUX.1, image and text, inference", 3072, 1, 4608),
+        *_modulated("a modulation for each token", 3072, 16384, 1),
+    ]
+
+
 SUITES: dict[str, Suite] = {
     suite.name: suite
     for suite in (
@@ -236,6 +262,8 @@ SUITES: dict[str, Suite] = {
         Suite("gemma", "Gemma 2 and 3: hidden, queries and keys", _gemma),
         Suite("gpt-2", "GPT-2, 768 to 1600 columns", _gpt_2),
         Suite("vit", "ViT-B/16, L/16, H/14", _vit),
+        Suite("dit", "diffusion transformers: scale and shift for each image, 1152 to 5120", _dit),
+        Suite("flux", "FLUX.1, 3072 columns: one sample, several, and each token its own", _flux),
         Suite("evoformer", "AlphaFold 2's MSA and pair tensors", _evoformer),
     )
 }

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ PEER_ROUNDINGS = 16
 PEER_MEAN = 2.0
 FP32_ROUNDING = 2.0**-24
 SUMS = ("dpre_bias", "dweight", "dbias")  # over rows
+SAMPLE_SUMS = ("dscale", "dshift")  # over the rows of a sample
 CHUNK = 1 << 22  # elements converted to fp64 at a time
 
 
@@ -86,7 +87,7 @@ def judge_all(
     }
     tallies_of = {
         provider: {
-            name: (output.detach(), _Tally(provider in strict, _roundings(name, case)))
+            name: (_in_rows(output.detach()), _Tally(provider in strict, _roundings(name, case)))
             for name, output in zip(names, outputs, strict=True)
         }
         for provider, outputs in outputs_of.items()
@@ -140,6 +141,8 @@ def spacing(values: Tensor, dtype: torch.dtype) -> Tensor:
 def exact_values(case: Case, t: Tensors) -> Iterator[tuple[slice, dict[str, Exact]]]:
     """(rows, exact outputs and gradients by name), some rows at a time; at the end, the gradients of the parameters."""
     at_once = max(1, CHUNK // case.cols)
+    if case.sample_rows:  # whole samples
+        at_once = max(1, at_once // case.sample_rows) * case.sample_rows
     # k roundings relative to their terms: in fp32, and in the dtype of the rows.
     fp32 = (16 + 2 * _levels(case.cols)) * FP32_ROUNDING
     narrow = max(fp32, PEER_ROUNDINGS * torch.finfo(case.torch_dtype).eps / 2)
@@ -150,7 +153,10 @@ def exact_values(case: Case, t: Tensors) -> Iterator[tuple[slice, dict[str, Exac
         values, noise, peer_noise = row.values(), row.noise(fp32), row.noise(narrow)
         parts = {name: Exact(values[name], noise[name], peer_noise[name]) for name in values}
         summed = {name: parts.pop(name) for name in SUMS if name in parts}
+        of_samples = {name: parts.pop(name) for name in SAMPLE_SUMS if name in parts}
         yield rows, parts
+        if of_samples:
+            yield slice(rows.start // case.sample_rows, rows.stop // case.sample_rows), of_samples
         for name, part in summed.items():
             known = totals.get(name)
             totals[name] = part if known is None else Exact(*map(torch.add, known, part))
@@ -163,18 +169,34 @@ class _Row:
 
     def __init__(self, case: Case, t: Tensors, rows: slice) -> None:
         def some(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor.detach()[rows].double()
+            return None if tensor is None else _in_rows(tensor.detach())[rows].double()
+
+        def of_row(tensor: Tensor | None) -> Tensor | None:
+            """What a row of each sample is to every row."""
+            if tensor is None:
+                return None
+            samples = slice(rows.start // case.sample_rows, rows.stop // case.sample_rows)
+            values = _in_rows(tensor.detach())[samples].double()
+            return values.repeat_interleave(case.sample_rows, 0)
 
         def whole(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else tensor.detach().double()
 
-        self.x = t.x.detach()[rows].double()
+        self.x = _in_rows(t.x.detach())[rows].double()
         self.residual, self.dy, self.dh = some(t.residual), some(t.dy), some(t.dh)
-        self.weight = t.weight.detach().double()
-        self.pre_bias, self.bias = whole(t.pre_bias), whole(t.bias)
+        self.pre_bias, self.weight, self.bias = map(whole, (t.pre_bias, t.weight, t.bias))
+        self.scale, self.shift = of_row(t.scale), of_row(t.shift)
         self.case = case
         self.program = program_of(case)
-        self.inputs = Inputs(self.x, self.residual, self.pre_bias, self.weight, self.bias)
+        self.inputs = Inputs(
+            x=self.x,
+            residual=self.residual,
+            pre_bias=self.pre_bias,
+            weight=self.weight,
+            bias=self.bias,
+            scale=self.scale,
+            shift=self.shift,
+        )
         self.outputs = reference.forward(*self.inputs, self.program)
         self.rstd = self.outputs.rstd.unsqueeze(-1)
         self.h = reference.prologue(self.x, self.residual, self.pre_bias)
@@ -183,18 +205,26 @@ class _Row:
 
     def values(self) -> dict[str, Tensor]:
         """Outputs and gradients by name; gradients of parameters are sums over these rows."""
-        values = {"y": self.outputs.y, "h": self.outputs.h}
+        values: dict[str, Any] = {"y": self.outputs.y, "h": self.outputs.h}
         if self.dy is not None:
             saved = reference.backward_inputs(self.dy, self.dh, self.inputs, self.outputs)
             wanted = tuple(tensor is not None for tensor in self.inputs)
             gradients = reference.backward(saved, self.program, self.case.adds, wanted)
             values |= {f"d{name}": each for name, each in gradients._asdict().items()}
+            values |= {name: self._of_samples(values[name]) for name in self._sample_sums()}
         return {name: value for name, value in values.items() if value is not None}
 
     def noise(self, a: float) -> dict[str, Tensor]:
-        """How far each value can be off if every step has a relative error ``a``."""
-        weight = self.weight.abs()
-        bias = torch.zeros_like(weight) if self.bias is None else self.bias.abs()
+        """How far each value can be off if every step has a relative error ``a``.
+
+        Scale and shift are taken as a weight and a bias of their own for every row.
+        """
+        one, zero = torch.ones_like(self.x[0]), torch.zeros_like(self.x[0])
+        of_norm = one if self.weight is None else self.weight.abs()
+        bias_of_norm = zero if self.bias is None else self.bias.abs()
+        scale = one if self.scale is None else (self.scale + self.program.scale_shift).abs()
+        weight = of_norm * scale
+        bias = bias_of_norm * scale + (zero if self.shift is None else self.shift.abs())
         terms = self.x.abs()
         for term in (self.residual, self.pre_bias):
             terms = terms if term is None else terms + term.abs()
@@ -224,24 +254,44 @@ class _Row:
             "dx": dx,
             "dresidual": dx,
             "dpre_bias": (dx + of_sum * size).sum(0),
-            "dweight": (dz * x_hat + dy * hat + of_sum * dy * x_hat).sum(0),
-            "dbias": (dz + of_sum * dy).sum(0),
+            "dweight": ((dz * x_hat + dy * hat + of_sum * dy * x_hat) * scale).sum(0),
+            "dbias": ((dz + of_sum * dy) * scale).sum(0),
         }
+        if self._sample_sums():
+            z, z_noise = x_hat * of_norm + bias_of_norm, hat * of_norm + a * bias_of_norm
+            noise["dscale"] = self._of_samples(dz * z + dy * z_noise + of_sum * dy * z)
+            noise["dshift"] = self._of_samples(dz + of_sum * dy)
         return noise
+
+    def _sample_sums(self) -> tuple[str, ...]:
+        return SAMPLE_SUMS if self.dy is not None and self.scale is not None else ()
+
+    def _of_samples(self, rows: Tensor) -> Tensor:
+        """The sums over the rows of each sample, (samples, columns)."""
+        return rows.unflatten(0, (-1, self.case.sample_rows)).sum(1)
 
     def _slope_noise(self, z_noise: Tensor, a: float) -> Tensor | float:
         """How far the derivative of the activation can be off."""
         if self.case.activation is None:
             return 0.0
         if self.case.activation == "relu":  # its derivative jumps at 0
-            z = self.x_hat * self.weight + (0 if self.bias is None else self.bias)
+            z = self.x_hat if self.weight is None else self.x_hat * self.weight
+            z = z if self.bias is None else z + self.bias
+            if self.scale is not None and self.shift is not None:
+                z = z * (self.scale + self.program.scale_shift) + self.shift
             return (z.abs() <= z_noise).double()
         return (z_noise + a).clamp(max=1.2)
 
 
+def _in_rows(tensor: Tensor) -> Tensor:
+    """A tensor in samples as one of rows, (rows, columns); others as they are."""
+    return tensor.flatten(0, 1) if tensor.dim() == 3 else tensor
+
+
 def _roundings(name: str, case: Case) -> float:
     """How many roundings to an output's own dtype its mean error may have."""
-    return max(1.0, case.rows**0.5 / 2) if name in SUMS else 1.0
+    terms = case.rows if name in SUMS else case.sample_rows if name in SAMPLE_SUMS else 1
+    return max(1.0, terms**0.5 / 2)
 
 
 def _levels(n: int) -> int:
@@ -340,7 +390,7 @@ def _wrong_form(t: Tensors, names: Sequence[str], outputs: Sequence[Tensor]) -> 
     if len(outputs) != len(names):
         return f"returned {len(outputs)} tensors, expected {len(names)}: {', '.join(names)}"
     like = {"y": t.x, "h": t.residual} | {
-        f"d{name}": getattr(t, name) for name in ("x", "residual", "pre_bias", "weight", "bias")
+        f"d{name}": tensor for name, tensor in t.inputs._asdict().items()
     }
     for name, output in zip(names, outputs, strict=True):
         model = like[name]

@@ -63,7 +63,10 @@ def launch_bound_rows(rows: Sequence[Measurement]) -> int | None:
 def command(case: Case) -> str:
     """The command that measures this case from one row to MOST_ROWS."""
     options = [f"--residual-dtype {case.residual_dtype}"] if case.residual_dtype else []
+    options += [] if case.weight else ["--no-weight"]
     options += ["--pre-bias"] if case.pre_bias else []
+    # A sample is one row, the only number that divides every number of rows.
+    options += ["--sample-rows 1"] if case.sample_rows else []
     options += [f"--activation {case.activation}"] if case.activation else []
     if case.bias is not None:
         options.append("--bias" if case.bias else "--no-bias")

@@ -43,12 +43,19 @@ from .data import Tensors
 Call = Callable[[], Tensor | Sequence[Tensor]]
 Make = Callable[[Case, Tensors], Call]
 Kind = Literal["ours", "own", "peer", "plain", "ceiling"]  # own: of a user's file
-Option = Literal["bias", "no_bias", "pre_bias", "activation", "mixed_residual", "no_h"]
+Option = Literal[
+    "no_weight", "bias", "no_bias", "pre_bias", "activation", "modulation", "mixed_residual", "no_h"
+]
 
-EVERY_OPTION: tuple[Option, ...] = ("bias", "no_bias", "pre_bias", "activation", "mixed_residual")
+EVERY_OPTION: tuple[Option, ...] = (
+    *("no_weight", "bias", "no_bias", "pre_bias"),
+    *("activation", "modulation", "mixed_residual"),
+)
 _OPTION_WORDS: dict[Option, str] = {
+    "no_weight": "a norm without a weight",
     "bias": "a bias in RMSNorm",
     "no_bias": "LayerNorm without a bias",
+    "modulation": "scale and shift",
     "pre_bias": "a bias before the norm",
     "activation": "an activation after the norm",
     "mixed_residual": "a residual stream in another dtype than x",
@@ -242,10 +249,14 @@ def as_tuple(outputs: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 def _options_of(case: Case) -> Iterator[Option]:
     """The options of a case that a provider must declare."""
+    if not case.weight:
+        yield "no_weight"
     if case.has_bias and not case.centers:
         yield "bias"
-    if case.centers and not case.has_bias:
+    if case.centers and case.weight and not case.has_bias:
         yield "no_bias"
+    if case.sample_rows:
+        yield "modulation"
     if case.pre_bias:
         yield "pre_bias"
     if case.activation is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import rownorm
+from rownorm.inside import INPUTS
 
 from ..data.case import Case
 from ..data.records import INVARIANT
@@ -28,15 +29,18 @@ def invariant(case: Case, t: Tensors) -> Call:
 
 def _forward(case: Case, t: Tensors) -> Call:
     function = getattr(rownorm, case.operation)
-    if not case.pre_bias and case.activation is None:
+    keywords = {
+        name: tensor
+        for name, tensor in t.inputs._asdict().items()
+        if tensor is not None and INPUTS[name].is_keyword
+    }
+    if not keywords and case.activation is None:
         # As short as the calls of PyTorch's own operators, so that host times are comparable.
         x, residual, weight, bias, eps = t.x, t.residual, t.weight, t.bias, case.eps
         if residual is None:
             return lambda: function(x, weight, bias, eps=eps)
         return lambda: function(x, residual, weight, bias, eps=eps)
     rows = (t.x,) if t.residual is None else (t.x, t.residual)
-    options = program_of(case).keywords()
-    if case.pre_bias:
-        options["pre_bias"] = t.pre_bias
+    options = program_of(case).keywords() | keywords
     inputs = (*rows, t.weight, t.bias)
     return lambda: function(*inputs, **options)

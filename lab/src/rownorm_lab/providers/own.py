@@ -4,6 +4,7 @@ The function is decorated with ``@provider``, or it is an ordinary function with
 function gets x as its first argument and the others by name, those of them that it has and the case has:
 
     residual, pre_bias, weight, bias    tensors
+    scale, shift                        tensors, (samples, 1, columns), where x is (samples, rows of each, columns)
     eps                                 a float
     activation                          a name
     normalized_shape                    (columns,), as torch.nn.functional has it
@@ -39,7 +40,7 @@ from . import (
 )
 from .data import Tensors
 
-TENSORS = ("residual", "pre_bias", "weight", "bias")
+TENSORS = ("residual", "pre_bias", "weight", "bias", "scale", "shift")
 PASSED = (*TENSORS, "eps", "activation", "normalized_shape")
 
 

@@ -67,7 +67,7 @@ def _call(case: Case, t: Tensors, options: Mapping[str, bool]) -> Call:
     function = _compiled(case, tuple(options.items()))
     # Backward runs many times on the tensors that one forward saved, so the compiler must not reuse their memory.
     with torch._functorch.config.patch(donated_buffer=case.direction == "both"):
-        return by_autograd(case, t, lambda: function(*t[:5]))
+        return by_autograd(case, t, lambda: function(t.inputs))
 
 
 @functools.lru_cache(maxsize=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from rownorm.inside import Program
+from rownorm.inside import Inputs, Program
 
 from ..data.case import Case
 from . import EVERY_OPTION, Call, by_autograd, provider
@@ -19,9 +19,10 @@ from .data import Tensors, program_of
     package="torch",
 )
 def torch_eager(case: Case, t: Tensors) -> Call:
-    program, inputs = program_of(case), t[:5]
-    x, residual, pre_bias, weight, bias = inputs
-    if pre_bias is None and case.activation is None and (case.centers or bias is None):
+    program, inputs = program_of(case), t.inputs
+    x, residual, weight, bias = t.x, t.residual, t.weight, t.bias
+    is_plain = inputs.has_only("x", "residual", "weight", "bias") and case.activation is None
+    if is_plain and (case.centers or bias is None):
         # PyTorch has one operator for the norm; nothing else may add host time.
         shape, eps = x.shape[-1:], case.eps
         if residual is not None and residual.dtype == x.dtype:
@@ -30,11 +31,11 @@ def torch_eager(case: Case, t: Tensors) -> Call:
             return by_autograd(case, t, lambda: F.layer_norm(x, shape, weight, bias, eps))
         if residual is None:
             return by_autograd(case, t, lambda: F.rms_norm(x, shape, weight, eps))
-    return by_autograd(case, t, lambda: composition(program, *inputs))
+    return by_autograd(case, t, lambda: composition(program, inputs))
 
 
 def _norm_of_sum(
-    program: Program, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None
+    program: Program, x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """(y, h) in two operators."""
     h = x + residual
@@ -44,30 +45,25 @@ def _norm_of_sum(
     return F.rms_norm(h, shape, weight, eps), h
 
 
-def composition(
-    program: Program,
-    x: Tensor,
-    residual: Tensor | None,
-    pre_bias: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-) -> Tensor | tuple[Tensor, Tensor]:
+def composition(program: Program, t: Inputs) -> Tensor | tuple[Tensor, Tensor]:
     """The case in PyTorch's own operators, as a model would write it.
 
     The norm reads h as stored. If x and the residual differ in dtype, the norm runs in the wider one.
     """
-    h = x if pre_bias is None else x + pre_bias
-    if residual is not None:
-        h = h + residual
-    weight = weight.to(h.dtype)
-    bias = None if bias is None else bias.to(h.dtype)
+    h = t.x if t.pre_bias is None else t.x + t.pre_bias
+    if t.residual is not None:
+        h = h + t.residual
+    weight = None if t.weight is None else t.weight.to(h.dtype)
+    bias = None if t.bias is None else t.bias.to(h.dtype)
     if program.center:
         z = F.layer_norm(h, h.shape[-1:], weight, bias, program.eps)
     else:
         z = F.rms_norm(h, h.shape[-1:], weight, program.eps)
         z = z if bias is None else z + bias
-    y = _activated(z, program.activation).to(x.dtype)
-    return y if residual is None else (y, h.to(residual.dtype))
+    if t.scale is not None and t.shift is not None:
+        z = z * (program.scale_shift + t.scale) + t.shift
+    y = _activated(z, program.activation).to(t.x.dtype)
+    return y if t.residual is None else (y, h.to(t.residual.dtype))
 
 
 def _activated(z: Tensor, activation: str | None) -> Tensor:

@@ -15,6 +15,7 @@ from ...command_line.options import (
     FOLDER,
     case_options,
     chosen_providers,
+    count_option,
     examples,
     held,
     name_option,
@@ -40,6 +41,7 @@ SUITE_LIST = "\b\nSuites:\n" + "\n".join(f"  {s.name:15} {s.about}" for s in SUI
         "rownorm bench --suite speed --op rms_norm --pass backward",
         "rownorm bench --op rms_norm,layer_norm --dtype bf16 --shape 4096x256..32768",
         "rownorm bench --op layer_norm --pre-bias --dtype fp32 --shape 512x8192 --provider rownorm,torch",
+        "rownorm bench --op layer_norm --no-weight --sample-rows 1024 --shape 65536x3072",
         "rownorm bench --provider my_norm.py:rms_norm --shape 4096x1024..16384",
         "rownorm bench --suite llama-3-8b --list",
         "rownorm bench --resume results/2026-01-31-120000",
@@ -67,8 +69,13 @@ SUITE_LIST = "\b\nSuites:\n" + "\n".join(f"  {s.name:15} {s.about}" for s in SUI
 @click.option(
     "--bias/--no-bias", default=None, help="A bias after the norm. Default: LayerNorm only."
 )
+@click.option("--weight/--no-weight", default=None, help="A weight. Default: there is one.")
 @click.option("--pre-bias", is_flag=True, default=None, help="A bias before the norm.")
 @name_option("--activation", what="activation", known=ACTIVATIONS, help="After the norm")
+@count_option(
+    "--sample-rows",
+    help="Scale and shift after the norm, shared by so many rows: y * (1 + scale) + shift.",
+)
 @name_option("--residual-dtype", what="dtype", known=DTYPES, help="For add_ operations")
 @click.option("--eps", type=float, help="Default: 1e-5.")
 @click.option("--rounds", type=click.IntRange(min=1), help=f"Default: {ROUNDS}.")

@@ -13,7 +13,6 @@ from rownorm.inside import (
     Activation,
     Device,
     Direction,
-    Inputs,
     Problem,
     Program,
     execute,
@@ -112,7 +111,7 @@ def calls_of(case: Case, sets: Sequence[data.Tensors]) -> list[Call]:
 
 
 def _forward(case: Case, program: Program, t: data.Tensors) -> Call:
-    inputs = Inputs(*t[:5])
+    inputs = t.inputs
 
     def call() -> Sequence[Tensor]:
         y, h, _, _ = execute.forward(*inputs, program, False)
@@ -122,7 +121,7 @@ def _forward(case: Case, program: Program, t: data.Tensors) -> Call:
 
 
 def _backward(case: Case, program: Program, t: data.Tensors) -> Call:
-    inputs = Inputs(*t[:5])
+    inputs = t.inputs
     outputs = reference.ForwardOutputs(*execute.forward(*inputs, program, True))  # type: ignore[arg-type]
     assert t.dy is not None
     saved = reference.backward_inputs(t.dy, t.dh, inputs, outputs)
