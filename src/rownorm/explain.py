@@ -121,8 +121,8 @@ def explain(
     in_backward = program.for_backward(x.dtype)
     samples = samples_of(inputs)
     problems = [
-        forward_problem(x, residual, inputs.pre_bias, program, samples),
-        backward_problem(h, dy, residual is not None, in_backward, wanted, samples),
+        forward_problem(x, residual, inputs.pre_bias, program, samples, inputs.gate),
+        backward_problem(h, dy, residual is not None, in_backward, wanted, samples, inputs.gate),
     ]
     if device is not None:
         target = DEVICES[device]

@@ -4,12 +4,15 @@
     z     = x_hat * (weight + WEIGHT_SHIFT) + bias
     z     = z * (scale + SCALE_SHIFT) + shift            modulation
 
+A gate multiplies h if GATE_FIRST, else the result of the activation.
+
 Everything is in COMPUTE_DTYPE. ``x_hat`` is rounded where ROUND_X_HAT_TO names a dtype, nothing else is.
 """
 
 import triton
 import triton.language as tl
 
+from .activations import activate_gate
 from .memory import round_to, widen
 from .moments import all_rows
 
@@ -60,6 +63,24 @@ def modulate(z, parameters, C: tl.constexpr, SPEC: tl.constexpr):
     if len(parameters.shift) > 0:
         z += widen(parameters.shift[C], SPEC.COMPUTE_DTYPE)
     return z
+
+
+@triton.jit
+def gate_h(h, gate, C: tl.constexpr, SPEC: tl.constexpr):
+    """``h`` multiplied with chunk C of the gate, if GATE_FIRST."""
+    if SPEC.GATE_FIRST:
+        return h * activate_gate(widen(gate[C], SPEC.COMPUTE_DTYPE), SPEC.GATE_ACTIVATION)
+    else:
+        return h
+
+
+@triton.jit
+def gate_y(y, gate, C: tl.constexpr, SPEC: tl.constexpr):
+    """``y`` multiplied with chunk C of the gate, where there is one, unless GATE_FIRST."""
+    if len(gate) > 0 and not SPEC.GATE_FIRST:
+        return y * activate_gate(widen(gate[C], SPEC.COMPUTE_DTYPE), SPEC.GATE_ACTIVATION)
+    else:
+        return y
 
 
 @triton.jit

@@ -1,6 +1,6 @@
-"""Scale and shift, with a row for each sample: which regimes have them, and how backward divides the rows of a sample.
+"""What only some regimes have: samples (scale, shift, residual_gate), with a row for each sample, and gates.
 
-Backward adds up dscale and dshift over the rows of each sample. A program computes spans of rows, each within one
+Backward adds up the gradients of samples over the rows of each. A program computes spans of rows, each within one
 sample, and stores their sums; where a sample has several spans, the kernel ``sample_sums`` adds these up.
 """
 
@@ -13,8 +13,8 @@ from . import multipass, resident
 from .capacity import PARTIAL_SUM_BYTES, ceil_div, sums_tile
 from .settings import Plan, SumsTile
 
-# Regimes that have no scale and shift: their programs keep the parameters of the first row for all rows, or work on
-# two rows at once.
+# Regimes that have neither: their programs keep the parameters of the first row for all rows, or work on two rows at
+# once, and load no other rows than x and the residual.
 WITHOUT = {"forward": "cluster", "backward": "grid"}
 # Beginning a span, and storing its sums, takes about as long as so many rows.
 SPAN_OVERHEAD_ROWS = 4
@@ -23,24 +23,35 @@ MOST_SPANS = 4096  # of a sample
 SAMPLE_SUMS_TILE = SumsTile(16, 64, 4)
 
 
-def planned_as(problem: Problem) -> Problem:
-    """The problem whose plan is looked up: for backward of RMSNorm with two sums that of LayerNorm, which has two.
+def applies(problem: Problem) -> bool:
+    """Whether a problem has samples or a gate."""
+    return problem.samples is not None or problem.gate_dtype is not None
 
-    The plans of RMSNorm have registers for one.
+
+def planned_as(problem: Problem) -> Problem:
+    """The problem whose plan is looked up.
+
+    For backward of RMSNorm with samples and two sums that of LayerNorm, which has two: the plans of RMSNorm have
+    registers for one. A gate takes about the registers of an activation.
     """
     has_two_sums = problem.direction == "backward" and problem.n_column_sums > 1
-    return dataclasses.replace(problem, center=True) if has_two_sums else problem
+    if problem.samples is not None and has_two_sums:
+        problem = dataclasses.replace(problem, center=True)
+    if problem.gate_dtype is not None and problem.activation is None:
+        problem = dataclasses.replace(problem, activation="silu")
+    return problem
 
 
 def supported(plan: Plan, problem: Problem) -> Plan:
-    """The plan, or that of a regime that has scale and shift."""
+    """The plan, or that of a regime that has samples and gates."""
     if plan.regime == WITHOUT[problem.direction]:
         regime = resident if resident.applies(problem) else multipass
-        other = regime.rule(problem)
-        plan = (regime.with_options(other, problem) or multipass.rule(problem)).adapted(
-            f"scale and shift are not read in the regime {plan.regime}"
+        asked = planned_as(problem)
+        other = regime.rule(asked)
+        plan = (regime.with_options(other, asked) or multipass.rule(asked)).adapted(
+            f"{_what(problem)} not read in the regime {plan.regime}"
         )
-    if plan.prefetch_parameters:
+    if plan.prefetch_parameters and problem.samples is not None:
         return plan.adapted(
             "parameters not prefetched, because scale and shift would take more registers",
             prefetch_parameters=False,
@@ -48,11 +59,17 @@ def supported(plan: Plan, problem: Problem) -> Plan:
     return plan
 
 
+def _what(problem: Problem) -> str:
+    """The tensors, with their verb."""
+    if problem.samples is None:
+        return "a gate is"
+    return "samples are" if problem.gate_dtype is None else "samples and a gate are"
+
+
 def with_spans(plan: Plan, problem: Problem) -> Plan:
-    """Backward: the finished plan with the spans of a sample, and the programs that compute them."""
-    if problem.direction == "forward":
+    """Backward with samples: the finished plan with the spans of each, and the programs that compute them."""
+    if problem.direction == "forward" or problem.samples is None:
         return plan
-    assert problem.samples is not None
     n_samples = problem.samples.n_samples
     own_samples = problem.own_samples and plan.regime not in ("looped", "split")
     spans = 1 if own_samples else _spans(plan.n_programs, problem)
