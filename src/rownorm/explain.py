@@ -12,6 +12,7 @@ import torch
 from . import ops
 from .ops.batch_invariance import is_on, state
 from .ops.checks import check
+from .ops.groups import in_groups
 from .program import INPUTS, Inputs, Program, samples_of
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ def explain(
         batch_invariant=state.is_active and is_on(),
     )
     inputs = Inputs(*(arguments.get(name) for name in INPUTS))  # type: ignore[arg-type]
+    if arguments["group_cols"] is not None:
+        inputs, program = in_groups(inputs, program, arguments["group_cols"])
     x, residual = inputs.x, inputs.residual
     check(inputs, program)
     if device is None and not ops.execute.takes_kernels(x):

@@ -21,7 +21,7 @@ from torch import Tensor
 
 Activation = Literal["relu", "silu", "gelu", "gelu_tanh"]
 GateActivation = Literal["silu", "sigmoid"]
-Rounding = Literal["once", "llama"]
+Rounding = Literal["once", "llama", "each"]
 ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
 GATE_ACTIVATIONS: tuple[GateActivation, ...] = get_args(GateActivation)
 ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
@@ -152,8 +152,9 @@ class Program(NamedTuple):
     rounding: Annotated[
         Rounding,
         Option(
-            '`"once"`, as PyTorch; or `"llama"`: the normalized row is rounded to the dtype of `x` before the weight, '
-            "as the Llama models of transformers do",
+            '`"once"`, as PyTorch; `"llama"`: the normalized row is rounded to the dtype of `x` before the weight, and '
+            "the product with it before a gate, as the Llama and Qwen models of transformers do; or "
+            '`"each"`: every step is, as where each is an operator of PyTorch',
             ROUNDINGS,
         ),
     ] = "once"
@@ -206,6 +207,11 @@ def _described(fields: type) -> dict[str, Any]:
     }
 
 
+# A keyword of the public functions that is no field of ``Program``: ``ops.groups`` makes rows of the groups.
+GROUP_COLS = Option(
+    "statistics are those of groups of so many columns, as in Mamba2; `None`: of the whole row. Not beside `pre_bias`, "
+    "`scale`, `shift` and `residual_gate`"
+)
 INPUTS: dict[str, Input] = _described(Inputs)
 OPTIONS: dict[str, Option] = _described(Program)
 # Results of forward. mu and rstd, one number for each row, are for backward.

@@ -6,6 +6,7 @@ differentiable, so autograd, forward mode and ``torch.func`` can differentiate t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -108,15 +109,18 @@ def forward(
     program: Program,
 ) -> ForwardOutputs:
     """The row program: ``y`` in the dtype of x or ``out_dtype``, ``h`` in the dtype of the residual."""
-    h = prologue(x, residual, pre_bias, residual_gate)
-    first, last = gate_factors(gate, program, h.dtype)
-    deviation, mu, rstd = _moments(times(h, first), program)
+    each = each_dtype(program, x.dtype)
+    h = prologue(x, residual, pre_bias, residual_gate, each)
+    first, last = gate_factors(gate, program, h.dtype, each)
+    deviation, mu, rstd = _moments(rounded(times(h, first), each), program)
     x_hat = _round_x_hat(deviation * rstd, program, x.dtype)
-    z = modulate(affine(x_hat, weight, bias, program), scale, shift, program)
+    z = modulate(affine(x_hat, weight, bias, program, each), scale, shift, program, each)
     stored_h = None if residual is None else h.to(residual.dtype)
     if stored_h is not None and rounding_changes_statistics(stored_h.dtype, h.dtype, program):
         mu, rstd = stored_h_moments(stored_h, mu, rstd, program, first)
-    y = times(activate(z, program.activation), last)
+    y = activate(z, program.activation)
+    if last is not None:
+        y = before_gate(y, (weight, bias, scale, shift), program, x.dtype) * last
     return ForwardOutputs(
         y=y.to(program.result_dtype(x.dtype)),
         h=stored_h,
@@ -132,9 +136,10 @@ def rounding_changes_statistics(
 
     Where the elements of a row differ by less than one rounding step, the stored row has another mean and variance, and
     a gradient computed from the stored row and the original statistics would be wrong. A root mean square changes by
-    one rounding error at most, so RMSNorm uses the original statistics.
+    one rounding error at most, so RMSNorm uses the original statistics. With rounding="each", all statistics are those
+    of the stored row.
     """
-    return program.center and stored != compute
+    return program.center and stored != compute and program.rounding != "each"
 
 
 def stored_h_moments(
@@ -164,38 +169,73 @@ def prologue(
     residual: Tensor | None,
     pre_bias: Tensor | None,
     residual_gate: Tensor | None = None,
+    each: torch.dtype | None = None,
 ) -> Tensor:
-    """``h = [residual_gate *] (x [+ pre_bias]) [+ residual]``, in the compute dtype."""
+    """``h = [residual_gate *] (x [+ pre_bias]) [+ residual]``, in the compute dtype. each: ``each_dtype``."""
     compute = compute_dtype(x, residual)
-    h = times(_add_pre_bias(x.to(compute), pre_bias), factor(residual_gate, 0.0, compute))
-    return h if residual is None else h + residual.to(compute)
+    h = rounded(_add_pre_bias(x.to(compute), pre_bias), each)
+    h = rounded(times(h, factor(residual_gate, 0.0, compute)), each)
+    if residual is None:
+        return h
+    return rounded(h + residual.to(compute), None if each is None else residual.dtype)
+
+
+def each_dtype(program: Program, x_dtype: torch.dtype) -> torch.dtype | None:
+    """The dtype that every step is rounded to, that of x; None unless rounding="each"."""
+    return x_dtype if program.rounding == "each" else None
+
+
+def rounded(t: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """``t``, rounded to a dtype unless that is None. Its gradient is that of ``t``."""
+    return t if dtype is None else t.to(dtype).to(t.dtype)
+
+
+def before_gate(
+    y: Tensor, parameters: Sequence[Tensor | None], program: Program, x_dtype: torch.dtype
+) -> Tensor:
+    """``y`` as a gate multiplies it. With rounding="llama" it has been a tensor of the dtype of x, unless a parameter
+    of a wider one was multiplied with it.
+    """
+    one_dtype = all(t is None or t.dtype == x_dtype for t in parameters)
+    rounds = program.rounding == "each" or (program.rounding == "llama" and one_dtype)
+    return rounded(y, x_dtype if rounds else None)
 
 
 def gate_factors(
-    gate: Tensor | None, program: Program, dtype: torch.dtype
+    gate: Tensor | None, program: Program, dtype: torch.dtype, each: torch.dtype | None = None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """(the factor of the rows before the norm, that of the result): ``gate_activation(gate)`` or None."""
+    """(the factor of the rows before the norm, that of the result): ``gate_activation(gate)`` or None.
+
+    each: ``each_dtype``.
+    """
     if gate is None:
         return None, None
-    factor = activate_gate(gate.to(dtype), program.gate_activation)
+    factor = rounded(activate_gate(gate.to(dtype), program.gate_activation), each)
     return (factor, None) if program.gate_first else (None, factor)
 
 
-def factor(parameter: Tensor | None, shift: float, dtype: torch.dtype) -> Tensor | None:
-    """``parameter + shift``, such as ``weight + weight_shift``, or None."""
+def factor(
+    parameter: Tensor | None, shift: float, dtype: torch.dtype, each: torch.dtype | None = None
+) -> Tensor | None:
+    """``parameter + shift``, such as ``weight + weight_shift``, or None. each: the dtype that it is rounded to."""
     if parameter is None:
         return None
     parameter = parameter.to(dtype)
-    return parameter + shift if shift else parameter
+    return rounded(parameter + shift, each) if shift else parameter
 
 
 def moments(
-    h: Tensor, pre_bias: Tensor | None, gate: Tensor | None, program: Program
+    h: Tensor,
+    pre_bias: Tensor | None,
+    gate: Tensor | None,
+    program: Program,
+    x_dtype: torch.dtype,
 ) -> tuple[Tensor | None, Tensor]:
     """(mu, rstd) of ``h [+ pre_bias]``, gated if ``gate_first``, as ``forward`` returns them."""
-    h = _add_pre_bias(h.to(compute_dtype(h)), pre_bias)
-    first, _ = gate_factors(gate, program, h.dtype)
-    _, mu, rstd = _moments(times(h, first), program)
+    each = each_dtype(program, x_dtype)
+    h = rounded(_add_pre_bias(h.to(compute_dtype(h)), pre_bias), None if pre_bias is None else each)
+    first, _ = gate_factors(gate, program, h.dtype, each)
+    _, mu, rstd = _moments(times(h, first) if first is None else rounded(h * first, each), program)
     return (mu.squeeze(-1) if program.center else None), rstd.squeeze(-1)
 
 
@@ -207,19 +247,20 @@ def backward(
     compute, x_dtype = backward_dtype(h, dy, program), program.result_dtype(dy.dtype)
     rstd = rstd.unsqueeze(-1)
     row = h.to(compute)
+    each = each_dtype(program, x_dtype)
     if not has_residual:
-        row = _add_pre_bias(row, pre_bias)
-    first, last = gate_factors(gate, program, compute)
-    deviation = times(row, first)
+        row = rounded(_add_pre_bias(row, pre_bias), each)
+    first, last = gate_factors(gate, program, compute, each)
+    deviation = row if first is None else rounded(row * first, each)
     if mu is not None:
         deviation = deviation - mu.unsqueeze(-1)
     x_hat = deviation * rstd
     rounded_x_hat = _round_x_hat(x_hat, program, x_dtype)
-    z = affine(rounded_x_hat, weight, bias, program)
-    modulated_z = modulate(z, scale, shift, program)
+    z = affine(rounded_x_hat, weight, bias, program, each)
+    modulated_z = modulate(z, scale, shift, program, each)
     dy = dy.to(compute)
     dmodulated_z = times(dy, last) * _activation_gradient(modulated_z, program.activation)
-    dz = times(dmodulated_z, factor(scale, program.scale_shift, compute))
+    dz = times(dmodulated_z, factor(scale, program.scale_shift, compute, each))
     g = times(dz, factor(weight, program.weight_shift, compute))
     du = g - x_hat * (g * x_hat).mean(-1, keepdim=True)
     if program.center:
@@ -227,8 +268,9 @@ def backward(
     du = du * rstd
     dgate = None
     if gate is not None:
-        dfactor = du * row if last is None else dy * activate(modulated_z, program.activation)
-        dgate = dfactor * _gate_gradient(gate.to(compute), program.gate_activation)
+        result = activate(modulated_z, program.activation)
+        result = before_gate(result, (weight, bias, scale, shift), program, x_dtype)
+        dgate = (du * row if last is None else dy * result) * _gate_gradient(gate.to(compute), program.gate_activation)
     dstream = times(du, first)
     if dh is not None:
         dstream = dstream + dh.to(compute)
@@ -285,16 +327,28 @@ def _round_x_hat(x_hat: Tensor, program: Program, dtype: torch.dtype) -> Tensor:
     return x_hat.to(dtype).to(x_hat.dtype) if program.rounding == "llama" else x_hat
 
 
-def affine(x_hat: Tensor, weight: Tensor | None, bias: Tensor | None, program: Program) -> Tensor:
-    """``x_hat * (weight + weight_shift) + bias``."""
+def affine(
+    x_hat: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    program: Program,
+    each: torch.dtype | None = None,
+) -> Tensor:
+    """``x_hat * (weight + weight_shift) + bias``: one step of PyTorch, with the norm. each: ``each_dtype``."""
     z = times(x_hat, factor(weight, program.weight_shift, x_hat.dtype))
-    return z if bias is None else z + bias.to(z.dtype)
+    return rounded(z if bias is None else z + bias.to(z.dtype), each)
 
 
-def modulate(z: Tensor, scale: Tensor | None, shift: Tensor | None, program: Program) -> Tensor:
-    """``z * (scale + scale_shift) + shift``."""
-    z = times(z, factor(scale, program.scale_shift, z.dtype))
-    return z if shift is None else z + shift.to(z.dtype)
+def modulate(
+    z: Tensor,
+    scale: Tensor | None,
+    shift: Tensor | None,
+    program: Program,
+    each: torch.dtype | None = None,
+) -> Tensor:
+    """``z * (scale + scale_shift) + shift``. each: ``each_dtype``."""
+    z = rounded(times(z, factor(scale, program.scale_shift, z.dtype, each)), each)
+    return z if shift is None else rounded(z + shift.to(z.dtype), each)
 
 
 def times(z: Tensor, factor: Tensor | None) -> Tensor:

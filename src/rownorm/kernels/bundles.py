@@ -76,6 +76,7 @@ class Spec(NamedTuple):
     GATE_ACTIVATION: Any  # "silu", "sigmoid" or None
     GATE_FIRST: Any  # whether h is multiplied with the gate, not y
     ROUND_X_HAT_TO: Any  # the dtype that x_hat is rounded to before the weight is applied, or None
+    ROUND_EACH_TO: Any  # the dtype that the result of every step is rounded to, or None
     STORED_H_DTYPE: (
         Any  # forward: the dtype of h where rounding to it changes mu and rstd; else None
     )
@@ -83,7 +84,7 @@ class Spec(NamedTuple):
 
 
 _INTERPRETING = bool(triton.knobs.runtime.interpret)
-_DTYPES = ("ROUND_X_HAT_TO", "STORED_H_DTYPE", "COMPUTE_DTYPE")
+_DTYPES = ("ROUND_X_HAT_TO", "ROUND_EACH_TO", "STORED_H_DTYPE", "COMPUTE_DTYPE")
 
 
 @triton.constexpr_function

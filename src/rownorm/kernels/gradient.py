@@ -33,8 +33,8 @@ import triton
 import triton.language as tl
 
 from .activations import activate, activation_gradient, gate_and_slope
-from .affine import affine, modulate, round_x_hat, scale, weigh
-from .memory import store_row
+from .affine import affine, before_gate, modulate, round_x_hat, scale, weigh
+from .memory import round_to, store_row
 
 
 @triton.jit
@@ -59,8 +59,9 @@ def gradient_before_affine(
     if len(gate) > 0 and not SPEC.GATE_FIRST:
         factor, slope = gate_and_slope(gate[C], SPEC.GATE_ACTIVATION, PRECISE)
         m = modulate(affine(rounded_x_hat, parameters, C, SPEC), parameters, C, SPEC)
-        dgate = dy * activate(m, SPEC.ACTIVATION, PRECISE) * slope
-        dy *= factor
+        y = before_gate(activate(m, SPEC.ACTIVATION, PRECISE), parameters, C, SPEC)
+        dgate = dy * y * slope
+        dy *= round_to(factor, SPEC.ROUND_EACH_TO, SPEC.COMPUTE_DTYPE)
     if SPEC.ACTIVATION is not None:
         m = modulate(affine(rounded_x_hat, parameters, C, SPEC), parameters, C, SPEC)
         dm = activation_gradient(dy, m, SPEC.ACTIVATION, PRECISE, LATENCY_HIDDEN)
@@ -79,6 +80,7 @@ def gradient_before_affine(
 def gradient_before_gate(du, h, gate, C: tl.constexpr, SPEC: tl.constexpr, PRECISE: tl.constexpr):
     """(``du * G``, dgate) of a gate of h, chunk C, in COMPUTE_DTYPE."""
     factor, slope = gate_and_slope(gate[C], SPEC.GATE_ACTIVATION, PRECISE)
+    factor = round_to(factor, SPEC.ROUND_EACH_TO, SPEC.COMPUTE_DTYPE)
     return du * factor, du * h * slope
 
 

@@ -171,11 +171,20 @@ def load_parameter_chunks(
 
 
 @triton.jit
-def load_h(source, cols, col_ok, ok, COMPUTE_DTYPE: tl.constexpr, EVICTION: tl.constexpr):
+def load_h(
+    source,
+    cols,
+    col_ok,
+    ok,
+    COMPUTE_DTYPE: tl.constexpr,
+    EVICTION: tl.constexpr,
+    ROUND_EACH_TO: tl.constexpr = None,
+):
     """``h`` at ``cols`` of the source's rows. Lanes beyond a row are 0, so they add nothing to a sum.
 
     col_ok: which columns exist, (1, columns); ok: which columns of which rows exist, (rows, columns). EVICTION is
-    Triton's eviction policy.
+    Triton's eviction policy. Where ROUND_EACH_TO names a dtype, every step is rounded to it, and the sum with the
+    residual to the dtype of the residual.
     """
     pre_bias = load_parameter(source.pre_bias_ptr, cols, col_ok)
     residual_gate = load_parameter(
@@ -184,13 +193,15 @@ def load_h(source, cols, col_ok, ok, COMPUTE_DTYPE: tl.constexpr, EVICTION: tl.c
     x = tl.load(source.x_ptr + source.x_row + cols, mask=ok, other=0.0, eviction_policy=EVICTION)
     h = widen(x, COMPUTE_DTYPE)
     if len(pre_bias) > 0:
-        h += widen(pre_bias[0], COMPUTE_DTYPE)
+        h = round_to(h + widen(pre_bias[0], COMPUTE_DTYPE), ROUND_EACH_TO, COMPUTE_DTYPE)
     if len(residual_gate) > 0:
-        h *= widen(residual_gate[0], COMPUTE_DTYPE)
+        h = round_to(h * widen(residual_gate[0], COMPUTE_DTYPE), ROUND_EACH_TO, COMPUTE_DTYPE)
     if source.residual_ptr is not None:
         pointers = source.residual_ptr + source.residual_row + cols
         residual = tl.load(pointers, mask=ok, other=0.0, eviction_policy=EVICTION)
         h += widen(residual, COMPUTE_DTYPE)
+        if ROUND_EACH_TO is not None:
+            h = round_to(h, source.residual_ptr.dtype.element_ty, COMPUTE_DTYPE)
     return h
 
 

@@ -45,6 +45,8 @@ class Problem:
     sample_bytes: int = 0  # of an element of scale, shift and residual_gate together
     n_sample_sums: int = 0  # backward: how many of the sums are over the rows of a sample only
     gate_dtype: torch.dtype | None = None  # None: no gate
+    gate_first: bool = False
+    rounds_each: bool = False  # rounding="each"
     residual_gate: bool = False  # then backward reads x beside h
 
     @property
@@ -131,6 +133,8 @@ def forward_problem(
         samples=sharing(x.shape, samples),
         sample_bytes=_element_bytes(samples),
         gate_dtype=None if gate is None else gate.dtype,
+        gate_first=program.gate_first,
+        rounds_each=program.rounding == "each",
         residual_gate=_has_residual_gate(samples),
     )
 
@@ -168,5 +172,7 @@ def backward_problem(
         sample_bytes=_element_bytes(samples),
         n_sample_sums=n_sample_sums,
         gate_dtype=None if gate is None else gate.dtype,
+        gate_first=program.gate_first,
+        rounds_each=program.rounding == "each",
         residual_gate=_has_residual_gate(samples),
     )

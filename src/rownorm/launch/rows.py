@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..kernels.bundles import Spec
-from ..program import SAMPLES, Program, is_in_backward
+from ..program import SAMPLES, Program, Rounding, is_in_backward
 from ..reference import rounding_changes_statistics
 from .problem import Problem, Samples, sample_shape
 
@@ -219,7 +219,8 @@ def kernel_program(problem: Problem, program: Program) -> Spec:
         for name, value in program._asdict().items()
     }
     derived = {
-        "ROUND_X_HAT_TO": _name(_rounding_dtype(problem, program)),
+        "ROUND_X_HAT_TO": _name(_rounding_dtype(problem, program, "llama")),
+        "ROUND_EACH_TO": _name(_rounding_dtype(problem, program, "each")),
         "STORED_H_DTYPE": None if in_backward else _name(stored_h_dtype(problem, program)),
         "COMPUTE_DTYPE": _name(_compute_dtype(problem)),
     }
@@ -231,7 +232,7 @@ def moments_program(spec: Spec) -> Spec:
     """PROGRAM of a kernel that computes only the sums of a row: without the options of what follows them, so that
     another value needs no other kernel.
     """
-    read = ["CENTER", "STORED_H_DTYPE", "COMPUTE_DTYPE", "GATE_FIRST"]
+    read = ["CENTER", "STORED_H_DTYPE", "COMPUTE_DTYPE", "GATE_FIRST", "ROUND_EACH_TO"]
     read += ["GATE_ACTIVATION"] if spec.GATE_FIRST else []
     return Spec(*(getattr(spec, name) if name in read else None for name in Spec._fields))
 
@@ -241,11 +242,11 @@ def _compute_dtype(problem: Problem) -> torch.dtype:
     return torch.float64 if problem.computes_in_fp64 else torch.float32
 
 
-def _rounding_dtype(problem: Problem, program: Program) -> torch.dtype | None:
-    """The dtype of x, which ``x_hat`` is rounded to before the weight is applied; None where it is not rounded."""
+def _rounding_dtype(problem: Problem, program: Program, rounding: Rounding) -> torch.dtype | None:
+    """The dtype of x, if ``rounding`` is the program's and changes a number; else None."""
     in_backward = problem.direction == "backward"
     dtype = program.result_dtype(problem.dtype) if in_backward else problem.dtype
-    return dtype if program.rounding == "llama" and dtype != _compute_dtype(problem) else None
+    return dtype if program.rounding == rounding and dtype != _compute_dtype(problem) else None
 
 
 def stored_h_dtype(problem: Problem, program: Program) -> torch.dtype | None:

@@ -278,7 +278,8 @@ def plain_backward(
     """The gradients in plain PyTorch, with the statistics recomputed from h so that they can be differentiated."""
     pre_bias = None if has_residual else inputs.pre_bias  # h already contains it
     h = inputs.h.to(reference.backward_dtype(inputs.h, inputs.dy, program))
-    mu, rstd = reference.moments(h, pre_bias, inputs.gate, program)
+    x_dtype = program.result_dtype(inputs.dy.dtype)
+    mu, rstd = reference.moments(h, pre_bias, inputs.gate, program, x_dtype)
     return reference.backward(inputs._replace(mu=mu, rstd=rstd), program, has_residual, wanted)
 
 

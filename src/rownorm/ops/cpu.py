@@ -74,7 +74,7 @@ def forward(inputs: Inputs, program: Program, want_statistics: bool = True) -> F
         return ForwardOutputs(*outputs)
     if program.batch_invariant:
         return _forward_by_rows(inputs, program)
-    rounds_twice = program.center and program.rounding != "once"
+    rounds_twice = program.rounding == "each" or (program.center and program.rounding != "once")
     is_known = program.has_only(*OPTIONS, "activation") and inputs.has_only(*INPUTS)
     if x.device.type != "cpu" or rounds_twice or not is_known:
         return reference.forward(*inputs, program)
@@ -124,7 +124,7 @@ def backward(
         return _backward_by_rows(inputs, program, has_residual, wanted)
     dy, dh, h, mu, rstd = inputs.dy, inputs.dh, inputs.h, inputs.mu, inputs.rstd
     pre_bias, weight, bias = inputs.pre_bias, inputs.weight, inputs.bias
-    rounds_twice = program.center and program.rounding != "once"
+    rounds_twice = program.rounding == "each" or (program.center and program.rounding != "once")
     is_known = program.has_only(*OPTIONS) and all(
         getattr(inputs, name) is None for name in Inputs._fields if name not in INPUTS
     )

@@ -81,7 +81,9 @@ def forward(inputs: Inputs, program: Program) -> ForwardOutputs:
     y and h are contiguous, as those of the operator: the rest of the program may be traced already, with views of them.
     """
     x, residual, weight, bias = inputs.x.contiguous(), inputs.residual, inputs.weight, inputs.bias
-    if not program.has_only(*OPTIONS) or not inputs.has_only(*INPUTS):
+    has_gate_and_rounds = inputs.gate is not None and program.rounding != "once"
+    is_known = program.has_only(*OPTIONS) and inputs.has_only(*INPUTS)
+    if not is_known or program.rounding == "each" or has_gate_and_rounds:
         return reference.forward(*inputs._replace(x=x), program)
     residual = None if residual is None else residual.contiguous()
     h = reference.prologue(x, residual, inputs.pre_bias, inputs.residual_gate)

@@ -26,6 +26,7 @@ from .fast_path import (
     is_traced,
     profiled,
 )
+from .groups import in_groups, ungrouped
 
 # The operators by ``center`` and whether there is a residual, as a profiler shows them.
 _OPERATORS = {
@@ -53,6 +54,7 @@ def layer_norm(
     gate_first: bool = False,
     rounding: Rounding = "once",
     out_dtype: torch.dtype | None = None,
+    group_cols: int | None = None,
 ) -> Tensor:
     """Normalize each row to mean 0 and variance 1: ``y = (h - mean(h)) / sqrt(var(h) + eps) * weight + bias``.
 
@@ -61,14 +63,18 @@ def layer_norm(
     that broadcast to x, such as (batch, 1, n_cols). Then comes ``activation``: "relu", "silu", "gelu" or "gelu_tanh".
     ``gate``, of the shape of x, is a factor of the result, or with ``gate_first`` of h; ``gate_activation`` is applied
     to it: "silu" or "sigmoid". Statistics in fp32 (fp64 for fp64), one rounding, to ``out_dtype``, which is ``x.dtype`` unless it is
-    given; with ``rounding="llama"`` the normalized row is rounded to ``x.dtype`` before the weight is applied, too.
-    Every gradient has the dtype and shape of its tensor.
+    given; with ``rounding="llama"`` the normalized row is rounded to ``x.dtype`` before the weight is applied, too, with
+    "each" the result of every step is. ``group_cols``: statistics are those of groups of so many columns, not of the
+    row. Every gradient has the dtype and shape of its tensor.
     """
     mode = state.is_active and is_on()
     options = (
         *(True, eps, weight_shift, scale_shift, activation, gate_activation, gate_first),
         *(rounding, out_dtype, mode),
     )
+    if group_cols is not None:
+        inputs = (x, None, pre_bias, weight, bias, scale, shift, None, gate)
+        return _in_groups(inputs, options, group_cols)
     return _norm(x, None, pre_bias, weight, bias, scale, shift, None, gate, options)
 
 
@@ -89,6 +95,7 @@ def rms_norm(
     gate_first: bool = False,
     rounding: Rounding = "once",
     out_dtype: torch.dtype | None = None,
+    group_cols: int | None = None,
 ) -> Tensor:
     """Divide each row by its root mean square: ``y = h / sqrt(mean(h^2) + eps) * weight + bias``.
 
@@ -100,6 +107,9 @@ def rms_norm(
         *(False, eps, weight_shift, scale_shift, activation, gate_activation, gate_first),
         *(rounding, out_dtype, mode),
     )
+    if group_cols is not None:
+        inputs = (x, None, pre_bias, weight, bias, scale, shift, None, gate)
+        return _in_groups(inputs, options, group_cols)
     return _norm(x, None, pre_bias, weight, bias, scale, shift, None, gate, options)
 
 
@@ -122,6 +132,7 @@ def add_layer_norm(
     gate_first: bool = False,
     rounding: Rounding = "once",
     out_dtype: torch.dtype | None = None,
+    group_cols: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """``h = residual + residual_gate * (x + pre_bias)``, ``y = layer_norm(h)``, in one pass; returns ``(y, h)``.
 
@@ -140,6 +151,9 @@ def add_layer_norm(
         *(rounding, out_dtype, mode),
     )
     residual = _required(residual, "layer_norm")
+    if group_cols is not None:
+        inputs = (x, residual, pre_bias, weight, bias, scale, shift, residual_gate, gate)
+        return _in_groups(inputs, options, group_cols)
     return _norm(x, residual, pre_bias, weight, bias, scale, shift, residual_gate, gate, options)
 
 
@@ -162,6 +176,7 @@ def add_rms_norm(
     gate_first: bool = False,
     rounding: Rounding = "once",
     out_dtype: torch.dtype | None = None,
+    group_cols: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """``h = residual + residual_gate * (x + pre_bias)``, ``y = rms_norm(h)``, in one pass; returns ``(y, h)``.
 
@@ -175,6 +190,9 @@ def add_rms_norm(
         *(rounding, out_dtype, mode),
     )
     residual = _required(residual, "rms_norm")
+    if group_cols is not None:
+        inputs = (x, residual, pre_bias, weight, bias, scale, shift, residual_gate, gate)
+        return _in_groups(inputs, options, group_cols)
     return _norm(x, residual, pre_bias, weight, bias, scale, shift, residual_gate, gate, options)
 
 
@@ -215,6 +233,12 @@ def _norm(
     if not torch.compiler.is_compiling():
         check(inputs, program)
     return library.call_operator(inputs, program)
+
+
+def _in_groups(inputs: tuple[Any, ...], options: tuple[Any, ...], group_cols: int) -> Any:
+    """As ``_norm``, with statistics over groups of columns."""
+    grouped, program = in_groups(inputs, options, group_cols)
+    return ungrouped(_norm(*grouped, tuple(program)))
 
 
 def _direct(inputs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:

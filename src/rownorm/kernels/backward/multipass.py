@@ -29,6 +29,7 @@ from ..memory import (
     load_parameters,
     offsets_of_row,
     offsets_of_sample,
+    round_to,
     row_offset,
     store_row,
     widen,
@@ -127,7 +128,7 @@ def backward_sums(
         rows_per_sample,
         n_samples,
     )
-    scale_row, shift_row, _ = offsets_of_row(row, modulation, DIVISIBILITY)
+    scale_row, shift_row, no_gate_row = offsets_of_row(row, modulation, DIVISIBILITY)
     gate_rows = Matrix(gate_ptr, gate_row_stride, gate_group_gap)
     parameter_pointers = ParameterPointers(
         weight_ptr, bias_ptr, scale_ptr, shift_ptr, scale_row, shift_row
@@ -146,6 +147,7 @@ def backward_sums(
         h = _load(h_ptr + h_row + cols, ok, SPEC.COMPUTE_DTYPE)
         if len(pre_bias) > 0 and residual_gate_ptr is None:
             h += widen(pre_bias[0], SPEC.COMPUTE_DTYPE)
+            h = round_to(h, SPEC.ROUND_EACH_TO, SPEC.COMPUTE_DTYPE)
         gate = _load_gate(gate_rows, row, cols, ok, SPEC, SETTINGS)
         h = gate_h(h, gate, 0, SPEC)
         dy = _load(dy_ptr + dy_row + cols, ok, SPEC.COMPUTE_DTYPE)
@@ -203,6 +205,7 @@ def _store_row_dx(
     h = _load(rows.h.ptr + h_row + cols, ok, SPEC.COMPUTE_DTYPE)
     if len(pre_bias) > 0 and rows.x.ptr is None:
         h += widen(pre_bias[0], SPEC.COMPUTE_DTYPE)
+        h = round_to(h, SPEC.ROUND_EACH_TO, SPEC.COMPUTE_DTYPE)
     gate = _load_gate(rows.gate, row, cols, ok, SPEC, SETTINGS)
     u = gate_h(h, gate, 0, SPEC)
     dy_row = row_offset(rows.dy, row, SETTINGS.DIVISIBILITY, SETTINGS.GROUP_ROWS)

@@ -50,6 +50,7 @@ from ..memory import (
     load_parameter_chunks,
     load_pipelined,
     offsets_of_sample,
+    round_to,
     row_offset,
     store_row,
     widen,
@@ -158,6 +159,7 @@ def _load_tile(
         h_chunk = _load_chunk(inputs.h, rows, cols, ok, SPEC, SETTINGS)
         if len(inputs.pre_bias) > 0 and inputs.x.ptr is None:
             h_chunk += widen(inputs.pre_bias[c], SPEC.COMPUTE_DTYPE)
+            h_chunk = round_to(h_chunk, SPEC.ROUND_EACH_TO, SPEC.COMPUTE_DTYPE)
         h = h + (h_chunk,)
         if inputs.gate.ptr is not None:
             gate = gate + (_load_chunk(inputs.gate, rows, cols, ok, SPEC, SETTINGS),)

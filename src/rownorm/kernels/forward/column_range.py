@@ -34,7 +34,7 @@ def _load_u(
     SPEC: tl.constexpr,
 ):
     """``u`` at ``cols``: h, rounded to ROUND_H_TO unless that is None, multiplied with the gate if GATE_FIRST."""
-    h = load_h(source, cols, ok, ok, SPEC.COMPUTE_DTYPE, EVICTION)
+    h = load_h(source, cols, ok, ok, SPEC.COMPUTE_DTYPE, EVICTION, SPEC.ROUND_EACH_TO)
     h = round_to(h, ROUND_H_TO, SPEC.COMPUTE_DTYPE)
     if SPEC.GATE_FIRST:
         h = gate_h(h, load_gate(source, cols, ok, EVICTION), 0, SPEC)
@@ -179,7 +179,7 @@ def apply_range(
     for chunk in range(0, n_chunks):
         cols = columns.start + (n_chunks - 1 - chunk) * CHUNKING.BLOCK_COLS + lanes
         ok = in_range(cols, columns.end, CHUNKING.EVEN_COLS)
-        h = load_h(source, cols, ok, ok, SPEC.COMPUTE_DTYPE, "evict_first")
+        h = load_h(source, cols, ok, ok, SPEC.COMPUTE_DTYPE, "evict_first", SPEC.ROUND_EACH_TO)
         if outputs.h_ptr is not None:
             store_row(outputs.h_ptr + outputs.row + cols, h, ok, EVICT_FIRST)
         gate = load_gate(source, cols, ok, "evict_first")
@@ -192,5 +192,6 @@ def apply_range(
             x_hat = (h - mu if SPEC.CENTER else h) * rstd
         z = affine(round_x_hat(x_hat, SPEC), parameters, 0, SPEC)
         z = modulate(z, parameters, 0, SPEC)
-        y = gate_y(activate(z, SPEC.ACTIVATION, is_precise(outputs.y_ptr)), gate, 0, SPEC)
+        y = activate(z, SPEC.ACTIVATION, is_precise(outputs.y_ptr))
+        y = gate_y(y, gate, parameters, 0, 0, SPEC)
         store_row(outputs.y_ptr + outputs.row + cols, y, ok, EVICT_FIRST)

@@ -56,6 +56,13 @@ from ..moments import all_rows, moments, moments_of_16_bit_rows, stored_h_moment
 
 
 @triton.jit
+def _load_h(source, cols, col_ok, ok, SPEC: tl.constexpr):
+    return load_h(
+        source, cols, col_ok, ok, SPEC.COMPUTE_DTYPE, "evict_last", SPEC.ROUND_EACH_TO
+    )
+
+
+@triton.jit
 def _load_rows(source, row_ok, columns, SPEC: tl.constexpr, TILING: tl.constexpr):
     """(h, the gate, which columns exist) in chunks. The gate is in its dtype; an empty tuple where there is none."""
     h = ()
@@ -65,7 +72,7 @@ def _load_rows(source, row_ok, columns, SPEC: tl.constexpr, TILING: tl.constexpr
         cols, col_ok = chunk(columns, c, TILING)
         inside = inside + (col_ok,)
         ok = row_ok & col_ok
-        h = h + (load_h(source, cols, col_ok, ok, SPEC.COMPUTE_DTYPE, "evict_last"),)
+        h = h + (_load_h(source, cols, col_ok, ok, SPEC),)
         gate = gate + load_gate(source, cols, ok, "evict_last")
     return h, gate, inside
 
@@ -133,12 +140,15 @@ def _store_y(
         if PREFETCH_PARAMETERS:
             z = affine(round_x_hat(x_hat, SPEC), tile.parameters, c, SPEC)
             z = modulate(z, tile.parameters, c, SPEC)
+            y = activate(z, SPEC.ACTIVATION, is_precise(outputs.y_ptr))
+            y = gate_y(y, tile.gate, tile.parameters, c, c, SPEC)
         else:
             # Loaded late: until the statistics are known, parameters would take registers from the rows in flight.
             parameters = load_parameters(tile.parameter_pointers, cols, col_ok)
             z = affine(round_x_hat(x_hat, SPEC), parameters, 0, SPEC)
             z = modulate(z, parameters, 0, SPEC)
-        y = gate_y(activate(z, SPEC.ACTIVATION, is_precise(outputs.y_ptr)), tile.gate, c, SPEC)
+            y = activate(z, SPEC.ACTIVATION, is_precise(outputs.y_ptr))
+            y = gate_y(y, tile.gate, parameters, c, 0, SPEC)
         store_row(outputs.y_ptr + outputs.row + cols, y, tile.row_ok & col_ok, EVICT_FIRST)
 
 

@@ -1,4 +1,4 @@
-"""What only some regimes have: samples (scale, shift, residual_gate), with a row for each sample, and gates.
+"""What only some regimes have: samples (scale, shift, residual_gate), with a row for each, gates, rounding="each".
 
 Backward adds up the gradients of samples over the rows of each. A program computes spans of rows, each within one
 sample, and stores their sums; where a sample has several spans, the kernel ``sample_sums`` adds these up.
@@ -24,8 +24,10 @@ SAMPLE_SUMS_TILE = SumsTile(16, 64, 4)
 
 
 def applies(problem: Problem) -> bool:
-    """Whether a problem has samples or a gate."""
-    return problem.samples is not None or problem.gate_dtype is not None
+    """Whether a problem has samples or a gate, or rounds every step."""
+    return (
+        problem.samples is not None or problem.gate_dtype is not None or problem.rounds_each
+    )
 
 
 def planned_as(problem: Problem) -> Problem:
@@ -49,7 +51,15 @@ def supported(plan: Plan, problem: Problem) -> Plan:
         asked = planned_as(problem)
         other = regime.rule(asked)
         plan = (regime.with_options(other, asked) or multipass.rule(asked)).adapted(
-            f"{_what(problem)} not read in the regime {plan.regime}"
+            f"{_what(problem)} in the regime {plan.regime}"
+        )
+    keeps_h = problem.direction == "backward" and problem.gate_first
+    if keeps_h and plan.block_rows > 1:
+        block_rows = plan.block_rows // 2
+        plan = plan.adapted(
+            "half the rows of a tile, because h and the gate are kept until dx is known",
+            regime="tile" if block_rows > 1 else "resident",
+            block_rows=block_rows,
         )
     if plan.prefetch_parameters and problem.samples is not None:
         return plan.adapted(
@@ -60,10 +70,10 @@ def supported(plan: Plan, problem: Problem) -> Plan:
 
 
 def _what(problem: Problem) -> str:
-    """The tensors, with their verb."""
-    if problem.samples is None:
-        return "a gate is"
-    return "samples are" if problem.gate_dtype is None else "samples and a gate are"
+    """What a regime lacks, with its verb."""
+    if problem.samples is not None:
+        return "samples are not read"
+    return "not every step is rounded" if problem.gate_dtype is None else "a gate is not read"
 
 
 def with_spans(plan: Plan, problem: Problem) -> Plan:
