@@ -225,7 +225,7 @@ ROWS_OF_H = tuple(name for name in ROWS if INPUTS[name].in_h)
 # Only where there is a residual: not arguments of layer_norm and rms_norm.
 WITH_RESIDUAL = ("residual", "residual_gate")
 # In the order of the public functions and the operators.
-ARGUMENTS = tuple(sorted(INPUTS, key=lambda name: (INPUTS[name].is_keyword, name not in ROWS)))
+ARGUMENTS = tuple(sorted(INPUTS, key=lambda name: (INPUTS[name].is_keyword, name not in ROWS_OF_H)))
 # What autograd saves. Without a residual, h is x; x itself is saved beside h for the gradient of a residual_gate.
 SAVED = ("h", *(name for name in INPUTS if name not in ROWS_OF_H), "x", "mu", "rstd")
 BACKWARD_INPUTS = ("dy", "dh", *SAVED)
