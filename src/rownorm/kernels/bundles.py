@@ -38,6 +38,7 @@ FORWARD_INTEGERS = (
     "x_group_gap",
     "residual_group_gap",
     *SAMPLE_INTEGERS,
+    "rows_per_program",
     *GATE_INTEGERS,
 )
 BACKWARD_INTEGERS = (

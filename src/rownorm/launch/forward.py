@@ -48,6 +48,7 @@ def calls(
         "n_parts": n_parts(plan, problem),
         "part_blocks": plan.part_cols // plan.block_cols,
         **sample_integers(problem, samples, divisibility),
+        "rows_per_program": plan.rows_per_program or None,
     }
     spec = kernel_program(problem, program)
     constants = {
@@ -75,7 +76,7 @@ def _kernels(problem: Problem, plan: Plan) -> list[tuple[Any, int]]:
     """The kernels of a regime in order, each with its number of programs; of clusters, in the cluster regime."""
     n_rows = problem.n_rows
     if plan.regime in ("tile", "resident"):
-        return [(forward_resident, -(-n_rows // plan.block_rows))]
+        return [(forward_resident, -(-n_rows // (plan.rows_per_program or plan.block_rows)))]
     if plan.regime == "cluster":
         return [(forward_cluster, plan.n_programs if n_rows else 0)]
     if plan.regime == "looped":
@@ -95,6 +96,7 @@ def _plan_constants(problem: Problem, plan: Plan) -> dict[str, Any]:
         "CLUSTER_SIZE": plan.cluster_size,
         "NUM_WARPS": plan.num_warps,
         "PREFETCH_ROWS": plan.num_stages > 1,
+        "NUM_STAGES": plan.num_stages,
         "PREFETCH_PARAMETERS": plan.prefetch_parameters,
         "FAST_RSTD": plan.fast_rstd,
         "EVICT_FIRST": plan.evict_first,

@@ -152,6 +152,104 @@ def _store_y(
         store_row(outputs.y_ptr + outputs.row + cols, y, tile.row_ok & col_ok, EVICT_FIRST)
 
 
+class _Tensors(NamedTuple):
+    """All rows of a call, and its parameters."""
+
+    x: Any  # a ``Matrix``, as residual and gate
+    residual: Any
+    gate: Any
+    modulation: Any
+    pre_bias_ptr: Any
+    weight_ptr: Any
+    bias_ptr: Any
+    y_ptr: Any
+    h_ptr: Any
+    statistics: Any
+
+
+class _How(NamedTuple):
+    """Constants of the kernel, see there."""
+
+    DIVISIBILITY: Any
+    GROUP_ROWS: Any
+    BLOCK_ROWS: Any
+    PREFETCH_PARAMETERS: Any
+    EVICT_FIRST: Any
+    FAST_RSTD: Any
+
+
+@triton.jit
+def _compute_rows(
+    first, tensors, n_rows, n_cols, SPEC: tl.constexpr, TILING: tl.constexpr, HOW: tl.constexpr
+):
+    """Compute BLOCK_ROWS rows from ``first`` on."""
+    rows = first + tl.arange(0, HOW.BLOCK_ROWS)[:, None]
+    row_ok = in_range(rows, n_rows, HOW.BLOCK_ROWS == 1)
+    columns = Columns(tl.arange(0, TILING.BLOCK_COLS)[None, :], n_cols)
+    modulation = tensors.modulation
+    scale_row, shift_row, residual_gate_row = offsets_of_row(rows, modulation, HOW.DIVISIBILITY)
+    source = Source(
+        tensors.x.ptr,
+        tensors.residual.ptr,
+        tensors.pre_bias_ptr,
+        modulation.residual_gate_ptr,
+        tensors.gate.ptr,
+        row_offset(tensors.x, rows, HOW.DIVISIBILITY, HOW.GROUP_ROWS),
+        row_offset(tensors.residual, rows, HOW.DIVISIBILITY, HOW.GROUP_ROWS),
+        residual_gate_row,
+        optional_row_offset(tensors.gate, rows, HOW.DIVISIBILITY, HOW.GROUP_ROWS),
+    )
+    parameter_pointers = ParameterPointers(
+        tensors.weight_ptr,
+        tensors.bias_ptr,
+        modulation.scale_ptr,
+        modulation.shift_ptr,
+        scale_row,
+        shift_row,
+    )
+    outputs = Outputs(tensors.y_ptr, tensors.h_ptr, rows * n_cols)
+
+    h, gate, inside = _load_rows(source, row_ok, columns, SPEC, TILING)
+    FETCHED: tl.constexpr = TILING.NUM_CHUNKS if HOW.PREFETCH_PARAMETERS else 0
+    parameters = load_parameter_chunks(parameter_pointers, columns, 0, FETCHED, TILING)
+    if tensors.h_ptr is not None:  # After all loads, because loads are not moved above a store.
+        _store_h(outputs, h, row_ok, columns, TILING, HOW.EVICT_FIRST)
+    stored = ()  # u of the h that is stored, where its rounding can change mu and rstd
+    if SPEC.GATE_FIRST:
+        if SPEC.STORED_H_DTYPE is not None and tensors.statistics.mu_ptr is not None:
+            stored = _gated(h, gate, SPEC.STORED_H_DTYPE, SPEC)
+        h = _gated(h, gate, None, SPEC)
+    FEW_BITS: tl.constexpr = (
+        tensors.x.ptr.dtype.element_ty.primitive_bitwidth == 16
+        and tensors.residual.ptr is None
+        and tensors.pre_bias_ptr is None
+        and not SPEC.GATE_FIRST
+        and TILING.BLOCK_COLS * TILING.NUM_CHUNKS <= 1024
+    )
+    if SPEC.CENTER and FEW_BITS and HOW.BLOCK_ROWS > 1:
+        mu, rstd = moments_of_16_bit_rows(h, inside, n_cols, SPEC, HOW.FAST_RSTD)
+    else:
+        mu, rstd = moments(h, inside, n_cols, SPEC, HOW.FAST_RSTD)
+    stored_mu, stored_rstd = mu, rstd
+    if SPEC.STORED_H_DTYPE is not None and tensors.statistics.mu_ptr is not None:
+        stored_mu, stored_rstd = stored_h_moments(
+            h, stored, inside, mu, rstd, n_cols, SPEC, HOW.FAST_RSTD
+        )
+
+    tile = _Tile(h, gate, mu, rstd, parameters, parameter_pointers, row_ok)
+    FUSE: tl.constexpr = SPEC.CENTER and SPEC.ACTIVATION is not None
+    # FUSE is a compile-time guard around a run-time branch. As two nested ifs the else branch would be repeated.
+    if all_rows(mean_below_4_std(mu, rstd)) if FUSE else False:
+        _store_y(
+            tile, outputs, columns, SPEC, TILING, HOW.PREFETCH_PARAMETERS, HOW.EVICT_FIRST, True
+        )
+    else:
+        _store_y(
+            tile, outputs, columns, SPEC, TILING, HOW.PREFETCH_PARAMETERS, HOW.EVICT_FIRST, False
+        )
+    store_statistics(tensors.statistics, rows, stored_mu, stored_rstd, row_ok)
+
+
 @triton.jit(do_not_specialize=FORWARD_INTEGERS)
 def forward_resident(
     x_ptr,
@@ -180,6 +278,7 @@ def forward_resident(
     residual_gate_row_stride,
     gate_row_stride,
     gate_group_gap,
+    rows_per_program,  # None without samples: a program has one tile of rows
     DIVISIBILITY: tl.constexpr,  # of strides, gaps and n_cols, which are passed divided by it: see ``bundles``
     GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
     PROGRAM: tl.constexpr,  # what is computed: a ``bundles.Spec`` with the names of dtypes
@@ -188,83 +287,50 @@ def forward_resident(
     NUM_CHUNKS: tl.constexpr,
     EVEN_COLS: tl.constexpr,  # whether n_cols is a multiple of BLOCK_COLS
     PREFETCH_PARAMETERS: tl.constexpr,  # load weight and bias with the rows, not after the statistics
+    NUM_STAGES: tl.constexpr,  # with samples: tiles of rows in flight
     EVICT_FIRST: tl.constexpr,  # results leave L2 first: see memory.store_row
     FAST_RSTD: tl.constexpr,  # rstd without subroutines: see moments.inverse_std
 ):
-    """A program computes BLOCK_ROWS rows. Constants without a comment are those of ``bundles.Tiling``."""
+    """A program computes BLOCK_ROWS rows; with samples, rows_per_program rows, BLOCK_ROWS at a time.
+
+    Rows of one sample share scale and shift, which are in L1 from the second tile of rows on. Constants without a
+    comment are those of ``bundles.Tiling``.
+    """
     SPEC: tl.constexpr = spec_of(PROGRAM)
     # Here the chunks are the fewest that cover the row, so only the last one can reach beyond it.
     TILING: tl.constexpr = Tiling(
         BLOCK_COLS, NUM_CHUNKS, FULL_CHUNKS=NUM_CHUNKS if EVEN_COLS else NUM_CHUNKS - 1
     )
     n_cols = n_cols * DIVISIBILITY
-    rows = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)[:, None]
-    row_ok = in_range(rows, n_rows, BLOCK_ROWS == 1)
-    columns = Columns(tl.arange(0, BLOCK_COLS)[None, :], n_cols)
-    x_rows = Matrix(x_ptr, x_row_stride, x_group_gap)
-    residual_rows = Matrix(residual_ptr, residual_row_stride, residual_group_gap)
-    x_row = row_offset(x_rows, rows, DIVISIBILITY, GROUP_ROWS)
-    residual_row = row_offset(residual_rows, rows, DIVISIBILITY, GROUP_ROWS)
-    modulation = Modulation(
-        scale_ptr,
-        shift_ptr,
-        residual_gate_ptr,
-        scale_row_stride,
-        shift_row_stride,
-        residual_gate_row_stride,
-        rows_per_sample,
-        n_samples,
-    )
-    scale_row, shift_row, residual_gate_row = offsets_of_row(rows, modulation, DIVISIBILITY)
-    gate_rows = Matrix(gate_ptr, gate_row_stride, gate_group_gap)
-    source = Source(
-        x_ptr,
-        residual_ptr,
+    tensors = _Tensors(
+        Matrix(x_ptr, x_row_stride, x_group_gap),
+        Matrix(residual_ptr, residual_row_stride, residual_group_gap),
+        Matrix(gate_ptr, gate_row_stride, gate_group_gap),
+        Modulation(
+            scale_ptr,
+            shift_ptr,
+            residual_gate_ptr,
+            scale_row_stride,
+            shift_row_stride,
+            residual_gate_row_stride,
+            rows_per_sample,
+            n_samples,
+        ),
         pre_bias_ptr,
-        residual_gate_ptr,
-        gate_ptr,
-        x_row,
-        residual_row,
-        residual_gate_row,
-        optional_row_offset(gate_rows, rows, DIVISIBILITY, GROUP_ROWS),
+        weight_ptr,
+        bias_ptr,
+        y_ptr,
+        h_ptr,
+        Statistics(mu_ptr, rstd_ptr),
     )
-    parameter_pointers = ParameterPointers(
-        weight_ptr, bias_ptr, scale_ptr, shift_ptr, scale_row, shift_row
+    HOW: tl.constexpr = _How(
+        DIVISIBILITY, GROUP_ROWS, BLOCK_ROWS, PREFETCH_PARAMETERS, EVICT_FIRST, FAST_RSTD
     )
-    outputs = Outputs(y_ptr, h_ptr, rows * n_cols)
-
-    h, gate, inside = _load_rows(source, row_ok, columns, SPEC, TILING)
-    FETCHED: tl.constexpr = NUM_CHUNKS if PREFETCH_PARAMETERS else 0
-    parameters = load_parameter_chunks(parameter_pointers, columns, 0, FETCHED, TILING)
-    if h_ptr is not None:  # After all loads, because loads are not moved above a store.
-        _store_h(outputs, h, row_ok, columns, TILING, EVICT_FIRST)
-    stored = ()  # u of the h that is stored, where its rounding can change mu and rstd
-    if SPEC.GATE_FIRST:
-        if SPEC.STORED_H_DTYPE is not None and mu_ptr is not None:
-            stored = _gated(h, gate, SPEC.STORED_H_DTYPE, SPEC)
-        h = _gated(h, gate, None, SPEC)
-    FEW_BITS: tl.constexpr = (
-        x_ptr.dtype.element_ty.primitive_bitwidth == 16
-        and residual_ptr is None
-        and pre_bias_ptr is None
-        and not SPEC.GATE_FIRST
-        and BLOCK_COLS * NUM_CHUNKS <= 1024
-    )
-    if SPEC.CENTER and FEW_BITS and BLOCK_ROWS > 1:
-        mu, rstd = moments_of_16_bit_rows(h, inside, n_cols, SPEC, FAST_RSTD)
+    program = tl.program_id(0).to(tl.int64)
+    if rows_per_program is not None:
+        first = program * rows_per_program
+        end = tl.minimum(first + rows_per_program, n_rows)
+        for row in tl.range(first, end, BLOCK_ROWS, num_stages=NUM_STAGES):
+            _compute_rows(row, tensors, n_rows, n_cols, SPEC, TILING, HOW)
     else:
-        mu, rstd = moments(h, inside, n_cols, SPEC, FAST_RSTD)
-    stored_mu, stored_rstd = mu, rstd
-    if SPEC.STORED_H_DTYPE is not None and mu_ptr is not None:
-        stored_mu, stored_rstd = stored_h_moments(
-            h, stored, inside, mu, rstd, n_cols, SPEC, FAST_RSTD
-        )
-
-    tile = _Tile(h, gate, mu, rstd, parameters, parameter_pointers, row_ok)
-    FUSE: tl.constexpr = SPEC.CENTER and SPEC.ACTIVATION is not None
-    # FUSE is a compile-time guard around a run-time branch. As two nested ifs the else branch would be repeated.
-    if all_rows(mean_below_4_std(mu, rstd)) if FUSE else False:
-        _store_y(tile, outputs, columns, SPEC, TILING, PREFETCH_PARAMETERS, EVICT_FIRST, True)
-    else:
-        _store_y(tile, outputs, columns, SPEC, TILING, PREFETCH_PARAMETERS, EVICT_FIRST, False)
-    store_statistics(Statistics(mu_ptr, rstd_ptr), rows, stored_mu, stored_rstd, row_ok)
+        _compute_rows(program * BLOCK_ROWS, tensors, n_rows, n_cols, SPEC, TILING, HOW)

@@ -74,7 +74,7 @@ def plan(problem: Problem) -> Plan:
     if has_more:
         chosen = modulation.supported(chosen, problem)
     finished: Plan = _MODULES[chosen.regime].finish(chosen, problem, forced=regime is not None)
-    return modulation.with_spans(finished, problem) if has_more else finished
+    return modulation.with_samples(finished, problem) if has_more else finished
 
 
 def _chosen(problem: Problem) -> Plan:
@@ -132,7 +132,7 @@ def _with_options(plain: Plan, problem: Problem) -> Plan:
 
 def settings_of_a_row(plan: Plan) -> Plan:
     """The plan without what does not change the bits of a row: which programs compute the rows, and sums over rows."""
-    return dataclasses.replace(plan, n_programs=0, sums_tile=None)
+    return dataclasses.replace(plan, n_programs=0, rows_per_program=0, sums_tile=None)
 
 
 def depends_on_rows(problem: Problem) -> bool:
