@@ -12,6 +12,7 @@ import torch
 from . import ops
 from .ops.batch_invariance import is_on, state
 from .ops.checks import check
+from .ops.groups import in_groups
 from .program import INPUTS, Inputs, Program, samples_of
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ def explain(
         batch_invariant=state.is_active and is_on(),
     )
     inputs = Inputs(*(arguments.get(name) for name in INPUTS))  # type: ignore[arg-type]
+    if arguments["group_cols"] is not None:
+        inputs, program = in_groups(inputs, program, arguments["group_cols"])
     x, residual = inputs.x, inputs.residual
     check(inputs, program)
     if device is None and not ops.execute.takes_kernels(x):
@@ -121,8 +124,8 @@ def explain(
     in_backward = program.for_backward(x.dtype)
     samples = samples_of(inputs)
     problems = [
-        forward_problem(x, residual, inputs.pre_bias, program, samples),
-        backward_problem(h, dy, residual is not None, in_backward, wanted, samples),
+        forward_problem(x, residual, inputs.pre_bias, program, samples, inputs.gate),
+        backward_problem(h, dy, residual is not None, in_backward, wanted, samples, inputs.gate),
     ]
     if device is not None:
         target = DEVICES[device]

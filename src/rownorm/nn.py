@@ -1,6 +1,7 @@
-"""Drop-in modules: subclasses of torch's modules with rownorm's forward.
+"""Drop-in modules: subclasses of torch's modules with rownorm's forward; and the gated and the modulated norm, with the
+constructors and the ``state_dict`` of those in transformers and diffusers.
 
-Each forward tries ``eager.native.module_norm`` itself. The functions between a module and that call cost more in a
+Each forward of the first kind tries ``eager.native.module_norm`` itself. The functions between a module and that call cost more in a
 training step, where their code is not in the cache, than they seem to in a loop: experiment HST-05 in
 docs/experiments/host.md.
 """
@@ -15,12 +16,13 @@ import torch
 from torch import Tensor
 from torch.types import Device
 
+from . import ops
 from .functional import default_rms_eps, layer_norm, rms_norm
 from .integration import leaf_of_trace, quantize_like, refuse_torchscript
 from .ops import eager
 from .ops.batch_invariance import is_on, state
 from .ops.fast_path import is_traced
-from .program import Program
+from .program import GateActivation, Program, Rounding
 
 # torch.fx.symbolic_trace of a norm alone records each as one call: their code depends on sizes, which a trace does not
 # have.
@@ -112,6 +114,119 @@ class RMSNorm(_Norm, torch.nn.RMSNorm):
             if y is not NotImplemented:
                 return y
         return rms_norm(x, shape, weight, eps, out_dtype=self.out_dtype)
+
+
+class RMSNormGated(torch.nn.Module):
+    """The gated RMSNorm of linear attention and state space models, with the arguments and the ``state_dict`` of
+    transformers' ``*RMSNormGated``.
+
+    The defaults are Qwen3-Next's numbers: ``silu(gate)`` multiplies the result, and the normalized row and its product
+    with the weight are rounded to the dtype of the rows. Kimi Linear: ``gate_activation="sigmoid", rounding="once"``.
+    Mamba2: ``gate_first=True``, and with ``n_groups`` groups ``group_cols=hidden_size // n_groups``.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        eps: float = 1e-6,
+        *,
+        gate_activation: GateActivation | None = "silu",
+        gate_first: bool = False,
+        group_cols: int | None = None,
+        rounding: Rounding = "llama",
+        out_dtype: torch.dtype | None = None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(hidden_size, device=device, dtype=dtype))
+        self.variance_epsilon = eps
+        self.gate_activation: GateActivation | None = gate_activation
+        self.gate_first = gate_first
+        self.group_cols = group_cols
+        self.rounding: Rounding = rounding
+        self.out_dtype = out_dtype
+
+    def forward(self, hidden_states: Tensor, gate: Tensor | None = None) -> Tensor:
+        has_gate = gate is not None
+        return ops.rms_norm(
+            hidden_states,
+            self.weight,
+            eps=self.variance_epsilon,
+            gate=gate,
+            gate_activation=self.gate_activation if has_gate else None,
+            gate_first=self.gate_first and has_gate,
+            rounding=self.rounding,
+            out_dtype=self.out_dtype,
+            group_cols=self.group_cols,
+        )
+
+    def extra_repr(self) -> str:
+        shown = [f"{self.weight.shape[0]}", f"eps={self.variance_epsilon}"]
+        shown.append(f"gate_activation={self.gate_activation!r}")
+        shown += ["gate_first=True"] if self.gate_first else []
+        shown += [] if self.group_cols is None else [f"group_cols={self.group_cols}"]
+        shown += [] if self.rounding == "llama" else [f"rounding={self.rounding!r}"]
+        return ", ".join(shown)
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        refuse_torchscript("rownorm.nn.RMSNormGated")
+
+
+class AdaLayerNormContinuous(torch.nn.Module):
+    """Adaptive LayerNorm, with the arguments and the ``state_dict`` of diffusers' ``AdaLayerNormContinuous``.
+
+    ``linear(silu(embedding))`` gives scale and shift of each sample, and the norm is modulated by them in one kernel:
+    ``norm(x) * (1 + scale) + shift``. x: (batch, tokens, embedding_dim). rounding: "each" gives the numbers of
+    diffusers, whose steps are operators of PyTorch.
+    """
+
+    def __init__(
+        self,
+        embedding_dim: int,
+        conditioning_embedding_dim: int,
+        elementwise_affine: bool = True,
+        eps: float = 1e-5,
+        bias: bool = True,
+        norm_type: str = "layer_norm",
+        *,
+        rounding: Rounding = "once",
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        made: Any = {"device": device, "dtype": dtype}
+        self.silu = torch.nn.SiLU()
+        self.linear = torch.nn.Linear(
+            conditioning_embedding_dim, 2 * embedding_dim, bias=bias, **made
+        )
+        if norm_type == "layer_norm":
+            self.norm: torch.nn.Module = LayerNorm(
+                embedding_dim, eps, elementwise_affine, bias, **made
+            )
+        elif norm_type == "rms_norm":
+            self.norm = RMSNorm(embedding_dim, eps, elementwise_affine, **made)
+        else:
+            raise ValueError(
+                "rownorm.nn.AdaLayerNormContinuous: norm_type must be 'layer_norm' or 'rms_norm'; "
+                f"got {norm_type!r}"
+            )
+        self.rounding: Rounding = rounding
+
+    def forward(self, x: Tensor, conditioning_embedding: Tensor) -> Tensor:
+        modulation = self.linear(self.silu(conditioning_embedding).to(x.dtype)).unsqueeze(1)
+        scale, shift = modulation.chunk(2, dim=-1)
+        function = ops.layer_norm if isinstance(self.norm, LayerNorm) else ops.rms_norm
+        return function(
+            x,
+            self.norm.weight,  # type: ignore[arg-type]
+            getattr(self.norm, "bias", None),
+            eps=self.norm.eps,  # type: ignore[arg-type]
+            scale=scale,
+            shift=shift,
+            scale_shift=1.0,
+            rounding=self.rounding,
+        )
 
 
 quantize_like(LayerNorm, torch.nn.LayerNorm)

@@ -1,8 +1,10 @@
 """The row program: its tensors, its options and its results, described once. Every layer follows this description.
 
-    h    = x [+ pre_bias] [+ residual]
-    z    = (h - mu) * rstd [* (weight + weight_shift)] [+ bias]
+    h    = [residual_gate *] (x [+ pre_bias]) [+ residual]
+    u    = h [* gate_activation(gate)]                                if gate_first
+    z    = (u - mu) * rstd [* (weight + weight_shift)] [+ bias]
     y    = activation(z [* (scale + scale_shift)] [+ shift])
+    y    = y [* gate_activation(gate)]                                unless gate_first
 
 From it follow the operators' schemas, the checks, the keys of calls, the numbers that the C and C++ have of the inputs,
 what autograd saves, which gradients exist, the rules of vmap and DTensor, the kernels' constant PROGRAM and the tests'
@@ -18,8 +20,10 @@ import torch
 from torch import Tensor
 
 Activation = Literal["relu", "silu", "gelu", "gelu_tanh"]
-Rounding = Literal["once", "llama"]
+GateActivation = Literal["silu", "sigmoid"]
+Rounding = Literal["once", "llama", "each"]
 ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
+GATE_ACTIVATIONS: tuple[GateActivation, ...] = get_args(GateActivation)
 ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 DEFAULT_EPS = {"layer_norm": 1e-5, "rms_norm": 1e-6}
@@ -28,8 +32,8 @@ DEFAULT_EPS = {"layer_norm": 1e-5, "rms_norm": 1e-6}
 class Input(NamedTuple):
     """What the other layers have to know of a tensor. Every tensor has a gradient.
 
-    rows: the shape of x. vmap makes a batch more rows, and DTensor may shard any dimension but the last. It is a term
-    of h, which autograd saves, or x without a residual. Its gradient has its shape.
+    rows: the shape of x. vmap makes a batch more rows, and DTensor may shard any dimension but the last. Autograd saves
+    it for backward, unless it is a term of h: then h, or x without a residual, is saved. Its gradient has its shape.
     columns: (n_cols,), the same for every row. vmap calls the operator in a loop, DTensor replicates the tensor,
     autograd saves it for backward, and its gradient is a sum over rows.
     samples: a shape that broadcasts to that of x, such as (batch, 1, n_cols): the rows of a sample share it. vmap and
@@ -39,13 +43,15 @@ class Input(NamedTuple):
 
     extent: Literal["rows", "columns", "samples"]
     meaning: str
-    in_h: bool = False  # a term of h. Where h is stored, because of a residual, backward does not read the tensor
+    # h depends on it. Where h is stored, because of a residual, backward does not read it, unless there is a
+    # residual_gate, whose gradient depends on the other terms.
+    in_h: bool = False
     is_keyword: bool = False  # of the public functions; it comes last in the operators
 
 
 class Inputs(NamedTuple):
-    """The tensors of the row program. This is the order of all code behind the public functions: rows, then columns,
-    then samples.
+    """The tensors of the row program. This is the order of all code behind the public functions: the rows of h, then
+    columns, samples and other rows.
     """
 
     x: Annotated[Tensor, Input("rows", "the rows to normalize", in_h=True)]
@@ -69,6 +75,24 @@ class Inputs(NamedTuple):
     shift: Annotated[
         Tensor | None,
         Input("samples", "added after `scale`; its shape broadcasts, too", is_keyword=True),
+    ] = None
+    residual_gate: Annotated[
+        Tensor | None,
+        Input(
+            "samples",
+            "`add_` functions: multiplied with `x + pre_bias` before the residual is added; its shape broadcasts, too",
+            in_h=True,
+            is_keyword=True,
+        ),
+    ] = None
+    gate: Annotated[
+        Tensor | None,
+        Input(
+            "rows",
+            "a factor for every element, after `gate_activation`: of the result, or with `gate_first` of the row before "
+            "the norm",
+            is_keyword=True,
+        ),
     ] = None
 
     def has_only(self, *names: str) -> bool:
@@ -115,11 +139,22 @@ class Program(NamedTuple):
             (None, *ACTIVATIONS),
         ),
     ] = None
+    gate_activation: Annotated[
+        GateActivation | None,
+        Option(
+            '`None`, `"silu"` or `"sigmoid"`, applied to `gate`', (None, *GATE_ACTIVATIONS)
+        ),
+    ] = None
+    gate_first: Annotated[
+        bool,
+        Option("whether rows are multiplied with the gate before the norm, not after it", (False, True)),
+    ] = False
     rounding: Annotated[
         Rounding,
         Option(
-            '`"once"`, as PyTorch; or `"llama"`: the normalized row is rounded to the dtype of `x` before the weight, '
-            "as the Llama models of transformers do",
+            '`"once"`, as PyTorch; `"llama"`: the normalized row is rounded to the dtype of `x` before the weight, and '
+            "the product with it before a gate, as the Llama and Qwen models of transformers do; or "
+            '`"each"`: every step is, as where each is an operator of PyTorch',
             ROUNDINGS,
         ),
     ] = "once"
@@ -172,6 +207,11 @@ def _described(fields: type) -> dict[str, Any]:
     }
 
 
+# A keyword of the public functions that is no field of ``Program``: ``ops.groups`` makes rows of the groups.
+GROUP_COLS = Option(
+    "statistics are those of groups of so many columns, as in Mamba2; `None`: of the whole row. Not beside `pre_bias`, "
+    "`scale`, `shift` and `residual_gate`"
+)
 INPUTS: dict[str, Input] = _described(Inputs)
 OPTIONS: dict[str, Option] = _described(Program)
 # Results of forward. mu and rstd, one number for each row, are for backward.
@@ -181,11 +221,15 @@ ROWS = tuple(name for name, one in INPUTS.items() if one.extent == "rows")
 COLUMNS = tuple(name for name, one in INPUTS.items() if one.extent == "columns")
 SAMPLES = tuple(name for name, one in INPUTS.items() if one.extent == "samples")
 PARAMETERS = (*COLUMNS, *SAMPLES)
+ROWS_OF_H = tuple(name for name in ROWS if INPUTS[name].in_h)
+# Only where there is a residual: not arguments of layer_norm and rms_norm.
+WITH_RESIDUAL = ("residual", "residual_gate")
 # In the order of the public functions and the operators.
-ARGUMENTS = tuple(sorted(INPUTS, key=lambda name: (INPUTS[name].is_keyword, name not in ROWS)))
-# What autograd saves. Without a residual, h is x.
-SAVED = ("h", *PARAMETERS, "mu", "rstd")
+ARGUMENTS = tuple(sorted(INPUTS, key=lambda name: (INPUTS[name].is_keyword, name not in ROWS_OF_H)))
+# What autograd saves. Without a residual, h is x; x itself is saved beside h for the gradient of a residual_gate.
+SAVED = ("h", *(name for name in INPUTS if name not in ROWS_OF_H), "x", "mu", "rstd")
 BACKWARD_INPUTS = ("dy", "dh", *SAVED)
+BACKWARD_ROWS = tuple(name for name in BACKWARD_INPUTS if name not in (*PARAMETERS, "mu", "rstd"))
 GRADIENTS = tuple(f"d{name}" for name in INPUTS)
 COLUMN_SUMS = tuple(f"d{name}" for name in COLUMNS)
 SAMPLE_SUMS = tuple(f"d{name}" for name in SAMPLES)
@@ -194,6 +238,11 @@ SAMPLE_SUMS = tuple(f"d{name}" for name in SAMPLES)
 def samples_of(inputs: Any) -> tuple[Tensor | None, ...]:
     """The tensors that rows of a sample share, of ``Inputs`` or of backward's inputs."""
     return tuple(getattr(inputs, name) for name in SAMPLES)
+
+
+def rows_of(inputs: Any, names: tuple[str, ...]) -> tuple[Tensor | None, ...]:
+    """The tensors of these names."""
+    return tuple(getattr(inputs, name) for name in names)
 
 
 _numbers = itemgetter(
@@ -220,12 +269,12 @@ def is_in_backward(field: str) -> bool:
 
 
 def c_definitions() -> tuple[str, ...]:
-    """Compiler flags that tell the C and C++ the inputs, which of them are rows and terms of h, and the options."""
+    """Compiler flags that tell the C and C++ the inputs, which of them are terms of h, and the options."""
     numbers = {f"INPUT_{name.upper()}": i for i, name in enumerate(INPUTS)}
     numbers |= {f"OPTION_{name.upper()}": i for i, name in enumerate(Program._fields)}
     terms_of_h = sum(1 << i for i, one in enumerate(INPUTS.values()) if one.in_h)
     are_numbers = sum(1 << Program._fields.index(o) for o, one in OPTIONS.items() if one.is_number)
-    sizes = {"N_INPUTS": len(INPUTS), "N_ROW_INPUTS": len(ROWS), "N_SAVED": len(SAVED)}
+    sizes = {"N_INPUTS": len(INPUTS), "N_ROWS_OF_H": len(ROWS_OF_H), "N_SAVED": len(SAVED)}
     values = {**numbers, **sizes, "N_OPTIONS": len(Program._fields)}
     values |= {"TERMS_OF_H": terms_of_h, "NUMBER_OPTIONS": are_numbers}
     return tuple(f"-D{name}={value}" for name, value in values.items())

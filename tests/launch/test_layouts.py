@@ -198,8 +198,9 @@ def test_outputs_are_contiguous(device):
 @pytest.mark.parametrize("regime", REGIMES)
 def test_inputs_are_not_changed(regime, device):
     """dy in particular: another branch of the graph may still need it."""
-    samples = {"scale": "samples", "shift": "samples"}
-    case = Case(True, bias=True, pre_bias=True, residual_dtype=torch.float32, **samples)
+    samples = {"scale": "samples", "shift": "samples", "residual_gate": "samples"}
+    rows = {"residual_dtype": torch.float32, "gate_dtype": torch.float32}
+    case = Case(True, bias=True, pre_bias=True, **rows, **samples)
     tensors = case.tensors(device)
     before = {name: t.clone() for name, t in tensors.items()}
     with forced(regime):

@@ -22,13 +22,15 @@ EDITS = {
     ],
     "reference.py": [
         ("    weight: Tensor | None\n    bias: Tensor | None\n", "    offset: Tensor | None\n"),
-        ("    weight: Tensor | None,\n    bias: Tensor | None,\n", "    offset: Tensor | None,\n"),
-        ("y=activate(z, program.activation)", ".add(0 if offset is None else offset)"),
-        ("dy, dh, h, pre_bias, weight, bias", ", offset"),
-        ("pre_bias_wanted, weight_wanted, bias_wanted", ", offset_wanted"),
         (
-            "        bias=column_sum(dz, bias) if bias_wanted else None,\n",
-            "        offset=column_sum(dy, offset) if offset_wanted else None,\n",
+            "    pre_bias: Tensor | None,\n    weight: Tensor | None,\n    bias: Tensor | None,\n",
+            "    offset: Tensor | None,\n",
+        ),
+        ("y = activate(z, program.activation)", ".add(0 if offset is None else offset)"),
+        ("dy, dh, h, pre_bias, weight, bias", ", offset"),
+        (
+            '        bias=column_sum(dz, bias) if is_wanted["bias"] else None,\n',
+            '        offset=column_sum(dy, offset) if is_wanted["offset"] else None,\n',
         ),
     ],
 }

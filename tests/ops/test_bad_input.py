@@ -7,7 +7,7 @@ import torch
 
 import rownorm
 from rownorm.ops import execute
-from rownorm.program import COLUMNS, SAMPLES
+from rownorm.program import COLUMNS, INPUTS, SAMPLES, WITH_RESIDUAL, Inputs, Program
 from support.criterion import assert_same_bits
 
 OPERATIONS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
@@ -16,10 +16,11 @@ N_COLS = 12
 
 def arguments(operation: str, device: str) -> dict:
     """The arguments of a valid call."""
-    rows = ("x", "residual") if operation.startswith("add_") else ("x",)
-    return {name: torch.randn(3, N_COLS, device=device) for name in (*rows, *SAMPLES)} | {
-        name: torch.randn(N_COLS, device=device) for name in COLUMNS
-    }
+    rows = ("x", "residual", *SAMPLES, "gate")
+    has_residual = operation.startswith("add_")
+    given = {name: torch.randn(3, N_COLS, device=device) for name in rows}
+    given |= {name: torch.randn(N_COLS, device=device) for name in COLUMNS}
+    return {name: t for name, t in given.items() if has_residual or name not in WITH_RESIDUAL}
 
 
 def elsewhere(t: torch.Tensor) -> torch.Tensor:
@@ -53,6 +54,33 @@ BAD = {
         {"scale": lambda t: None, "scale_shift": 1.0},
         ValueError,
         ("there is no scale", "leave scale_shift out"),
+    ),
+    "gate of one row": (
+        {"gate": lambda t: t[:1]},
+        ValueError,
+        ("gate must have the shape of x, (3, 12)", "got (1, 12)", "Expand or reshape"),
+    ),
+    "gate integers": ({"gate": lambda t: t.int()}, TypeError, ("gate must", "int32")),
+    "gate elsewhere": ({"gate": elsewhere}, ValueError, ("gate must be on the device of x",)),
+    "gate_activation alone": (
+        {"gate": lambda t: None, "gate_activation": "silu"},
+        ValueError,
+        ("there is no gate", "gate_activation='silu'", "Pass a gate"),
+    ),
+    "gate_first alone": (
+        {"gate": lambda t: None, "gate_first": True},
+        ValueError,
+        ("there is no gate", "leave gate_first out"),
+    ),
+    "unknown gate_activation": (
+        {"gate_activation": "gelu"},
+        ValueError,
+        ("gate_activation must be one of None, 'silu', 'sigmoid'", "got 'gelu'"),
+    ),
+    "groups beside scale": (
+        {"group_cols": 4},
+        ValueError,
+        ("group_cols cannot be combined with pre_bias, scale, shift", "leave group_cols out"),
     ),
     "x integers": ({"x": lambda t: t.long()}, TypeError, ("x must be one of", "int64", ".to(")),
     "x complex": ({"x": lambda t: t.to(torch.complex64)}, TypeError, ("float32", "complex64")),
@@ -96,7 +124,7 @@ BAD = {
     "unknown rounding": (
         {"rounding": "twice"},
         ValueError,
-        ("rounding must be one of 'once', 'llama'", "got 'twice'"),
+        ("rounding must be one of 'once', 'llama', 'each'", "got 'twice'"),
     ),
     "eps nan": ({"eps": math.nan}, ValueError, ("eps must be finite", "got nan")),
     "eps infinite": ({"eps": math.inf}, ValueError, ("eps must be finite", "got inf")),
@@ -120,6 +148,11 @@ BAD_RESIDUAL = {
         {"residual": lambda t: t[:2]},
         ValueError,
         ("residual must have the shape of x, (3, 12)", "got (2, 12)", "Expand or reshape"),
+    ),
+    "residual_gate shape": (
+        {"residual_gate": lambda t: t[:2]},
+        ValueError,
+        ("residual_gate must broadcast to the shape of x, (3, 12)", "got (2, 12)"),
     ),
     "residual broadcast": ({"residual": lambda t: t[:1]}, ValueError, ("(3, 12)", "got (1, 12)")),
     "residual integers": ({"residual": lambda t: t.int()}, TypeError, ("residual must", "int32")),
@@ -217,3 +250,27 @@ def test_a_row_for_each_sample_needs_a_dimension_for_its_tokens(device):
     x, scale = torch.randn(2, 3, N_COLS, device=device), torch.randn(2, N_COLS, device=device)
     with pytest.raises(ValueError, match=r"For one row for each sample, pass scale.unsqueeze\(1\)"):
         rownorm.layer_norm(x, scale=scale)
+
+
+@pytest.mark.parametrize(
+    ("group_cols", "exception", "words"),
+    [
+        (5, ValueError, ("group_cols must divide the 12 columns of x", "got 5", "12 // n")),
+        (0, ValueError, ("group_cols must divide", "got 0")),
+        (4.0, TypeError, ("group_cols must be an integer or None", "float")),
+    ],
+    ids=str,
+)
+def test_groups_that_do_not_divide_the_row(group_cols, exception, words, device):
+    x = torch.randn(3, N_COLS, device=device)
+    with pytest.raises(exception) as raised:
+        rownorm.rms_norm(x, gate=x, group_cols=group_cols)
+    assert all(word in str(raised.value) for word in ("rownorm.rms_norm: ", *words))
+
+
+def test_a_residual_gate_of_an_operator_without_a_residual(device):
+    x = torch.randn(3, N_COLS, device=device)
+    arguments = (x, *[None] * (len(INPUTS) - 1))
+    inputs = Inputs(*arguments)._replace(residual_gate=x)
+    with pytest.raises(ValueError, match=r"there is no residual. Call rownorm.add_rms_norm"):
+        torch.ops.rownorm.norm_forward(*inputs, *Program(False, 1e-6))

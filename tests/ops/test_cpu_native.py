@@ -10,7 +10,7 @@ import torch
 import rownorm
 from rownorm import extension
 from rownorm.ops import cpu_native
-from rownorm.program import COLUMNS, INPUTS, ROWS, SAMPLES, Inputs, Program
+from rownorm.program import COLUMNS, INPUTS, ROWS_OF_H, Inputs, Program
 from support.criterion import assert_same_bits
 from support.fake_driver import needs_compiler
 
@@ -38,7 +38,7 @@ def inputs(x, residual=None, pre_bias=None, weight=None, bias=None):
     return Inputs(x, residual, pre_bias, weight, bias)
 
 
-NO_SAMPLES = (None,) * len(SAMPLES)
+NO_OTHERS = (None,) * (len(INPUTS) - len((*ROWS_OF_H, *COLUMNS)))  # samples, gate
 
 
 def wants(*names):
@@ -112,7 +112,7 @@ def test_backward_of_other_tensors_is_left_to_python(module):
     wanted = wants("x", "weight")
 
     def backward(dy=dy, h=x, weight=weight, mu=mu, rstd=rstd, options=OPTIONS):
-        tensors = (dy, None, h, None, weight, None, *NO_SAMPLES, mu, rstd)
+        tensors = (dy, None, h, None, weight, None, *NO_OTHERS, None, mu, rstd)
         return module.backward(tensors, options, False, wanted)
 
     assert [each is not None for each in backward()] == list(wanted)
@@ -161,7 +161,7 @@ def test_x_hat_is_rounded_before_the_weight(center, dtype, module):
     x_hat, _, _, _ = module.forward(inputs(x), options, False)
     y, _, mu, rstd = module.forward(inputs(x, weight=weight), options, True)
     assert_same_bits(y, (3 * x_hat.float()).to(dtype))
-    tensors = (torch.ones_like(x), None, x, None, weight, weight, *NO_SAMPLES, mu, rstd)
+    tensors = (torch.ones_like(x), None, x, None, weight, weight, *NO_OTHERS, None, mu, rstd)
     gradients = module.backward(tensors, options, False, wants("weight", "bias"))
     assert_same_bits(gradients[3], x_hat[0].float())
     assert_same_bits(gradients[4], torch.ones(200))
@@ -223,8 +223,8 @@ def test_results_do_not_depend_on_the_number_of_threads(n_rows, dtype, module, t
         torch.set_num_threads(n_threads)
         outputs = module.forward(inputs(x, residual, pre_bias, weight, bias), OPTIONS, True)
         _, h, mu, rstd = outputs
-        tensors = (dy, dy, h, pre_bias, weight, bias, *NO_SAMPLES, mu, rstd)
-        return *outputs, *module.backward(tensors, OPTIONS, True, wants(*ROWS, *COLUMNS))
+        tensors = (dy, dy, h, pre_bias, weight, bias, *NO_OTHERS, None, mu, rstd)
+        return *outputs, *module.backward(tensors, OPTIONS, True, wants(*ROWS_OF_H, *COLUMNS))
 
     for n_threads in (2, 3, 8):
         for result, expected in zip(run(n_threads), run(1), strict=True):

@@ -18,8 +18,11 @@ from rownorm.program import (
     DEFAULT_EPS,
     INPUTS,
     RESULTS,
-    ROWS,
+    GROUP_COLS,
+    ROWS_OF_H,
+    WITH_RESIDUAL,
     Activation,
+    GateActivation,
     Program,
     Rounding,
 )
@@ -30,10 +33,12 @@ from support.option_places import FUNCTIONS, missing_places
 
 OPTIONS = tuple(DESCRIBED)
 MODE = "batch_invariant"  # a field that is no keyword of the public functions
+GROUPS = "group_cols"  # a keyword that is no field
 SCHEMA_TYPES = {
     float: "float",
     Rounding: "str",
     Activation | None: "Optional[str]",
+    GateActivation | None: "Optional[str]",
     bool: "bool",
     torch.dtype | None: "Optional[int]",  # as PyTorch prints an optional ScalarType
 }
@@ -61,6 +66,7 @@ def test_signatures_are_those_of_the_program(name):
         for parameter in inspect.signature(function).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in INPUTS
     ]
+    assert keywords.pop().name == GROUPS
     assert tuple(parameter.name for parameter in keywords) == OPTIONS
     defaults = {parameter.name: parameter.default for parameter in keywords}
     assert defaults | {MODE: False} == defaults_of(name)
@@ -75,8 +81,8 @@ def test_signatures_have_the_tensors_of_the_program(name):
     function = getattr(rownorm, name)
     parameters = inspect.signature(function).parameters
     has_residual = name.startswith("add_")
-    assert sorted(set(parameters) - set(OPTIONS)) == sorted(
-        one for one in INPUTS if has_residual or one != "residual"
+    assert sorted(set(parameters) - {*OPTIONS, GROUPS}) == sorted(
+        one for one in INPUTS if has_residual or one not in WITH_RESIDUAL
     )
     positional = [one for one, p in parameters.items() if p.kind is not p.KEYWORD_ONLY]
     assert positional == [
@@ -84,7 +90,7 @@ def test_signatures_have_the_tensors_of_the_program(name):
     ]
     types = get_type_hints(function)
     for one in set(parameters) & set(INPUTS):
-        is_required = one in ROWS
+        is_required = one in ROWS_OF_H
         assert types[one] == (torch.Tensor if is_required else torch.Tensor | None)
         assert parameters[one].default is (inspect.Parameter.empty if is_required else None)
 
@@ -107,7 +113,8 @@ def test_the_documents_have_every_keyword_with_its_meaning():
     table = text.partition("| option | meaning |\n| --- | --- |\n")[2].partition("\n\n")[0]
     lines = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE))
     keywords = {name: one.meaning for name, one in INPUTS.items() if one.is_keyword}
-    assert lines == keywords | {name: one.meaning for name, one in DESCRIBED.items()}
+    options = {name: one.meaning for name, one in DESCRIBED.items()}
+    assert lines == keywords | options | {GROUPS: GROUP_COLS.meaning}
 
 
 def test_every_option_and_every_tensor_is_described():
@@ -115,7 +122,7 @@ def test_every_option_and_every_tensor_is_described():
     assert tuple(INPUTS) == reference.Gradients._fields
     assert reference.BackwardInputs._fields == BACKWARD_INPUTS
     assert reference.ForwardOutputs._fields == RESULTS
-    assert tuple(INPUTS)[: len(ROWS)] == ROWS, "rows come first"
+    assert tuple(INPUTS)[: len(ROWS_OF_H)] == ROWS_OF_H, "the rows of h come first"
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -129,7 +136,7 @@ def test_schemas_are_those_of_the_program(name):
         assert str(argument.type) == SCHEMA_TYPES[fields[argument.name]]
     parameters = inspect.signature(getattr(rownorm, name)).parameters
     positional = [argument.name for argument in schema.arguments if not argument.kwarg_only]
-    assert set(positional) | set(OPTIONS) == set(parameters)
+    assert {*positional, *OPTIONS, GROUPS} == set(parameters)
 
 
 @pytest.mark.parametrize("name", ["norm_forward", "norm_backward"])
@@ -173,8 +180,8 @@ ADDED_ELSEWHERE = {
         ("eps, weight_shift", ", option_for_tests"),
     ],
     "reference.py": [
-        ("y=activate(z, program.activation)", ".mul(program.option_for_tests)"),
-        ("dmodulated_z = dy.to(compute)", " * program.option_for_tests"),
+        ("y = activate(z, program.activation)", ".mul(program.option_for_tests)"),
+        ("dy = dy.to(compute)", " * program.option_for_tests"),
     ],
     "kernels/bundles.py": [
         (

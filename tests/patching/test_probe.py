@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import rownorm
@@ -38,7 +39,7 @@ NEAR_MISSES = {
     norms.HalfShift: NOT_REPRODUCED,
     norms.ChannelsFirst: "a probe failed",
     norms.OddEps: "its eps cannot be determined; it acts like 1.235e-06",
-    norms.Gated: "its forward takes more than one argument",
+    norms.TwoArguments: "its forward takes more than one argument",
     norms.DetachedStatistics: "its gradients are not those of the row program",
     norms.InPlace: "its forward changes its input",
     norms.Noisy: "",
@@ -239,3 +240,59 @@ def test_meta_device():
         module = norms.RoundedBeforeWeight()
     assert [one.form for one in rownorm.patch(module).swapped] == [LLAMA]
     assert module(torch.empty(3, 32, device="meta")).shape == (3, 32)
+
+
+class Gated(nn.Module):
+    """As in transformers: Qwen3-Next, Kimi Linear, and Mamba2 with groups of columns."""
+
+    def __init__(self, kind, width=32, group_size=8):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(width))
+        self.kind, self.variance_epsilon = kind, 1e-6
+        if kind == "groups":
+            self.group_size = group_size
+
+    def forward(self, hidden_states, gate=None):
+        dtype, x, gate = hidden_states.dtype, hidden_states.float(), gate.float()
+        x = x * F.silu(gate) if self.kind in ("mamba", "groups") else x
+        rows = x.unflatten(-1, (-1, self.group_size)) if self.kind == "groups" else x
+        mean_square = rows.pow(2).mean(-1, keepdim=True)
+        x = (rows * torch.rsqrt(mean_square + self.variance_epsilon)).reshape(x.shape)
+        if self.kind == "kimi":
+            return (self.weight.float() * x * torch.sigmoid(gate)).to(dtype)
+        x = self.weight * x.to(dtype)
+        return (x * F.silu(gate)).to(dtype) if self.kind == "qwen" else x
+
+
+GATED = {
+    "qwen": "gate last, gate_activation='silu', rounding=\"llama\"",
+    "kimi": "gate last, gate_activation='sigmoid'",
+    "mamba": "gate first, gate_activation='silu', rounding=\"llama\"",
+    "groups": "gate first, gate_activation='silu', group_cols=8, rounding=\"llama\"",
+}
+
+
+@pytest.mark.parametrize("kind", GATED)
+def test_gated_norms_are_recognized_and_keep_their_bits(kind):
+    model = nn.ModuleDict({"norm": Gated(kind)}).bfloat16()
+    norm = model["norm"]
+    x, gate = (torch.randn(2, 7, 64).bfloat16()[..., 32:].requires_grad_() for _ in range(2))
+    expected = norm(x, gate)
+    gradients = torch.autograd.grad(expected, (x, gate, norm.weight), torch.ones_like(expected))
+    report = rownorm.patch(model)
+    assert [one.form for one in report.swapped] == [f"rms_norm, eps=1e-06, {GATED[kind]}"]
+    y = norm(x, gate=gate)
+    assert type(y.grad_fn).__name__ != type(expected.grad_fn).__name__
+    assert torch.equal(y, expected)
+    own = torch.autograd.grad(y, (x, gate, norm.weight), torch.ones_like(y))
+    for one, other in zip(own, gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=0.02, atol=0.02 * other.abs().max().item())
+    wide = gate.float()  # another dtype was not proved, so the module's own forward computes it
+    assert torch.equal(norm(x, wide), type(norm).rownorm_original.forward(norm, x, wide))
+    assert rownorm.unpatch(model) == 1
+
+
+def test_a_gated_norm_that_is_not_proved_is_reported():
+    report = rownorm.patch(nn.Sequential(named(norms.RoundedGate)().bfloat16()))
+    assert not report.swapped
+    assert report.left[0].reason == "no form of the row program reproduces it in bfloat16"

@@ -13,14 +13,14 @@ pytestmark = pytest.mark.usefixtures("without_interpreter")
 
 @pytest.fixture
 def report():
-    class GatedNorm(norms.Gated):
+    class OtherNorm(norms.TwoArguments):
         pass
 
     layers = [
         nn.ModuleDict({"before": nn.LayerNorm(8), "after": norms.ShiftedWeight(8)})
         for _ in range(3)
     ]
-    return rownorm.patch(nn.ModuleDict({"layers": nn.ModuleList(layers), "gate": GatedNorm(8)}))
+    return rownorm.patch(nn.ModuleDict({"layers": nn.ModuleList(layers), "gate": OtherNorm(8)}))
 
 
 def test_printed(report):
@@ -30,7 +30,7 @@ def test_printed(report):
         "  3        LayerNorm      layers.*.before  layer_norm, eps=1e-05",
         "  3        ShiftedWeight  layers.*.after   rms_norm, eps=1e-06, weight_shift=1",
         "  left  class      where  reason",
-        "  1     GatedNorm  gate   its forward takes more than one argument",
+        "  1     OtherNorm  gate   its forward takes more than one argument, and the second is no gate",
     ]
 
 
@@ -42,7 +42,9 @@ def test_to_dict(report):
         "class_name": "LayerNorm",
         "form": "layer_norm, eps=1e-05",
     }
-    assert values["left"][0]["reason"] == "its forward takes more than one argument"
+    assert values["left"][0]["reason"] == (
+        "its forward takes more than one argument, and the second is no gate"
+    )
 
 
 def test_the_model_itself():

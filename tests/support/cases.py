@@ -14,6 +14,7 @@ from rownorm.program import (
     PARAMETERS,
     ROWS,
     SAMPLES,
+    WITH_RESIDUAL,
     Program,
 )
 from rownorm.program import INPUTS as _INPUTS
@@ -54,8 +55,9 @@ EXTENTS = {
 class Case(_Rows, _Columns, _Samples, _Options):
     """One call of the library without the values of its tensors.
 
-    Its other fields are keywords that follow from the description of the row program: ``residual_dtype``; ``weight``,
-    ``bias`` and ``pre_bias``, whether there is one; ``scale`` and ``shift``, of EXTENTS; and the options.
+    Its other fields are keywords that follow from the description of the row program: ``residual_dtype`` and
+    ``gate_dtype``; ``weight``, ``bias`` and ``pre_bias``, whether there is one; ``scale``, ``shift`` and
+    ``residual_gate``, of EXTENTS; and the options.
     """
 
     center: bool
@@ -107,8 +109,9 @@ class Case(_Rows, _Columns, _Samples, _Options):
 def call(case: Case, tensors: dict) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The public function for a case: (y, h)."""
     name = "layer_norm" if case.center else "rms_norm"
-    parameters = {name: tensors.get(name) for name in PARAMETERS}
+    parameters = {one: tensors.get(one) for one in (*PARAMETERS, "gate")}
     if tensors["residual"] is None:
+        parameters = {one: t for one, t in parameters.items() if one not in WITH_RESIDUAL}
         return getattr(rownorm, name)(tensors["x"], **parameters, **case.options), None
     operation = getattr(rownorm, f"add_{name}")
     return operation(tensors["x"], tensors["residual"], **parameters, **case.options)

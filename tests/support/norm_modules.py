@@ -155,6 +155,19 @@ class Gated(_Norm):
         return y if gate is None else y * F.silu(gate)
 
 
+class TwoArguments(_Norm):
+    def forward(self, x, factor=None):
+        y = self.weight * self.unit(x.float()).to(x.dtype)
+        return y if factor is None else y * factor
+
+
+class RoundedGate(_Norm):
+    """It reproduces no form in 16 bits, where the gate's activation is rounded."""
+
+    def forward(self, x, gate):
+        return (self.unit(x.float()) * self.weight * torch.sigmoid(gate)).to(x.dtype)
+
+
 class ChannelsFirst(_Norm):
     def forward(self, x):
         x = x.movedim(1, -1)

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import rownorm
-from rownorm.program import SAMPLES
+from rownorm.program import SAMPLES, WITH_RESIDUAL
+from support.torch_answers import torch_gate
 
 OPERATORS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
 ROWS, COLS = 3, 8
@@ -48,7 +49,7 @@ class OperatorCase:
         for name in self.tensor_names:
             if name in SAMPLES and rows:
                 t = torch.randn(rows[0], *(1 for _ in rows[1:]), cols, device=device, dtype=dtype)
-            elif name in self.parameters:
+            elif name in self.parameters and name != "gate":
                 t = torch.randn(cols, device=device, dtype=dtype)
             elif strided:
                 t = torch.randn(*rows, cols + 3, device=device, dtype=dtype)[..., 1 : cols + 1]
@@ -77,11 +78,17 @@ class OperatorCase:
         """
         inputs = dict(zip(self.tensor_names, tensors, strict=True))
         h = inputs["x"]
-        for name in ("pre_bias", "residual"):
-            h = h + inputs[name] if name in inputs else h
+        h = h + inputs["pre_bias"] if "pre_bias" in inputs else h
+        h = h * inputs["residual_gate"] if "residual_gate" in inputs else h
+        h = h + inputs["residual"] if "residual" in inputs else h
+        gate = inputs.get("gate")
+        if gate is not None:
+            gate = torch_gate(self.options.get("gate_activation"), gate)
+        gate_first = self.options.get("gate_first", False)
+        u = h if gate is None or not gate_first else h * gate
         norm = self.operator.removeprefix("add_")
         eps = self.options.get("eps", {"layer_norm": 1e-5, "rms_norm": 1e-6}[norm])
-        deviation = h - h.mean(-1, keepdim=True) if norm == "layer_norm" else h
+        deviation = u - u.mean(-1, keepdim=True) if norm == "layer_norm" else u
         z = deviation / torch.sqrt(deviation.square().mean(-1, keepdim=True) + eps)
         if "weight" in inputs:
             z = z * (inputs["weight"] + self.options.get("weight_shift", 0.0))
@@ -98,6 +105,7 @@ class OperatorCase:
                 pass
             case name:
                 z = getattr(F, name)(z)
+        z = z if gate is None or gate_first else z * gate
         return (z, h) if "residual" in inputs else (z,)
 
     def expected_scalar(self, *tensors: Tensor) -> Tensor:
@@ -105,7 +113,12 @@ class OperatorCase:
 
 
 def _cases(*sets: tuple[str, tuple[str, ...], dict[str, Any]]) -> list[OperatorCase]:
-    return [OperatorCase(operator, *options) for operator in OPERATORS for options in sets]
+    def fitting(operator: str, name: str, parameters: tuple[str, ...], options: dict[str, Any]):
+        has_residual = operator.startswith("add_")
+        parameters = tuple(one for one in parameters if has_residual or one not in WITH_RESIDUAL)
+        return OperatorCase(operator, name, parameters, options)
+
+    return [fitting(operator, *options) for operator in OPERATORS for options in sets]
 
 
 BARE = ("bare", (), {})
@@ -113,11 +126,22 @@ AFFINE = ("affine", ("weight", "bias"), {})
 LLAMA = ("llama", ("weight",), {"rounding": "llama", "activation": "silu"})
 FULL = (
     "full",
-    ("weight", "bias", "pre_bias", "scale", "shift"),
-    {"eps": 1e-3, "weight_shift": 1.0, "scale_shift": 1.0, "activation": "gelu_tanh"},
+    ("weight", "bias", "pre_bias", "scale", "shift", "residual_gate", "gate"),
+    {
+        "eps": 1e-3,
+        "weight_shift": 1.0,
+        "scale_shift": 1.0,
+        "activation": "gelu_tanh",
+        "gate_activation": "silu",
+    },
 )
 
-MODULATED = ("modulated", ("scale", "shift"), {"scale_shift": 1.0})
+# In a case that was there before: each costs a run of every test that goes over all cases.
+MODULATED = (
+    "modulated",
+    ("scale", "shift", "gate"),
+    {"scale_shift": 1.0, "gate_activation": "sigmoid", "gate_first": True},
+)
 
 every_case = pytest.mark.parametrize("case", _cases(BARE, AFFINE, LLAMA, FULL, MODULATED), ids=str)
 few_cases = pytest.mark.parametrize("case", _cases(AFFINE, FULL), ids=str)

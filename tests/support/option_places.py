@@ -72,12 +72,13 @@ def kernel_constants(function, name, option, value=None) -> tuple[list, list]:
     x = torch.zeros(2, 8, dtype=torch.bfloat16, requires_grad=True)
     weight = torch.zeros(8, dtype=torch.bfloat16, requires_grad=True)
     residual = [x.detach()] if name.startswith("add_") else []
-    scale = {"scale": weight.detach()} if option == "scale_shift" else {}
+    beside = {"scale": weight.detach()} if option == "scale_shift" else {}
+    beside |= {"gate": x.detach()} if option.startswith("gate_") else {}
     execute._forget()
     launcher.bind = record
     try:
         options = {} if value is None else {option: value}
-        outputs = function(x, *residual, weight, **scale, **options)
+        outputs = function(x, *residual, weight, **beside, **options)
         n_forward = len(bound)
         y = outputs[0] if residual else outputs
         torch.autograd.grad(y, (x, weight), torch.zeros_like(y))
@@ -93,7 +94,11 @@ def plain_places(option: str, value: object) -> list[str]:
     changed = usual._replace(**{option: value})
     x, dy = torch.randn(2, 32, 64).bfloat16()
     weight, scale = torch.rand(2, 64)
-    inputs = Inputs(x, None, None, weight, None, scale if option == "scale_shift" else None)
+    inputs = Inputs(
+        *(x, None, None, weight, None),
+        scale=scale if option == "scale_shift" else None,
+        gate=dy if option.startswith("gate_") else None,
+    )
 
     def forward(compute, program):
         return compute(inputs, program)
@@ -127,7 +132,7 @@ def plain_places(option: str, value: object) -> list[str]:
 def rejects_nonsense(option: str) -> bool:
     program = Program(False, DEFAULT_EPS["rms_norm"])._replace(**{option: object()})
     try:
-        checks.check_options("a test", program, has_weight=True, has_scale=True)
+        checks.check_options("a test", program, has_weight=True, has_scale=True, has_gate=True)
     except (TypeError, ValueError) as error:
         return option in str(error)
     return False

@@ -19,33 +19,42 @@ def oracle(case: Case, tensors: dict) -> dict[str, np.ndarray]:
     residual = zero if inputs["residual"] is None else inputs["residual"]
     bias = zero if inputs["bias"] is None else inputs["bias"]
     factor = 1 if weight is None else weight + np.longdouble(case.weight_shift)
-    scale, shift = inputs.get("scale"), inputs.get("shift")
+    scale, shift, gate = inputs.get("scale"), inputs.get("shift"), inputs.get("gate")
+    residual_gate = inputs.get("residual_gate")
+    residual_gate = 1 if residual_gate is None else residual_gate
+    factor_of_gate, slope_of_gate = _exact_gate(case.gate_activation, gate)
+    first, last = (factor_of_gate, 1) if case.gate_first else (1, factor_of_gate)
     scale = 1 if scale is None else scale + np.longdouble(case.scale_shift)
     shift = zero if shift is None else shift
 
     def mean(row):
         return row.mean(-1, keepdims=True)
 
-    h = x + pre_bias + residual
-    deviation = h - mean(h) if case.center else h
+    h = residual_gate * (x + pre_bias) + residual
+    u = h * first
+    deviation = u - mean(u) if case.center else u
     rstd = 1 / np.sqrt(mean(deviation**2) + np.longdouble(case.program.eps))
     x_hat = deviation * rstd
     z = x_hat * factor + bias
-    y, slope = _exact_activation(case.activation, z * scale + shift)
+    activated, slope = _exact_activation(case.activation, z * scale + shift)
+    y = activated * last
 
-    dshift = inputs["dy"] * slope
+    dshift = inputs["dy"] * last * slope
     dz = dshift * scale
     g = dz * factor
-    dx = rstd * (g - x_hat * mean(g * x_hat) - (mean(g) if case.center else 0))
-    dx = dx if dh is None else dx + dh
+    du = rstd * (g - x_hat * mean(g * x_hat) - (mean(g) if case.center else 0))
+    dstream = du * first if dh is None else du * first + dh
+    dx = dstream * residual_gate
+    dfactor = du * h if case.gate_first else inputs["dy"] * activated
     n_cols = x.shape[-1]
-    results = {"y": y, "h": h, "dx": dx, "dresidual": dx}
+    results = {"y": y, "h": h, "dx": dx, "dresidual": dstream, "dgate": dfactor * slope_of_gate}
     for name, rows in (("dpre_bias", dx), ("dweight", dz * x_hat), ("dbias", dz)):
         results[name] = rows.reshape(-1, n_cols).sum(0)
-    for name, rows in (("scale", dshift * z), ("shift", dshift)):
-        if inputs[name] is not None:
+    samples = {"scale": dshift * z, "shift": dshift, "residual_gate": dstream * (x + pre_bias)}
+    for name, rows in samples.items():
+        if inputs.get(name) is not None:
             results[f"d{name}"] = _sum_to(rows, inputs[name].shape)
-    present = ["y", *(f"d{name}" for name in INPUTS if inputs[name] is not None)]
+    present = ["y", *(f"d{name}" for name in INPUTS if inputs.get(name) is not None)]
     if inputs["residual"] is not None:
         present.append("h")
     return {name: results[name] for name in present}
@@ -57,6 +66,16 @@ def _sum_to(rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     full = (1,) * missing + shape
     summed = tuple(i for i, size in enumerate(full) if size != rows.shape[i])
     return rows.sum(summed, keepdims=True).reshape(shape)
+
+
+def _exact_gate(activation: str | None, gate: np.ndarray | None) -> tuple:
+    """(gate_activation(gate), its derivative); 1 and 0 without a gate."""
+    if gate is None:
+        return 1, 0
+    if activation == "sigmoid":
+        s = 1 / (1 + np.exp(-gate))
+        return s, s * (1 - s)
+    return _exact_activation(activation, gate)
 
 
 def _exact_activation(activation: str | None, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

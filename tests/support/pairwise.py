@@ -67,6 +67,10 @@ def combinations(seed: int) -> list[Case]:
         for name in ("weight", "scale"):
             if not fields[name]:
                 fields[f"{name}_shift"] = 0.0
+        if fields["residual_dtype"] is None:
+            fields["residual_gate"] = None
+        if fields["gate_dtype"] is None:
+            fields |= {"gate_activation": None, "gate_first": False}
         return Case(dtype=dtype, shape=(2, 3, 45), **fields)
 
     return [case(**one) for one in chosen]
@@ -84,7 +88,7 @@ def values_of(option: str) -> tuple:
 
 def name_of(case: Case) -> str:
     options = [case.program.name, str(case.dtype).removeprefix("torch.")]
-    for name in ("residual_dtype", "parameter_dtype"):
+    for name in ("residual_dtype", "gate_dtype", "parameter_dtype"):
         if (dtype := getattr(case, name)) is not None:
             options.append(f"{name}={str(dtype).removeprefix('torch.')}")
     options += [name for name in COLUMNS if getattr(case, name)]

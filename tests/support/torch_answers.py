@@ -5,7 +5,6 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
-from rownorm.program import INPUTS
 from rownorm.reference import compute_dtype
 from support.cases import Case, output_dtype, outputs_and_gradients
 from support.rounding import rounded
@@ -27,12 +26,19 @@ def torch_own(case: Case, tensors: dict, *, h_rounded: bool = True) -> dict[str,
     wide = {name: None if t is None else t.to(compute) for name, t in tensors.items()}
 
     def composition(inputs: dict):
+        each = case.dtype if case.rounding == "each" else None
         h = inputs["x"]
-        for name in reversed([name for name, one in INPUTS.items() if one.in_h and name != "x"]):
-            h = h if inputs[name] is None else h + inputs[name]
+        h = h if inputs["pre_bias"] is None else _step(h + inputs["pre_bias"], each)
+        h = h if inputs["residual_gate"] is None else _step(h * inputs["residual_gate"], each)
+        if inputs["residual"] is not None:
+            h = _step(h + inputs["residual"], each and case.residual_dtype)
         stream = None if inputs["residual"] is None else h
         if stream is not None and h_rounded:
             h = _rounded_straight_through(h, case.residual_dtype)
+        gate = inputs["gate"]
+        gate = None if gate is None else _step(torch_gate(case.gate_activation, gate), each)
+        if gate is not None and case.gate_first:
+            h = _step(h * gate, each)
         weight = inputs["weight"]
         if case.rounding == "llama":
             z = _torch_norm(case, {"x": h, "weight": None, "bias": None})
@@ -41,10 +47,17 @@ def torch_own(case: Case, tensors: dict, *, h_rounded: bool = True) -> dict[str,
         else:
             scale = None if weight is None else weight + case.weight_shift
             z = _torch_norm(case, {"x": h, "weight": scale, "bias": None})
-        z = z if inputs["bias"] is None else z + inputs["bias"]
-        z = z if inputs["scale"] is None else z * (inputs["scale"] + case.scale_shift)
-        z = z if inputs["shift"] is None else z + inputs["shift"]
-        return torch_activation(case.activation, z), stream
+        z = _step(z if inputs["bias"] is None else z + inputs["bias"], each)
+        if inputs["scale"] is not None:
+            z = _step(z * _step(inputs["scale"] + case.scale_shift, each), each)
+        z = z if inputs["shift"] is None else _step(z + inputs["shift"], each)
+        y = torch_activation(case.activation, z)
+        if gate is None or case.gate_first:
+            return y, stream
+        parameters = (tensors[name] for name in ("weight", "bias", "scale", "shift"))
+        one_dtype = all(t is None or t.dtype == case.dtype for t in parameters)
+        rounds = case.rounding == "each" or (case.rounding == "llama" and one_dtype)
+        return _step(y, case.dtype if rounds else None) * gate, stream
 
     results = outputs_and_gradients(composition, wide)
     return {name: rounded(value, output_dtype(name, tensors)) for name, value in results.items()}
@@ -66,6 +79,15 @@ def torch_activation(activation: str | None, z: torch.Tensor) -> torch.Tensor:
         "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
     }
     return functions[activation](z)
+
+
+def torch_gate(activation: str | None, gate: torch.Tensor) -> torch.Tensor:
+    return torch.sigmoid(gate) if activation == "sigmoid" else torch_activation(activation, gate)
+
+
+def _step(t: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    """The result of a step: rounded to a dtype, unless that is None."""
+    return t if dtype is None else _rounded_straight_through(t, dtype)
 
 
 def _rounded_straight_through(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -5,6 +5,8 @@
     gelu       z * cdf(z),  cdf(z) = (1 + erf(z / sqrt(2))) / 2
     gelu_tanh  z * (1 + tanh(sqrt(2 / pi) * (z + 0.044715 z^3))) / 2 = z * logistic(2 sqrt(2 / pi) * (z + 0.044715 z^3))
 
+    sigmoid    logistic(z), of a gate
+
 PRECISE: accurate to fp32. Otherwise in fewer instructions, accurate enough where all results are stored in 16 bits.
 """
 
@@ -62,6 +64,29 @@ def activation_gradient(
         return dy * (s + z_ds * (1.5957691216057308 + 0.21406444881780076 * (z * z)))
     else:
         return dy
+
+
+@triton.jit
+def activate_gate(gate, ACTIVATION: tl.constexpr):
+    """``gate_activation(gate)``: the factor that a gate is."""
+    if ACTIVATION == "sigmoid":
+        return _logistic(gate * _unit(gate.dtype))
+    else:
+        return activate(gate, ACTIVATION, True)
+
+
+@triton.jit
+def gate_and_slope(gate, ACTIVATION: tl.constexpr, PRECISE: tl.constexpr):
+    """(``gate_activation(gate)``, its derivative)."""
+    if ACTIVATION is None:
+        return gate, tl.full(gate.shape, 1.0, gate.dtype)
+    else:
+        u = gate * _unit(gate.dtype)
+        if ACTIVATION == "silu":
+            s, gate_ds = _logistic_and_derivative(u, gate, PRECISE)
+            return gate * s, s + gate_ds
+        else:
+            return _logistic_and_derivative(u, tl.full(gate.shape, 1.0, gate.dtype), PRECISE)
 
 
 @triton.constexpr_function

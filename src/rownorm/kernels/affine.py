@@ -4,12 +4,16 @@
     z     = x_hat * (weight + WEIGHT_SHIFT) + bias
     z     = z * (scale + SCALE_SHIFT) + shift            modulation
 
-Everything is in COMPUTE_DTYPE. ``x_hat`` is rounded where ROUND_X_HAT_TO names a dtype, nothing else is.
+A gate multiplies h if GATE_FIRST, else the result of the activation.
+
+Everything is in COMPUTE_DTYPE. ``x_hat`` is rounded where ROUND_X_HAT_TO names a dtype, and so is what a gate is
+multiplied with. The result of every step is where ROUND_EACH_TO does; x_hat, z and the sum are one step.
 """
 
 import triton
 import triton.language as tl
 
+from .activations import activate_gate
 from .memory import round_to, widen
 from .moments import all_rows
 
@@ -21,12 +25,28 @@ def round_x_hat(x_hat, SPEC: tl.constexpr):
 
 
 @triton.jit
-def times(x, chunks, C: tl.constexpr, SHIFT: tl.constexpr, COMPUTE_DTYPE: tl.constexpr):
-    """``x * (parameter + SHIFT)``, with chunk C of a parameter; ``x`` where it is absent."""
+def _round_each(x, SPEC: tl.constexpr):
+    """``x`` as the result of a step: rounded to ROUND_EACH_TO, unless that is None."""
+    return round_to(x, SPEC.ROUND_EACH_TO, SPEC.COMPUTE_DTYPE)
+
+
+@triton.jit
+def times(
+    x,
+    chunks,
+    C: tl.constexpr,
+    SHIFT: tl.constexpr,
+    COMPUTE_DTYPE: tl.constexpr,
+    ROUND_TO: tl.constexpr = None,
+):
+    """``x * (parameter + SHIFT)``, with chunk C of a parameter; ``x`` where it is absent. The sum is rounded to
+    ROUND_TO, unless that is None.
+    """
     if len(chunks) > 0:
         factor = widen(chunks[C], COMPUTE_DTYPE)
         if SHIFT != 0.0:
             factor += tl.full((), SHIFT, COMPUTE_DTYPE)
+            factor = round_to(factor, ROUND_TO, COMPUTE_DTYPE)
         return x * factor
     else:
         return x
@@ -41,7 +61,9 @@ def weigh(x, parameters, C: tl.constexpr, SPEC: tl.constexpr):
 @triton.jit
 def scale(z, parameters, C: tl.constexpr, SPEC: tl.constexpr):
     """``z * (scale + SCALE_SHIFT)``, with chunk C of the scale."""
-    return times(z, parameters.scale, C, SPEC.SCALE_SHIFT, SPEC.COMPUTE_DTYPE)
+    return times(
+        z, parameters.scale, C, SPEC.SCALE_SHIFT, SPEC.COMPUTE_DTYPE, SPEC.ROUND_EACH_TO
+    )
 
 
 @triton.jit
@@ -50,16 +72,76 @@ def affine(x_hat, parameters, C: tl.constexpr, SPEC: tl.constexpr):
     z = weigh(x_hat, parameters, C, SPEC)
     if len(parameters.bias) > 0:
         z += widen(parameters.bias[C], SPEC.COMPUTE_DTYPE)
-    return z
+    return _round_each(z, SPEC)
 
 
 @triton.jit
 def modulate(z, parameters, C: tl.constexpr, SPEC: tl.constexpr):
     """``z * (scale + SCALE_SHIFT) + shift``, with chunk C of scale and shift."""
-    z = scale(z, parameters, C, SPEC)
+    if len(parameters.scale) > 0:
+        z = _round_each(scale(z, parameters, C, SPEC), SPEC)
     if len(parameters.shift) > 0:
-        z += widen(parameters.shift[C], SPEC.COMPUTE_DTYPE)
+        z = _round_each(z + widen(parameters.shift[C], SPEC.COMPUTE_DTYPE), SPEC)
     return z
+
+
+@triton.jit
+def gate_h(h, gate, C: tl.constexpr, SPEC: tl.constexpr):
+    """``h`` multiplied with chunk C of the gate, if GATE_FIRST."""
+    if SPEC.GATE_FIRST:
+        return _round_each(h * gate_factor(gate[C], SPEC), SPEC)
+    else:
+        return h
+
+
+@triton.jit
+def gate_y(
+    y,
+    gate,
+    parameters,
+    C: tl.constexpr,
+    PARAMETERS_C: tl.constexpr,
+    SPEC: tl.constexpr,
+):
+    """``y`` multiplied with chunk C of the gate, where there is one, unless GATE_FIRST.
+
+    parameters: those that y was computed with, at chunk PARAMETERS_C.
+    """
+    if len(gate) > 0 and not SPEC.GATE_FIRST:
+        return before_gate(y, parameters, PARAMETERS_C, SPEC) * gate_factor(gate[C], SPEC)
+    else:
+        return y
+
+
+@triton.jit
+def gate_factor(gate, SPEC: tl.constexpr):
+    """``gate_activation(gate)``."""
+    factor = activate_gate(widen(gate, SPEC.COMPUTE_DTYPE), SPEC.GATE_ACTIVATION)
+    return _round_each(factor, SPEC)
+
+
+@triton.jit
+def before_gate(y, parameters, C: tl.constexpr, SPEC: tl.constexpr):
+    """``y`` as a gate multiplies it. Where ROUND_X_HAT_TO names a dtype it is rounded, unless a parameter of a wider
+    one was multiplied with it.
+    """
+    y = _round_each(y, SPEC)
+    if SPEC.ROUND_X_HAT_TO is not None:
+        SAME: tl.constexpr = (
+            _has_dtype(parameters.weight, SPEC.ROUND_X_HAT_TO)
+            and _has_dtype(parameters.bias, SPEC.ROUND_X_HAT_TO)
+            and _has_dtype(parameters.scale, SPEC.ROUND_X_HAT_TO)
+            and _has_dtype(parameters.shift, SPEC.ROUND_X_HAT_TO)
+        )
+        if SAME:
+            y = round_to(y, SPEC.ROUND_X_HAT_TO, SPEC.COMPUTE_DTYPE)
+    return y
+
+
+@triton.constexpr_function
+def _has_dtype(chunks, dtype):
+    """Whether a parameter has this dtype, or is absent."""
+    return len(chunks) == 0 or chunks[0].dtype == dtype
 
 
 @triton.jit

@@ -22,8 +22,12 @@ import triton
 import triton.language as tl
 
 # Integers of the kernels. None of them may be a constant of a compiled kernel, not even 1 or a multiple of 16.
-# Where scale and shift are; None where there are none, so that these kernels have no such arguments.
-SAMPLE_INTEGERS = ("scale_row_stride", "shift_row_stride", "rows_per_sample", "n_samples")
+# Where samples are, and where a gate is; None where there are none, so that these kernels have no such arguments.
+SAMPLE_INTEGERS = (
+    *("scale_row_stride", "shift_row_stride", "rows_per_sample", "n_samples"),
+    "residual_gate_row_stride",
+)
+GATE_INTEGERS = ("gate_row_stride", "gate_group_gap")
 FORWARD_INTEGERS = (
     "x_row_stride",
     "residual_row_stride",
@@ -34,6 +38,8 @@ FORWARD_INTEGERS = (
     "x_group_gap",
     "residual_group_gap",
     *SAMPLE_INTEGERS,
+    "rows_per_program",
+    *GATE_INTEGERS,
 )
 BACKWARD_INTEGERS = (
     "dy_row_stride",
@@ -54,6 +60,9 @@ BACKWARD_INTEGERS = (
     "sample_rows",
     "span_rows",
     "spans_per_sample",
+    *GATE_INTEGERS,
+    "x_row_stride",
+    "x_group_gap",
 )
 
 
@@ -65,7 +74,10 @@ class Spec(NamedTuple):
     WEIGHT_SHIFT: Any  # x_hat is multiplied by weight + WEIGHT_SHIFT
     SCALE_SHIFT: Any  # what follows is multiplied by scale + SCALE_SHIFT
     ACTIVATION: Any  # "relu", "silu", "gelu", "gelu_tanh" or None
+    GATE_ACTIVATION: Any  # "silu", "sigmoid" or None
+    GATE_FIRST: Any  # whether h is multiplied with the gate, not y
     ROUND_X_HAT_TO: Any  # the dtype that x_hat is rounded to before the weight is applied, or None
+    ROUND_EACH_TO: Any  # the dtype that the result of every step is rounded to, or None
     STORED_H_DTYPE: (
         Any  # forward: the dtype of h where rounding to it changes mu and rstd; else None
     )
@@ -73,7 +85,7 @@ class Spec(NamedTuple):
 
 
 _INTERPRETING = bool(triton.knobs.runtime.interpret)
-_DTYPES = ("ROUND_X_HAT_TO", "STORED_H_DTYPE", "COMPUTE_DTYPE")
+_DTYPES = ("ROUND_X_HAT_TO", "ROUND_EACH_TO", "STORED_H_DTYPE", "COMPUTE_DTYPE")
 
 
 @triton.constexpr_function
@@ -122,13 +134,19 @@ class ColumnRange(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where ``h = x [+ pre_bias] [+ residual]`` comes from: forward's inputs at certain rows."""
+    """Where ``h = [residual_gate *] (x [+ pre_bias]) [+ residual]``, and a gate, come from: forward's inputs at certain
+    rows.
+    """
 
     x_ptr: Any
     residual_ptr: Any
     pre_bias_ptr: Any
+    residual_gate_ptr: Any
+    gate_ptr: Any
     x_row: Any  # elements from x_ptr to the row, a number or (rows, 1)
     residual_row: Any
+    residual_gate_row: Any  # this and the next: 0 where the tensor is absent
+    gate_row: Any
 
 
 class Outputs(NamedTuple):
@@ -148,13 +166,17 @@ class Matrix(NamedTuple):
 
 
 class Modulation(NamedTuple):
-    """Where scale and shift come from: a row of each for every sample. ``memory.offsets_of_row`` finds that of x."""
+    """Where scale, shift and residual_gate come from: a row of each for every sample. ``memory.offsets_of_row`` finds
+    that of x.
+    """
 
     scale_ptr: Any
     shift_ptr: Any
+    residual_gate_ptr: Any
     scale_row_stride: Any  # divided by DIVISIBILITY
     shift_row_stride: Any
-    rows_per_sample: Any  # None: there is no modulation
+    residual_gate_row_stride: Any  # None without a residual_gate
+    rows_per_sample: Any  # None: there are no samples
     n_samples: Any
 
 

@@ -12,6 +12,16 @@
 
 Without scale and shift, m is z and dm is dz.
 
+A gate is a factor, G = gate_activation(gate), of y or, if GATE_FIRST, of h:
+
+    y = activation(m) * G      dgate = dy * activation(m) * G',  and dy * G takes the place of dy
+    u = h * G                  x_hat is that of u, and dx above is du:  dgate = du * h * G',  dx = du * G [+ dh]
+
+With a residual_gate, the dx above is the gradient of h and of the residual:
+
+    h = residual_gate * (x [+ pre_bias]) + residual
+    dx_of_x = dx * residual_gate,  dresidual_gate = sum over the rows of a sample of dx * (x [+ pre_bias])
+
 The kernels of ``backward/`` compute ``a``, ``b``, ``dx`` and the sums over rows, because how they do depends on where a
 row is.
 
@@ -22,27 +32,36 @@ The gradient of the rounding itself is the identity, as in autograd.
 import triton
 import triton.language as tl
 
-from .activations import activation_gradient
-from .affine import affine, modulate, round_x_hat, scale, weigh
-from .memory import store_row
+from .activations import activate, activation_gradient, gate_and_slope
+from .affine import affine, before_gate, modulate, round_x_hat, scale, weigh
+from .memory import round_to, store_row
 
 
 @triton.jit
 def gradient_before_affine(
     dy,
     x_hat,
+    gate,
     parameters,
     C: tl.constexpr,
     SPEC: tl.constexpr,
     PRECISE: tl.constexpr,
     LATENCY_HIDDEN: tl.constexpr = False,
 ):
-    """(``round_x_hat(x_hat)``, dz, g, dm * z, dm) with chunk C of the parameters.
+    """(``round_x_hat(x_hat)``, dz, g, dm * z, dm, dgate) with chunk C of the parameters and of the gate.
 
-    The last two are for dscale and dshift. All are 0 outside the row, because ``dy`` and ``x_hat`` are. The last two
-    constants are ``activation_gradient``'s.
+    ``dm * z`` and ``dm`` are for dscale and dshift. All are 0 outside the row, because ``dy`` and ``x_hat`` are. The
+    last two constants are ``activation_gradient``'s. gate: in COMPUTE_DTYPE, an empty tuple where there is none; dgate
+    is that of a gate of y.
     """
     rounded_x_hat = round_x_hat(x_hat, SPEC)
+    dgate = dy
+    if len(gate) > 0 and not SPEC.GATE_FIRST:
+        factor, slope = gate_and_slope(gate[C], SPEC.GATE_ACTIVATION, PRECISE)
+        m = modulate(affine(rounded_x_hat, parameters, C, SPEC), parameters, C, SPEC)
+        y = before_gate(activate(m, SPEC.ACTIVATION, PRECISE), parameters, C, SPEC)
+        dgate = dy * y * slope
+        dy *= round_to(factor, SPEC.ROUND_EACH_TO, SPEC.COMPUTE_DTYPE)
     if SPEC.ACTIVATION is not None:
         m = modulate(affine(rounded_x_hat, parameters, C, SPEC), parameters, C, SPEC)
         dm = activation_gradient(dy, m, SPEC.ACTIVATION, PRECISE, LATENCY_HIDDEN)
@@ -54,13 +73,21 @@ def gradient_before_affine(
     else:
         dz = dm
         dscale = dm
-    return rounded_x_hat, dz, weigh(dz, parameters, C, SPEC), dscale, dm
+    return rounded_x_hat, dz, weigh(dz, parameters, C, SPEC), dscale, dm, dgate
 
 
 @triton.jit
-def store_dx(dx_ptr, dresidual_ptr, offsets, dx, ok):
-    """Store the gradient of x and of the residual, which differ in dtype only; a None pointer is skipped."""
+def gradient_before_gate(du, h, gate, C: tl.constexpr, SPEC: tl.constexpr, PRECISE: tl.constexpr):
+    """(``du * G``, dgate) of a gate of h, chunk C, in COMPUTE_DTYPE."""
+    factor, slope = gate_and_slope(gate[C], SPEC.GATE_ACTIVATION, PRECISE)
+    factor = round_to(factor, SPEC.ROUND_EACH_TO, SPEC.COMPUTE_DTYPE)
+    return du * factor, du * h * slope
+
+
+@triton.jit
+def store_dx(dx_ptr, dresidual_ptr, offsets, dx, dresidual, ok):
+    """Store the gradient of x and of the residual; a None pointer is skipped."""
     if dx_ptr is not None:
         store_row(dx_ptr + offsets, dx, ok)
     if dresidual_ptr is not None:
-        store_row(dresidual_ptr + offsets, dx, ok)
+        store_row(dresidual_ptr + offsets, dresidual, ok)

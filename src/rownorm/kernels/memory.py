@@ -1,6 +1,6 @@
 """Loads and stores of rows and parameters.
 
-    h = x [+ pre_bias] [+ residual]
+    h = [residual_gate *] (x [+ pre_bias]) [+ residual]
 
 Tiles are (rows, columns), a number per row is (rows, 1), a parameter is (1, columns). A tile has a power of two
 columns, a row need not have: it is a tuple of tiles, the chunks, and only the last chunks reach beyond the row. Lanes
@@ -40,6 +40,15 @@ def row_offset(matrix, row, DIVISIBILITY: tl.constexpr, GROUP_ROWS: tl.constexpr
     if GROUP_ROWS > 0:
         offset += row // GROUP_ROWS * matrix.group_gap * DIVISIBILITY
     return offset
+
+
+@triton.jit
+def optional_row_offset(matrix, row, DIVISIBILITY: tl.constexpr, GROUP_ROWS: tl.constexpr):
+    """As ``row_offset``; 0 where the tensor is absent."""
+    if matrix.ptr is not None:
+        return row_offset(matrix, row, DIVISIBILITY, GROUP_ROWS)
+    else:
+        return 0
 
 
 @triton.jit
@@ -94,21 +103,24 @@ def sample_of(row, modulation):
 
 @triton.jit
 def offsets_of_sample(sample, modulation, DIVISIBILITY: tl.constexpr):
-    """(elements from scale_ptr, elements from shift_ptr) to the values of a sample, or of several."""
+    """Elements from the pointers of scale, shift and residual_gate to the values of a sample, or of several."""
     sample = tl.cast(sample, tl.int64)
-    return (
-        sample * modulation.scale_row_stride * DIVISIBILITY,
-        sample * modulation.shift_row_stride * DIVISIBILITY,
-    )
+    scale_row = sample * modulation.scale_row_stride * DIVISIBILITY
+    shift_row = sample * modulation.shift_row_stride * DIVISIBILITY
+    if modulation.residual_gate_row_stride is not None:
+        residual_gate_row = sample * modulation.residual_gate_row_stride * DIVISIBILITY
+        return scale_row, shift_row, residual_gate_row
+    else:
+        return scale_row, shift_row, 0
 
 
 @triton.jit
 def offsets_of_row(row, modulation, DIVISIBILITY: tl.constexpr):
-    """As ``offsets_of_sample``, of the sample that a row belongs to; 0 without modulation."""
+    """As ``offsets_of_sample``, of the sample that a row belongs to; 0 without samples."""
     if modulation.rows_per_sample is not None:
         return offsets_of_sample(sample_of(row, modulation), modulation, DIVISIBILITY)
     else:
-        return 0, 0
+        return 0, 0, 0
 
 
 @triton.jit
@@ -159,22 +171,48 @@ def load_parameter_chunks(
 
 
 @triton.jit
-def load_h(source, cols, col_ok, ok, COMPUTE_DTYPE: tl.constexpr, EVICTION: tl.constexpr):
+def load_h(
+    source,
+    cols,
+    col_ok,
+    ok,
+    COMPUTE_DTYPE: tl.constexpr,
+    EVICTION: tl.constexpr,
+    ROUND_EACH_TO: tl.constexpr = None,
+):
     """``h`` at ``cols`` of the source's rows. Lanes beyond a row are 0, so they add nothing to a sum.
 
     col_ok: which columns exist, (1, columns); ok: which columns of which rows exist, (rows, columns). EVICTION is
-    Triton's eviction policy.
+    Triton's eviction policy. Where ROUND_EACH_TO names a dtype, every step is rounded to it, and the sum with the
+    residual to the dtype of the residual.
     """
     pre_bias = load_parameter(source.pre_bias_ptr, cols, col_ok)
+    residual_gate = load_parameter(
+        source.residual_gate_ptr, cols, col_ok, source.residual_gate_row
+    )
     x = tl.load(source.x_ptr + source.x_row + cols, mask=ok, other=0.0, eviction_policy=EVICTION)
     h = widen(x, COMPUTE_DTYPE)
     if len(pre_bias) > 0:
-        h += widen(pre_bias[0], COMPUTE_DTYPE)
+        h = round_to(h + widen(pre_bias[0], COMPUTE_DTYPE), ROUND_EACH_TO, COMPUTE_DTYPE)
+    if len(residual_gate) > 0:
+        h = round_to(h * widen(residual_gate[0], COMPUTE_DTYPE), ROUND_EACH_TO, COMPUTE_DTYPE)
     if source.residual_ptr is not None:
         pointers = source.residual_ptr + source.residual_row + cols
         residual = tl.load(pointers, mask=ok, other=0.0, eviction_policy=EVICTION)
         h += widen(residual, COMPUTE_DTYPE)
+        if ROUND_EACH_TO is not None:
+            h = round_to(h, source.residual_ptr.dtype.element_ty, COMPUTE_DTYPE)
     return h
+
+
+@triton.jit
+def load_gate(source, cols, ok, EVICTION: tl.constexpr):
+    """A tuple of one tile of the gate, in its dtype; an empty tuple where there is none."""
+    tile = ()
+    if source.gate_ptr is not None:
+        pointers = source.gate_ptr + source.gate_row + cols
+        tile = (tl.load(pointers, mask=ok, other=0.0, eviction_policy=EVICTION),)
+    return tile
 
 
 @triton.jit

@@ -196,6 +196,7 @@ def moments(h, inside, n_cols, SPEC: tl.constexpr, FAST_RSTD: tl.constexpr):
 @triton.jit
 def stored_h_moments(
     h,
+    stored,
     inside,
     mu,
     rstd,
@@ -205,7 +206,8 @@ def stored_h_moments(
 ):
     """LayerNorm: (mu, rstd) of rows after ``h`` is rounded to STORED_H_DTYPE: the h that backward loads.
 
-    Rounding can change the statistics of a row whose mean is above 1 standard deviation. Deviations are taken
+    stored: the rounded rows in chunks, if they were multiplied with a gate after they were rounded; else an empty
+    tuple. Rounding can change the statistics of a row whose mean is above 1 standard deviation. Deviations are taken
     from the rounded mean, so a row that rounding makes constant has deviations of 0.
     """
     mean_above_1_std = tl.abs(mu * rstd) > 1.0
@@ -214,7 +216,10 @@ def stored_h_moments(
         origin = round_to(mu, SPEC.STORED_H_DTYPE, SPEC.COMPUTE_DTYPE)
         deviations = ()
         for c in tl.static_range(len(h)):
-            deviation = round_to(h[c], SPEC.STORED_H_DTYPE, SPEC.COMPUTE_DTYPE) - origin
+            if len(stored) > 0:
+                deviation = stored[c] - origin
+            else:
+                deviation = round_to(h[c], SPEC.STORED_H_DTYPE, SPEC.COMPUTE_DTYPE) - origin
             deviations = deviations + (tl.where(inside[c], deviation, 0.0),)
         # Where a sum overflows, rstd is 0, and the row keeps its statistics.
         total, squares = sum_both(add_chunks(deviations), _squares(deviations))

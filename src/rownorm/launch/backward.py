@@ -14,12 +14,14 @@ from ..kernels.backward.grid import backward_grid
 from ..kernels.backward.multipass import backward_apply, backward_sums
 from ..kernels.backward.resident import backward_resident
 from ..program import (
+    BACKWARD_ROWS,
     COLUMN_SUMS,
     GRADIENTS,
     INPUTS,
     SAMPLE_SUMS,
     SAMPLES,
     Program,
+    rows_of,
     samples_of,
 )
 from ..reference import BackwardInputs, gradients_like
@@ -34,6 +36,7 @@ from .rows import (
     kernel_program,
     required_layouts,
     required_strides,
+    row_integers,
     sample_integers,
 )
 
@@ -42,21 +45,21 @@ def calls(
     problem: Problem,
     plan: Plan,
     program: Program,
-    dy: RowLayout,
-    dh: RowLayout,
-    h: RowLayout,
-    *,
+    *layouts: RowLayout,
     samples: tuple[int, ...] = (0,) * len(SAMPLES),
 ) -> list[Call]:
-    """The kernels of a plan in order, with everything but the tensors. samples: ``rows.sample_strides``."""
+    """The kernels of a plan in order, with everything but the tensors.
+
+    layouts: of ``BACKWARD_ROWS``; those that are left out are absent. samples: ``rows.sample_strides``.
+    """
     n_rows, n_cols = problem.n_rows, problem.n_cols
-    rows = {"dy": dy, "dh": dh, "h": h}
+    rows = dict.fromkeys(BACKWARD_ROWS, RowLayout(0))
+    rows |= dict(zip(BACKWARD_ROWS, layouts, strict=False))
     divisibility = alignment(
         n_cols, *(size for one in rows.values() for size in (one.stride, one.gap)), *samples
     )
     integers = {
-        **{f"{name}_row_stride": one.stride // divisibility for name, one in rows.items()},
-        **{f"{name}_group_gap": one.gap // divisibility for name, one in rows.items()},
+        **row_integers(problem, rows, divisibility),
         "n_rows": n_rows,
         "n_cols": n_cols // divisibility,
         "n_parts": n_parts(plan, problem),
@@ -70,7 +73,7 @@ def calls(
     }
     constants = {
         "DIVISIBILITY": divisibility,
-        "GROUP_ROWS": h.group_rows,
+        "GROUP_ROWS": rows["h"].group_rows,
         "WIDE_ROWS": problem.dtype.itemsize > 2,
         "OWN_SAMPLES": plan.own_samples,
         "PROGRAM": kernel_program(problem, program),
@@ -191,12 +194,12 @@ def prepare(
     """Plan and compile. The result maps tensors like ``inputs`` to their ``Gradients``, for tensors with the same
     shapes, strides, dtypes and alignment.
     """
-    dy, dh, h, rstd = inputs.dy, inputs.dh, inputs.h, inputs.rstd
+    dy, h, rstd = inputs.dy, inputs.h, inputs.rstd
     samples = samples_of(inputs)
-    problem = backward_problem(h, dy, has_residual, program, wanted, samples)
+    problem = backward_problem(h, dy, has_residual, program, wanted, samples, inputs.gate)
     chosen = plan(problem)
     n_cols = problem.n_cols
-    layouts = required_layouts(dy, dh, h)
+    layouts = required_layouts(*rows_of(inputs, BACKWARD_ROWS))
     strides = required_strides(h.shape, samples)
     steps = calls(problem, chosen, program, *layouts, samples=strides)
     new = functools.partial(allocator, device=h.device)
@@ -227,7 +230,9 @@ def prepare(
             # A tensor that is kept for this could belong to the memory pool of a CUDA graph.
             stand_ins[f"{name}_partial"] = "rstd"
 
-    # A kernel does not get a term of h where h was stored. It stays an input, under a name that no kernel has.
-    terms = [name for name, one in INPUTS.items() if one.in_h and has_residual]
+    # A kernel does not get a term of h where h was stored, unless there is a residual_gate. It stays an input, under a
+    # name that no kernel has.
+    are_unread = has_residual and inputs.residual_gate is None
+    terms = [name for name, one in INPUTS.items() if one.in_h and are_unread]
     tensors = {f"{name} in h" if name in terms else name: t for name, t in inputs._asdict().items()}
     return bind_all(steps, tensors, allocators, GRADIENTS, h.get_device(), stand_ins)

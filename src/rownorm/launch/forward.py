@@ -8,7 +8,7 @@ from typing import Any
 from ..kernels.forward.cluster import forward_cluster
 from ..kernels.forward.multipass import forward_apply, forward_looped, forward_moments
 from ..kernels.forward.resident import forward_resident
-from ..program import RESULTS, SAMPLES, Inputs, Program, samples_of
+from ..program import RESULTS, ROWS, SAMPLES, Inputs, Program, rows_of, samples_of
 from ..reference import compute_dtype
 from .launcher import Call, PreparedCall, bind_all
 from .planning import Plan, n_parts, plan
@@ -21,6 +21,7 @@ from .rows import (
     moments_program,
     required_layouts,
     required_strides,
+    row_integers,
     sample_integers,
     stored_h_dtype,
 )
@@ -30,30 +31,29 @@ def calls(
     problem: Problem,
     plan: Plan,
     program: Program,
-    x: RowLayout,
-    residual: RowLayout,
-    *,
+    *layouts: RowLayout,
     samples: tuple[int, ...] = (0,) * len(SAMPLES),
 ) -> list[Call]:
-    """The kernels of a plan in order, with everything but the tensors. samples: ``rows.sample_strides``."""
-    divisibility = alignment(
-        problem.n_cols, x.stride, residual.stride, x.gap, residual.gap, *samples
-    )
+    """The kernels of a plan in order, with everything but the tensors.
+
+    layouts: of ``ROWS``; those that are left out are absent. samples: ``rows.sample_strides``.
+    """
+    rows = dict.fromkeys(ROWS, RowLayout(0)) | dict(zip(ROWS, layouts, strict=False))
+    sizes = (size for one in rows.values() for size in (one.stride, one.gap))
+    divisibility = alignment(problem.n_cols, *sizes, *samples)
     integers = {
-        "x_row_stride": x.stride // divisibility,
-        "residual_row_stride": residual.stride // divisibility,
-        "x_group_gap": x.gap // divisibility,
-        "residual_group_gap": residual.gap // divisibility,
+        **row_integers(problem, rows, divisibility),
         "n_rows": problem.n_rows,
         "n_cols": problem.n_cols // divisibility,
         "n_parts": n_parts(plan, problem),
         "part_blocks": plan.part_cols // plan.block_cols,
         **sample_integers(problem, samples, divisibility),
+        "rows_per_program": plan.rows_per_program or None,
     }
     spec = kernel_program(problem, program)
     constants = {
         "DIVISIBILITY": divisibility,
-        "GROUP_ROWS": x.group_rows,
+        "GROUP_ROWS": rows["x"].group_rows,
         "PROGRAM": spec,
         **_plan_constants(problem, plan),
     }
@@ -76,7 +76,7 @@ def _kernels(problem: Problem, plan: Plan) -> list[tuple[Any, int]]:
     """The kernels of a regime in order, each with its number of programs; of clusters, in the cluster regime."""
     n_rows = problem.n_rows
     if plan.regime in ("tile", "resident"):
-        return [(forward_resident, -(-n_rows // plan.block_rows))]
+        return [(forward_resident, -(-n_rows // (plan.rows_per_program or plan.block_rows)))]
     if plan.regime == "cluster":
         return [(forward_cluster, plan.n_programs if n_rows else 0)]
     if plan.regime == "looped":
@@ -96,6 +96,7 @@ def _plan_constants(problem: Problem, plan: Plan) -> dict[str, Any]:
         "CLUSTER_SIZE": plan.cluster_size,
         "NUM_WARPS": plan.num_warps,
         "PREFETCH_ROWS": plan.num_stages > 1,
+        "NUM_STAGES": plan.num_stages,
         "PREFETCH_PARAMETERS": plan.prefetch_parameters,
         "FAST_RSTD": plan.fast_rstd,
         "EVICT_FIRST": plan.evict_first,
@@ -113,11 +114,11 @@ def prepare(inputs: Inputs, program: Program, want_statistics: bool) -> Prepared
     """
     x, residual = inputs.x, inputs.residual
     samples = samples_of(inputs)
-    problem = forward_problem(x, residual, inputs.pre_bias, program, samples)
+    problem = forward_problem(x, residual, inputs.pre_bias, program, samples, inputs.gate)
     # One kernel for training and inference, so that y has the same bits in both.
     want_statistics |= problem.batch_invariant
     chosen = plan(problem)
-    layouts = required_layouts(x, residual)
+    layouts = required_layouts(*rows_of(inputs, ROWS))
     strides = required_strides(x.shape, samples)
     steps = calls(problem, chosen, program, *layouts, samples=strides)
     compute = compute_dtype(x, residual)

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ..program import COLUMNS, ROWS, Program
+from ..program import COLUMNS, INPUTS, SAMPLES, Program
 from .device import Device, device_of
 
 Direction = Literal["forward", "backward"]
@@ -19,7 +19,7 @@ OPTIONS = ("activation", "pre_bias")
 
 
 class Samples(NamedTuple):
-    """Rows of one sample share scale and shift. A row belongs to the sample ``row // rows_per_sample % n_samples``."""
+    """Rows of one sample share scale, shift and residual_gate. A row belongs to the sample ``row // rows_per_sample % n_samples``."""
 
     rows_per_sample: int
     n_samples: int
@@ -41,9 +41,13 @@ class Problem:
     pre_bias: bool = False  # forward only; backward counts it in n_column_sums
     mixed: bool = False  # backward: some of dy, h and dx have 16-bit elements, others 32-bit ones
     batch_invariant: bool = False  # what a row's bits depend on must not depend on n_rows
-    samples: Samples | None = None  # None: no modulation
-    sample_bytes: int = 0  # of an element of scale and shift together
+    samples: Samples | None = None  # None: neither modulation nor residual_gate
+    sample_bytes: int = 0  # of an element of scale, shift and residual_gate together
     n_sample_sums: int = 0  # backward: how many of the sums are over the rows of a sample only
+    gate_dtype: torch.dtype | None = None  # None: no gate
+    gate_first: bool = False
+    rounds_each: bool = False  # rounding="each"
+    residual_gate: bool = False  # then backward reads x beside h
 
     @property
     def computes_in_fp64(self) -> bool:
@@ -52,7 +56,7 @@ class Problem:
 
     @property
     def own_samples(self) -> bool:
-        """Whether every row has its own scale and shift."""
+        """Whether every row has its own scale, shift and residual_gate."""
         return self.samples is not None and self.samples.n_samples == self.n_rows
 
     @property
@@ -69,7 +73,7 @@ class Problem:
 
 
 def sample_shape(x_shape: Sequence[int], tensors: Sequence[Tensor | None]) -> tuple[int, ...]:
-    """The one shape in which the kernels read the samples, scale and shift, of rows of this shape.
+    """The one shape in which the kernels read the samples, such as scale and shift, of rows of this shape.
 
     They are broadcast to each other, and have the size of x in every dimension from the first to the last in which they
     are not broadcast to x: (4, 1, 5, n_cols) beside x of (4, 3, 5, n_cols) has to be expanded.
@@ -96,6 +100,10 @@ def sharing(x_shape: Sequence[int], tensors: Sequence[Tensor | None]) -> Samples
     return Samples(rows_per_sample, math.prod(shape[:-1]))
 
 
+def _has_residual_gate(samples: Sequence[Tensor | None]) -> bool:
+    return dict(zip(SAMPLES, samples, strict=False)).get("residual_gate") is not None
+
+
 def _element_bytes(tensors: Sequence[Tensor | None]) -> int:
     return sum(t.dtype.itemsize for t in tensors if t is not None)
 
@@ -106,8 +114,9 @@ def forward_problem(
     pre_bias: Tensor | None,
     program: Program,
     samples: Sequence[Tensor | None] = (),
+    gate: Tensor | None = None,
 ) -> Problem:
-    """The problem of normalizing the rows of these tensors. samples: scale and shift."""
+    """The problem of normalizing the rows of these tensors. samples: in the order of ``SAMPLES``."""
     n_cols = x.shape[-1]
     return Problem(
         direction="forward",
@@ -123,6 +132,10 @@ def forward_problem(
         batch_invariant=program.batch_invariant,
         samples=sharing(x.shape, samples),
         sample_bytes=_element_bytes(samples),
+        gate_dtype=None if gate is None else gate.dtype,
+        gate_first=program.gate_first,
+        rounds_each=program.rounding == "each",
+        residual_gate=_has_residual_gate(samples),
     )
 
 
@@ -133,11 +146,14 @@ def backward_problem(
     program: Program,
     wanted: tuple[bool, ...],
     samples: Sequence[Tensor | None] = (),
+    gate: Tensor | None = None,
 ) -> Problem:
     """The problem of computing the wanted gradients of these rows.
 
-    wanted: whether each of the ``Inputs`` gets one. samples: scale and shift.
+    wanted: whether each of the ``Inputs`` gets one. samples: in the order of ``SAMPLES``.
     """
+    sums = [name for name, want in zip(INPUTS, wanted, strict=True) if want]
+    n_sample_sums = sum(name in SAMPLES for name in sums)
     n_cols = h.shape[-1]
     dtypes = (dy.dtype, program.result_dtype(dy.dtype))  # of dy and dx
     return Problem(
@@ -147,12 +163,16 @@ def backward_problem(
         dtype=max(dtypes, key=lambda dtype: dtype.itemsize),
         residual_dtype=h.dtype if has_residual else None,
         center=program.center,
-        n_column_sums=sum(wanted[len(ROWS) :]),
+        n_column_sums=sum(name in COLUMNS for name in sums) + n_sample_sums,
         device=device_of(h.get_device()),
         activation=program.activation,
         mixed={dtype.itemsize for dtype in (*dtypes, h.dtype)} == {2, 4},
         batch_invariant=program.batch_invariant,
         samples=sharing(h.shape, samples),
         sample_bytes=_element_bytes(samples),
-        n_sample_sums=sum(wanted[len(ROWS) + len(COLUMNS) :]),
+        n_sample_sums=n_sample_sums,
+        gate_dtype=None if gate is None else gate.dtype,
+        gate_first=program.gate_first,
+        rounds_each=program.rounding == "each",
+        residual_gate=_has_residual_gate(samples),
     )

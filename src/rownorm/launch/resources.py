@@ -19,8 +19,8 @@ from torch import Tensor
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 
-from ..program import INPUTS, PARAMETERS, Inputs, Program, samples_of
-from ..reference import compute_dtype
+from ..program import BACKWARD_ROWS, INPUTS, ROWS, ROWS_OF_H, Inputs, Program, rows_of, samples_of
+from ..reference import BackwardInputs, compute_dtype
 from . import backward, forward
 from .device import DEVICES, Device
 from .launcher import Call, compile_for
@@ -87,10 +87,10 @@ def compile_forward(*arguments: Any, want_statistics: bool = True) -> Compiled:
     inputs, program, target = _unpack(arguments)
     x, residual = inputs.x, inputs.residual
     samples = samples_of(inputs)
-    problem = forward_problem(x, residual, inputs.pre_bias, program, samples)
+    problem = forward_problem(x, residual, inputs.pre_bias, program, samples, inputs.gate)
     problem = dataclasses.replace(problem, device=target.device)
     chosen = plan(problem)
-    layouts = required_layouts(x, residual)
+    layouts = required_layouts(*rows_of(inputs, ROWS))
     strides = required_strides(x.shape, samples)
     steps = forward.calls(problem, chosen, program, *layouts, samples=strides)
     compute = compute_dtype(x, residual)
@@ -122,34 +122,38 @@ def compile_backward(*arguments: Any) -> Compiled:
     x, residual = inputs.x, inputs.residual
     h = x if residual is None else residual
     has_residual = residual is not None
-    # If x and the residual have the same dtype, one tensor is the gradient of both.
-    own_gradient = residual is not None and residual.dtype != x.dtype
-    parameters = {name: getattr(inputs, name) for name in PARAMETERS}
-    wanted = (True, own_gradient, *(parameter is not None for parameter in parameters.values()))
+    has_residual_gate = inputs.residual_gate is not None
+    # If x and the residual have the same dtype, and nothing is between them, one tensor is the gradient of both.
+    own_gradient = residual is not None and (residual.dtype != x.dtype or has_residual_gate)
+    others = {name: t for name, t in inputs._asdict().items() if name not in ROWS_OF_H}
+    wanted = (True, own_gradient, *(t is not None for t in others.values()))
     dy = torch.empty_like(x, dtype=program.result_dtype(x.dtype), device="meta")
     program = program.for_backward(x.dtype)
     samples = samples_of(inputs)
-    problem = backward_problem(h, dy, has_residual, program, wanted, samples)
+    problem = backward_problem(h, dy, has_residual, program, wanted, samples, inputs.gate)
     problem = dataclasses.replace(problem, device=target.device)
     chosen = plan(problem)
     dh = None if residual is None else torch.empty_like(residual, device="meta")
-    layouts = required_layouts(dy, dh, h)
+    read_x = x if has_residual_gate else None
+    layouts = required_layouts(
+        *rows_of(BackwardInputs(dy, dh, h, **others, x=read_x, mu=None, rstd=dy), BACKWARD_ROWS)
+    )
     strides = required_strides(h.shape, samples)
     steps = backward.calls(problem, chosen, program, *layouts, samples=strides)
     compute = compute_dtype(x, residual)
     dtypes = {
-        **_dtypes(dy=dy, dh=residual, h=h),
+        **_dtypes(dy=dy, dh=residual, h=h, x=read_x),
         "mu": compute if program.center else None,
         "rstd": compute,
         "parts": compute,
         "messages": torch.int64,
         **_dtypes(dx=x, dresidual=residual if own_gradient else None),
     }
-    for name, parameter in parameters.items():
-        is_in_h = has_residual and INPUTS[name].in_h  # and is not read
-        dtypes[name] = None if parameter is None or is_in_h else parameter.dtype
-        dtypes[f"d{name}"] = None if parameter is None else parameter.dtype
-        dtypes[f"d{name}_partial"] = None if parameter is None else compute
+    for name, t in others.items():
+        is_unread = has_residual and INPUTS[name].in_h and not has_residual_gate
+        dtypes[name] = None if t is None or is_unread else t.dtype
+        dtypes[f"d{name}"] = None if t is None else t.dtype
+        dtypes[f"d{name}_partial"] = None if t is None else compute
     return Compiled(chosen, [_compile(call, dtypes, target) for call in steps])
 
 

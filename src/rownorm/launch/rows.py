@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..kernels.bundles import Spec
-from ..program import SAMPLES, Program, is_in_backward
+from ..program import SAMPLES, Program, Rounding, is_in_backward
 from ..reference import rounding_changes_statistics
 from .problem import Problem, Samples, sample_shape
 
@@ -111,9 +111,9 @@ def required_layouts(*tensors: Tensor | None) -> tuple[RowLayout, ...]:
 def sample_strides(
     x_shape: Sequence[int], tensors: Sequence[Tensor | None]
 ) -> tuple[int, ...] | None:
-    """Elements between two samples of scale and of shift; None where the kernels cannot read them in place.
+    """Elements between two samples of each tensor; None where the kernels cannot read them in place.
 
-    They can if both have ``sample_shape`` and one distance between samples. An absent tensor has distance 0.
+    They can if all have ``sample_shape`` and one distance between samples. An absent tensor has distance 0.
     """
     shape = sample_shape(x_shape, tensors)
     strides = [0 if t is None else _sample_stride(t, shape) for t in tensors]
@@ -129,12 +129,34 @@ def required_strides(x_shape: Sequence[int], tensors: Sequence[Tensor | None]) -
 
 
 def sample_integers(problem: Problem, strides: Sequence[int], divisibility: int) -> dict[str, Any]:
-    """The integers of the kernels that say where scale and shift are: None, which no kernel is passed, without them."""
+    """The integers of the kernels that say where the samples are: None, which no kernel is passed, without them."""
     names = [f"{name}_row_stride" for name in SAMPLES]
     if problem.samples is None:
         return dict.fromkeys((*names, *Samples._fields))
-    by_name = {name: stride // divisibility for name, stride in zip(names, strides, strict=True)}
+    by_name: dict[str, Any] = {
+        name: stride // divisibility for name, stride in zip(names, strides, strict=True)
+    }
+    if not problem.residual_gate:  # kernels with scale and shift alone have no such argument
+        by_name["residual_gate_row_stride"] = None
     return by_name | problem.samples._asdict()
+
+
+def row_integers(
+    problem: Problem, layouts: Mapping[str, RowLayout], divisibility: int
+) -> dict[str, Any]:
+    """The integers of the kernels that say where rows are: None, which no kernel is passed, for those of a gate that is
+    not there, and for x in backward, which only a residual_gate needs.
+    """
+    absent = {
+        "gate": problem.gate_dtype is None,
+        "x": problem.direction == "backward" and not problem.residual_gate,
+    }
+    integers: dict[str, Any] = {}
+    for name, layout in layouts.items():
+        is_absent = absent.get(name, False)
+        integers[f"{name}_row_stride"] = None if is_absent else layout.stride // divisibility
+        integers[f"{name}_group_gap"] = None if is_absent else layout.gap // divisibility
+    return integers
 
 
 def _sample_stride(t: Tensor, shape: tuple[int, ...]) -> int | None:
@@ -147,7 +169,7 @@ def _sample_stride(t: Tensor, shape: tuple[int, ...]) -> int | None:
 def with_sample_strides(
     x_shape: Sequence[int], tensors: Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...]:
-    """Scale and shift, as contiguous copies where the kernels cannot read them in place."""
+    """The tensors of samples, as contiguous copies where the kernels cannot read them in place."""
     shape = sample_shape(x_shape, tensors)
     return tuple(
         t if t is None or _sample_stride(t, shape) is not None else t.expand(shape).contiguous()
@@ -197,7 +219,8 @@ def kernel_program(problem: Problem, program: Program) -> Spec:
         for name, value in program._asdict().items()
     }
     derived = {
-        "ROUND_X_HAT_TO": _name(_rounding_dtype(problem, program)),
+        "ROUND_X_HAT_TO": _name(_rounding_dtype(problem, program, "llama")),
+        "ROUND_EACH_TO": _name(_rounding_dtype(problem, program, "each")),
         "STORED_H_DTYPE": None if in_backward else _name(stored_h_dtype(problem, program)),
         "COMPUTE_DTYPE": _name(_compute_dtype(problem)),
     }
@@ -209,7 +232,8 @@ def moments_program(spec: Spec) -> Spec:
     """PROGRAM of a kernel that computes only the sums of a row: without the options of what follows them, so that
     another value needs no other kernel.
     """
-    read = ("CENTER", "STORED_H_DTYPE", "COMPUTE_DTYPE")
+    read = ["CENTER", "STORED_H_DTYPE", "COMPUTE_DTYPE", "GATE_FIRST", "ROUND_EACH_TO"]
+    read += ["GATE_ACTIVATION"] if spec.GATE_FIRST else []
     return Spec(*(getattr(spec, name) if name in read else None for name in Spec._fields))
 
 
@@ -218,11 +242,11 @@ def _compute_dtype(problem: Problem) -> torch.dtype:
     return torch.float64 if problem.computes_in_fp64 else torch.float32
 
 
-def _rounding_dtype(problem: Problem, program: Program) -> torch.dtype | None:
-    """The dtype of x, which ``x_hat`` is rounded to before the weight is applied; None where it is not rounded."""
+def _rounding_dtype(problem: Problem, program: Program, rounding: Rounding) -> torch.dtype | None:
+    """The dtype of x, if ``rounding`` is the program's and changes a number; else None."""
     in_backward = problem.direction == "backward"
     dtype = program.result_dtype(problem.dtype) if in_backward else problem.dtype
-    return dtype if program.rounding == "llama" and dtype != _compute_dtype(problem) else None
+    return dtype if program.rounding == rounding and dtype != _compute_dtype(problem) else None
 
 
 def stored_h_dtype(problem: Problem, program: Program) -> torch.dtype | None:

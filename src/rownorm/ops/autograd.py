@@ -20,7 +20,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.function import _SingleLevelFunction
 
 from .. import reference
-from ..program import COLUMNS, INPUTS, PARAMETERS, ROWS, Program
+from ..program import COLUMNS, INPUTS, ROWS_OF_H, SAMPLES, SAVED, Program
 from ..reference import BackwardInputs, Gradients, compute_dtype
 from .execute import ForwardResult
 from .fast_path import can_skip_dispatcher
@@ -33,7 +33,11 @@ BackwardFunction = Callable[..., Gradients]
 N_INPUTS = len(INPUTS)
 TERMS_OF_H = tuple(name for name, one in INPUTS.items() if one.in_h)
 _TERMS = tuple(i for i, one in enumerate(INPUTS.values()) if one.in_h)
-_PARAMETERS_IN_H = tuple(i for i, name in enumerate(PARAMETERS) if INPUTS[name].in_h)
+# Of those, the indices of the parameters of which backward reads no value beside a residual.
+_UNREAD_TERMS = tuple(i for i, name in enumerate(INPUTS) if INPUTS[name].in_h and name in COLUMNS)
+_RESIDUAL_GATE = tuple(INPUTS).index("residual_gate")
+_SAVED_RESIDUAL_GATE = SAVED.index("residual_gate")
+_N_ROWS_OF_H = len(ROWS_OF_H)
 _is_grad_enabled = torch.is_grad_enabled
 _is_inference_mode_enabled = torch.is_inference_mode_enabled
 
@@ -62,6 +66,7 @@ class _Norm(SingleLevelFunction):
         ctx.save_for_backward(*to_save(inputs, outputs))
         ctx.mark_non_differentiable(*no_gradient)
         ctx.settings = (backward, program, x.dtype, residual_dtype)
+        ctx.has_residual_gate = inputs[_RESIDUAL_GATE] is not None
         if return_statistics:
             return y, h, mu, rstd
         return y if residual is None else (y, h)
@@ -71,7 +76,7 @@ class _Norm(SingleLevelFunction):
         needs = ctx.needs_input_grad[2 : 2 + N_INPUTS]
         if dy is None:
             _, _, x_dtype, _ = ctx.settings
-            return None, None, *gradients_without_dy(dh, x_dtype, needs), None, None
+            return None, None, *gradients_without_dy(ctx, dh, x_dtype, needs), None, None
         inputs = (dy, dh, *saved_tensors(ctx))
         return None, None, *gradients(*ctx.settings, needs, inputs), None, None  # type: ignore[call-arg]
 
@@ -80,11 +85,13 @@ def to_save(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, ...]:
     """The tensors that backward needs, in the order of ``SAVED``."""
     _, h, mu, rstd = outputs
     if inputs[1] is None:  # no residual: h is x
-        return inputs[0], *inputs[len(ROWS) :], mu, rstd
-    parameters = list(inputs[len(ROWS) :])
-    for i in _PARAMETERS_IN_H:
-        parameters[i] = _unguarded(parameters[i])
-    return h, *parameters, mu, rstd
+        return inputs[0], *inputs[_N_ROWS_OF_H:], None, mu, rstd
+    if inputs[_RESIDUAL_GATE] is not None:
+        return h, *inputs[_N_ROWS_OF_H:], inputs[0], mu, rstd
+    others = list(inputs)
+    for i in _UNREAD_TERMS:
+        others[i] = _unguarded(others[i])
+    return h, *others[_N_ROWS_OF_H:], None, mu, rstd
 
 
 def _unguarded(term: Tensor | None) -> Tensor | None:
@@ -119,34 +126,69 @@ def gradients(
     program: of the forward pass. inputs: the fields of a ``BackwardInputs``.
     """
     tensors, program = BackwardInputs(*inputs), program.for_backward(x_dtype)
-    if residual_dtype != x_dtype:
+    if not is_shared(x_dtype, residual_dtype, inputs[2:]):
         return backward(tensors, program, residual_dtype is not None, needs)
     return expand_shared(backward(tensors, program, True, shared_needs(needs)), needs)
 
 
 def gradients_without_dy(
-    dh: Tensor | None, x_dtype: torch.dtype, needs: tuple[bool, ...]
+    ctx: Any, dh: Tensor | None, x_dtype: torch.dtype, needs: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
-    """The gradients where y was not used: those of ``h = x + pre_bias + residual`` alone, or none at all.
+    """The gradients where y was not used: those of ``h = residual_gate * (x + pre_bias) + residual`` alone, or none.
 
-    The saved tensors are not read, because they may have been modified in place. Autograd rounds the sum to the dtype
-    of pre_bias.
+    The saved tensors are read only for a residual_gate, because they may have been modified in place. Autograd rounds a
+    sum to the dtype of its parameter.
     """
     if dh is None:
         return (None,) * N_INPUTS
+    if ctx.has_residual_gate:
+        return _gradients_of_gated_sum(BackwardInputs(dh, dh, *saved_tensors(ctx)), x_dtype, needs)
     computed: dict[str, Tensor] = {}
     for (name, described), is_needed in zip(INPUTS.items(), needs, strict=True):
         if not (described.in_h and is_needed):
             continue
         if name in COLUMNS:
-            # A sum over several dimensions: a DTensor that is sharded in one of them cannot always be flattened.
-            computed[name] = dh.to(compute_dtype(dh)).unsqueeze(0).sum(tuple(range(dh.dim())))
-        else:
+            computed[name] = _sum_of_rows(dh.to(compute_dtype(dh)))
+        elif name in ROWS_OF_H:
             computed[name] = dh.to(x_dtype) if name == "x" else dh
     return tuple(computed.get(name) for name in INPUTS)
 
 
-# Where x and the residual have the same dtype, one tensor is the gradient of both.
+def _sum_of_rows(rows: Tensor) -> Tensor:
+    """Over several dimensions: a DTensor that is sharded in one of them cannot always be flattened."""
+    return rows.unsqueeze(0).sum(tuple(range(rows.dim())))
+
+
+def _gradients_of_gated_sum(
+    inputs: BackwardInputs, x_dtype: torch.dtype, needs: tuple[bool, ...]
+) -> tuple[Tensor | None, ...]:
+    """The gradients of ``residual_gate * (x + pre_bias) + residual``, those that are needed."""
+    dh, x, gate = inputs.dh, inputs.x, inputs.residual_gate
+    assert dh is not None
+    assert x is not None
+    assert gate is not None
+    wide = dh.to(compute_dtype(x, dh))
+    dx = wide * gate.to(wide.dtype)
+    term = reference.prologue(x, None, inputs.pre_bias).to(wide.dtype)
+    computed = {
+        "x": dx.to(x_dtype),
+        "residual": dh,
+        "pre_bias": None if inputs.pre_bias is None else _sum_of_rows(dx),
+        "residual_gate": (wide * term).sum_to_size(gate.shape).to(gate.dtype),
+    }
+    return tuple(
+        computed.get(name) if need else None for name, need in zip(INPUTS, needs, strict=True)
+    )
+
+
+# Where x and the residual have the same dtype, and no residual_gate is between them, one tensor is the gradient of both.
+
+
+def is_shared(
+    x_dtype: torch.dtype, residual_dtype: torch.dtype | None, saved: Sequence[Any]
+) -> bool:
+    """Whether one tensor is the gradient of x and of the residual. saved: in the order of ``SAVED``."""
+    return residual_dtype == x_dtype and saved[_SAVED_RESIDUAL_GATE] is None
 
 
 def shared_needs(needs: tuple[bool, ...]) -> tuple[bool, ...]:
@@ -175,11 +217,12 @@ class _NormBackward(SingleLevelFunction):
         saved = ctx.saved_tensors
         program, has_residual, _ = ctx.options
         # The gradients do not depend on these, so they get no gradient, rather than zeros.
-        is_linear = program.activation is None
-        has_scale = saved[BackwardInputs._fields.index("scale")] is not None
+        tensors = BackwardInputs(*saved, None, None)
+        gates_result = tensors.gate is not None and not program.gate_first
+        is_linear = program.activation is None and not gates_result
         unused = {
-            *(TERMS_OF_H if has_residual else ()),
-            "bias" if is_linear and not has_scale else "",
+            *(TERMS_OF_H if has_residual and tensors.residual_gate is None else ()),
+            "bias" if is_linear and tensors.scale is None else "",
             "shift" if is_linear else "",
         }
         names = zip(BackwardInputs._fields, saved, strict=False)
@@ -235,7 +278,8 @@ def plain_backward(
     """The gradients in plain PyTorch, with the statistics recomputed from h so that they can be differentiated."""
     pre_bias = None if has_residual else inputs.pre_bias  # h already contains it
     h = inputs.h.to(reference.backward_dtype(inputs.h, inputs.dy, program))
-    mu, rstd = reference.moments(h, pre_bias, program)
+    x_dtype = program.result_dtype(inputs.dy.dtype)
+    mu, rstd = reference.moments(h, pre_bias, inputs.gate, program, x_dtype)
     return reference.backward(inputs._replace(mu=mu, rstd=rstd), program, has_residual, wanted)
 
 
@@ -247,9 +291,11 @@ def needs_gradient(
     fifth: Tensor | None = None,
     sixth: Tensor | None = None,
     seventh: Tensor | None = None,
+    eighth: Tensor | None = None,
+    ninth: Tensor | None = None,
     *more: Tensor | None,
 ) -> bool:
-    """Whether autograd has to record a call on these tensors. Without a loop for the first seven: every call pays."""
+    """Whether autograd has to record a call on these tensors. Without a loop for the first nine: every call pays."""
     return (
         _is_grad_enabled()
         and (
@@ -260,6 +306,8 @@ def needs_gradient(
             or (fifth is not None and fifth.requires_grad)
             or (sixth is not None and sixth.requires_grad)
             or (seventh is not None and seventh.requires_grad)
+            or (eighth is not None and eighth.requires_grad)
+            or (ninth is not None and ninth.requires_grad)
             or (len(more) > 0 and any(t is not None and t.requires_grad for t in more))
         )
         # Gradients can be enabled inside inference mode, which never records.
@@ -268,7 +316,7 @@ def needs_gradient(
 
 
 def h_needs_gradient(inputs: Sequence[Any]) -> bool:
-    """Whether ``h = x + pre_bias + residual`` depends on something that requires a gradient."""
+    """Whether ``h = residual_gate * (x + pre_bias) + residual`` depends on something that requires a gradient."""
     for i in _TERMS:
         t = inputs[i]
         if t is not None and t.requires_grad:

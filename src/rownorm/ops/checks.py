@@ -10,7 +10,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from ..program import DTYPES, INPUTS, OPTIONS, SAMPLES, SAVED, Inputs, Program
+from ..program import BACKWARD_ROWS, DTYPES, INPUTS, OPTIONS, SAMPLES, SAVED, Inputs, Program
 from ..reference import BackwardInputs
 
 MAX_COLS = 1 << 30
@@ -29,7 +29,13 @@ def check(inputs: Sequence[Tensor | None], program: Program) -> None:
         program,
         has_weight=tensors.weight is not None,
         has_scale=tensors.scale is not None,
+        has_gate=tensors.gate is not None,
     )
+    if residual is None and tensors.residual_gate is not None:
+        raise ValueError(
+            f"{operation}: residual_gate multiplies x before a residual is added, and there is no residual. "
+            f"Call rownorm.add_{program.name} with one."
+        )
     _check_rows(operation, "x", x)
     _check_out_dtype(operation, program, x, residual)
     for (name, described), t in list(zip(INPUTS.items(), inputs, strict=True))[1:]:
@@ -77,7 +83,10 @@ def check_backward(inputs: BackwardInputs) -> None:
         t = getattr(inputs, name)
         if t is None:
             continue
-        shape = h.shape if name in SAMPLES else h.shape[-1:] if name in INPUTS else h.shape[:-1]
+        if name in (*SAMPLES, *BACKWARD_ROWS):
+            shape = h.shape
+        else:
+            shape = h.shape[-1:] if name in INPUTS else h.shape[:-1]
         fits = broadcasts_to(t.shape, shape) if name in SAMPLES else t.shape == shape
         if not fits or t.device != h.device:
             rule = "a shape that broadcasts to" if name in SAMPLES else "the shape"
@@ -98,7 +107,11 @@ def check_memory(names: Sequence[str], tensors: Sequence[Tensor | None]) -> None
 
 
 def check_options(
-    operation: str, program: Program, has_weight: bool, has_scale: bool = False
+    operation: str,
+    program: Program,
+    has_weight: bool,
+    has_scale: bool = False,
+    has_gate: bool = False,
 ) -> None:
     """Raise unless every option has an allowed value."""
     for name, option in OPTIONS.items():
@@ -117,6 +130,13 @@ def check_options(
             raise ValueError(
                 f"{operation}: {name}_shift is added to {name}, and there is no {name}; "
                 f"got {name}_shift={value}. Pass a {name}, or leave {name}_shift out."
+            )
+    for name in ("gate_activation", "gate_first"):
+        value = getattr(program, name)
+        if value and not has_gate:
+            raise ValueError(
+                f"{operation}: {name} says what is done with gate, and there is no gate; got {name}={value!r}. "
+                f"Pass a gate, or leave {name} out."
             )
 
 

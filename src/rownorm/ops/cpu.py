@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from .. import reference
-from ..program import PARAMETERS, ROWS, SAMPLES, Inputs, Program
+from ..program import BACKWARD_ROWS, ROWS, SAMPLES, Inputs, Program
 from ..reference import BackwardInputs, ForwardOutputs, Gradients
 from . import cpu_native
 
@@ -67,13 +67,14 @@ def forward(inputs: Inputs, program: Program, want_statistics: bool = True) -> F
     """As ``reference.forward``. Without ``want_statistics`` mu and rstd may be None, or those of h before rounding."""
     x = inputs.x.contiguous()  # so that y and h are contiguous, as on a GPU
     residual = None if inputs.residual is None else inputs.residual.contiguous()
-    inputs = inputs._replace(x=x, residual=residual)
+    gate = None if inputs.gate is None else inputs.gate.contiguous()
+    inputs = inputs._replace(x=x, residual=residual, gate=gate)
     outputs = cpu_native.forward(inputs, program, want_statistics)
     if outputs is not None:
         return ForwardOutputs(*outputs)
     if program.batch_invariant:
         return _forward_by_rows(inputs, program)
-    rounds_twice = program.center and program.rounding != "once"
+    rounds_twice = program.rounding == "each" or (program.center and program.rounding != "once")
     is_known = program.has_only(*OPTIONS, "activation") and inputs.has_only(*INPUTS)
     if x.device.type != "cpu" or rounds_twice or not is_known:
         return reference.forward(*inputs, program)
@@ -123,9 +124,9 @@ def backward(
         return _backward_by_rows(inputs, program, has_residual, wanted)
     dy, dh, h, mu, rstd = inputs.dy, inputs.dh, inputs.h, inputs.mu, inputs.rstd
     pre_bias, weight, bias = inputs.pre_bias, inputs.weight, inputs.bias
-    rounds_twice = program.center and program.rounding != "once"
+    rounds_twice = program.rounding == "each" or (program.center and program.rounding != "once")
     is_known = program.has_only(*OPTIONS) and all(
-        getattr(inputs, name) is None for name in PARAMETERS if name not in INPUTS
+        getattr(inputs, name) is None for name in Inputs._fields if name not in INPUTS
     )
     if h.device.type != "cpu" or rounds_twice or not is_known:
         return reference.backward(inputs, program, has_residual, wanted)
@@ -191,12 +192,13 @@ def _backward_by_rows(
     inputs: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> Gradients:
     """``reference.backward`` of one row at a time. The sums over rows are those of all rows at once."""
-    of_rows = tuple(want and i < len(ROWS) for i, want in enumerate(wanted))
-    of_columns = tuple(want and i >= len(ROWS) for i, want in enumerate(wanted))
+    has_rows = [name in ROWS for name in Gradients._fields]
+    of_rows = tuple(want and rows for want, rows in zip(wanted, has_rows, strict=True))
+    of_columns = tuple(want and not rows for want, rows in zip(wanted, has_rows, strict=True))
     sums = reference.backward(inputs, program, has_residual, of_columns)
     rows = [
         reference.backward(one, program, has_residual, of_rows)
-        for one in _split(inputs, ("dy", "dh", "h", "mu", "rstd"))
+        for one in _split(inputs, (*BACKWARD_ROWS, "mu", "rstd"))
     ]
     computed = {name: _joined([getattr(one, name) for one in rows]) for name in ROWS}
     shape = inputs.dy.shape

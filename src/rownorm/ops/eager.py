@@ -32,6 +32,7 @@ from .autograd import (
     gradients,
     gradients_without_dy,
     h_needs_gradient,
+    is_shared,
     saved_tensors,
     shared_needs,
     to_save,
@@ -51,6 +52,7 @@ from .fast_path import (
 
 log = logging.getLogger(__name__)
 N_INPUTS = len(INPUTS)
+_RESIDUAL_GATE = tuple(INPUTS).index("residual_gate")
 # As the process was started: a native call on a CPU would pass the interpreter by.
 INTERPRETING = execute.INTERPRETING
 
@@ -78,6 +80,7 @@ class _EagerNorm(SingleLevelFunction):
         ctx.set_materialize_grads(False)
         # ``context`` in launch/native/node.cpp makes the same tuple. The call is None if ``forward_in_c`` did it.
         ctx.forward_state = (call, saved_addresses, options, x.dtype, residual_dtype)
+        ctx.has_residual_gate = inputs[_RESIDUAL_GATE] is not None
         return y if residual is None else (y, h)
 
     @staticmethod
@@ -85,7 +88,7 @@ class _EagerNorm(SingleLevelFunction):
         """saved: ``ctx.saved_tensors``, if they were read already. Some hooks can be asked for them only once."""
         forward_call, saved_addresses, options, x_dtype, _ = ctx.forward_state
         if dy is None:
-            return (*gradients_without_dy(dh, x_dtype, ctx.needs_input_grad[:N_INPUTS]), None)
+            return (*gradients_without_dy(ctx, dh, x_dtype, ctx.needs_input_grad[:N_INPUTS]), None)
         saved = saved_tensors(ctx) if saved is None else saved
         inputs = (dy, dh, *saved)
         if not can_skip_dispatcher_in_backward(dy, dh):
@@ -126,6 +129,7 @@ class NodeContext(NamedTuple):
     forward_state: tuple[Any, ...]
     saved_tensors: tuple[Any, ...]
     needs_input_grad: tuple[bool, ...]
+    has_residual_gate: bool
 
 
 def _apply(ctx, dy, dh=None):  # type: ignore[no-untyped-def]
@@ -153,33 +157,31 @@ def _gradients_by(backward: BackwardFunction, ctx: Any, inputs: tuple[Any, ...])
 def _gradients_in_c(ctx: Any, inputs: tuple[Any, ...]) -> Any:
     """What ``_EagerNorm.backward`` returns, by the extension for CPUs; None where it does not apply."""
     *_, options, x_dtype, residual_dtype = ctx.forward_state
-    needs, is_shared = ctx.needs_input_grad[:N_INPUTS], residual_dtype == x_dtype
-    wanted = shared_needs(needs) if is_shared else needs
+    needs, shares = ctx.needs_input_grad[:N_INPUTS], is_shared(x_dtype, residual_dtype, inputs[2:])
+    wanted = shared_needs(needs) if shares else needs
     computed = cpu_native.backward(inputs, options, residual_dtype is not None, wanted)
     if computed is None:
         return None
-    return (*(expand_shared(computed, needs) if is_shared else computed), None)
+    return (*(expand_shared(computed, needs) if shares else computed), None)
 
 
 def _find(ctx: Any, inputs: tuple[Any, ...]) -> execute.PreparedCall:
     """The prepared call that returns all gradients, for tensors like these."""
-    call, is_shared = _find_backward(ctx, inputs)
-    if not is_shared:
+    call, shares = _find_backward(ctx, inputs)
+    if not shares:
         return call
     needs = ctx.needs_input_grad[:N_INPUTS]
     return lambda inputs, addresses: expand_shared(call(inputs, addresses), needs)
 
 
 def _find_backward(ctx: Any, inputs: tuple[Any, ...]) -> tuple[execute.PreparedCall, bool]:
-    """The prepared call of backward, and whether it is shared.
-
-    Shared: x and the residual have one dtype, so one tensor is the gradient of both, and the call returns it as that of
-    x.
+    """The prepared call of backward, and whether it is shared: whether one tensor is the gradient of x and of the
+    residual, which the call returns as that of x.
     """
     *_, options, x_dtype, residual_dtype = ctx.forward_state
     tensors, program = BackwardInputs(*inputs), Program(*options).for_backward(x_dtype)
     needs = ctx.needs_input_grad[:N_INPUTS]
-    if residual_dtype != x_dtype:
+    if not is_shared(x_dtype, residual_dtype, inputs[2:]):
         return execute.find_backward(tensors, program, residual_dtype is not None, needs), False
     return execute.find_backward(tensors, program, True, shared_needs(needs)), True
 
@@ -222,11 +224,11 @@ class Native:
 
         def find_backward(ctx: Any, dy: Tensor, dh: Tensor | None, saved: tuple[Any, ...]) -> Any:
             """A prepared call of the extension that returns all gradients; None where there is none."""
-            call, is_shared = _find_backward(ctx, (dy, dh, *saved))
+            call, shares = _find_backward(ctx, (dy, dh, *saved))
             if not layer.is_native(call):
                 return None
             needs = ctx.needs_input_grad
-            x_and_residual = (0 if needs[0] else -1, 0 if needs[1] else -1) if is_shared else (0, 1)
+            x_and_residual = (0 if needs[0] else -1, 0 if needs[1] else -1) if shares else (0, 1)
             return layer.reordered(call, (*x_and_residual, *range(2, N_INPUTS), -1))
 
         module.use(

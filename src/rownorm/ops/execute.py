@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..program import COLUMNS, INPUTS, ROWS, SAMPLES, Inputs, Program, has_numbers
+from ..program import BACKWARD_ROWS, INPUTS, ROWS, SAMPLES, Inputs, Program, has_numbers
 from ..reference import BackwardInputs, Gradients
 from . import cpu, cpu_native
 from .call_key import forward_key, tensor_key
@@ -88,10 +88,10 @@ def _prepare_forward(
     x = inputs[0]
     if not takes_kernels(x):
         return cpu.prepare(Inputs(*inputs), program, want_statistics)
-    if not _are_readable(inputs, len(ROWS), program):
+    if not _are_readable(Inputs(*inputs), ROWS, program):
         # The kernels can read the copies, so this second call of ``forward`` finds a call without another copy.
         return lambda inputs, _: forward(
-            *_readable(inputs, len(ROWS), program), program, want_statistics
+            *_readable(Inputs(*inputs), ROWS, program), program, want_statistics
         )
     prepare = launch_layer().forward.prepare
     return _on_device(x, functools.partial(prepare, Inputs(*inputs), program, want_statistics))
@@ -130,7 +130,7 @@ def find_backward(
 def _prepare_backward(
     inputs: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> PreparedCall:
-    if not _are_readable(inputs, 3, program):
+    if not _are_readable(inputs, BACKWARD_ROWS, program):
         # As in _prepare_forward: the second call of ``backward`` gets tensors that the kernels can read.
         return lambda inputs, _: _backward_of_copies(
             BackwardInputs(*inputs), program, has_residual, wanted
@@ -151,7 +151,7 @@ def _backward_of_copies(
         for name in SAMPLES
         if (t := getattr(inputs, name)) is not None
     }
-    copies = BackwardInputs(*_readable(inputs._replace(**wide), 3, program))
+    copies = BackwardInputs(*_readable(inputs._replace(**wide), BACKWARD_ROWS, program))
     computed = backward(copies, program, has_residual, wanted)
     sums = {
         name: gradient.sum_to_size(like.shape).to(like.dtype)
@@ -167,41 +167,45 @@ def takes_kernels(x: Tensor) -> bool:
     return x.is_cuda or (INTERPRETING and x.device.type == "cpu")
 
 
-def _are_readable(inputs: tuple[Any, ...], n_rows: int, program: Program) -> bool:
-    """Whether the kernels can read these tensors without a copy. The first ``n_rows`` have rows.
+def _are_readable(inputs: Any, with_rows: tuple[str, ...], program: Program) -> bool:
+    """Whether the kernels can read these tensors without a copy.
 
-    In the mode ``batch_invariant``: whether the kernels for new tensors can.
+    inputs: ``Inputs`` or ``BackwardInputs``. with_rows: the names of those that have rows. In the mode
+    ``batch_invariant``: whether the kernels for new tensors can.
     """
     layouts, x_shape = launch_layer().rows, inputs[0].shape
-    rows, samples, others = _by_extent(inputs, n_rows)
+    rows, samples, others = _by_extent(inputs, with_rows)
     are_readable = (
-        layouts.common_layouts(*rows) is not None
-        and layouts.sample_strides(x_shape, samples) is not None
-        and all(t is None or t.is_contiguous() for t in others)
+        layouts.common_layouts(*rows.values()) is not None
+        and layouts.sample_strides(x_shape, tuple(samples.values())) is not None
+        and all(t is None or t.is_contiguous() for t in others.values())
     )
     if program.batch_invariant:
         return are_readable and all(t is None or layouts.is_uniform(t) for t in inputs)
     return are_readable
 
 
-def _readable(inputs: tuple[Any, ...], n_rows: int, program: Program) -> tuple[Any, ...]:
+def _readable(inputs: Any, with_rows: tuple[str, ...], program: Program) -> Any:
     """The same tensors, copied where the kernels cannot read them."""
     launch, x_shape = launch_layer(), inputs[0].shape
     if program.batch_invariant:
-        inputs = tuple(map(launch.rows.uniform, inputs))
-    rows, samples, others = _by_extent(inputs, n_rows)
-    rows, others = launch.with_common_layouts(rows), tuple(map(launch.contiguous, others))
-    samples = launch.with_sample_strides(x_shape, samples)
-    return (*rows, *others[: len(COLUMNS)], *samples, *others[len(COLUMNS) :])
+        inputs = inputs._make(map(launch.rows.uniform, inputs))
+    rows, samples, others = _by_extent(inputs, with_rows)
+    rows = dict(zip(rows, launch.with_common_layouts(tuple(rows.values())), strict=True))
+    in_place = launch.with_sample_strides(x_shape, tuple(samples.values()))
+    samples = dict(zip(samples, in_place, strict=True))
+    others = {name: launch.contiguous(t) for name, t in others.items()}
+    return inputs._replace(**rows, **samples, **others)
 
 
 def _by_extent(
-    inputs: tuple[Any, ...], n_rows: int
-) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
-    """The tensors with rows, those of samples, and the others, of inputs in the order of their description."""
-    first = n_rows + len(COLUMNS)
-    end = first + len(SAMPLES)
-    return inputs[:n_rows], inputs[first:end], (*inputs[n_rows:first], *inputs[end:])
+    inputs: Any, with_rows: tuple[str, ...]
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The tensors with rows, those of samples, and the others, by name."""
+    by_name = inputs._asdict()
+    rows = {name: by_name.pop(name) for name in with_rows}
+    samples = {name: by_name.pop(name) for name in SAMPLES}
+    return rows, samples, by_name
 
 
 def store(calls: dict[Any, Any], key: Any, call: Any) -> Any:

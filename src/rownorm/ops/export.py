@@ -31,8 +31,13 @@ from ..reference import ForwardOutputs
 from . import inductor
 
 # What ``forward`` computes. Another option or tensor is left to ``reference``.
-OPTIONS = ("weight_shift", "scale_shift", "activation", "rounding", "out_dtype")
-INPUTS = ("x", "residual", "pre_bias", "weight", "bias", "scale", "shift")
+OPTIONS = (
+    *("weight_shift", "scale_shift", "activation", "gate_activation", "gate_first"),
+    *("rounding", "out_dtype"),
+)
+INPUTS = (
+    *("x", "residual", "pre_bias", "weight", "bias", "scale", "shift", "residual_gate", "gate"),
+)
 
 
 def register(library: Library, name: str, decomposition: Callable[..., Any]) -> None:
@@ -76,19 +81,24 @@ def forward(inputs: Inputs, program: Program) -> ForwardOutputs:
     y and h are contiguous, as those of the operator: the rest of the program may be traced already, with views of them.
     """
     x, residual, weight, bias = inputs.x.contiguous(), inputs.residual, inputs.weight, inputs.bias
-    if not program.has_only(*OPTIONS) or not inputs.has_only(*INPUTS):
+    has_gate_and_rounds = inputs.gate is not None and program.rounding != "once"
+    is_known = program.has_only(*OPTIONS) and inputs.has_only(*INPUTS)
+    if not is_known or program.rounding == "each" or has_gate_and_rounds:
         return reference.forward(*inputs._replace(x=x), program)
-    h = reference.prologue(x, None if residual is None else residual.contiguous(), inputs.pre_bias)
+    residual = None if residual is None else residual.contiguous()
+    h = reference.prologue(x, residual, inputs.pre_bias, inputs.residual_gate)
+    first, last = reference.gate_factors(inputs.gate, program, h.dtype)
+    u = reference.times(h, first)
     rounds_x_hat = program.rounding == "llama"
     mu = None
     if program.center:
         factor = reference.factor(weight, program.weight_shift, h.dtype)
         shift = None if bias is None else bias.to(h.dtype)
         parameters = (None, None) if rounds_x_hat else (factor, shift)
-        z, mu, rstd = torch.native_layer_norm(h, h.shape[-1:], *parameters, program.eps)
+        z, mu, rstd = torch.native_layer_norm(u, h.shape[-1:], *parameters, program.eps)
     else:
-        rstd = torch.rsqrt(h.square().mean(-1, keepdim=True) + program.eps)
-        z = h * rstd
+        rstd = torch.rsqrt(u.square().mean(-1, keepdim=True) + program.eps)
+        z = u * rstd
     if rounds_x_hat:
         z = _rounded(z.to(x.dtype)).to(h.dtype)
     if rounds_x_hat or not program.center:
@@ -100,9 +110,10 @@ def forward(inputs: Inputs, program: Program) -> ForwardOutputs:
         and stored_h is not None
         and reference.rounding_changes_statistics(stored_h.dtype, h.dtype, program)
     ):
-        mu, rstd = reference.stored_h_moments(stored_h, mu, rstd, program)
+        mu, rstd = reference.stored_h_moments(stored_h, mu, rstd, program, first)
+    y = reference.times(reference.activate(z, program.activation), last)
     return ForwardOutputs(
-        y=reference.activate(z, program.activation).to(program.result_dtype(x.dtype)),
+        y=y.to(program.result_dtype(x.dtype)),
         h=stored_h,
         mu=None if mu is None else mu.squeeze(-1),
         rstd=rstd.squeeze(-1),

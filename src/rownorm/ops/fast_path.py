@@ -56,6 +56,8 @@ def can_skip_dispatcher(
     fifth: Tensor | None = None,
     sixth: Tensor | None = None,
     seventh: Tensor | None = None,
+    eighth: Tensor | None = None,
+    ninth: Tensor | None = None,
     *more: Tensor | None,
 ) -> bool:
     """Whether these are plain tensors and nothing that intercepts operators is active."""
@@ -92,6 +94,14 @@ def can_skip_dispatcher(
         or (
             seventh is not None
             and (type(seventh) not in _PLAIN or seventh.is_neg() or seventh._is_zerotensor())
+        )
+        or (
+            eighth is not None
+            and (type(eighth) not in _PLAIN or eighth.is_neg() or eighth._is_zerotensor())
+        )
+        or (
+            ninth is not None
+            and (type(ninth) not in _PLAIN or ninth.is_neg() or ninth._is_zerotensor())
         )
         or (len(more) > 0 and not can_skip_dispatcher(x, *more))
     )

@@ -29,25 +29,33 @@ decompositions: dict[Any, Callable[..., Any]] = {}
 def is_composed(rows: Tensor, program: Program) -> bool:
     """Whether these rows are computed by PyTorch's operators. Inductor may leave out a rounding in between."""
     # The options that ``forward`` has. A program with any other one stays an operator.
-    is_known = program.has_only("weight_shift", "scale_shift", "activation", "out_dtype")
+    is_known = program.has_only(
+        *("weight_shift", "scale_shift", "activation", "gate_activation", "gate_first"),
+        "out_dtype",
+    )
     return is_known and rows.shape[-1] <= MAX_COLS
 
 
 def is_forward_composed(inputs: Inputs, program: Program) -> bool:
     """The same for forward, whose tensors have to be known, too; ``reference.backward`` knows them all."""
-    is_known = inputs.has_only("x", "residual", "pre_bias", "weight", "bias", "scale", "shift")
+    is_known = inputs.has_only(
+        *("x", "residual", "pre_bias", "weight", "bias", "scale", "shift", "residual_gate", "gate")
+    )
     return is_known and is_composed(inputs.x, program)
 
 
 def forward(inputs: Inputs, program: Program) -> ForwardOutputs:
     """As ``reference.forward``, without its corrections of rounding errors: as accurate as PyTorch's norms."""
     x, weight, bias = inputs.x, inputs.weight, inputs.bias
-    stored, h = _prologue(x, inputs.residual, inputs.pre_bias, program)
+    stored, h = _prologue(x, inputs.residual, inputs.pre_bias, inputs.residual_gate, program)
+    first, last = reference.gate_factors(inputs.gate, program, h.dtype)
+    h = reference.times(h, first)
     mu, rstd = _moments(h, program)
     z = reference.affine((h if mu is None else h - mu) * rstd, weight, bias, program)
     z = reference.modulate(z, inputs.scale, inputs.shift, program)
+    y = reference.times(reference.activate(z, program.activation), last)
     return ForwardOutputs(
-        y=reference.activate(z, program.activation).to(program.result_dtype(x.dtype)),
+        y=y.to(program.result_dtype(x.dtype)),
         h=stored,
         mu=None if mu is None else mu.squeeze(-1),
         rstd=rstd.squeeze(-1),
@@ -55,14 +63,19 @@ def forward(inputs: Inputs, program: Program) -> ForwardOutputs:
 
 
 def _prologue(
-    x: Tensor, residual: Tensor | None, pre_bias: Tensor | None, program: Program
+    x: Tensor,
+    residual: Tensor | None,
+    pre_bias: Tensor | None,
+    residual_gate: Tensor | None,
+    program: Program,
 ) -> tuple[Tensor | None, Tensor]:
     """(h as it is stored, or None without a residual; h in the compute dtype).
 
     The sum is one addition with PyTorch's promotion. With explicit conversions the next addition would share that of
     this h, and Inductor would keep the wider copy for backward: experiment HST-07 in docs/experiments/host.md.
     """
-    h = x if residual is not None and pre_bias is None else reference.prologue(x, None, pre_bias)
+    is_plain_sum = residual is not None and pre_bias is None and residual_gate is None
+    h = x if is_plain_sum else reference.prologue(x, None, pre_bias, residual_gate)
     if residual is None:
         return None, h
     compute = reference.compute_dtype(x, residual)

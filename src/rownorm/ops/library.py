@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.library import Library
 
 from .. import reference
-from ..program import ARGUMENTS, DEFAULT_EPS, INPUTS, Inputs, Program
+from ..program import ARGUMENTS, DEFAULT_EPS, INPUTS, WITH_RESIDUAL, Inputs, Program
 from ..reference import BackwardInputs, Gradients, compute_dtype, gradients_like
 from . import execute, export, inductor, schema
 from .autocast import IS_CAST, autocast_program
@@ -183,7 +183,7 @@ def _register_norm_backward() -> None:
 
 def _arguments(has_residual: bool) -> list[str]:
     """The tensors of an operator, in its order."""
-    return [name for name in ARGUMENTS if has_residual or name != "residual"]
+    return [name for name in ARGUMENTS if has_residual or name not in WITH_RESIDUAL]
 
 
 # By whether there is a residual: the operator's arguments, as indices of the inputs.

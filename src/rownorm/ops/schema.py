@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import torch
 from torch import Tensor
 
-from ..program import ARGUMENTS, DEFAULT_EPS, GRADIENTS, RESULTS, Inputs, Program
+from ..program import ARGUMENTS, DEFAULT_EPS, GRADIENTS, RESULTS, WITH_RESIDUAL, Inputs, Program
 from ..reference import BackwardInputs
 
 REQUIRED = ("x", "residual")  # where an operator has them
@@ -29,7 +29,7 @@ def norm(name: str) -> str:
     tensors = [
         f"Tensor {argument}" if argument in REQUIRED else f"Tensor? {argument}=None"
         for argument in ARGUMENTS
-        if has_residual or argument != "residual"
+        if has_residual or argument not in WITH_RESIDUAL
     ]
     types = get_type_hints(Program)
     defaults = {**Program._field_defaults, "eps": eps}

@@ -3,11 +3,12 @@
 Rows are independent of each other. So an operator runs on the shards of any dimension but the last, without
 communication:
 
-    x, residual, y, h, mu, rstd, their gradients    rows: all of them have the same placement
+    x, residual, gate, y, h, mu, rstd,
+    their gradients                                 rows: all of them have the same placement
     weight, bias, pre_bias                          replicated
     dweight, dbias, dpre_bias                       sums over rows: ``Partial`` where rows are sharded
-    scale, shift                                    sharded where rows are in one of their dimensions, else replicated
-    dscale, dshift                                  sharded in the same way; ``Partial`` where the others are replicated
+    scale, shift, residual_gate                     sharded where rows are in one of their dimensions, else replicated
+    their gradients                                 sharded in the same way; ``Partial`` where the others are replicated
 
 DTensor redistributes arguments that have other placements, as it does for torch's norms. Rows keep a sharding that one
 of them has. ``Partial`` rows and rows that are sharded in the last dimension are replicated if none has.

@@ -9,17 +9,16 @@ import torch
 from torch import Tensor
 
 from ..program import (
-    BACKWARD_INPUTS,
+    BACKWARD_ROWS,
     COLUMNS,
     INPUTS,
-    PARAMETERS,
     ROWS,
     SAMPLE_SUMS,
     SAMPLES,
 )
 
 # Arguments that have rows.
-WITH_ROWS = (*ROWS, *(name for name in BACKWARD_INPUTS if name not in PARAMETERS))
+WITH_ROWS = (*ROWS, *BACKWARD_ROWS, "mu", "rstd")
 
 
 def batched(operator: Any) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from ..program import DTYPES
 
 # Attributes of these types are copied for a stand-in, so that its forward cannot change those of the module.
 _CONTAINERS = (dict, list, set)
+GATE = "gate"  # what an argument is called that may be a gate
 
 
 class LeftAlone(Exception):
@@ -20,11 +21,12 @@ class LeftAlone(Exception):
 
 
 class Candidate(NamedTuple):
-    """A module that can be probed: leaf, at most two vectors of one width, forward with one argument."""
+    """A module that can be probed: leaf, at most two vectors of one width, forward with rows and perhaps a gate."""
 
     module: nn.Module
     tensors: dict[str, Tensor]  # its vectors by attribute, parameters first
     argument: str
+    gate_argument: str | None = None
 
     @property
     def width(self) -> int | None:
@@ -98,9 +100,9 @@ def _candidate_of(module: nn.Module) -> Candidate | None:
         raise LeftAlone("it does not normalize rows")
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     vectors = list(tensors.values())
-    argument = _argument(module)
-    if argument is None:
-        raise LeftAlone("its forward takes more than one argument")
+    arguments = _arguments(module)
+    if arguments is None:
+        raise LeftAlone("its forward takes more than one argument, and the second is no gate")
     if any(nn.parameter.is_lazy(tensor) for tensor in vectors):
         raise LeftAlone("its parameters have no shape yet; call the model once first")
     if any(tensor.dtype not in DTYPES for tensor in vectors):
@@ -109,7 +111,7 @@ def _candidate_of(module: nn.Module) -> Candidate | None:
         raise LeftAlone("its parameters are not one weight and one bias vector")
     if len({(tensor.shape, tensor.dtype, tensor.device) for tensor in vectors}) > 1:
         raise LeftAlone("its weight and bias differ in size, dtype or device")
-    return Candidate(module, tensors, argument)
+    return Candidate(module, tensors, *arguments)
 
 
 def check_instance(module: nn.Module) -> None:
@@ -121,8 +123,8 @@ def check_instance(module: nn.Module) -> None:
         )
 
 
-def _argument(module: nn.Module) -> str | None:
-    """The name of forward's only argument, or None if forward takes more than one."""
+def _arguments(module: nn.Module) -> tuple[str, str | None] | None:
+    """The names of forward's arguments, rows and gate or None; None if forward takes others."""
     try:
         parameters = list(inspect.signature(type(module).forward).parameters.values())[1:]
     except (TypeError, ValueError):
@@ -130,6 +132,9 @@ def _argument(module: nn.Module) -> str | None:
     open_ended = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     named = [parameter for parameter in parameters if parameter.kind not in open_ended]
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if len(named) != 1 or named[0].kind not in positional:
+    if not named or any(one.kind not in positional for one in named):
         return None
-    return named[0].name
+    if len(named) == 1:
+        return named[0].name, None
+    is_gated = len(named) == 2 and named[1].name == GATE
+    return (named[0].name, GATE) if is_gated else None

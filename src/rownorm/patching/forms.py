@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..program import GateActivation
+
 # The dtypes of x and of the weight; the second is None where there are no parameters.
 DtypePair = tuple[torch.dtype, torch.dtype | None]
 
@@ -27,6 +29,10 @@ class Structure(NamedTuple):
     bias: str | None  # the attribute that is added, or None
     weight_shift: float
     eps: float = 0.0
+    is_gated: bool = False  # whether forward takes a gate beside the rows
+    gate_activation: GateActivation | None = None
+    gate_first: bool = False
+    group_cols: int | None = None
 
     @property
     def norm(self) -> str:
@@ -51,6 +57,7 @@ class Form(NamedTuple):
 
     structure: Structure
     argument: str  # the name of forward's argument
+    gate_argument: str | None  # that of a gate, if forward takes one
     # The columns, if only this width was proved; None if the parameters fix it or every width is right.
     width: int | None
     own: DtypePair  # that of the model
@@ -79,6 +86,11 @@ class Form(NamedTuple):
             parts.append("no bias")
         if structure.bias is not None and not structure.center:
             parts.append("bias")
+        if structure.is_gated:
+            order = "first" if structure.gate_first else "last"
+            parts.append(f"gate {order}, gate_activation={structure.gate_activation!r}")
+        if structure.group_cols is not None:
+            parts.append(f"group_cols={structure.group_cols}")
         if rounding := self._rounding():
             parts.append(f'rounding="{rounding}"')
         if options["out_dtype"] != self.own[0]:

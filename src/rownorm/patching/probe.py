@@ -15,8 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..program import ROUNDINGS, Program
-from .agreement import AGREE, DISAGREE, expected_result, llama_differs, program_of, share_off
+from ..program import GATE_ACTIVATIONS, Program, Rounding
+from .agreement import (
+    AGREE,
+    DISAGREE,
+    expected_result,
+    gate_of,
+    llama_differs,
+    program_of,
+    rows_of,
+    share_off,
+)
 from .candidates import Candidate, LeftAlone, is_norm_by_name
 from .forms import DtypePair, Form, Structure
 
@@ -24,6 +33,7 @@ GRADIENT_TOLERANCE = 1e-4  # relative to the largest element, fp32
 WIDTHS = (48, 40)  # of probes of a module that has neither a weight nor a width
 TINY = 1e-15  # the magnitude of rows that show eps: their mean square is 1e-30
 SEED = 20
+ROUNDINGS: tuple[Rounding, ...] = ("once", "llama")  # the norm is one step: "each" is "once"
 PLAIN = (int, float, str, bool, type(None), torch.dtype)  # attributes that are compared by value
 
 PAIRS = (
@@ -94,7 +104,8 @@ class Probe:
             raise LeftAlone(f"no form of the row program reproduces it in {name}")
         self._check_gradients(structure, widths[0])
         width = None if structure.has_vectors or len(widths) > 1 else widths[0]
-        return Form(structure, self.candidate.argument, width, own, keywords)
+        arguments = (self.candidate.argument, self.candidate.gate_argument)
+        return Form(structure, *arguments, width, own, keywords)
 
     def objection(self, form: Form) -> str | None:
         """Why the form does not hold for the weights that the module has, in training or in evaluation, or None."""
@@ -167,7 +178,27 @@ class Probe:
         roles = [(w, b) for w, b in itertools.product(names, names) if w is None or w != b]
         for center, (weight, bias), shift in itertools.product((False, True), roles, (0.0, 1.0)):
             if weight is not None or not shift:
-                yield Structure(center, weight, bias, shift)
+                plain = Structure(center, weight, bias, shift)
+                yield from self._gated(plain) if self.candidate.gate_argument else (plain,)
+
+    def _gated(self, plain: Structure) -> Iterator[Structure]:
+        """A structure with every gate, over the row and over groups of columns whose size or number an attribute has."""
+        width = self.candidate.width or 0
+        sizes = {
+            size
+            for value in self.candidate.module.__dict__.values()
+            if type(value) is int and 1 < value < width and width % value == 0
+            for size in (value, width // value)
+        }
+        for activation, first, group_cols in itertools.product(
+            (None, *GATE_ACTIVATIONS), (False, True), (None, *sorted(sizes))
+        ):
+            yield plain._replace(
+                is_gated=True,
+                gate_activation=activation,
+                gate_first=first,
+                group_cols=group_cols,
+            )
 
     def _eps(self, structure: Structure, width: int) -> tuple[bool, float] | None:
         """(whether eps is a known number, eps), measured with rows so small that eps decides; None if not possible.
@@ -180,12 +211,12 @@ class Probe:
             tensors[structure.bias] = torch.zeros_like(tensors[structure.bias])
         x = TINY * self._rows(width, 0.0, torch.float32, magnitudes=(1.0,))
         y = self._call(x, tensors).double()
-        h = x.double()
-        deviation = h - h.mean(-1, keepdim=True) if structure.center else h
-        scaled = deviation
+        weight = None
         if structure.weight is not None:
-            scaled = deviation * (tensors[structure.weight].double() + structure.weight_shift)
-        variance = deviation.square().mean(-1, keepdim=True)
+            weight = tensors[structure.weight].double() + structure.weight_shift
+        rows = rows_of(x.double(), weight, structure)
+        variance, scaled = rows.variance, rows.deviation * rows.factor
+        y = y.reshape(scaled.shape)
         rstd = (scaled * y).sum(-1, keepdim=True) / scaled.square().sum(-1, keepdim=True)
         each = 1 / rstd.square() - variance
         eps = each.median().item()
@@ -231,18 +262,22 @@ class Probe:
         tensors = self._random_vectors(width, torch.float32)
         dy = self._random((*x.shape,)).to(x.device)
 
-        def form(leaf: Tensor, leaves: dict[str, Tensor]) -> Tensor:
-            return expected_result(leaf, leaves, structure, program)
+        def own(leaf: Tensor, leaves: dict[str, Tensor], gate: Tensor | None) -> Tensor:
+            return self._call(leaf, leaves, gate=gate)
+
+        def form(leaf: Tensor, leaves: dict[str, Tensor], gate: Tensor | None) -> Tensor:
+            return expected_result(leaf, leaves, structure, program, gate)
 
         gradients = []
-        for forward in (self._call, form):
+        for forward in (own, form):
             leaf = x.clone().requires_grad_()
+            gate = gate_of(x).requires_grad_() if structure.is_gated else None
             leaves = {name: tensor.clone().requires_grad_() for name, tensor in tensors.items()}
             with torch.enable_grad():
-                y = forward(leaf, leaves)
+                y = forward(leaf, leaves, gate)
                 if not y.requires_grad:
                     raise LeftAlone("its result has no gradient")
-                inputs = [leaf, *leaves.values()]
+                inputs = [leaf, *leaves.values(), *([] if gate is None else [gate])]
                 gradients.append(torch.autograd.grad(y, inputs, dy, allow_unused=True))
         for mine, expected in zip(*gradients, strict=True):
             if mine is None and expected is None:
@@ -252,21 +287,32 @@ class Probe:
             if (mine - expected).abs().max() > GRADIENT_TOLERANCE * expected.abs().max():
                 raise LeftAlone("its gradients are not those of the row program")
 
-    def _call(self, x: Tensor, tensors: dict[str, Tensor], training: bool | None = None) -> Tensor:
-        """The result of the candidate's forward. Raises LeftAlone if it fails or is not of the shape of x."""
+    def _call(
+        self,
+        x: Tensor,
+        tensors: dict[str, Tensor],
+        training: bool | None = None,
+        gate: Tensor | None = None,
+    ) -> Tensor:
+        """The result of the candidate's forward. Raises LeftAlone if it fails or is not of the shape of x.
+
+        gate: of a candidate that takes one, if it is not ``gate_of(x)``.
+        """
         if training is None:
             training = self.candidate.module.training
         stand_in = self.candidate.stand_in(tensors, training)
-        state, rows = _state(stand_in), x.clone()
-        version = rows._version
+        state, arguments = _state(stand_in), [x.clone()]
+        if self.candidate.gate_argument:
+            arguments.append((gate_of(x) if gate is None else gate).clone())
+        versions = [t._version for t in arguments]
         try:
-            y = type(stand_in).forward(stand_in, rows)
+            y = type(stand_in).forward(stand_in, *arguments)
         except Exception as error:
             what = str(error).strip().partition("\n")[0]
             raise LeftAlone(f"a probe failed: {type(error).__name__}: {what[:80]}") from None
         if _state(stand_in) != state:
             raise LeftAlone("its forward changes its attributes or buffers")
-        if rows._version != version:
+        if [t._version for t in arguments] != versions:
             raise LeftAlone("its forward changes its input")
         if not isinstance(y, Tensor) or y.shape != x.shape or not y.is_floating_point():
             raise LeftAlone("its result is not a tensor of the shape of its input")

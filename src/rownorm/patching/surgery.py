@@ -27,6 +27,7 @@ from .swap import (
     swap,
 )
 
+OWN = (rownorm_nn.LayerNorm, rownorm_nn.RMSNorm, rownorm_nn.RMSNormGated)
 OUT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -131,7 +132,7 @@ def _decide(module: nn.Module, prober: Prober, out_dtype: torch.dtype | None) ->
     """The swap of a module, or None for a module that is no norm. Raises LeftAlone with a reason."""
     if isinstance(module, Patched):
         raise LeftAlone("it is patched already; rownorm.unpatch restores it")
-    if isinstance(module, rownorm_nn.LayerNorm | rownorm_nn.RMSNorm):
+    if isinstance(module, OWN):
         raise LeftAlone("it is rownorm's already")
     if norm := torch_forward(module):
         check_instance(module)

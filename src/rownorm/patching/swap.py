@@ -56,9 +56,11 @@ class PatchedForm(Patched):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The form for these dtypes, or the original forward for calls that were not proved."""
         form = self.rownorm_form
+        structure = form.structure
+        if structure.is_gated:
+            return self._gated(*args, **kwargs)
         x = args[0] if args else kwargs.get(form.argument)
         if len(args) + len(kwargs) == 1 and isinstance(x, Tensor) and x.dim() > 0:
-            structure = form.structure
             weight = None if structure.weight is None else getattr(self, structure.weight)
             bias = None if structure.bias is None else getattr(self, structure.bias)
             vector = bias if weight is None else weight
@@ -68,12 +70,38 @@ class PatchedForm(Patched):
                 return norm(x, weight, bias, **options)
         elif len(args) + len(kwargs) == 1 and (leaf := leaf_of_trace(self, x)) is not None:
             return leaf
+        return self._by_original(*args, **kwargs)
+
+    def _gated(self, *args: Any, **kwargs: Any) -> Any:
+        """The same of a form with a gate, which has the shape and dtype of the rows."""
+        form = self.rownorm_form
+        structure = form.structure
+        given = dict(zip((form.argument, form.gate_argument), args, strict=False)) | kwargs
+        x, gate = given.get(form.argument), given.get(form.gate_argument)
+        is_usual = len(given) == len(args) + len(kwargs) == 2 and isinstance(x, Tensor)
+        if is_usual and isinstance(gate, Tensor) and x.dim() > 0 and x.dtype == gate.dtype:
+            weight = None if structure.weight is None else getattr(self, structure.weight)
+            bias = None if structure.bias is None else getattr(self, structure.bias)
+            vector = bias if weight is None else weight
+            options = form.keywords.get((x.dtype, None if vector is None else vector.dtype))
+            fits = x.shape == gate.shape and (form.width is None or x.shape[-1] == form.width)
+            if options is not None and fits:
+                norm = layer_norm if structure.center else rms_norm
+                return norm(
+                    x, weight, bias, gate=gate, group_cols=structure.group_cols, **options
+                )
+        return self._by_original(*args, **kwargs)
+
+    def _by_original(self, *args: Any, **kwargs: Any) -> Any:
+        form = self.rownorm_form
         y = super().forward(*args, **kwargs)
         return y if form.out_dtype is None or y.dtype == torch.float64 else y.to(form.out_dtype)
 
     def rownorm_add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor] | None:
         form = self.rownorm_form
         structure = form.structure
+        if structure.is_gated:
+            return None
         weight = None if structure.weight is None else getattr(self, structure.weight)
         bias = None if structure.bias is None else getattr(self, structure.bias)
         vector = bias if weight is None else weight

@@ -93,7 +93,7 @@ def test_errors_of_allocators_are_raised(driver):
     "wrong",
     [
         {"returned": (1,)},
-        {"kernels": [KERNEL._replace(parameters=((0, 0),) * 49)]},
+        {"kernels": [KERNEL._replace(parameters=((0, 0),) * 65)]},
         {"kernels": [KERNEL._replace(parameters=((32, 0),))]},
     ],
 )

@@ -6,8 +6,8 @@
 Every backward kernel keeps the sums over its own rows in registers. A single program, cluster or group stores them as
 the result; several store one row each of a matrix of partial sums, and ``column_sums`` adds these up in a fixed order.
 
-The rows of each sample are divided into spans. A program stores the sums of dscale and dshift over a span when it has
-computed it. They are the result where a sample is one span; else ``sample_sums`` adds up the spans of every sample.
+The rows of each sample are divided into spans. A program stores the sums of dscale, dshift and dresidual_gate over a span
+when it has computed it. They are the result where a sample is one span; else ``sample_sums`` adds up the spans of every sample.
 """
 
 from typing import Any, NamedTuple
@@ -131,8 +131,10 @@ def column_sums(
 def sample_sums(
     dscale_partial_ptr,
     dshift_partial_ptr,
+    dresidual_gate_partial_ptr,
     dscale_ptr,
     dshift_ptr,
+    dresidual_gate_ptr,
     n_cols,
     n_samples,
     spans_per_sample,
@@ -140,7 +142,7 @@ def sample_sums(
     BLOCK_ROWS: tl.constexpr,  # partial sums that are added at a time
     BLOCK_COLS: tl.constexpr,  # columns of a program
 ):
-    """A program adds up BLOCK_COLS columns of one sample of dscale or dshift."""
+    """A program adds up BLOCK_COLS columns of one sample of dscale, dshift or dresidual_gate."""
     n_cols = n_cols * DIVISIBILITY
     n_blocks = tl.cdiv(n_cols, BLOCK_COLS)
     cols = (tl.program_id(0) % n_blocks) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
@@ -156,5 +158,11 @@ def sample_sums(
     if dshift_ptr is not None:
         if parameter == 0:
             pointers = SumPointers(dshift_partial_ptr + first, dshift_ptr + sample * n_cols)
+            _add_partial_sums(pointers, cols, spans_per_sample, n_cols, BLOCK_ROWS)
+        parameter -= 1
+    if dresidual_gate_ptr is not None:
+        if parameter == 0:
+            final_ptr = dresidual_gate_ptr + sample * n_cols
+            pointers = SumPointers(dresidual_gate_partial_ptr + first, final_ptr)
             _add_partial_sums(pointers, cols, spans_per_sample, n_cols, BLOCK_ROWS)
         parameter -= 1

@@ -158,7 +158,9 @@ def backward_grid(
             part, row, row_ok, SPEC.CENTER, DIVISIBILITY, GROUP_ROWS, UNPACK_PAIRS
         )
         x_hat = deviation * rstd
-        rounded_x_hat, dz, g, _, _ = gradient_before_affine(dy, x_hat, parameters, 0, SPEC, PRECISE)
+        rounded_x_hat, dz, g, _, _, _ = gradient_before_affine(
+            dy, x_hat, (), parameters, 0, SPEC, PRECISE
+        )
         if SPEC.CENTER:
             a, b = sum_both(g * x_hat, g)
         else:
@@ -181,7 +183,9 @@ def backward_grid(
         dy, deviation, rstd = _load_part(
             part, row, row_ok, SPEC.CENTER, DIVISIBILITY, GROUP_ROWS, UNPACK_PAIRS
         )
-        _, _, g, _, _ = gradient_before_affine(dy, deviation * rstd, parameters, 0, SPEC, PRECISE)
+        _, _, g, _, _, _ = gradient_before_affine(
+            dy, deviation * rstd, (), parameters, 0, SPEC, PRECISE
+        )
         # rstd * (g - b - a * x_hat), arranged so that each element takes as few instructions as possible. The fma says
         # which of two products is not rounded, so the result does not depend on what else is computed.
         dx = deviation * (-(a / n) * rstd * rstd)
@@ -192,7 +196,7 @@ def backward_grid(
         if dh_ptr is not None:
             dh_row = row_offset(dh_rows, row, DIVISIBILITY, GROUP_ROWS)
             dx += load_pipelined(dh_ptr + dh_row + cols, ok, tl.float32, UNPACK_PAIRS)
-        store_dx(dx_ptr, dresidual_ptr, row * n_cols + cols, dx, ok)
+        store_dx(dx_ptr, dresidual_ptr, row * n_cols + cols, dx, dx, ok)
         if dpre_bias_ptr is not None:
             dpre_bias += tl.sum(dx, axis=0, keep_dims=True)
         # Fetched now, the messages of the next turn are in registers when it begins, unless a program is late.

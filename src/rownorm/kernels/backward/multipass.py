@@ -1,9 +1,9 @@
 """Backward where no program has a whole row in registers: h and dy are loaded for a and b, then again for dx.
 
-    x_hat = (h - mu) * rstd                       dm = dy * activation'(m),  m = z * (scale + SCALE_SHIFT) + shift
+    x_hat = (u - mu) * rstd                       dm = dy * activation'(m),  m = z * (scale + SCALE_SHIFT) + shift
     dz    = dm * (scale + SCALE_SHIFT)            g  = dz * (weight + WEIGHT_SHIFT)
     a     = mean(g * x_hat)                       b  = mean(g) if CENTER else 0
-    dx    = rstd * (g - b - a * x_hat) [+ dh]
+    dx    = rstd * (g - b - a * x_hat) [+ dh]     u, a gate and a residual_gate: see ``gradient``
     dweight = sum over rows of dz * x_hat,  dbias = sum of dz,  dpre_bias = sum of dx
     dscale  = sum over the rows of a sample of dm * z,  dshift = sum of dm
 
@@ -21,14 +21,17 @@ import triton
 import triton.language as tl
 
 from ..activations import is_precise
+from ..affine import gate_h
 from ..bundles import BACKWARD_INTEGERS, Matrix, Modulation, ParameterPointers, Parameters, spec_of
-from ..gradient import gradient_before_affine, store_dx
+from ..gradient import gradient_before_affine, gradient_before_gate, store_dx
 from ..memory import (
     load_parameter,
     load_parameters,
     offsets_of_row,
     offsets_of_sample,
+    round_to,
     row_offset,
+    store_row,
     widen,
 )
 from .column_sums import Spans, SumPointers, row_of_sample, span_of, store_column_sums
@@ -40,6 +43,25 @@ def _load(pointers, ok, COMPUTE_DTYPE: tl.constexpr):
     return widen(tl.load(pointers, mask=ok, other=0.0), COMPUTE_DTYPE)
 
 
+@triton.jit
+def _load_gate(gate, row, cols, ok, SPEC: tl.constexpr, SETTINGS: tl.constexpr):
+    """A tuple of one part of a row of the gate, a ``Matrix``; an empty tuple where there is none."""
+    tile = ()
+    if gate.ptr is not None:
+        offset = row_offset(gate, row, SETTINGS.DIVISIBILITY, SETTINGS.GROUP_ROWS)
+        tile = (_load(gate.ptr + offset + cols, ok, SPEC.COMPUTE_DTYPE),)
+    return tile
+
+
+class _Settings(NamedTuple):
+    """Constants: the kernels' signatures explain them."""
+
+    DIVISIBILITY: Any
+    GROUP_ROWS: Any
+    BLOCK_PARTS: Any
+    PRECISE: Any  # results of more than 16 bits: see activations
+
+
 @triton.jit(do_not_specialize=BACKWARD_INTEGERS)
 def backward_sums(
     dy_ptr,
@@ -49,6 +71,8 @@ def backward_sums(
     bias_ptr,
     scale_ptr,
     shift_ptr,
+    residual_gate_ptr,
+    gate_ptr,
     mu_ptr,
     rstd_ptr,
     parts_ptr,  # (2, n_rows, n_parts): sums of g * x_hat, then of g
@@ -64,6 +88,8 @@ def backward_sums(
     shift_row_stride,
     rows_per_sample,
     n_samples,
+    gate_row_stride,
+    gate_group_gap,
     DIVISIBILITY: tl.constexpr,  # of strides, gaps and n_cols, which are passed divided by it: see ``bundles``
     GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
     WIDE_ROWS: tl.constexpr,  # whether dy or dx has more than 16 bits
@@ -74,8 +100,16 @@ def backward_sums(
     SPEC: tl.constexpr = spec_of(PROGRAM)
     # The dtypes of these tensors are those of their gradients.
     PRECISE: tl.constexpr = WIDE_ROWS or is_precise(
-        h_ptr, pre_bias_ptr, weight_ptr, bias_ptr, scale_ptr, shift_ptr
+        h_ptr,
+        pre_bias_ptr,
+        weight_ptr,
+        bias_ptr,
+        scale_ptr,
+        shift_ptr,
+        residual_gate_ptr,
+        gate_ptr,
     )
+    SETTINGS: tl.constexpr = _Settings(DIVISIBILITY, GROUP_ROWS, 1, PRECISE)
     pid = tl.program_id(0).to(tl.int64)
     row = pid // n_parts
     first_col = (pid % n_parts).to(tl.int32) * part_blocks * BLOCK_COLS
@@ -85,9 +119,17 @@ def backward_sums(
     h_row = row_offset(h_rows, row, DIVISIBILITY, GROUP_ROWS)
     dy_row = row_offset(dy_rows, row, DIVISIBILITY, GROUP_ROWS)
     modulation = Modulation(
-        scale_ptr, shift_ptr, scale_row_stride, shift_row_stride, rows_per_sample, n_samples
+        scale_ptr,
+        shift_ptr,
+        None,  # h has what a residual_gate does
+        scale_row_stride,
+        shift_row_stride,
+        None,
+        rows_per_sample,
+        n_samples,
     )
-    scale_row, shift_row = offsets_of_row(row, modulation, DIVISIBILITY)
+    scale_row, shift_row, no_gate_row = offsets_of_row(row, modulation, DIVISIBILITY)
+    gate_rows = Matrix(gate_ptr, gate_row_stride, gate_group_gap)
     parameter_pointers = ParameterPointers(
         weight_ptr, bias_ptr, scale_ptr, shift_ptr, scale_row, shift_row
     )
@@ -103,11 +145,14 @@ def backward_sums(
         pre_bias = load_parameter(pre_bias_ptr, cols, ok)
         parameters = load_parameters(parameter_pointers, cols, ok)
         h = _load(h_ptr + h_row + cols, ok, SPEC.COMPUTE_DTYPE)
-        if len(pre_bias) > 0:
+        if len(pre_bias) > 0 and residual_gate_ptr is None:
             h += widen(pre_bias[0], SPEC.COMPUTE_DTYPE)
+            h = round_to(h, SPEC.ROUND_EACH_TO, SPEC.COMPUTE_DTYPE)
+        gate = _load_gate(gate_rows, row, cols, ok, SPEC, SETTINGS)
+        h = gate_h(h, gate, 0, SPEC)
         dy = _load(dy_ptr + dy_row + cols, ok, SPEC.COMPUTE_DTYPE)
         x_hat = (tl.where(ok, h - mu, 0.0) if SPEC.CENTER else h) * rstd
-        _, _, g, _, _ = gradient_before_affine(dy, x_hat, parameters, 0, SPEC, PRECISE)
+        _, _, g, _, _, _ = gradient_before_affine(dy, x_hat, gate, parameters, 0, SPEC, PRECISE)
         sum_gx += g * x_hat
         sum_g += g
 
@@ -124,38 +169,45 @@ class _Rows(NamedTuple):
     dy: Any  # a ``Matrix``
     dh: Any
     h: Any
+    gate: Any
+    x: Any  # absent without a residual_gate
     mu_ptr: Any
     rstd_ptr: Any
     parts_ptr: Any  # from backward_sums
     dx_ptr: Any
     dresidual_ptr: Any
+    dgate_ptr: Any
     n_rows: Any
     n_cols: Any
     n_parts: Any
 
 
-class _Settings(NamedTuple):
-    """Constants: the kernel's signature explains them."""
-
-    DIVISIBILITY: Any
-    GROUP_ROWS: Any
-    BLOCK_PARTS: Any
-    PRECISE: Any  # results of more than 16 bits: see activations
-
-
 @triton.jit
 def _store_row_dx(
-    rows, row, pre_bias, parameters, cols, ok, SPEC: tl.constexpr, SETTINGS: tl.constexpr
+    rows,
+    row,
+    pre_bias,
+    parameters,
+    residual_gate,
+    cols,
+    ok,
+    SPEC: tl.constexpr,
+    SETTINGS: tl.constexpr,
 ):
-    """Store dx of some columns of a row. Returns what the row adds to dpre_bias, dweight, dbias, dscale and dshift."""
+    """Store dx of some columns of a row. Returns what the row adds to dpre_bias, dweight, dbias, dscale, dshift and
+    dresidual_gate.
+    """
     n = tl.cast(rows.n_cols, SPEC.COMPUTE_DTYPE)
     parts = tl.arange(0, SETTINGS.BLOCK_PARTS)[None, :]
     part_ok = parts < rows.n_parts
     sums_of_g = tl.cast(rows.n_rows, tl.int64) * rows.n_parts
     h_row = row_offset(rows.h, row, SETTINGS.DIVISIBILITY, SETTINGS.GROUP_ROWS)
     h = _load(rows.h.ptr + h_row + cols, ok, SPEC.COMPUTE_DTYPE)
-    if len(pre_bias) > 0:
+    if len(pre_bias) > 0 and rows.x.ptr is None:
         h += widen(pre_bias[0], SPEC.COMPUTE_DTYPE)
+        h = round_to(h, SPEC.ROUND_EACH_TO, SPEC.COMPUTE_DTYPE)
+    gate = _load_gate(rows.gate, row, cols, ok, SPEC, SETTINGS)
+    u = gate_h(h, gate, 0, SPEC)
     dy_row = row_offset(rows.dy, row, SETTINGS.DIVISIBILITY, SETTINGS.GROUP_ROWS)
     dy = _load(rows.dy.ptr + dy_row + cols, ok, SPEC.COMPUTE_DTYPE)
     rstd = tl.load(rows.rstd_ptr + row)
@@ -163,20 +215,34 @@ def _store_row_dx(
     slots = rows.parts_ptr + row * rows.n_parts + parts
     a = tl.sum(tl.load(slots, mask=part_ok, other=0.0), axis=1, keep_dims=True) / n
 
-    x_hat = (tl.where(ok, h - mu, 0.0) if SPEC.CENTER else h) * rstd
-    rounded_x_hat, dz, g, dscale, dshift = gradient_before_affine(
-        dy, x_hat, parameters, 0, SPEC, SETTINGS.PRECISE
+    x_hat = (tl.where(ok, u - mu, 0.0) if SPEC.CENTER else u) * rstd
+    rounded_x_hat, dz, g, dscale, dshift, dgate = gradient_before_affine(
+        dy, x_hat, gate, parameters, 0, SPEC, SETTINGS.PRECISE
     )
     dx = g - x_hat * a
     if SPEC.CENTER:
         sum_g = tl.load(slots + sums_of_g, mask=part_ok, other=0.0)
         dx -= tl.sum(sum_g, axis=1, keep_dims=True) / n
     dx *= rstd
+    if SPEC.GATE_FIRST:
+        dx, dgate = gradient_before_gate(dx, h, gate, 0, SPEC, SETTINGS.PRECISE)
+    offsets = row * rows.n_cols + cols
+    if rows.dgate_ptr is not None:
+        store_row(rows.dgate_ptr + offsets, dgate, ok)
     if rows.dh.ptr is not None:
         dh_row = row_offset(rows.dh, row, SETTINGS.DIVISIBILITY, SETTINGS.GROUP_ROWS)
         dx += _load(rows.dh.ptr + dh_row + cols, ok, SPEC.COMPUTE_DTYPE)
-    store_dx(rows.dx_ptr, rows.dresidual_ptr, row * rows.n_cols + cols, dx, ok)
-    return dx, dz * rounded_x_hat, dz, dscale, dshift
+    dresidual = dx
+    dresidual_gate = dx
+    if len(residual_gate) > 0:
+        x_row = row_offset(rows.x, row, SETTINGS.DIVISIBILITY, SETTINGS.GROUP_ROWS)
+        term = _load(rows.x.ptr + x_row + cols, ok, SPEC.COMPUTE_DTYPE)
+        if len(pre_bias) > 0:
+            term += widen(pre_bias[0], SPEC.COMPUTE_DTYPE)
+        dresidual_gate = dx * term
+        dx = dx * widen(residual_gate[0], SPEC.COMPUTE_DTYPE)
+    store_dx(rows.dx_ptr, rows.dresidual_ptr, offsets, dx, dresidual, ok)
+    return dx, dz * rounded_x_hat, dz, dscale, dshift, dresidual_gate
 
 
 @triton.jit(do_not_specialize=BACKWARD_INTEGERS)
@@ -189,18 +255,24 @@ def backward_apply(
     bias_ptr,
     scale_ptr,
     shift_ptr,
+    residual_gate_ptr,
+    gate_ptr,
+    x_ptr,  # None without a residual_gate
     mu_ptr,
     rstd_ptr,
     parts_ptr,  # from backward_sums
     dx_ptr,
     dresidual_ptr,
+    dgate_ptr,
     dpre_bias_partial_ptr,  # (row groups, n_cols) partial sums
     dweight_partial_ptr,
     dbias_partial_ptr,
     dscale_partial_ptr,  # (spans, n_cols) partial sums
     dshift_partial_ptr,
+    dresidual_gate_partial_ptr,
     dscale_ptr,  # the sums themselves, stored where a sample is one span
     dshift_ptr,
+    dresidual_gate_ptr,
     dy_row_stride,
     dh_row_stride,
     h_row_stride,
@@ -212,13 +284,18 @@ def backward_apply(
     dy_group_gap,
     dh_group_gap,
     h_group_gap,
-    scale_row_stride,  # this and what follows: None without scale and shift
+    scale_row_stride,  # this and what follows, up to spans_per_sample: None without samples
     shift_row_stride,
     rows_per_sample,
     n_samples,
     sample_rows,
     span_rows,
     spans_per_sample,
+    residual_gate_row_stride,  # this and what follows: None where the tensor is absent
+    gate_row_stride,
+    gate_group_gap,
+    x_row_stride,
+    x_group_gap,
     DIVISIBILITY: tl.constexpr,
     GROUP_ROWS: tl.constexpr,
     WIDE_ROWS: tl.constexpr,
@@ -231,7 +308,14 @@ def backward_apply(
     """
     SPEC: tl.constexpr = spec_of(PROGRAM)
     PRECISE: tl.constexpr = WIDE_ROWS or is_precise(
-        h_ptr, pre_bias_ptr, weight_ptr, bias_ptr, scale_ptr, shift_ptr
+        h_ptr,
+        pre_bias_ptr,
+        weight_ptr,
+        bias_ptr,
+        scale_ptr,
+        shift_ptr,
+        residual_gate_ptr,
+        gate_ptr,
     )
     SETTINGS: tl.constexpr = _Settings(DIVISIBILITY, GROUP_ROWS, BLOCK_PARTS, PRECISE)
     n_cols = n_cols * DIVISIBILITY
@@ -241,11 +325,14 @@ def backward_apply(
         Matrix(dy_ptr, dy_row_stride, dy_group_gap),
         Matrix(dh_ptr, dh_row_stride, dh_group_gap),
         Matrix(h_ptr, h_row_stride, h_group_gap),
+        Matrix(gate_ptr, gate_row_stride, gate_group_gap),
+        Matrix(x_ptr, x_row_stride, x_group_gap),
         mu_ptr,
         rstd_ptr,
         parts_ptr,
         dx_ptr,
         dresidual_ptr,
+        dgate_ptr,
         n_rows,
         n_cols,
         n_parts,
@@ -264,8 +351,8 @@ def backward_apply(
     if rows_per_sample is None:
         first_row = tl.cast(group, tl.int64) * rows_per_program
         for row in range(first_row, tl.minimum(first_row + rows_per_program, n_rows)):
-            to_dpre_bias, to_dweight, to_dbias, _, _ = _store_row_dx(
-                rows, row, pre_bias, parameters, cols, ok, SPEC, SETTINGS
+            to_dpre_bias, to_dweight, to_dbias, _, _, _ = _store_row_dx(
+                rows, row, pre_bias, parameters, (), cols, ok, SPEC, SETTINGS
             )
             if dpre_bias_partial_ptr is not None:
                 dpre_bias += to_dpre_bias
@@ -275,24 +362,33 @@ def backward_apply(
                 dbias += to_dbias
     else:
         modulation = Modulation(
-            scale_ptr, shift_ptr, scale_row_stride, shift_row_stride, rows_per_sample, n_samples
+            scale_ptr,
+            shift_ptr,
+            residual_gate_ptr,
+            scale_row_stride,
+            shift_row_stride,
+            residual_gate_row_stride,
+            rows_per_sample,
+            n_samples,
         )
         spans = Spans(rows_per_sample, n_samples, sample_rows, span_rows, spans_per_sample)
         n_groups = tl.num_programs(0) // n_col_blocks
         for span in range(group, n_samples * spans_per_sample, n_groups):
             sample, first, end = span_of(spans, span)
-            scale_row, shift_row = offsets_of_sample(sample, modulation, DIVISIBILITY)
+            scale_row, shift_row, gate_row = offsets_of_sample(sample, modulation, DIVISIBILITY)
             pointers = ParameterPointers(None, None, scale_ptr, shift_ptr, scale_row, shift_row)
             of_sample = load_parameters(pointers, cols, ok)
             of_span = Parameters(
                 parameters.weight, parameters.bias, of_sample.scale, of_sample.shift
             )
+            residual_gate = load_parameter(residual_gate_ptr, cols, ok, gate_row)
             dscale = zeros
             dshift = zeros
+            dresidual_gate = zeros
             for number in range(first, end):
                 row = row_of_sample(spans, sample, number)
-                to_dpre_bias, to_dweight, to_dbias, to_dscale, to_dshift = _store_row_dx(
-                    rows, row, pre_bias, of_span, cols, ok, SPEC, SETTINGS
+                to_dpre_bias, to_dweight, to_dbias, to_dscale, to_dshift, to_gate = _store_row_dx(
+                    rows, row, pre_bias, of_span, residual_gate, cols, ok, SPEC, SETTINGS
                 )
                 if dpre_bias_partial_ptr is not None:
                     dpre_bias += to_dpre_bias
@@ -304,6 +400,8 @@ def backward_apply(
                     dscale += to_dscale
                 if dshift_partial_ptr is not None:
                     dshift += to_dshift
+                if dresidual_gate_partial_ptr is not None:
+                    dresidual_gate += to_gate
             final = tl.cast(sample, tl.int64) * n_cols
             if dscale_partial_ptr is not None:
                 dscale_out = SumPointers(dscale_partial_ptr, dscale_ptr + final)
@@ -311,6 +409,11 @@ def backward_apply(
             if dshift_partial_ptr is not None:
                 dshift_out = SumPointers(dshift_partial_ptr, dshift_ptr + final)
                 store_column_sums(dshift_out, dshift, span, spans_per_sample, n_cols, cols, ok)
+            if dresidual_gate_partial_ptr is not None:
+                gate_out = SumPointers(dresidual_gate_partial_ptr, dresidual_gate_ptr + final)
+                store_column_sums(
+                    gate_out, dresidual_gate, span, spans_per_sample, n_cols, cols, ok
+                )
 
     partial = tl.cast(group, tl.int64) * n_cols + cols
     if dpre_bias_partial_ptr is not None:

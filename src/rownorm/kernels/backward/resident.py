@@ -1,19 +1,19 @@
 """Backward where a program has whole rows in registers: h, dy and dh are loaded once, dx is stored once.
 
-    x_hat = (h - mu) * rstd                       dm = dy * activation'(m),  m = z * (scale + SCALE_SHIFT) + shift
+    x_hat = (u - mu) * rstd                       dm = dy * activation'(m),  m = z * (scale + SCALE_SHIFT) + shift
     dz    = dm * (scale + SCALE_SHIFT)            g  = dz * (weight + WEIGHT_SHIFT)
     a     = mean(g * x_hat)                       b  = mean(g) if CENTER else 0
-    dx    = rstd * (g - b - a * x_hat) [+ dh]
+    dx    = rstd * (g - b - a * x_hat) [+ dh]     u, a gate and a residual_gate: see ``gradient``
     dweight = sum over rows of dz * x_hat,  dbias = sum of dz,  dpre_bias = sum of dx
     dscale  = sum over the rows of a sample of dm * z,  dshift = sum of dm
 
 Regimes tile, resident and, with CLUSTER_SIZE > 1, cluster: there the programs of a thread block cluster share a row and
 exchange a and b. The grid is persistent: a program computes many tiles of BLOCK_ROWS rows. In registers: the
-parameters, the sums over rows, and x_hat and g of one tile. The next tiles are on their way to shared memory
+parameters, the sums over rows, and x_hat and g of one tile, with a gate that gate and h. The next tiles are on their way to shared memory
 (NUM_STAGES).
 
-Rows that share scale and shift are computed one span after the other (see ``column_sums``), with the scale and shift of
-the sample in registers. Where every row has its own (OWN_SAMPLES), they are loaded with the row, and dscale and dshift
+Rows that share scale, shift and residual_gate are computed one span after the other (see ``column_sums``), with those
+of the sample in registers. Where every row has its own (OWN_SAMPLES), they are loaded with the row, and their gradients
 are stored with dx.
 """
 
@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 
 from ..activations import is_precise
-from ..affine import x_hat_chunks
+from ..affine import gate_h, x_hat_chunks
 from ..bundles import (
     BACKWARD_INTEGERS,
     Columns,
@@ -42,7 +42,7 @@ from ..exchange.cluster import (
     send_from_warps,
     wait_for_cluster,
 )
-from ..gradient import gradient_before_affine, store_dx
+from ..gradient import gradient_before_affine, gradient_before_gate, store_dx
 from ..memory import (
     chunk,
     in_range,
@@ -50,6 +50,7 @@ from ..memory import (
     load_parameter_chunks,
     load_pipelined,
     offsets_of_sample,
+    round_to,
     row_offset,
     store_row,
     widen,
@@ -79,17 +80,21 @@ class _Inputs(NamedTuple):
     dy: Any  # a ``Matrix``
     dh: Any
     h: Any
+    gate: Any
+    x: Any  # absent without a residual_gate
     statistics: Any
-    pre_bias: Any  # chunks, an empty tuple where absent
+    pre_bias: Any  # chunks, an empty tuple where absent: added to x where it is there, else to h
 
 
 class _Outputs(NamedTuple):
-    """What is stored for every tile. None: not wanted. dscale and dshift: where every row has its own."""
+    """What is stored for every tile. None: not wanted. The last three: where every row has its own."""
 
     dx_ptr: Any
     dresidual_ptr: Any
+    dgate_ptr: Any
     dscale_ptr: Any
     dshift_ptr: Any
+    dresidual_gate_ptr: Any
 
 
 class _Sums(NamedTuple):
@@ -100,6 +105,7 @@ class _Sums(NamedTuple):
     dbias: Any
     dscale: Any
     dshift: Any
+    dresidual_gate: Any
 
 
 class _Rows(NamedTuple):
@@ -140,26 +146,33 @@ def _load_tile(
     TILING: tl.constexpr,
     SETTINGS: tl.constexpr,
 ):
-    """(h, dy, which columns exist) of a tile, in chunks; dy is an empty tuple without LOAD_DY_WITH_H."""
+    """(h, the gate, dy, which columns exist) of a tile, in chunks. dy is an empty tuple without LOAD_DY_WITH_H, the gate
+    where there is none.
+    """
     h = ()
+    gate = ()
     dy = ()
     inside = ()
     for c in tl.static_range(TILING.NUM_CHUNKS):
         cols, col_ok = chunk(columns, c, TILING)
         ok = rows.ok & col_ok
         h_chunk = _load_chunk(inputs.h, rows, cols, ok, SPEC, SETTINGS)
-        if len(inputs.pre_bias) > 0:
+        if len(inputs.pre_bias) > 0 and inputs.x.ptr is None:
             h_chunk += widen(inputs.pre_bias[c], SPEC.COMPUTE_DTYPE)
+            h_chunk = round_to(h_chunk, SPEC.ROUND_EACH_TO, SPEC.COMPUTE_DTYPE)
         h = h + (h_chunk,)
+        if inputs.gate.ptr is not None:
+            gate = gate + (_load_chunk(inputs.gate, rows, cols, ok, SPEC, SETTINGS),)
         if SETTINGS.LOAD_DY_WITH_H:
             dy = dy + (_load_chunk(inputs.dy, rows, cols, ok, SPEC, SETTINGS),)
         inside = inside + (col_ok,)
-    return h, dy, inside
+    return h, gate, dy, inside
 
 
 @triton.jit
 def _gradients(
     x_hat,
+    gate,
     dy,
     inputs,
     outputs,
@@ -171,7 +184,7 @@ def _gradients(
     TILING: tl.constexpr,
     SETTINGS: tl.constexpr,
 ):
-    """(g, g * x_hat, the sums with this tile added, except dpre_bias), in chunks."""
+    """(g, g * x_hat, the sums with this tile added, except dpre_bias and dresidual_gate), in chunks."""
     g = ()
     products = ()
     dweight = ()
@@ -184,9 +197,10 @@ def _gradients(
         else:
             cols, col_ok = chunk(columns, c, TILING)
             dy_chunk = _load_chunk(inputs.dy, rows, cols, rows.ok & col_ok, SPEC, SETTINGS)
-        rounded_x_hat, dz, g_chunk, dscale_rows, dshift_rows = gradient_before_affine(
+        rounded_x_hat, dz, g_chunk, dscale_rows, dshift_rows, dgate = gradient_before_affine(
             dy_chunk,
             x_hat[c],
+            gate,
             parameters,
             c,
             SPEC,
@@ -205,7 +219,10 @@ def _gradients(
             store_row(outputs.dscale_ptr + offsets, dscale_rows, rows.ok & col_ok)
         if outputs.dshift_ptr is not None:
             store_row(outputs.dshift_ptr + offsets, dshift_rows, rows.ok & col_ok)
-    return g, products, _Sums(sums.dpre_bias, dweight, dbias, dscale, dshift)
+        if outputs.dgate_ptr is not None and not SPEC.GATE_FIRST:
+            store_row(outputs.dgate_ptr + offsets, dgate, rows.ok & col_ok)
+    sums = _Sums(sums.dpre_bias, dweight, dbias, dscale, dshift, sums.dresidual_gate)
+    return g, products, sums
 
 
 @triton.jit
@@ -263,6 +280,7 @@ def _tile(
     inputs,
     outputs,
     parameters,
+    residual_gate,
     sums,
     columns,
     share,
@@ -271,13 +289,19 @@ def _tile(
     TILING: tl.constexpr,
     SETTINGS: tl.constexpr,
 ):
-    """Compute and store dx of a tile, and return the sums with this tile added."""
+    """Compute and store dx of a tile, and return the sums with this tile added. residual_gate: chunks."""
     n_cols = columns.n_cols
     mu, rstd = _load_statistics(inputs.statistics, rows, SPEC.CENTER, SETTINGS.SCALAR_STATISTICS)
-    h, dy, inside = _load_tile(inputs, rows, columns, SPEC, TILING, SETTINGS)
-    x_hat = x_hat_chunks(h, mu, rstd, inside, SPEC)
+    h, gate, dy, inside = _load_tile(inputs, rows, columns, SPEC, TILING, SETTINGS)
+    if SPEC.GATE_FIRST:
+        u = ()
+        for c in tl.static_range(TILING.NUM_CHUNKS):
+            u = u + (gate_h(h[c], gate, c, SPEC),)
+        x_hat = x_hat_chunks(u, mu, rstd, inside, SPEC)
+    else:
+        x_hat = x_hat_chunks(h, mu, rstd, inside, SPEC)
     g, products, sums = _gradients(
-        x_hat, dy, inputs, outputs, parameters, rows, columns, sums, SPEC, TILING, SETTINGS
+        x_hat, gate, dy, inputs, outputs, parameters, rows, columns, sums, SPEC, TILING, SETTINGS
     )
     a, b = _row_sums(products, g, slots, turn, SPEC.CENTER, SETTINGS)
 
@@ -287,18 +311,36 @@ def _tile(
         rstd *= (n_cols > 1).to(SPEC.COMPUTE_DTYPE)
     offset = -(b * share) * rstd
     dpre_bias = ()
+    dresidual_gate = ()
     for c in tl.static_range(TILING.NUM_CHUNKS):
         cols, col_ok = chunk(columns, c, TILING)
         ok = rows.ok & col_ok
+        offsets = rows.index * n_cols + cols
         dx = x_hat[c] * slope
         if SPEC.CENTER:
             dx += offset
         dx = tl.fma(g[c], tl.broadcast_to(rstd, g[c].shape), dx)
+        if SPEC.GATE_FIRST:
+            dx, dgate = gradient_before_gate(dx, h[c], gate, c, SPEC, SETTINGS.PRECISE)
+            if outputs.dgate_ptr is not None:
+                store_row(outputs.dgate_ptr + offsets, dgate, ok)
         if inputs.dh.ptr is not None:
             dx += _load_chunk(inputs.dh, rows, cols, ok, SPEC, SETTINGS)
-        store_dx(outputs.dx_ptr, outputs.dresidual_ptr, rows.index * n_cols + cols, dx, ok)
+        dresidual = dx
+        if len(residual_gate) > 0:
+            term = _load_chunk(inputs.x, rows, cols, ok, SPEC, SETTINGS)
+            if len(inputs.pre_bias) > 0:
+                term += widen(inputs.pre_bias[c], SPEC.COMPUTE_DTYPE)
+            term *= dx
+            dresidual_gate = dresidual_gate + (
+                sums.dresidual_gate[c] + _rows_or_sum(term, SETTINGS.SUM_ROWS),
+            )
+            if outputs.dresidual_gate_ptr is not None:
+                store_row(outputs.dresidual_gate_ptr + offsets, term, ok)
+            dx = dx * widen(residual_gate[c], SPEC.COMPUTE_DTYPE)
+        store_dx(outputs.dx_ptr, outputs.dresidual_ptr, offsets, dx, dresidual, ok)
         dpre_bias = dpre_bias + (sums.dpre_bias[c] + _rows_or_sum(dx, SETTINGS.SUM_ROWS),)
-    return _Sums(dpre_bias, sums.dweight, sums.dbias, sums.dscale, sums.dshift)
+    return _Sums(dpre_bias, sums.dweight, sums.dbias, sums.dscale, sums.dshift, dresidual_gate)
 
 
 @triton.jit
@@ -311,11 +353,15 @@ def _own_parameters(
     TILING: tl.constexpr,
     SETTINGS: tl.constexpr,
 ):
-    """The parameters of a tile, where every row has its own scale and shift: these are loaded with the row."""
+    """(the parameters, the residual_gate) of a tile, where every row has its own samples: these are loaded with the
+    row.
+    """
     scale = ()
     shift = ()
+    residual_gate = ()
     scales = Matrix(modulation.scale_ptr, modulation.scale_row_stride, 0)
     shifts = Matrix(modulation.shift_ptr, modulation.shift_row_stride, 0)
+    gates = Matrix(modulation.residual_gate_ptr, modulation.residual_gate_row_stride, 0)
     for c in tl.static_range(TILING.NUM_CHUNKS):
         cols, col_ok = chunk(columns, c, TILING)
         ok = rows.ok & col_ok
@@ -325,7 +371,11 @@ def _own_parameters(
         if modulation.shift_ptr is not None:
             offset = row_offset(shifts, rows.index, SETTINGS.DIVISIBILITY, 0)
             shift = shift + (load_pipelined(shifts.ptr + offset + cols, ok, SPEC.COMPUTE_DTYPE),)
-    return Parameters(parameters.weight, parameters.bias, scale, shift)
+        if modulation.residual_gate_ptr is not None:
+            offset = row_offset(gates, rows.index, SETTINGS.DIVISIBILITY, 0)
+            loaded = load_pipelined(gates.ptr + offset + cols, ok, SPEC.COMPUTE_DTYPE)
+            residual_gate = residual_gate + (loaded,)
+    return Parameters(parameters.weight, parameters.bias, scale, shift), residual_gate
 
 
 @triton.jit(do_not_specialize=BACKWARD_INTEGERS)
@@ -338,20 +388,26 @@ def backward_resident(
     bias_ptr,
     scale_ptr,
     shift_ptr,
+    residual_gate_ptr,
+    gate_ptr,
+    x_ptr,  # None without a residual_gate
     mu_ptr,
     rstd_ptr,
     dx_ptr,
     dresidual_ptr,
+    dgate_ptr,
     dpre_bias_partial_ptr,  # (programs or clusters, n_cols) partial sums
     dweight_partial_ptr,
     dbias_partial_ptr,
     dscale_partial_ptr,  # (spans, n_cols) partial sums
     dshift_partial_ptr,
+    dresidual_gate_partial_ptr,
     dpre_bias_ptr,  # the sums themselves, stored by a single program or cluster
     dweight_ptr,
     dbias_ptr,
     dscale_ptr,  # the sums themselves, stored where a sample is one span
     dshift_ptr,
+    dresidual_gate_ptr,
     dy_row_stride,
     dh_row_stride,
     h_row_stride,
@@ -360,13 +416,18 @@ def backward_resident(
     dy_group_gap,
     dh_group_gap,
     h_group_gap,
-    scale_row_stride,  # this and what follows: None without scale and shift
+    scale_row_stride,  # this and what follows, up to spans_per_sample: None without samples
     shift_row_stride,
     rows_per_sample,
     n_samples,
     sample_rows,
     span_rows,
     spans_per_sample,
+    residual_gate_row_stride,  # this and what follows: None where the tensor is absent
+    gate_row_stride,
+    gate_group_gap,
+    x_row_stride,
+    x_group_gap,
     DIVISIBILITY: tl.constexpr,  # of strides, gaps and n_cols, which are passed divided by it: see ``bundles``
     GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
     PROGRAM: tl.constexpr,  # what is computed: a ``bundles.Spec`` with the names of dtypes
@@ -382,7 +443,7 @@ def backward_resident(
     SCALAR_STATISTICS: tl.constexpr,  # mu and rstd are scalars, not tensors with a layout
     SEND_PER_WARP: tl.constexpr,  # warps send their own sums to the cluster, without waiting for the other warps
     NUM_WARPS: tl.constexpr,
-    OWN_SAMPLES: tl.constexpr,  # whether every row has its own scale and shift
+    OWN_SAMPLES: tl.constexpr,  # whether every row has its own samples
 ):
     """A program or cluster computes every n-th tile, or span of rows, n in all. Other constants: ``bundles.Tiling``."""
     SPEC: tl.constexpr = spec_of(PROGRAM)
@@ -399,7 +460,15 @@ def backward_resident(
         SEND_PER_WARP,
         NUM_WARPS,
         is_precise(
-            dx_ptr, dresidual_ptr, dpre_bias_ptr, dweight_ptr, dbias_ptr, dscale_ptr, dshift_ptr
+            dx_ptr,
+            dresidual_ptr,
+            dgate_ptr,
+            dpre_bias_ptr,
+            dweight_ptr,
+            dbias_ptr,
+            dscale_ptr,
+            dshift_ptr,
+            dresidual_gate_ptr,
         ),
         LATENCY_HIDDEN,
         SCALAR_STATISTICS,
@@ -420,11 +489,20 @@ def backward_resident(
         Matrix(dy_ptr, dy_row_stride, dy_group_gap),
         Matrix(dh_ptr, dh_row_stride, dh_group_gap),
         Matrix(h_ptr, h_row_stride, h_group_gap),
+        Matrix(gate_ptr, gate_row_stride, gate_group_gap),
+        Matrix(x_ptr, x_row_stride, x_group_gap),
         Statistics(mu_ptr, rstd_ptr),
         pre_bias,
     )
     modulation = Modulation(
-        scale_ptr, shift_ptr, scale_row_stride, shift_row_stride, rows_per_sample, n_samples
+        scale_ptr,
+        shift_ptr,
+        residual_gate_ptr,
+        scale_row_stride,
+        shift_row_stride,
+        residual_gate_row_stride,
+        rows_per_sample,
+        n_samples,
     )
     SUM_SHAPE: tl.constexpr = 1 if SUM_ROWS else BLOCK_ROWS
     zeros = _zeros(SUM_SHAPE, TILING, SPEC.COMPUTE_DTYPE)
@@ -436,9 +514,11 @@ def backward_resident(
 
     if rows_per_sample is None or OWN_SAMPLES:
         if OWN_SAMPLES:
-            outputs = _Outputs(dx_ptr, dresidual_ptr, dscale_ptr, dshift_ptr)
+            outputs = _Outputs(
+                dx_ptr, dresidual_ptr, dgate_ptr, dscale_ptr, dshift_ptr, dresidual_gate_ptr
+            )
         else:
-            outputs = _Outputs(dx_ptr, dresidual_ptr, None, None)
+            outputs = _Outputs(dx_ptr, dresidual_ptr, dgate_ptr, None, None, None)
         # Not cdiv, which adds first: near 2^31 rows the sum exceeds 32 bits.
         n_tiles = n_rows // BLOCK_ROWS + (n_rows % BLOCK_ROWS > 0).to(tl.int32)
         n_turns = tl.cdiv(n_tiles - program, step)
@@ -447,18 +527,20 @@ def backward_resident(
             row_index = tl.cast(tile, tl.int64) * BLOCK_ROWS + row_lanes
             rows = _Rows(row_index, in_range(row_index, n_rows, BLOCK_ROWS == 1))
             if OWN_SAMPLES:
-                of_tile = _own_parameters(
+                of_tile, residual_gate = _own_parameters(
                     parameters, modulation, rows, columns, SPEC, TILING, SETTINGS
                 )
             else:
                 of_tile = parameters
-            before = _Sums(dpre_bias, dweight, dbias, zeros, zeros)
+                residual_gate = ()
+            before = _Sums(dpre_bias, dweight, dbias, zeros, zeros, zeros)
             after = _tile(
                 rows,
                 turn,
                 inputs,
                 outputs,
                 of_tile,
+                residual_gate,
                 before,
                 columns,
                 share,
@@ -474,32 +556,37 @@ def backward_resident(
             if dpre_bias_partial_ptr is not None:
                 dpre_bias = after.dpre_bias
     else:
-        outputs = _Outputs(dx_ptr, dresidual_ptr, None, None)
+        outputs = _Outputs(dx_ptr, dresidual_ptr, dgate_ptr, None, None, None)
         spans = Spans(rows_per_sample, n_samples, sample_rows, span_rows, spans_per_sample)
         n_turns = 0  # of the spans before: the exchange in a cluster counts all
         for span in range(program, n_samples * spans_per_sample, step):
             sample, first, end = span_of(spans, span)
-            scale_row, shift_row = offsets_of_sample(sample, modulation, DIVISIBILITY)
+            scale_row, shift_row, gate_row = offsets_of_sample(sample, modulation, DIVISIBILITY)
             pointers = ParameterPointers(None, None, scale_ptr, shift_ptr, scale_row, shift_row)
             of_sample = load_parameter_chunks(pointers, columns, 0, NUM_CHUNKS, TILING)
             of_span = Parameters(
                 parameters.weight, parameters.bias, of_sample.scale, of_sample.shift
             )
+            residual_gate = load_chunks(
+                residual_gate_ptr, columns, 0, NUM_CHUNKS, TILING, gate_row
+            )
             dscale = zeros
             dshift = zeros
+            dresidual_gate = zeros
             n_tiles = tl.cdiv(end - first, BLOCK_ROWS)
             for tile in tl.range(0, n_tiles, num_stages=NUM_STAGES):
                 number = first + tile * BLOCK_ROWS + row_lanes
                 rows = _Rows(
                     row_of_sample(spans, sample, number), in_range(number, end, BLOCK_ROWS == 1)
                 )
-                before = _Sums(dpre_bias, dweight, dbias, dscale, dshift)
+                before = _Sums(dpre_bias, dweight, dbias, dscale, dshift, dresidual_gate)
                 after = _tile(
                     rows,
                     n_turns + tile,
                     inputs,
                     outputs,
                     of_span,
+                    residual_gate,
                     before,
                     columns,
                     share,
@@ -518,6 +605,8 @@ def backward_resident(
                     dscale = after.dscale
                 if dshift_partial_ptr is not None:
                     dshift = after.dshift
+                if dresidual_gate_partial_ptr is not None:
+                    dresidual_gate = after.dresidual_gate
             n_turns += n_tiles
             final = tl.cast(sample, tl.int64) * n_cols
             if dscale_partial_ptr is not None:
@@ -526,6 +615,9 @@ def backward_resident(
             if dshift_partial_ptr is not None:
                 dshift_out = SumPointers(dshift_partial_ptr, dshift_ptr + final)
                 _store_sums(dshift_out, dshift, span, spans_per_sample, columns, TILING)
+            if dresidual_gate_partial_ptr is not None:
+                gate_out = SumPointers(dresidual_gate_partial_ptr, dresidual_gate_ptr + final)
+                _store_sums(gate_out, dresidual_gate, span, spans_per_sample, columns, TILING)
 
     dpre_bias_out = SumPointers(dpre_bias_partial_ptr, dpre_bias_ptr)
     dweight_out = SumPointers(dweight_partial_ptr, dweight_ptr)

@@ -333,7 +333,7 @@ def forward_cluster(
     x_rows = Matrix(x_ptr, x_stride, x_group_gap * DIVISIBILITY)
     residual_rows = Matrix(residual_ptr, residual_stride, residual_group_gap * DIVISIBILITY)
     # x and residual are in a ``_Row``.
-    source = Source(x_ptr, residual_ptr, pre_bias_ptr, None, None)
+    source = Source(x_ptr, residual_ptr, pre_bias_ptr, None, None, None, None, 0, 0)
     parameter_pointers = ParameterPointers(weight_ptr, bias_ptr, None, None, 0, 0)
     n_turns = tl.cast(tl.cdiv(n_rows - row, step), tl.int32)  # in 64 bits, since cdiv adds first
 
@@ -373,7 +373,9 @@ def forward_cluster(
             column_range = ColumnRange(first_col, end_col)
             x_row = row_offset(x_rows, row, 1, GROUP_ROWS)
             residual_row = row_offset(residual_rows, row, 1, GROUP_ROWS)
-            reloaded = Source(x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row)
+            reloaded = Source(
+                x_ptr, residual_ptr, pre_bias_ptr, None, None, x_row, residual_row, 0, 0
+            )
             exchange, mu, rstd, stored_mu, stored_rstd = _large_mean_moments(
                 slots, exchange, squares, mu, reloaded, column_range, n, SPEC, TILING, SETTINGS
             )

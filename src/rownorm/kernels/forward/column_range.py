@@ -1,6 +1,6 @@
 """Some columns of one row, loaded in a loop over chunks: their moments, and y. For rows that are loaded more than once.
 
-    (mean, m2) of columns start to end, m2 = sum((h - mean)^2)
+    (mean, m2) of columns start to end, m2 = sum((u - mean)^2), u = h [* gate_activation(gate), if GATE_FIRST]
     y of columns start to end, from mu and rstd of the whole row
 
 In registers: one chunk of BLOCK_COLS columns, and running sums of the same shape.
@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 
 from ..activations import activate, is_precise
-from ..affine import affine, modulate, round_x_hat, x_hat_chunks
-from ..memory import in_range, load_h, load_parameters, round_to, store_row
+from ..affine import affine, gate_h, gate_y, modulate, round_x_hat, x_hat_chunks
+from ..memory import in_range, load_gate, load_h, load_parameters, round_to, store_row
 from ..moments import (
     all_rows,
     moments_about,
@@ -25,6 +25,23 @@ from ..target import reciprocal
 
 
 @triton.jit
+def _load_u(
+    source,
+    cols,
+    ok,
+    ROUND_H_TO: tl.constexpr,
+    EVICTION: tl.constexpr,
+    SPEC: tl.constexpr,
+):
+    """``u`` at ``cols``: h, rounded to ROUND_H_TO unless that is None, multiplied with the gate if GATE_FIRST."""
+    h = load_h(source, cols, ok, ok, SPEC.COMPUTE_DTYPE, EVICTION, SPEC.ROUND_EACH_TO)
+    h = round_to(h, ROUND_H_TO, SPEC.COMPUTE_DTYPE)
+    if SPEC.GATE_FIRST:
+        h = gate_h(h, load_gate(source, cols, ok, EVICTION), 0, SPEC)
+    return h
+
+
+@triton.jit
 def _range_sums(
     origin,
     factor,
@@ -34,7 +51,7 @@ def _range_sums(
     SPEC: tl.constexpr,
     CHUNKING: tl.constexpr,
 ):
-    """The sums of ``(h - origin) * factor``, if CENTER, and of ``(h - origin)^2``.
+    """The sums of ``(u - origin) * factor``, if CENTER, and of ``(u - origin)^2``.
 
     origin, factor: numbers per row, or None for 0 and 1. ROUND_H_TO: the dtype that h is rounded to first, or None.
     """
@@ -44,8 +61,7 @@ def _range_sums(
     for start in range(columns.start, columns.end, CHUNKING.BLOCK_COLS):
         cols = start + lanes
         ok = in_range(cols, columns.end, CHUNKING.EVEN_COLS)
-        h = load_h(source, cols, ok, ok, SPEC.COMPUTE_DTYPE, "evict_last")
-        h = round_to(h, ROUND_H_TO, SPEC.COMPUTE_DTYPE)
+        h = _load_u(source, cols, ok, ROUND_H_TO, "evict_last", SPEC)
         if origin is not None:
             h = tl.where(ok, h - origin, 0.0)
         squares += h * h
@@ -108,7 +124,7 @@ def range_moments(
         if not all_rows(mean_is_small):
             cols = columns.start + tl.arange(0, CHUNKING.BLOCK_COLS)[None, :]
             ok = in_range(cols, columns.end, CHUNKING.EVEN_COLS)
-            first = load_h(source, cols, ok, ok, SPEC.COMPUTE_DTYPE, "")
+            first = _load_u(source, cols, ok, None, "", SPEC)
             n_first = tl.cast(tl.minimum(n_cols, CHUNKING.BLOCK_COLS), SPEC.COMPUTE_DTYPE)
             origin = refined_mean(first, ok, n_first, squares)
             factor, rest = scales(squares, n)
@@ -163,9 +179,11 @@ def apply_range(
     for chunk in range(0, n_chunks):
         cols = columns.start + (n_chunks - 1 - chunk) * CHUNKING.BLOCK_COLS + lanes
         ok = in_range(cols, columns.end, CHUNKING.EVEN_COLS)
-        h = load_h(source, cols, ok, ok, SPEC.COMPUTE_DTYPE, "evict_first")
+        h = load_h(source, cols, ok, ok, SPEC.COMPUTE_DTYPE, "evict_first", SPEC.ROUND_EACH_TO)
         if outputs.h_ptr is not None:
             store_row(outputs.h_ptr + outputs.row + cols, h, ok, EVICT_FIRST)
+        gate = load_gate(source, cols, ok, "evict_first")
+        h = gate_h(h, gate, 0, SPEC)
         parameters = load_parameters(parameter_pointers, cols, ok)
         if SPEC.CENTER and SPEC.ACTIVATION is not None:
             # An activation takes so many instructions that the one saved by fusing x_hat matters.
@@ -175,4 +193,5 @@ def apply_range(
         z = affine(round_x_hat(x_hat, SPEC), parameters, 0, SPEC)
         z = modulate(z, parameters, 0, SPEC)
         y = activate(z, SPEC.ACTIVATION, is_precise(outputs.y_ptr))
+        y = gate_y(y, gate, parameters, 0, 0, SPEC)
         store_row(outputs.y_ptr + outputs.row + cols, y, ok, EVICT_FIRST)

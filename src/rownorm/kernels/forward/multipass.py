@@ -1,13 +1,14 @@
 """Forward where no program has a whole row in registers: rows are loaded for the statistics, then again for y.
 
-    h    = x [+ pre_bias] [+ residual]
-    mu   = mean(h) if CENTER else 0
-    rstd = 1 / sqrt(mean((h - mu)^2) + EPS)
-    z    = (h - mu) * rstd * (weight + WEIGHT_SHIFT) + bias
-    y    = activation(z * (scale + SCALE_SHIFT) + shift)
+    h    = [residual_gate *] (x [+ pre_bias]) [+ residual]
+    u    = h [* gate_activation(gate), if GATE_FIRST]
+    mu   = mean(u) if CENTER else 0
+    rstd = 1 / sqrt(mean((u - mu)^2) + EPS)
+    z    = (u - mu) * rstd * (weight + WEIGHT_SHIFT) + bias
+    y    = activation(z * (scale + SCALE_SHIFT) + shift) [* gate_activation(gate), unless GATE_FIRST]
 
     forward_looped    regime looped: one program, one row; the second load usually comes from the cache
-    forward_moments   regime split, first kernel: mean and m2 = sum((h - mean)^2) of one part of a row
+    forward_moments   regime split, first kernel: mean and m2 = sum((u - mean)^2) of one part of a row
     forward_apply     regime split, second kernel: merges the parts in a fixed order, stores y of one part
 
 In registers: one chunk of BLOCK_COLS columns. A part is ``part_blocks`` chunks.
@@ -30,7 +31,7 @@ from ..bundles import (
     Statistics,
     spec_of,
 )
-from ..memory import offsets_of_row, row_offset, store_statistics
+from ..memory import offsets_of_row, optional_row_offset, row_offset, store_statistics
 from ..moments import inverse_std
 from .column_range import apply_range, range_moments, stored_range_moments
 
@@ -44,6 +45,8 @@ def forward_looped(
     bias_ptr,
     scale_ptr,
     shift_ptr,
+    residual_gate_ptr,
+    gate_ptr,
     y_ptr,
     h_ptr,
     mu_ptr,  # None: the statistics are not wanted
@@ -58,6 +61,9 @@ def forward_looped(
     shift_row_stride,
     rows_per_sample,
     n_samples,
+    residual_gate_row_stride,
+    gate_row_stride,
+    gate_group_gap,
     DIVISIBILITY: tl.constexpr,  # of strides, gaps and n_cols, which are passed divided by it: see ``bundles``
     GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
     PROGRAM: tl.constexpr,  # what is computed: a ``bundles.Spec`` with the names of dtypes
@@ -75,12 +81,30 @@ def forward_looped(
     residual_rows = Matrix(residual_ptr, residual_row_stride, residual_group_gap)
     x_row = row_offset(x_rows, row, DIVISIBILITY, GROUP_ROWS)
     residual_row = row_offset(residual_rows, row, DIVISIBILITY, GROUP_ROWS)
-    source = Source(x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row)
-    columns = ColumnRange(0, n_cols)
     modulation = Modulation(
-        scale_ptr, shift_ptr, scale_row_stride, shift_row_stride, rows_per_sample, n_samples
+        scale_ptr,
+        shift_ptr,
+        residual_gate_ptr,
+        scale_row_stride,
+        shift_row_stride,
+        residual_gate_row_stride,
+        rows_per_sample,
+        n_samples,
     )
-    scale_row, shift_row = offsets_of_row(row, modulation, DIVISIBILITY)
+    scale_row, shift_row, residual_gate_row = offsets_of_row(row, modulation, DIVISIBILITY)
+    gate_rows = Matrix(gate_ptr, gate_row_stride, gate_group_gap)
+    source = Source(
+        x_ptr,
+        residual_ptr,
+        pre_bias_ptr,
+        residual_gate_ptr,
+        gate_ptr,
+        x_row,
+        residual_row,
+        residual_gate_row,
+        optional_row_offset(gate_rows, row, DIVISIBILITY, GROUP_ROWS),
+    )
+    columns = ColumnRange(0, n_cols)
     parameter_pointers = ParameterPointers(
         weight_ptr, bias_ptr, scale_ptr, shift_ptr, scale_row, shift_row
     )
@@ -104,6 +128,8 @@ def forward_moments(
     x_ptr,
     residual_ptr,
     pre_bias_ptr,
+    residual_gate_ptr,
+    gate_ptr,
     parts_ptr,  # (2, n_rows, n_parts): means, then m2
     stored_h_parts_ptr,  # the same of h as it is stored, or None
     x_row_stride,
@@ -114,6 +140,11 @@ def forward_moments(
     part_blocks,
     x_group_gap,
     residual_group_gap,
+    rows_per_sample,
+    n_samples,
+    residual_gate_row_stride,
+    gate_row_stride,
+    gate_group_gap,
     DIVISIBILITY: tl.constexpr,
     GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
     PROGRAM: tl.constexpr,  # what is computed: a ``bundles.Spec`` with the names of dtypes
@@ -132,7 +163,22 @@ def forward_moments(
     residual_rows = Matrix(residual_ptr, residual_row_stride, residual_group_gap)
     x_row = row_offset(x_rows, row, DIVISIBILITY, GROUP_ROWS)
     residual_row = row_offset(residual_rows, row, DIVISIBILITY, GROUP_ROWS)
-    source = Source(x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row)
+    modulation = Modulation(
+        None, None, residual_gate_ptr, 0, 0, residual_gate_row_stride, rows_per_sample, n_samples
+    )
+    _, _, residual_gate_row = offsets_of_row(row, modulation, DIVISIBILITY)
+    gate_rows = Matrix(gate_ptr, gate_row_stride, gate_group_gap)
+    source = Source(
+        x_ptr,
+        residual_ptr,
+        pre_bias_ptr,
+        residual_gate_ptr,
+        gate_ptr,
+        x_row,
+        residual_row,
+        residual_gate_row,
+        optional_row_offset(gate_rows, row, DIVISIBILITY, GROUP_ROWS),
+    )
 
     mean, m2 = range_moments(source, columns, SPEC, CHUNKING)
     slot = pid + tl.zeros((1, 1), tl.int64)
@@ -186,6 +232,8 @@ def forward_apply(
     bias_ptr,
     scale_ptr,
     shift_ptr,
+    residual_gate_ptr,
+    gate_ptr,
     y_ptr,
     h_ptr,
     mu_ptr,
@@ -204,6 +252,9 @@ def forward_apply(
     shift_row_stride,
     rows_per_sample,
     n_samples,
+    residual_gate_row_stride,
+    gate_row_stride,
+    gate_group_gap,
     DIVISIBILITY: tl.constexpr,
     GROUP_ROWS: tl.constexpr,  # rows between two gaps, or 0
     PROGRAM: tl.constexpr,  # what is computed: a ``bundles.Spec`` with the names of dtypes
@@ -226,11 +277,29 @@ def forward_apply(
     residual_rows = Matrix(residual_ptr, residual_row_stride, residual_group_gap)
     x_row = row_offset(x_rows, row, DIVISIBILITY, GROUP_ROWS)
     residual_row = row_offset(residual_rows, row, DIVISIBILITY, GROUP_ROWS)
-    source = Source(x_ptr, residual_ptr, pre_bias_ptr, x_row, residual_row)
     modulation = Modulation(
-        scale_ptr, shift_ptr, scale_row_stride, shift_row_stride, rows_per_sample, n_samples
+        scale_ptr,
+        shift_ptr,
+        residual_gate_ptr,
+        scale_row_stride,
+        shift_row_stride,
+        residual_gate_row_stride,
+        rows_per_sample,
+        n_samples,
     )
-    scale_row, shift_row = offsets_of_row(row, modulation, DIVISIBILITY)
+    scale_row, shift_row, residual_gate_row = offsets_of_row(row, modulation, DIVISIBILITY)
+    gate_rows = Matrix(gate_ptr, gate_row_stride, gate_group_gap)
+    source = Source(
+        x_ptr,
+        residual_ptr,
+        pre_bias_ptr,
+        residual_gate_ptr,
+        gate_ptr,
+        x_row,
+        residual_row,
+        residual_gate_row,
+        optional_row_offset(gate_rows, row, DIVISIBILITY, GROUP_ROWS),
+    )
     parameter_pointers = ParameterPointers(
         weight_ptr, bias_ptr, scale_ptr, shift_ptr, scale_row, shift_row
     )

@@ -196,6 +196,7 @@ struct NormBackward : public Node {
     at::ScalarType x_dtype{};
     std::optional<at::ScalarType> residual_dtype;
     bool is_h_output = false; /* h has this node; it has none where only parameters need a gradient */
+    bool has_residual_gate = false;
     c10::DispatchKeySet plain_keys; /* those of a tensor that no subclass, transform or view flag makes special */
     SavedVariable saved[N_SAVED];
     uint64_t saved_addresses[N_SAVED] = {};
@@ -222,6 +223,7 @@ struct NormBackward : public Node {
         for (int i = 0; i < N_SAVED; i++) args.collect(saved[i], i == 0 && is_h_output && saved_layouts.empty());
         args.collect(x_dtype);
         args.collect(residual_dtype);
+        args.collect(has_residual_gate);
         pybind11::gil_scoped_acquire gil;
         THPObjectPtr text = checked(PyObject_Repr(options)); /* hashes of different options can be equal */
         const char *characters = PyUnicode_AsUTF8(text);
@@ -281,7 +283,8 @@ THPObjectPtr NormBackward::context(PyObject *unpacked) {
     THPObjectPtr x(dtype_object(x_dtype)), residual(dtype_object(residual_dtype));
     PyObject *forward_call = call == nullptr ? Py_None : (PyObject *)call;
     THPObjectPtr state = checked(PyTuple_Pack(5, forward_call, addresses.get(), options, x.get(), residual.get()));
-    return checked(PyObject_CallFunctionObjArgs(make_context, state.get(), unpacked, needs.get(), nullptr));
+    PyObject *gated = has_residual_gate ? Py_True : Py_False;
+    return checked(PyObject_CallFunctionObjArgs(make_context, state.get(), unpacked, needs.get(), gated, nullptr));
 }
 
 /* Autograd passes only gradients like the outputs, but ``grad_fn(...)`` passes anything, and the kernels trust it. */
@@ -346,7 +349,7 @@ variable_list NormBackward::by_cpu_extension(const at::Tensor &dy, const at::Ten
         if (!is_plain(unpacked[i])) return {};
     bool needs[N_INPUTS];
     for (int i = 0; i < N_INPUTS; i++) needs[i] = task_should_compute_output(i);
-    const bool is_shared = residual_dtype == x_dtype;
+    const bool is_shared = residual_dtype == x_dtype && !has_residual_gate;
     THPObjectPtr inputs = checked(PyTuple_New(2 + N_SAVED)), wanted = checked(PyTuple_New(N_INPUTS));
     for (int i = 0; i < 2 + N_SAVED; i++)
         PyTuple_SET_ITEM(inputs.get(), i, checked(object_of(i == 0 ? dy : i == 1 ? dh : unpacked[i - 2])).release());
@@ -368,7 +371,8 @@ variable_list NormBackward::by_cpu_extension(const at::Tensor &dy, const at::Ten
 variable_list NormBackward::gradients_of(const variable_list &incoming) {
     const at::Tensor dy = incoming[0], dh = incoming.size() > 1 ? incoming[1] : at::Tensor();
     at::Tensor unpacked[N_SAVED];
-    if (dy.defined()) { /* dh alone needs nothing that was saved, so h may have been modified */
+    /* Without a residual_gate, dh alone needs nothing that was saved, so h may have been modified. */
+    if (dy.defined() || has_residual_gate) {
         std::lock_guard<std::mutex> lock(mutex_); /* another thread may release what is saved */
         NodePointer self = pointer_to(this, (NodePointer *)nullptr);
         /* Throws where the graph was freed, or a tensor was modified in place. */
@@ -442,16 +446,19 @@ variable_list forward_in_cpp(PyObject *const *inputs, PyObject *options) {
     node->x_dtype = x.scalar_type();
     if (residual.defined()) node->residual_dtype = residual.scalar_type();
     node->is_h_output = is_h_output;
+    node->has_residual_gate = tensors[INPUT_RESIDUAL_GATE].defined();
     node->plain_keys = outputs[3].key_set();
     set_history(outputs[0], node);
     if (is_h_output) set_history(outputs[1], node);
     at::Tensor to_save[N_SAVED];
     to_save[0] = residual.defined() ? outputs[1] : x;
-    for (int i = N_ROW_INPUTS; i < N_INPUTS; i++) {
-        /* Of a term of a stored h backward needs only dtype and shape, so it may be modified: a new version counter. */
-        const bool may_change = residual.defined() && is_term_of_h(i) && tensors[i].defined();
-        to_save[1 + i - N_ROW_INPUTS] = may_change ? tensors[i].variable_data() : tensors[i];
+    for (int i = N_ROWS_OF_H; i < N_INPUTS; i++) {
+        /* Of a term of a stored h backward needs only dtype and shape, so it may be modified: a new version counter. A
+           residual_gate needs the values of all terms. */
+        const bool may_change = residual.defined() && is_term_of_h(i) && tensors[i].defined() && !node->has_residual_gate;
+        to_save[1 + i - N_ROWS_OF_H] = may_change ? tensors[i].variable_data() : tensors[i];
     }
+    if (node->has_residual_gate) to_save[N_SAVED - 3] = x;
     to_save[N_SAVED - 2] = outputs[2]; /* mu */
     to_save[N_SAVED - 1] = outputs[3]; /* rstd */
     const bool has_hooks = at::SavedTensorDefaultHooks::get_hooks().has_value();

@@ -11,18 +11,18 @@
 
 enum {
     MAX_TENSORS = 32,         /* of one prepared call: inputs and allocated tensors */
-    MAX_PARAMETERS = 48,      /* of one kernel */
-    MAX_RETURNED = 8,         /* tensors that one prepared call returns */
+    MAX_PARAMETERS = 64,      /* of one kernel */
+    MAX_RETURNED = 12,        /* tensors that one prepared call returns */
     MAX_DIMENSIONS = 8,       /* of a tensor in a cache key */
     MAX_PREPARED_CALLS = 4096, /* of forward; when there are more, all of them are dropped */
     MAX_BACKWARD_CALLS = 4,   /* that one forward call remembers */
 };
 
 /* The compiler gets these as flags, from the description of the row program (program.c_definitions):
-     N_INPUTS, INPUT_X, ...   the tensors of a call, rows first, and the index of each
-     N_ROW_INPUTS             how many of them are rows; the others have a value for each column
-     TERMS_OF_H               bit i: input i is added to h
-     N_SAVED                  what autograd saves: h, the inputs that are not rows, mu, rstd */
+     N_INPUTS, INPUT_X, ...   the tensors of a call, and the index of each
+     N_ROWS_OF_H              how many of them, from the first on, are rows that h is the sum of
+     TERMS_OF_H               bit i: h depends on input i
+     N_SAVED                  what autograd saves: h, the inputs after the rows of h, x beside a residual_gate, mu, rstd */
 
 typedef struct {
     int index;      /* among the addresses of a call; -1: ``value`` is passed */

@@ -4,8 +4,8 @@
     2. the entry of the plain norm, adapted to the residual and the options by its regime, else
     3. the rule of the first regime that applies, adapted in the same way;
     4. the regime finishes the plan: chunks, stages, how many programs share the rows, and variants of the kernels;
-    5. with scale and shift, ``modulation`` replaces a regime that has no kernel for them, and divides the rows of each
-       sample among the programs of backward.
+    5. with samples (scale, shift, residual_gate) or a gate, ``modulation`` replaces a regime that has no kernel for
+       them, and divides the rows of each sample among the programs of backward.
 
 Backward whose tensors have 16-bit and 32-bit elements is apart: no entry was tuned for all mixtures of them
 (``_chosen``).
@@ -66,14 +66,15 @@ _callbacks: list[Callable[[], None]] = []
 def plan(problem: Problem) -> Plan:
     """The plan for a problem: a pure function of it, of Triton's version, and of ``force``."""
     regime: Regime | None = _forced.get("regime")
-    asked = problem if problem.samples is None else modulation.planned_as(problem)
+    has_more = modulation.applies(problem)
+    asked = modulation.planned_as(problem) if has_more else problem
     chosen = _of_regime(regime, problem) if regime else _chosen(asked)
     if _forced:
         chosen = dataclasses.replace(chosen, **_forced, source="forced", reason="forced", second="")
-    if problem.samples is not None:
+    if has_more:
         chosen = modulation.supported(chosen, problem)
     finished: Plan = _MODULES[chosen.regime].finish(chosen, problem, forced=regime is not None)
-    return finished if problem.samples is None else modulation.with_spans(finished, problem)
+    return modulation.with_samples(finished, problem) if has_more else finished
 
 
 def _chosen(problem: Problem) -> Plan:
@@ -131,7 +132,7 @@ def _with_options(plain: Plan, problem: Problem) -> Plan:
 
 def settings_of_a_row(plan: Plan) -> Plan:
     """The plan without what does not change the bits of a row: which programs compute the rows, and sums over rows."""
-    return dataclasses.replace(plan, n_programs=0, sums_tile=None)
+    return dataclasses.replace(plan, n_programs=0, rows_per_program=0, sums_tile=None)
 
 
 def depends_on_rows(problem: Problem) -> bool:

@@ -122,8 +122,12 @@ def most_stages(plan: Plan, problem: Problem, tile_elements: int, loads: int = 1
         return 1
     h, dh = problem.residual_dtype or problem.dtype, problem.residual_dtype
     per_element = loads * (problem.dtype.itemsize + h.itemsize) + (dh.itemsize if dh else 0)
-    if problem.own_samples:  # scale and shift are loaded with every row
+    if problem.own_samples:  # samples are loaded with every row
         per_element += problem.sample_bytes
+    if problem.gate_dtype is not None:
+        per_element += problem.gate_dtype.itemsize
+    if problem.residual_gate:  # x is loaded beside h
+        per_element += problem.dtype.itemsize
     tile_bytes = tile_elements * per_element
     if problem.n_cols <= NARROW_COLS:
         statistics = 1 + problem.center

@@ -1,21 +1,59 @@
-"""Scale and shift, with a row for each sample: which regimes have them, and how backward divides the rows of a sample.
+"""What only some regimes have: samples (scale, shift, residual_gate), with a row for each, gates, rounding="each".
 
-Backward adds up dscale and dshift over the rows of each sample. A program computes spans of rows, each within one
+Forward, a program computes several rows, one after the other, so that it finds scale and shift of a sample in L1.
+Backward adds up the gradients of samples over the rows of each. A program computes spans of rows, each within one
 sample, and stores their sums; where a sample has several spans, the kernel ``sample_sums`` adds these up.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 from ..problem import Problem
 from . import multipass, resident
 from .capacity import PARTIAL_SUM_BYTES, ceil_div, sums_tile
 from .settings import Plan, SumsTile
 
-# Regimes that have no scale and shift: their programs keep the parameters of the first row for all rows, or work on
-# two rows at once.
+# Regimes that have neither: their programs keep the parameters of the first row for all rows, or work on two rows at
+# once, and load no other rows than x and the residual.
 WITHOUT = {"forward": "cluster", "backward": "grid"}
+# Forward: rows of a program. Programs with one row each all come to the next sample at the same time, and wait for its
+# scale and shift; with many rows each, the last programs run alone (experiment MOD-01). Two stages want fewer rows.
+ROWS_PER_PROGRAM = {1: 6, 2: 4}
+PROGRAMS_PER_SM = 64  # at least so many, or a program has one row
+
+
+class _Tile(NamedTuple):
+    """16-bit rows in one program, without a residual and a gate: the fastest of what was tried on an H200."""
+
+    most_cols: int
+    block_cols: int
+    num_warps: int
+    num_stages: int
+    programs_per_sm: int = 1
+    most_sums: int = 3  # backward: there are registers for so many
+
+
+FEWEST_COLS = 1025  # shorter rows: several in a program
+TILES = {  # experiments MOD-01, MOD-02
+    "forward": (
+        _Tile(1280, 256, 1, 2),
+        _Tile(2560, 512, 2, 2),
+        _Tile(5120, 1024, 4, 1),
+        _Tile(6144, 2048, 8, 1),
+        _Tile(7168, 1024, 8, 1),
+        _Tile(8192, 4096, 8, 1),
+    ),
+    "backward": (
+        _Tile(1280, 512, 2, 4, 4),
+        _Tile(1536, 512, 4, 4, 3),
+        _Tile(2048, 1024, 4, 4, 3),
+        _Tile(2560, 1024, 4, 4, 2),
+        _Tile(3072, 1024, 4, 3, 2),
+        _Tile(4096, 1024, 4, 3, 2, most_sums=2),
+    ),
+}
 # Beginning a span, and storing its sums, takes about as long as so many rows.
 SPAN_OVERHEAD_ROWS = 4
 MOST_SPANS = 4096  # of a sample
@@ -23,24 +61,46 @@ MOST_SPANS = 4096  # of a sample
 SAMPLE_SUMS_TILE = SumsTile(16, 64, 4)
 
 
-def planned_as(problem: Problem) -> Problem:
-    """The problem whose plan is looked up: for backward of RMSNorm with two sums that of LayerNorm, which has two.
+def applies(problem: Problem) -> bool:
+    """Whether a problem has samples or a gate, or rounds every step."""
+    return problem.samples is not None or problem.gate_dtype is not None or problem.rounds_each
 
-    The plans of RMSNorm have registers for one.
+
+def planned_as(problem: Problem) -> Problem:
+    """The problem whose plan is looked up.
+
+    For backward of RMSNorm with samples and two sums that of LayerNorm, which has two: the plans of RMSNorm have
+    registers for one. A gate takes about the registers of an activation.
     """
     has_two_sums = problem.direction == "backward" and problem.n_column_sums > 1
-    return dataclasses.replace(problem, center=True) if has_two_sums else problem
+    if problem.samples is not None and has_two_sums:
+        problem = dataclasses.replace(problem, center=True)
+    if problem.gate_dtype is not None and problem.activation is None:
+        problem = dataclasses.replace(problem, activation="silu")
+    return problem
 
 
 def supported(plan: Plan, problem: Problem) -> Plan:
-    """The plan, or that of a regime that has scale and shift."""
+    """The plan, or that of a regime that has samples and gates."""
     if plan.regime == WITHOUT[problem.direction]:
         regime = resident if resident.applies(problem) else multipass
-        other = regime.rule(problem)
-        plan = (regime.with_options(other, problem) or multipass.rule(problem)).adapted(
-            f"scale and shift are not read in the regime {plan.regime}"
+        asked = planned_as(problem)
+        other = regime.rule(asked)
+        plan = (regime.with_options(other, asked) or multipass.rule(asked)).adapted(
+            f"{_what(problem)} in the regime {plan.regime}"
         )
-    if plan.prefetch_parameters:
+    keeps_h = problem.direction == "backward" and problem.gate_first
+    if keeps_h and plan.block_rows > 1:
+        block_rows = plan.block_rows // 2
+        plan = plan.adapted(
+            "half the rows of a tile, because h and the gate are kept until dx is known",
+            regime="tile" if block_rows > 1 else "resident",
+            block_rows=block_rows,
+        )
+    tile = None if plan.source == "forced" else _tile(problem)
+    if tile is not None:
+        return _tiled(tile, problem)
+    if plan.prefetch_parameters and problem.samples is not None:
         return plan.adapted(
             "parameters not prefetched, because scale and shift would take more registers",
             prefetch_parameters=False,
@@ -48,10 +108,63 @@ def supported(plan: Plan, problem: Problem) -> Plan:
     return plan
 
 
-def with_spans(plan: Plan, problem: Problem) -> Plan:
-    """Backward: the finished plan with the spans of a sample, and the programs that compute them."""
-    if problem.direction == "forward":
+def _tile(problem: Problem) -> _Tile | None:
+    """The tile of a problem with samples, if it has one of its own."""
+    if (
+        problem.samples is None
+        or problem.residual_dtype is not None
+        or problem.gate_dtype is not None
+        or problem.dtype.itemsize != 2
+        or problem.device.warp_size != 32
+        or problem.n_cols < FEWEST_COLS
+        or (problem.direction == "backward" and problem.activation is not None)
+    ):
+        return None
+    tiles = (tile for tile in TILES[problem.direction] if problem.n_cols <= tile.most_cols)
+    tile = next(tiles, None)
+    return None if tile is None or problem.n_column_sums > tile.most_sums else tile
+
+
+def _tiled(tile: _Tile, problem: Problem) -> Plan:
+    forward = problem.direction == "forward"
+    return Plan(
+        "resident",
+        1,
+        tile.block_cols,
+        tile.num_warps,
+        programs_per_sm=tile.programs_per_sm,
+        num_stages=tile.num_stages,
+        fast_rstd=forward,
+        reason=f"rows of up to {tile.most_cols} columns with samples (experiment {'MOD-01' if forward else 'MOD-02'})",
+    )
+
+
+def _what(problem: Problem) -> str:
+    """What a regime lacks, with its verb."""
+    if problem.samples is not None:
+        return "samples are not read"
+    return "not every step is rounded" if problem.gate_dtype is None else "a gate is not read"
+
+
+def with_samples(plan: Plan, problem: Problem) -> Plan:
+    """The finished plan, with the rows that each program computes where there are samples."""
+    if problem.samples is None:
         return plan
+    if problem.direction == "backward":
+        return _with_spans(plan, problem)
+    if plan.regime not in ("tile", "resident"):
+        return plan
+    rows = 1
+    if problem.samples.rows_per_sample > 1 and problem.samples.n_samples > 1:
+        shared = problem.n_rows // (problem.device.n_sms * PROGRAMS_PER_SM)
+        rows = min(ROWS_PER_PROGRAM[min(2, plan.num_stages)], max(1, shared))
+    return dataclasses.replace(
+        plan, rows_per_program=ceil_div(rows, plan.block_rows) * plan.block_rows
+    )
+
+
+def _with_spans(plan: Plan, problem: Problem) -> Plan:
+    """Backward: the plan with the spans of each sample, and the programs that compute them."""
     assert problem.samples is not None
     n_samples = problem.samples.n_samples
     own_samples = problem.own_samples and plan.regime not in ("looped", "split")

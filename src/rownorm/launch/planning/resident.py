@@ -272,8 +272,9 @@ def finish(plan: Plan, problem: Problem, forced: bool = False) -> Plan:
     chunks = chunks_of(plan, problem)
     if problem.direction == "forward":
         # Results are evicted first: with prefetched parameters, 8 rows take 8 ns less on an H200.
+        stages_of_rows = 1 if problem.samples is None else plan.num_stages
         return dataclasses.replace(
-            plan, chunks=chunks, num_stages=1, evict_first=plan.prefetch_parameters
+            plan, chunks=chunks, num_stages=stages_of_rows, evict_first=plan.prefetch_parameters
         )
     finished = dataclasses.replace(
         plan,

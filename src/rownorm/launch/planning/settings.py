@@ -36,7 +36,8 @@ class Plan:
     # looped forward: chunks of a row, if the row fills them and they are few; else 0.
     chunks: int = 0
     programs_per_sm: int = 1  # backward, cluster: programs that run on each multiprocessor
-    num_stages: int = 1  # tiles in flight: backward tile, resident, cluster, grid; forward cluster
+    # tiles in flight: backward tile, resident, cluster, grid; forward cluster; forward tile, resident with samples
+    num_stages: int = 1
     pipeline_depth: int = 0  # grid: rows between sending a row's sums and using them
     part_cols: int = 0  # looped, split, grid: columns of one program's part of a row
     n_programs: int = 0  # backward, cluster: programs, clusters or groups that share the rows
@@ -69,7 +70,9 @@ class Plan:
         1  # looped, split, grid: a power of two, at least the number of parts of a row
     )
     sums_tile: SumsTile | None = None  # backward: None where no kernel adds up partial sums
-    # Backward with scale or shift.
+    # Forward tile, resident with samples: rows that a program computes, one tile after the other; else 0.
+    rows_per_program: int = 0
+    # Backward with samples.
     own_samples: bool = False  # tile, resident, cluster: every row has its own scale and shift
     spans_per_sample: int = 0  # parts that the rows of a sample are divided into
     sample_sums_tile: SumsTile | None = (

@@ -15,7 +15,7 @@ enum {
     READ_OPTIONS = 1 << OPTION_CENTER | 1 << OPTION_EPS | 1 << OPTION_WEIGHT_SHIFT | 1 << OPTION_ROUNDING
                    | 1 << OPTION_BATCH_INVARIANT,
     READ_INPUTS = 1 << INPUT_X | 1 << INPUT_RESIDUAL | 1 << INPUT_PRE_BIAS | 1 << INPUT_WEIGHT | 1 << INPUT_BIAS,
-    N_COLUMN_INPUTS = N_INPUTS - N_ROW_INPUTS,
+    N_OTHER_INPUTS = N_INPUTS - N_ROWS_OF_H,
 };
 static PyObject *defaults; /* of the fields of a Program */
 
@@ -86,14 +86,14 @@ static PyObject *forward(PyObject *module, PyObject *const *arguments, Py_ssize_
     return as_tuple(outputs, N_OUTPUTS);
 }
 
-/* backward((dy, dh, h, the inputs that are not rows, mu, rstd), options, has_residual, wanted) -> gradients of the inputs,
+/* backward((dy, dh, h, the inputs that are not rows of h, x or None, mu, rstd), options, has_residual, wanted) -> gradients of the inputs,
    or None */
 static PyObject *backward(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments) {
-    enum { DY, DH, H, COLUMNS, MU = COLUMNS + N_COLUMN_INPUTS, RSTD, N };
+    enum { DY, DH, H, OTHERS, X = OTHERS + N_OTHER_INPUTS, MU, RSTD, N };
     enum {
-        PRE_BIAS = COLUMNS + INPUT_PRE_BIAS - N_ROW_INPUTS,
-        WEIGHT = COLUMNS + INPUT_WEIGHT - N_ROW_INPUTS,
-        BIAS = COLUMNS + INPUT_BIAS - N_ROW_INPUTS,
+        PRE_BIAS = OTHERS + INPUT_PRE_BIAS - N_ROWS_OF_H,
+        WEIGHT = OTHERS + INPUT_WEIGHT - N_ROWS_OF_H,
+        BIAS = OTHERS + INPUT_BIAS - N_ROWS_OF_H,
     };
     static const int LIKE[N_INPUTS] = {[INPUT_X] = DY, [INPUT_RESIDUAL] = H, [INPUT_PRE_BIAS] = PRE_BIAS,
                                        [INPUT_WEIGHT] = WEIGHT, [INPUT_BIAS] = BIAS};
@@ -104,7 +104,7 @@ static PyObject *backward(PyObject *module, PyObject *const *arguments, Py_ssize
     if (n_arguments != 4) return PyErr_Format(PyExc_TypeError, "backward takes 4 arguments");
     PyObject *wanted = arguments[3];
     if (!read_options(arguments[1], &options) || !read_all(arguments[0], in, N)
-        || !are_known(in + COLUMNS, N_ROW_INPUTS) || !PyTuple_Check(wanted) || PyTuple_GET_SIZE(wanted) != N_INPUTS)
+        || !are_known(in + OTHERS, N_ROWS_OF_H) || !PyTuple_Check(wanted) || PyTuple_GET_SIZE(wanted) != N_INPUTS)
         Py_RETURN_NONE;
     for (int i = 0; i < N_INPUTS; i++)
         if (PyTuple_GET_ITEM(wanted, i) == Py_True && !(READ_INPUTS >> i & 1)) Py_RETURN_NONE;
