@@ -102,9 +102,7 @@ def test_statistics(device):
     case = Case(True, torch.float64, (4, 30), pre_bias=True)
     tensors = case.tensors(device)
     h = tensors["x"] + tensors["pre_bias"]
-    mu, rstd = reference.moments(
-        tensors["x"], tensors["pre_bias"], None, case.program, case.dtype
-    )
+    mu, rstd = reference.moments(tensors["x"], tensors["pre_bias"], None, case.program, case.dtype)
     torch.testing.assert_close(mu, h.mean(-1))
     torch.testing.assert_close(rstd, (h.var(-1, correction=0) + 1e-5).rsqrt())
     mu, _ = reference.moments(tensors["x"], None, None, Case(False).program, case.dtype)

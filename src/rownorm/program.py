@@ -141,13 +141,13 @@ class Program(NamedTuple):
     ] = None
     gate_activation: Annotated[
         GateActivation | None,
-        Option(
-            '`None`, `"silu"` or `"sigmoid"`, applied to `gate`', (None, *GATE_ACTIVATIONS)
-        ),
+        Option('`None`, `"silu"` or `"sigmoid"`, applied to `gate`', (None, *GATE_ACTIVATIONS)),
     ] = None
     gate_first: Annotated[
         bool,
-        Option("whether rows are multiplied with the gate before the norm, not after it", (False, True)),
+        Option(
+            "whether rows are multiplied with the gate before the norm, not after it", (False, True)
+        ),
     ] = False
     rounding: Annotated[
         Rounding,

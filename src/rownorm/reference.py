@@ -270,7 +270,9 @@ def backward(
     if gate is not None:
         result = activate(modulated_z, program.activation)
         result = before_gate(result, (weight, bias, scale, shift), program, x_dtype)
-        dgate = (du * row if last is None else dy * result) * _gate_gradient(gate.to(compute), program.gate_activation)
+        dgate = (du * row if last is None else dy * result) * _gate_gradient(
+            gate.to(compute), program.gate_activation
+        )
     dstream = times(du, first)
     if dh is not None:
         dstream = dstream + dh.to(compute)
@@ -301,7 +303,9 @@ def backward(
         scale=sample_sum(dmodulated_z * z, scale) if is_wanted["scale"] else None,
         shift=sample_sum(dmodulated_z, shift) if is_wanted["shift"] else None,
         residual_gate=dresidual_gate,
-        gate=None if gate is None or dgate is None or not is_wanted["gate"] else dgate.to(gate.dtype),
+        gate=None
+        if gate is None or dgate is None or not is_wanted["gate"]
+        else dgate.to(gate.dtype),
     )
 
 

@@ -86,7 +86,9 @@ def test_the_gradient_is_that_of_the_stored_h(regime, device):
     expected = F.layer_norm(stored * wide, (70,))
     dstored, dgate = torch.autograd.grad(expected, (stored, wide), dy.double())
     for gradient, exact in zip(own, (dstored, dstored, dgate), strict=True):
-        torch.testing.assert_close(gradient.double(), exact, rtol=2e-3, atol=2e-3 * exact.abs().max().item())
+        torch.testing.assert_close(
+            gradient.double(), exact, rtol=2e-3, atol=2e-3 * exact.abs().max().item()
+        )
 
 
 @pytest.mark.parametrize("extent", ["columns", "samples", "rows"])

@@ -61,9 +61,7 @@ def weigh(x, parameters, C: tl.constexpr, SPEC: tl.constexpr):
 @triton.jit
 def scale(z, parameters, C: tl.constexpr, SPEC: tl.constexpr):
     """``z * (scale + SCALE_SHIFT)``, with chunk C of the scale."""
-    return times(
-        z, parameters.scale, C, SPEC.SCALE_SHIFT, SPEC.COMPUTE_DTYPE, SPEC.ROUND_EACH_TO
-    )
+    return times(z, parameters.scale, C, SPEC.SCALE_SHIFT, SPEC.COMPUTE_DTYPE, SPEC.ROUND_EACH_TO)
 
 
 @triton.jit

@@ -187,9 +187,7 @@ def load_h(
     residual to the dtype of the residual.
     """
     pre_bias = load_parameter(source.pre_bias_ptr, cols, col_ok)
-    residual_gate = load_parameter(
-        source.residual_gate_ptr, cols, col_ok, source.residual_gate_row
-    )
+    residual_gate = load_parameter(source.residual_gate_ptr, cols, col_ok, source.residual_gate_row)
     x = tl.load(source.x_ptr + source.x_row + cols, mask=ok, other=0.0, eviction_policy=EVICTION)
     h = widen(x, COMPUTE_DTYPE)
     if len(pre_bias) > 0:

@@ -20,7 +20,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.function import _SingleLevelFunction
 
 from .. import reference
-from ..program import COLUMNS, INPUTS, ROWS_OF_H, SAMPLES, SAVED, Program
+from ..program import COLUMNS, INPUTS, ROWS_OF_H, SAVED, Program
 from ..reference import BackwardInputs, Gradients, compute_dtype
 from .execute import ForwardResult
 from .fast_path import can_skip_dispatcher

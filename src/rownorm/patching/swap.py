@@ -87,9 +87,7 @@ class PatchedForm(Patched):
             fits = x.shape == gate.shape and (form.width is None or x.shape[-1] == form.width)
             if options is not None and fits:
                 norm = layer_norm if structure.center else rms_norm
-                return norm(
-                    x, weight, bias, gate=gate, group_cols=structure.group_cols, **options
-                )
+                return norm(x, weight, bias, gate=gate, group_cols=structure.group_cols, **options)
         return self._by_original(*args, **kwargs)
 
     def _by_original(self, *args: Any, **kwargs: Any) -> Any:

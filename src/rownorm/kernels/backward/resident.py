@@ -567,9 +567,7 @@ def backward_resident(
             of_span = Parameters(
                 parameters.weight, parameters.bias, of_sample.scale, of_sample.shift
             )
-            residual_gate = load_chunks(
-                residual_gate_ptr, columns, 0, NUM_CHUNKS, TILING, gate_row
-            )
+            residual_gate = load_chunks(residual_gate_ptr, columns, 0, NUM_CHUNKS, TILING, gate_row)
             dscale = zeros
             dshift = zeros
             dresidual_gate = zeros

@@ -57,9 +57,7 @@ from ..moments import all_rows, moments, moments_of_16_bit_rows, stored_h_moment
 
 @triton.jit
 def _load_h(source, cols, col_ok, ok, SPEC: tl.constexpr):
-    return load_h(
-        source, cols, col_ok, ok, SPEC.COMPUTE_DTYPE, "evict_last", SPEC.ROUND_EACH_TO
-    )
+    return load_h(source, cols, col_ok, ok, SPEC.COMPUTE_DTYPE, "evict_last", SPEC.ROUND_EACH_TO)
 
 
 @triton.jit
