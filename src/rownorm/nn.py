@@ -1,9 +1,9 @@
 """Drop-in modules: subclasses of torch's modules with rownorm's forward; and the gated and the modulated norm, with the
 constructors and the ``state_dict`` of those in transformers and diffusers.
 
-Each forward of the first kind tries ``eager.native.module_norm`` itself. The functions between a module and that call cost more in a
-training step, where their code is not in the cache, than they seem to in a loop: experiment HST-05 in
-docs/experiments/host.md.
+The forward of a drop-in module tries ``eager.native.module_norm`` itself. The functions between a module and that
+call cost more in a training step, where their code is not in the cache, than they seem to in a loop: experiment HST-05
+in docs/experiments/host.md.
 """
 
 from __future__ import annotations

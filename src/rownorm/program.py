@@ -89,8 +89,8 @@ class Inputs(NamedTuple):
         Tensor | None,
         Input(
             "rows",
-            "a factor for every element, after `gate_activation`: of the result, or with `gate_first` of the row before "
-            "the norm",
+            "a factor for every element, after `gate_activation`: of the result, or with `gate_first` of the row "
+            "before the norm",
             is_keyword=True,
         ),
     ] = None

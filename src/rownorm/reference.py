@@ -47,7 +47,7 @@ def backward_inputs(
     dy: Tensor, dh: Tensor | None, inputs: Inputs, outputs: ForwardOutputs
 ) -> BackwardInputs:
     """What backward reads after this forward pass."""
-    return BackwardInputs(dy, dh, *to_save(inputs, outputs))
+    return BackwardInputs._make((dy, dh, *to_save(inputs, outputs)))
 
 
 def to_save(inputs: Inputs, outputs: ForwardOutputs) -> tuple[Tensor | None, ...]:

@@ -19,7 +19,10 @@ OPTIONS = ("activation", "pre_bias")
 
 
 class Samples(NamedTuple):
-    """Rows of one sample share scale, shift and residual_gate. A row belongs to the sample ``row // rows_per_sample % n_samples``."""
+    """Rows of one sample share scale, shift and residual_gate.
+
+    A row belongs to the sample ``row // rows_per_sample % n_samples``.
+    """
 
     rows_per_sample: int
     n_samples: int

@@ -181,7 +181,7 @@ def _gradients_of_gated_sum(
     )
 
 
-# Where x and the residual have the same dtype, and no residual_gate is between them, one tensor is the gradient of both.
+# Where x and the residual have the same dtype and there is no residual_gate, one tensor is the gradient of both.
 
 
 def is_shared(
@@ -217,7 +217,7 @@ class _NormBackward(SingleLevelFunction):
         saved = ctx.saved_tensors
         program, has_residual, _ = ctx.options
         # The gradients do not depend on these, so they get no gradient, rather than zeros.
-        tensors = BackwardInputs(*saved, None, None)
+        tensors = BackwardInputs._make((*saved, None, None))
         gates_result = tensors.gate is not None and not program.gate_first
         is_linear = program.activation is None and not gates_result
         unused = {

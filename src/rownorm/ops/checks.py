@@ -10,7 +10,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from ..program import BACKWARD_ROWS, DTYPES, INPUTS, OPTIONS, SAMPLES, SAVED, Inputs, Program
+from ..program import COLUMNS, DTYPES, INPUTS, OPTIONS, RESULTS, SAMPLES, SAVED, Inputs, Program
 from ..reference import BackwardInputs
 
 MAX_COLS = 1 << 30
@@ -83,10 +83,12 @@ def check_backward(inputs: BackwardInputs) -> None:
         t = getattr(inputs, name)
         if t is None:
             continue
-        if name in (*SAMPLES, *BACKWARD_ROWS):
-            shape = h.shape
+        if name in COLUMNS:
+            shape = h.shape[-1:]
+        elif name in RESULTS:  # mu and rstd
+            shape = h.shape[:-1]
         else:
-            shape = h.shape[-1:] if name in INPUTS else h.shape[:-1]
+            shape = h.shape
         fits = broadcasts_to(t.shape, shape) if name in SAMPLES else t.shape == shape
         if not fits or t.device != h.device:
             rule = "a shape that broadcasts to" if name in SAMPLES else "the shape"

@@ -27,7 +27,7 @@ def in_groups(
     _check(tensors, program, group_cols)
     n_groups = tensors.x.shape[-1] // group_cols
     shape = (n_groups, group_cols)
-    views = {
+    views: dict[str, Any] = {
         name: None if t is None else t.unflatten(-1, shape)
         for name, t in tensors._asdict().items()
         if name in TENSORS

@@ -62,10 +62,11 @@ def layer_norm(
     weight_shift``. Then the row is modulated: ``y * (scale + scale_shift) + shift``, where scale and shift have shapes
     that broadcast to x, such as (batch, 1, n_cols). Then comes ``activation``: "relu", "silu", "gelu" or "gelu_tanh".
     ``gate``, of the shape of x, is a factor of the result, or with ``gate_first`` of h; ``gate_activation`` is applied
-    to it: "silu" or "sigmoid". Statistics in fp32 (fp64 for fp64), one rounding, to ``out_dtype``, which is ``x.dtype`` unless it is
-    given; with ``rounding="llama"`` the normalized row is rounded to ``x.dtype`` before the weight is applied, too, with
-    "each" the result of every step is. ``group_cols``: statistics are those of groups of so many columns, not of the
-    row. Every gradient has the dtype and shape of its tensor.
+    to it: "silu" or "sigmoid". ``group_cols``: statistics are those of groups of so many columns, not of the row.
+
+    Statistics in fp32 (fp64 for fp64), one rounding, to ``out_dtype``, which is ``x.dtype`` unless it is given; with
+    ``rounding="llama"`` the normalized row is rounded to ``x.dtype`` before the weight is applied, too, with "each" the
+    result of every step is. Every gradient has the dtype and shape of its tensor.
     """
     mode = state.is_active and is_on()
     options = (
@@ -136,9 +137,9 @@ def add_layer_norm(
 ) -> tuple[Tensor, Tensor]:
     """``h = residual + residual_gate * (x + pre_bias)``, ``y = layer_norm(h)``, in one pass; returns ``(y, h)``.
 
-    x, residual: (..., n_cols); residual_gate: a shape that broadcasts to x, or None for 1. ``y`` has the dtype of x, or ``out_dtype``; ``h``, the new residual stream, has the
-    dtype of the residual. ``y`` is computed from ``h`` before it is rounded; the gradient is the one at the ``h`` that
-    is returned. Other arguments as for ``layer_norm``.
+    x, residual: (..., n_cols); residual_gate: a shape that broadcasts to x, or None for 1. ``y`` has the dtype of x, or
+    ``out_dtype``; ``h``, the new residual stream, has the dtype of the residual. ``y`` is computed from ``h`` before it
+    is rounded; the gradient is the one at the ``h`` that is returned. Other arguments as for ``layer_norm``.
 
     Both results belong to one node of autograd's graph. So ``h.retain_grad()`` and a hook on ``h`` see only the
     gradient that reaches ``h`` itself, not what comes through ``y``; ``torch.autograd.grad(y, h)`` raises; and a hook
@@ -180,9 +181,9 @@ def add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """``h = residual + residual_gate * (x + pre_bias)``, ``y = rms_norm(h)``, in one pass; returns ``(y, h)``.
 
-    x, residual: (..., n_cols); residual_gate: a shape that broadcasts to x, or None for 1. ``y`` has the dtype of x, or ``out_dtype``; ``h``, the new residual stream, has the
-    dtype of the residual. ``y`` is computed from ``h`` before it is rounded. Other arguments as for ``rms_norm``. For
-    gradients and hooks at ``h`` see ``add_layer_norm``.
+    x, residual: (..., n_cols); residual_gate: a shape that broadcasts to x, or None for 1. ``y`` has the dtype of x, or
+    ``out_dtype``; ``h``, the new residual stream, has the dtype of the residual. ``y`` is computed from ``h`` before it
+    is rounded. Other arguments as for ``rms_norm``. For gradients and hooks at ``h`` see ``add_layer_norm``.
     """
     mode = state.is_active and is_on()
     options = (

@@ -182,7 +182,7 @@ class Probe:
                 yield from self._gated(plain) if self.candidate.gate_argument else (plain,)
 
     def _gated(self, plain: Structure) -> Iterator[Structure]:
-        """A structure with every gate, over the row and over groups of columns whose size or number an attribute has."""
+        """A structure with every gate, over the row and over groups whose size or number an attribute has."""
         width = self.candidate.width or 0
         sizes = {
             size

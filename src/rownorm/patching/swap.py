@@ -77,7 +77,8 @@ class PatchedForm(Patched):
         form = self.rownorm_form
         structure = form.structure
         given = dict(zip((form.argument, form.gate_argument), args, strict=False)) | kwargs
-        x, gate = given.get(form.argument), given.get(form.gate_argument)
+        x: Any = given.get(form.argument)
+        gate = given.get(form.gate_argument)
         is_usual = len(given) == len(args) + len(kwargs) == 2 and isinstance(x, Tensor)
         if is_usual and isinstance(gate, Tensor) and x.dim() > 0 and x.dtype == gate.dtype:
             weight = None if structure.weight is None else getattr(self, structure.weight)

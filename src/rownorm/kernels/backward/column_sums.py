@@ -6,8 +6,9 @@
 Every backward kernel keeps the sums over its own rows in registers. A single program, cluster or group stores them as
 the result; several store one row each of a matrix of partial sums, and ``column_sums`` adds these up in a fixed order.
 
-The rows of each sample are divided into spans. A program stores the sums of dscale, dshift and dresidual_gate over a span
-when it has computed it. They are the result where a sample is one span; else ``sample_sums`` adds up the spans of every sample.
+The rows of each sample are divided into spans. A program stores the sums of dscale, dshift and dresidual_gate over a
+span when it has computed it. They are the result where a sample is one span; else ``sample_sums`` adds up the spans of
+every sample.
 """
 
 from typing import Any, NamedTuple

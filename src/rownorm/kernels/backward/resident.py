@@ -9,8 +9,8 @@
 
 Regimes tile, resident and, with CLUSTER_SIZE > 1, cluster: there the programs of a thread block cluster share a row and
 exchange a and b. The grid is persistent: a program computes many tiles of BLOCK_ROWS rows. In registers: the
-parameters, the sums over rows, and x_hat and g of one tile, with a gate that gate and h. The next tiles are on their way to shared memory
-(NUM_STAGES).
+parameters, the sums over rows, and of one tile x_hat and g, and where there is a gate, the gate and h. The next tiles
+are on their way to shared memory (NUM_STAGES).
 
 Rows that share scale, shift and residual_gate are computed one span after the other (see ``column_sums``), with those
 of the sample in registers. Where every row has its own (OWN_SAMPLES), they are loaded with the row, and their gradients
@@ -146,8 +146,8 @@ def _load_tile(
     TILING: tl.constexpr,
     SETTINGS: tl.constexpr,
 ):
-    """(h, the gate, dy, which columns exist) of a tile, in chunks. dy is an empty tuple without LOAD_DY_WITH_H, the gate
-    where there is none.
+    """(h, the gate, dy, which columns exist) of a tile, in chunks. The gate is an empty tuple where there is none, dy
+    without LOAD_DY_WITH_H.
     """
     h = ()
     gate = ()
