@@ -128,7 +128,8 @@ def backward_sums(
         rows_per_sample,
         n_samples,
     )
-    scale_row, shift_row, _ = offsets_of_row(row, modulation, DIVISIBILITY)
+    # Not "_", which the loop below assigns a tensor to.
+    scale_row, shift_row, _no_gate_row = offsets_of_row(row, modulation, DIVISIBILITY)
     gate_rows = Matrix(gate_ptr, gate_row_stride, gate_group_gap)
     parameter_pointers = ParameterPointers(
         weight_ptr, bias_ptr, scale_ptr, shift_ptr, scale_row, shift_row
