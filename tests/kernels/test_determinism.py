@@ -7,8 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rownorm.program import COLUMNS
-from rownorm.program import ROWS as ROW_INPUTS
+from rownorm.program import COLUMNS, ROWS_OF_H
 from support.cases import DTYPES, Case, call, ours, outputs_and_gradients
 from support.criterion import assert_same_bits
 from support.regimes import REGIMES, forced
@@ -16,7 +15,7 @@ from support.regimes import REGIMES, forced
 EVERY_REGIME = pytest.mark.parametrize("regime", REGIMES)
 NORMS = pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
 ROWS = ("x", "residual", "dy", "dh")
-INPUTS = (*ROW_INPUTS, *COLUMNS)  # tests/kernels/test_modulation.py has the others
+INPUTS = (*ROWS_OF_H, *COLUMNS)  # test_modulation.py and test_gate.py have the others
 SUBSETS = [s for n in range(1, 6) for s in itertools.combinations(INPUTS, n)]
 
 

@@ -9,7 +9,7 @@ import rownorm
 from rownorm import launch
 from rownorm.launch import launcher, native
 from rownorm.ops import execute
-from rownorm.program import PARAMETERS
+from rownorm.program import INPUTS
 from support.cases import Case, call, ours
 from support.criterion import assert_case, assert_same_bits
 from support.oracle import exact, oracle
@@ -210,8 +210,7 @@ def needs_a_grid() -> None:
 
 def backward_plan(case: Case, tensors: dict) -> launch.Plan:
     h = tensors["x"] if tensors["residual"] is None else tensors["residual"]
-    wanted = (True, tensors["residual"] is not None)
-    wanted += tuple(tensors[name] is not None for name in PARAMETERS)
+    wanted = tuple(tensors[name] is not None for name in INPUTS)
     has_residual = tensors["residual"] is not None
     asked = launch.problem.backward_problem(h, tensors["x"], has_residual, case.program, wanted)
     return launch.plan(asked)

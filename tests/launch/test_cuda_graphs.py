@@ -8,7 +8,7 @@ import torch
 import rownorm
 from rownorm.explain import Explanation, explain
 from rownorm.launch import device_of, force
-from rownorm.program import SAMPLES
+from rownorm.program import COLUMNS
 from support.cases import Case, ours
 from support.criterion import assert_same_bits
 from support.operators import OperatorCase, full_cases, gradients, same_bits
@@ -46,11 +46,12 @@ def skip_where_the_gpu_lacks(regime: str) -> None:
 
 
 def of_regime(case: OperatorCase, regime: str) -> OperatorCase:
-    """The case without what the regime does not compute: modulation, which clusters have in backward only."""
+    """The case without what the regime does not compute: samples and gates, which clusters have in backward only."""
     if regime not in ("cluster", "grid"):
         return case
-    parameters = tuple(name for name in case.parameters if name not in SAMPLES)
-    options = {name: value for name, value in case.options.items() if name != "scale_shift"}
+    parameters = tuple(name for name in case.parameters if name in COLUMNS)
+    without = ("scale_shift", "gate_activation")
+    options = {name: value for name, value in case.options.items() if name not in without}
     return dataclasses.replace(case, parameters=parameters, options=options)
 
 

@@ -232,3 +232,10 @@ def test_every_kernel_says_whether_products_and_sums_are_fused():
         for n_cols in (64, 32768, 1 << 20):
             for one in calls(problem(direction, n_cols=n_cols)):
                 assert one.options["enable_fp_fusion"] is True
+
+
+def test_rounded_steps_are_not_fused():
+    """Else the compiler computes a product that is rounded to fp16 in fp16, together with the sum that follows."""
+    for n_cols in (64, 32768, 1 << 20):
+        for one in calls(problem(n_cols=n_cols, rounds_each=True)):
+            assert one.options["enable_fp_fusion"] is False

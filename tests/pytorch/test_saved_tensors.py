@@ -51,13 +51,14 @@ def saved_by(call):
 
 @full_cases
 def test_saved_tensors_are_rows_parameters_and_statistics(case, device):
-    """x or h, the parameters, and one or two statistics per row."""
+    """x or h, the parameters, and one or two statistics per row. A residual_gate needs x beside h."""
     tensors = case.tensors(device, requires_grad=True)
     outputs = []
     saved = saved_by(lambda: outputs.extend(case(**tensors)))
     n_statistics = 2 if case.operator.endswith("layer_norm") else 1
-    rows = outputs[1] if "residual" in tensors else tensors["x"]
-    expected = {t.data_ptr() for t in (rows, *(tensors[name] for name in case.parameters))}
+    rows = [outputs[1] if "residual" in tensors else tensors["x"]]
+    rows += [tensors["x"]] if "residual_gate" in tensors else []
+    expected = {t.data_ptr() for t in (*rows, *(tensors[name] for name in case.parameters))}
     statistics = [t for t in saved if t.data_ptr() not in expected]
     assert len(saved) == len(expected) + n_statistics
     assert [t.shape for t in statistics] == [(ROWS,)] * n_statistics

@@ -67,6 +67,8 @@ def calls(
             of_moments if kernel is forward_moments else constants,
             plan.cluster_size,
             plan.maxnreg,
+            # A product that is rounded to 16 bits before a sum is computed in 16 bits, and fused with that sum.
+            fp_fusion=not problem.rounds_each,
         )
         for kernel, grid in _kernels(problem, plan)
     ]

@@ -67,8 +67,8 @@ class Call(NamedTuple):
     cooperative: bool = False  # all programs have to be resident at the same time
     programs_per_sm: int = 0  # programs that must fit an SM together; 0: the driver decides
     # Whether the compiler may make one instruction of a product and a sum, which rounds once. All kernels are tuned,
-    # and their accuracy is tested, with it. Without it written down, an environment variable or another version of
-    # Triton would decide.
+    # and their accuracy is tested, with it; only where every step is rounded it would change the numbers. Without it
+    # written down, an environment variable or another version of Triton would decide.
     fp_fusion: bool = True
 
     @property

@@ -35,7 +35,9 @@ TILE_ELEMENTS = {"forward": 2048, "backward": 4096}  # elements of a tile of sev
 MOST_THREADS = {"forward": 1024, "backward": 256}
 ELEMENTS_PER_THREAD = 16
 MOST_CHUNKS = 8  # tiles that cover a row whose width is no power of two
-NUM_STAGES = 5  # tiles in flight in backward; fewer where shared memory is too small for them
+# Tiles in flight. In backward fewer where shared memory is too small for them; in forward no rule gains from a second
+# (experiment MOD-01).
+NUM_STAGES = {"forward": 1, "backward": 5}
 # One program computes so few tiles, which saves the kernel that adds up column sums (experiment HST-01).
 FEW_TILES = 8
 # Forward with a residual: the widest rows that leave registers for prefetched parameters (experiment FR-04).
@@ -85,7 +87,7 @@ def _tile(problem: Problem, block_rows: int) -> Plan:
         block_cols=block_cols,
         num_warps=num_warps,
         programs_per_sm=max(1, 8 // num_warps),
-        num_stages=NUM_STAGES,
+        num_stages=NUM_STAGES[problem.direction],
         reason=f"a row of {problem.n_cols} columns fits in the registers of one program",
     )
 
