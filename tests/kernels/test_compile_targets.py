@@ -121,10 +121,53 @@ def mixed_cases(arch: str) -> Iterator[tuple]:
             yield n_cols, dtype, options, ("weight", "bias"), residual, N_ROWS
 
 
+def form_failures(arch: str, widths: tuple[int, ...]) -> list[str]:
+    """What is wrong with the kernels of samples, gates and rounded steps, in every extent and order, at these widths.
+
+    They have no settings of their own at most widths, so they may spill; they must compile, and fit in shared memory.
+    """
+    from rownorm.launch.resources import TARGETS, compile_backward, compile_forward
+    from rownorm.program import INPUTS, Program
+
+    silu, first = {"gate_activation": "silu"}, {"gate_first": True}
+    samples, rows = (64, 1), (64, 16)  # leading dimensions of a tensor of each extent
+    forms = [  # (tensors beside x and weight, options)
+        ({"scale": samples, "shift": samples}, {"scale_shift": 1.0}),
+        ({"scale": rows, "shift": rows, "residual": rows}, {"rounding": "each"}),
+        ({"residual": rows, "residual_gate": samples, "scale": samples, "shift": samples}, {}),
+        ({"gate": rows}, silu | {"rounding": "llama"}),
+        ({"gate": rows, "residual": rows, "residual_gate": rows}, silu | first),
+    ]
+    wrong = []
+    for n_cols in widths:
+        for center, dtype in ((True, torch.bfloat16), (False, torch.float32)):
+            x = torch.empty(*rows, n_cols, dtype=dtype, device="meta")
+            for shapes, options in forms:
+                tensors = {name: x.new_empty(*shape, n_cols) for name, shape in shapes.items()}
+                tensors |= {"x": x, "weight": x.new_empty(n_cols)}
+                program = Program(center, 1e-5, **options)
+                for compile_pass in (compile_forward, compile_backward):
+                    case = f"{compile_pass.__name__}, {n_cols} columns, {dtype}, {[*shapes]}, {options}"
+                    try:
+                        compiled = compile_pass(*map(tensors.get, INPUTS), program, TARGETS[arch])
+                    except Exception as error:
+                        wrong.append(f"{case}: does not compile: {error}")
+                        continue
+                    wrong += [
+                        f"{case}, {compiled.plan}, {kernel.kernel}: {kernel.shared} bytes of shared memory"
+                        for kernel in compiled.kernels
+                        if kernel.shared > MOST_SHARED[arch]
+                    ]
+    return wrong
+
+
 def failures(arch: str, cases: str) -> list[str]:
-    """What is wrong with the kernels of a target, one line each. cases: one of CASES."""
+    """What is wrong with the kernels of a target, one line each. cases: one of CASES, or of FORM_WIDTHS."""
     from rownorm.launch.resources import TARGETS, compile_backward, compile_forward
     from rownorm.program import Program
+
+    if cases in FORM_WIDTHS:
+        return form_failures(arch, FORM_WIDTHS[cases])
 
     target, wrong = TARGETS[arch], []
     for n_cols, dtype, options, parameters, residual_dtype, n_rows in CASES[cases](arch):
@@ -200,15 +243,26 @@ CASES = {
     "mixed": mixed_cases,
     "other": other_cases,
 }
+# Tiles of samples and tiles of a row; every regime, and widths around the tiles of samples.
+FORM_WIDTHS = {
+    "forms": (3072,),
+    "more forms": (7, 64, 1000, 1152, 2304, 5120, 8192, 12288, 20000, 131072),
+}
 EXHAUSTIVE = pytest.mark.exhaustive
 LIKE_GFX942 = pytest.param("gfx90a", marks=EXHAUSTIVE)
 MORE_CASES = [pytest.param(name, marks=EXHAUSTIVE) for name in CASES if name != "common"]
+MORE_CASES += [pytest.param(name, marks=EXHAUSTIVE) for name in FORM_WIDTHS]
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "gfx942", LIKE_GFX942])
 @pytest.mark.parametrize("cases", ["common", *MORE_CASES])
 def test_kernels_fit_do_not_spill_and_access_16_bytes(cases, arch, triton_cache):
     wrong = json_of([__file__, arch, cases], triton_cache)
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_kernels_of_samples_and_gates_fit(triton_cache):
+    wrong = json_of([__file__, "sm_90", "forms"], triton_cache)
     assert not wrong, "\n" + "\n".join(wrong)
 
 
