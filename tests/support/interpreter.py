@@ -23,7 +23,9 @@ def cast_float(_, src, dst_type):
     """
     given, wanted = src.dtype.scalar, dst_type.scalar
     if tl.bfloat16 not in (given, wanted) or given == wanted:
-        return interpreter.TensorHandle(src.data.astype(interpreter._get_np_dtype(dst_type)), wanted)
+        return interpreter.TensorHandle(
+            src.data.astype(interpreter._get_np_dtype(dst_type)), wanted
+        )
     data = src.data
     if given == tl.bfloat16:
         data = (data.astype(np.uint32) << 16).view(np.float32)
