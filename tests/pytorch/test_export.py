@@ -15,7 +15,7 @@ from support.operators import COLS, ROWS, every_case, full_cases, same_bits
 
 
 class Norm(torch.nn.Module):
-    """A case as a module with the case's columns as parameters. Its inputs are the other tensors, which have a batch."""
+    """A case as a module with the case's columns as parameters. Its inputs are the other tensors, with a batch."""
 
     def __init__(self, case, tensors):
         super().__init__()

@@ -187,8 +187,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         forward = self.rows * ((2 + gates) * element + (1 + self.returns_h) * stream)
         forward += parameters * element
         # Backward reads weight and scale, pre_bias if no h was stored, and what is added after the norm only where it
-        # changes a gradient: with an activation or a gate after it, and the bias with a scale too. It writes the gradient of
-        # each parameter.
+        # changes a gradient: with an activation or a gate after it, and the bias with a scale too. It writes the
+        # gradient of each parameter.
         after_norm = bool(self.activation) or (gates > 0 and not self.gate_first)
         needed = self.weight + (1 + self.residual_gate) * samples
         needed += self.pre_bias and (self.residual_gate or not self.adds)

@@ -107,11 +107,14 @@ def _host_forms() -> list[Case]:
     ]
 
 
+FORMS = ("host-forms", "modulation", "gates")
+
+
 def _speed_all() -> list[Case]:
     parts = ("speed", "speed-fp16", "speed-fp32", "speed-add", "speed-variants", "speed-wide")
     return [
         case
-        for name in (*parts, "seed", "fused-bias", "flashinfer", "host")
+        for name in (*parts, "seed", "fused-bias", "flashinfer", "host", *FORMS)
         for case in SUITES[name].cases()
     ]
 
