@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import rownorm
 from rownorm.ops import batch_invariance, inductor, norms
-from rownorm.program import INPUTS, SAMPLES, Inputs, Program
+from rownorm.program import INPUTS, ROWS, SAMPLES, Inputs, Program
 from support.cases import Case, ours
 from support.criterion import assert_same_bits
 from support.fake_driver import needs_compiler
@@ -282,7 +282,7 @@ def on_a_cpu(request, without_interpreter, monkeypatch):
 
 def some(tensors, rows):
     present = {n: t for n, t in tensors.items() if t is not None}
-    of_rows = {n: t[rows] for n, t in present.items() if n in ("x", "residual", "dy", "dh")}
+    of_rows = {n: t[rows] for n, t in present.items() if n in (*ROWS, "dy", "dh")}
     samples = {n: t.expand_as(tensors["x"])[rows] for n, t in present.items() if n in SAMPLES}
     return tensors | of_rows | samples
 
@@ -306,7 +306,7 @@ def test_rows_on_a_cpu(case):
             alone = ours(case, some(tensors, rows))
             other = {n: shifted(t) if t is not None else t for n, t in some(tensors, rows).items()}
             moved = ours(case, other)
-            for name in ("y", "h", "dx", "dresidual"):
+            for name in ("y", "h", "dx", "dresidual", "dgate"):
                 if name in together:
                     assert_same_bits(alone[name], together[name][rows])
                     assert_same_bits(moved[name], together[name][rows])

@@ -9,37 +9,31 @@ import pytest
 import torch
 
 import rownorm
-from rownorm.program import SAMPLES
+from rownorm.program import COLUMNS
 from support.exported import operators
 from support.operators import COLS, ROWS, every_case, full_cases, same_bits
 
 
 class Norm(torch.nn.Module):
-    """A case as a module with the case's parameters. Its inputs are the rows, then scale and shift."""
+    """A case as a module with the case's columns as parameters. Its inputs are the other tensors, with a batch."""
 
     def __init__(self, case, tensors):
         super().__init__()
         self.case = case
-        self.own = [name for name in case.parameters if name not in SAMPLES]
-        self.n_rows = len(case.tensor_names) - len(case.parameters)
-        for name in self.own:
-            self.register_parameter(name, torch.nn.Parameter(tensors[name]))
+        for name in case.parameters:
+            if name in COLUMNS:
+                self.register_parameter(name, torch.nn.Parameter(tensors[name]))
+        self.inputs = [name for name in case.tensor_names if name not in COLUMNS]
 
     def forward(self, *inputs):
-        rows, samples = inputs[: self.n_rows], inputs[self.n_rows :]
-        return self.case.positional(*rows, *(getattr(self, name) for name in self.own), *samples)
-
-
-def has_batch(case, name):
-    """Whether a tensor has the batch of the rows, and is an input of the module, not a parameter."""
-    return name not in case.parameters or name in SAMPLES
+        return self.case(**dict(zip(self.inputs, inputs, strict=True)), **dict(self._parameters))
 
 
 def exported(case, device, strict=False):
     """(module, its exported program with a dynamic batch, rows of another batch size)."""
     tensors = case.tensors(device, rows=(ROWS, 2))
     module = Norm(case, tensors)
-    rows = tuple(t for name, t in tensors.items() if has_batch(case, name))
+    rows = tuple(tensors[name] for name in module.inputs)
     batch = torch.export.Dim("batch", min=1)
     program = torch.export.export(
         module, rows, dynamic_shapes=(tuple({0: batch} for _ in rows),), strict=strict

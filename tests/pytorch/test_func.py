@@ -6,7 +6,7 @@ from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import rownorm
-from rownorm.program import SAMPLES
+from rownorm.program import COLUMNS
 from support.operators import COLS, ROWS, every_case, few_cases, full_cases
 
 
@@ -32,9 +32,8 @@ def rows_only(case, dim):
 
 
 def rows_and_samples(case):
-    """``in_dims`` that take one row after the other, with the scale and shift that belong to it."""
-    shared = [name for name in case.parameters if name not in SAMPLES]
-    return tuple(None if name in shared else 0 for name in case.tensor_names)
+    """``in_dims`` that take one row after the other, with the gate, scale and shift that belong to it."""
+    return tuple(None if name in COLUMNS else 0 for name in case.tensor_names)
 
 
 def second_order(function, argnums):

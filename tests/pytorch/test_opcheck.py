@@ -4,7 +4,16 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from rownorm.program import ARGUMENTS, INPUTS, PARAMETERS, ROWS, Program
+from rownorm.program import (
+    ARGUMENTS,
+    INPUTS,
+    PARAMETERS,
+    ROWS,
+    WITH_RESIDUAL,
+    Inputs,
+    Program,
+)
+from rownorm.reference import ForwardOutputs, backward_inputs
 from support.operators import OPERATORS, every_case, few_cases, full_cases
 
 WANTED = {"everything": INPUTS, "rows": ROWS, "parameters": PARAMETERS}
@@ -19,26 +28,25 @@ def optional(tensors, *names):
 
 
 def check_public(case, tensors):
-    names = [name for name in ARGUMENTS if name != "residual" or name in tensors]
+    names = [name for name in ARGUMENTS if name not in WITH_RESIDUAL or "residual" in tensors]
     operator = getattr(torch.ops.rownorm, case.operator).default
     opcheck(operator, optional(tensors, *names), case.options)
 
 
 def check_backward(case, wanted, device, requires_grad):
-    x, residual, *parameters = inputs = optional(case.tensors(device), *INPUTS)
-    program, has_residual = program_of(case), residual is not None
-    y, h, mu, rstd = torch.ops.rownorm.norm_forward(x, residual, *parameters, *program)
-    h = h if has_residual else x
-    dy = torch.randn_like(y)
+    inputs = Inputs(*optional(case.tensors(device), *INPUTS))
+    program, has_residual = program_of(case), inputs.residual is not None
+    y, h, mu, rstd = torch.ops.rownorm.norm_forward(*inputs, *program)
+    h, mu = (h if has_residual else None), (mu if program.center else None)
     dh = torch.randn_like(h) if has_residual else None
-    for t in (dy, dh, h, *parameters):
-        if t is not None:
+    outputs = ForwardOutputs(y, h, mu, rstd)
+    saved = backward_inputs(torch.randn_like(y), dh, inputs, outputs)
+    for name, t in saved._asdict().items():
+        if t is not None and name not in ("mu", "rstd"):
             t.requires_grad_(requires_grad)
     pairs = zip(INPUTS, inputs, strict=True)
     flags = [t is not None and name in WANTED[wanted] for name, t in pairs]
-    mu = mu if program.center else None
-    arguments = (dy, dh, h, *parameters, mu, rstd, *program, has_residual, flags)
-    opcheck(torch.ops.rownorm.norm_backward.default, arguments)
+    opcheck(torch.ops.rownorm.norm_backward.default, (*saved, *program, has_residual, flags))
 
 
 @every_case

@@ -1,6 +1,6 @@
 """Triton's interpreter, made to round like a GPU and to run several times as fast.
 
-Both changes hold for Triton 3.6 to 3.9. They are made by the session fixture ``interpreter`` in ``conftest.py``.
+The changes hold for Triton 3.6 to 3.9. They are made by the session fixture ``interpreter`` in ``conftest.py``.
 """
 
 from types import SimpleNamespace
@@ -15,6 +15,26 @@ def fused_multiply_add(_, x, y, z):
     """``x * y + z`` rounded once, as on a GPU and in PyTorch's own sums. The interpreter rounds the product too."""
     total = x.data.astype(np.float64) * y.data + z.data
     return interpreter.TensorHandle(total.astype(z.data.dtype), z.dtype.scalar)
+
+
+def cast_float(_, src, dst_type):
+    """Between floating-point types, rounded to nearest. The interpreter truncates to bf16, which numpy does not have,
+    and converts bf16 subnormals to wrong numbers. Elements of bf16 are uint16 there.
+    """
+    given, wanted = src.dtype.scalar, dst_type.scalar
+    if tl.bfloat16 not in (given, wanted) or given == wanted:
+        return interpreter.TensorHandle(
+            src.data.astype(interpreter._get_np_dtype(dst_type)), wanted
+        )
+    data = src.data
+    if given == tl.bfloat16:
+        data = (data.astype(np.uint32) << 16).view(np.float32)
+    if wanted == tl.bfloat16:
+        single = np.asarray(data, np.float32)
+        bits = single.view(np.uint32)
+        nearest = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+        data = np.where(np.isnan(single), 0x7FC0, nearest).astype(np.uint16)
+    return interpreter.TensorHandle(data.astype(interpreter._get_np_dtype(dst_type)), wanted)
 
 
 class LanguagePatch:
@@ -49,4 +69,6 @@ class LanguagePatch:
 
 def apply(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(interpreter.InterpreterBuilder, "create_fma", fused_multiply_add)
+    for cast in ("create_fp_trunc", "create_fp_ext"):
+        patch.setattr(interpreter.InterpreterBuilder, cast, cast_float)
     patch.setattr(interpreter, "_patch_lang", LanguagePatch())

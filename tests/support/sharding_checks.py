@@ -244,7 +244,26 @@ def samples_are_sharded_with_their_rows(mesh: DeviceMesh) -> None:
     assert result.gradients["shift"].placements == (Partial(), Shard(0))
 
 
+def gates_are_sharded_with_their_rows(mesh: DeviceMesh) -> None:
+    """Gates are rows, residual gates belong to samples, and groups of columns are rows of their own."""
+    tensors = {name: torch.randn(4, 6, 8) for name in ("x", "residual", "gate")}
+    tensors |= {"residual_gate": torch.randn(4, 1, 8), "weight": torch.randn(8)}
+    rows = (Shard(0), Shard(1))
+    placements = {"x": rows, "residual": rows, "gate": rows}
+    for options in ({}, {"gate_first": True}):
+        result = check_call(
+            rownorm.add_rms_norm, tensors, mesh, placements, gate_activation="silu", **options
+        )
+        assert [one.placements for one in result.outputs] == [rows, rows]
+        assert result.gradients["gate"].placements == rows
+        assert result.gradients["residual_gate"].placements == (Shard(0), Partial())
+    grouped = {name: tensors[name] for name in ("x", "gate", "weight")}
+    result = check_call(rownorm.rms_norm, grouped, mesh, placements, group_cols=4)
+    assert result.outputs[0].placements == rows
+
+
 CHECKS = (
+    gates_are_sharded_with_their_rows,
     samples_are_sharded_with_their_rows,
     frozen_parameters_before_trained_ones,
     rms_norm_before_layer_norm,

@@ -7,7 +7,6 @@ import torch.nn.functional as F
 
 from rownorm.reference import compute_dtype
 from support.cases import Case, output_dtype, outputs_and_gradients
-from support.rounding import rounded
 
 
 def torch_own(case: Case, tensors: dict, *, h_rounded: bool = True) -> dict[str, torch.Tensor]:
@@ -60,7 +59,7 @@ def torch_own(case: Case, tensors: dict, *, h_rounded: bool = True) -> dict[str,
         return _step(y, case.dtype if rounds else None) * gate, stream
 
     results = outputs_and_gradients(composition, wide)
-    return {name: rounded(value, output_dtype(name, tensors)) for name, value in results.items()}
+    return {name: value.to(output_dtype(name, tensors)) for name, value in results.items()}
 
 
 def _torch_norm(case: Case, inputs: dict):
@@ -91,4 +90,4 @@ def _step(t: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
 
 
 def _rounded_straight_through(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return t + (rounded(t.detach(), dtype).to(t.dtype) - t.detach())
+    return t + (t.detach().to(dtype).to(t.dtype) - t.detach())

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rownorm import inside
-from rownorm_lab.data.case import ACTIVATIONS, DTYPES, ITEMSIZE, Case, torch_dtype
+from rownorm_lab.data.case import ACTIVATIONS, DTYPES, GATE_ACTIVATIONS, ITEMSIZE, Case, torch_dtype
 from rownorm_lab.providers.data import program_of
 
 
@@ -29,6 +29,9 @@ def case(**fields):
         ("residual_dtype", "fp32"),  # rms_norm has no residual
         ("activation", "tanh"),
         ("sample_rows", 3),  # there are 4 rows
+        ("residual_gate", True),  # rms_norm has no residual
+        ("gate_activation", "gelu"),
+        ("gate_first", True),  # there is no gate
         ("eps", 0.0),
         ("eps", float("nan")),
     ],
@@ -48,6 +51,7 @@ def test_a_case_from_json_is_checked_too():
 def test_options_are_those_of_the_row_program():
     """A case lists activations without torch, so that help needs none."""
     assert ACTIVATIONS == inside.ACTIVATIONS
+    assert (None, *GATE_ACTIVATIONS) == inside.OPTIONS["gate_activation"].values
     program = program_of(case(operation="layer_norm", activation="silu", eps=1e-3))
     assert program == inside.Program(True, 1e-3, activation="silu")
 
@@ -136,6 +140,49 @@ def test_dtypes():
             },
             32 * 6 + (6 + 4) * 8 * 2,
         ),
+        # x, gate, y; weight
+        ({"dtype": "bf16", "gate_activation": "silu"}, 32 * 6 + 8 * 2),
+        # dy, x, gate, dx, dgate; weight in, its gradient out
+        (
+            {"dtype": "bf16", "direction": "backward", "gate_activation": "silu"},
+            32 * 10 + 2 * 8 * 2,
+        ),
+        # the same, and the bias in, which dgate needs, and its gradient out; not where the gate comes first
+        (
+            {"dtype": "bf16", "direction": "backward", "bias": True, "gate_activation": "silu"},
+            32 * 10 + 4 * 8 * 2,
+        ),
+        (
+            {
+                "dtype": "bf16",
+                "direction": "backward",
+                "bias": True,
+                "gate_activation": "silu",
+                "gate_first": True,
+            },
+            32 * 10 + 3 * 8 * 2,
+        ),
+        # x, residual, y, h; scale, shift and residual_gate of two samples
+        (
+            {
+                "operation": "add_layer_norm",
+                "weight": False,
+                "sample_rows": 2,
+                "residual_gate": True,
+            },
+            32 * 8 + 6 * 8 * 2,
+        ),
+        # dy, dh, h, x, dx, dresidual; scale and residual_gate in, three gradients out
+        (
+            {
+                "operation": "add_layer_norm",
+                "direction": "backward",
+                "weight": False,
+                "sample_rows": 2,
+                "residual_gate": True,
+            },
+            32 * 12 + 10 * 8 * 2,
+        ),
     ],
 )
 def test_compulsory_bytes(fields, moved):
@@ -157,6 +204,8 @@ def test_compulsory_bytes(fields, moved):
         ({"direction": "both"}, 13),
         ({"weight": False, "sample_rows": 4}, 6),  # 1 + scale, times, plus shift
         ({"direction": "backward", "weight": False, "sample_rows": 1}, 11),
+        ({"gate_activation": "silu"}, 5),
+        ({"direction": "backward", "gate_activation": "silu"}, 12),
     ],
 )
 def test_flops(fields, per_element):

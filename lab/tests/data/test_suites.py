@@ -2,7 +2,7 @@
 
 import pytest
 
-from rownorm_lab.data.suites import SPEED, SUITES
+from rownorm_lab.data.suites import FORMS, SPEED, SUITES
 
 
 def shapes(name):
@@ -81,7 +81,7 @@ def test_host_suite():
 
 def test_speed_all_contains_the_speed_suites():
     parts = [name for name in SUITES if name.startswith("speed-") and name != "speed-all"]
-    parts += ["speed", "seed", "fused-bias", "flashinfer", "host"]
+    parts += ["speed", "seed", "fused-bias", "flashinfer", "host", *FORMS]
     every = {case.key for name in parts for case in SUITES[name].cases()}
     assert {case.key for case in SUITES["speed-all"].cases()} == every
 

@@ -18,7 +18,7 @@ H200 = Environment(
 )
 METHOD = Method(timer="cuda_graph", rotation=2, calls=2, rounds=3, cold=True)
 BANDWIDTH = 4e12
-SHARES = {"rownorm": 0.95, "torch": 0.2, "torch.compile": 0.8, "quack": 0.9, "ceiling": 1.0}
+SHARES = {"rownorm": 0.95, "torch": 0.2, "torch.compile": 0.7, "quack": 0.9, "ceiling": 1.0}
 
 
 def record(case, provider, share=None, **changes):

@@ -1,9 +1,10 @@
-"""Both models in one list, in dimensions that a test can afford, and what a step of them gives."""
+"""All models in one list, in dimensions that a test can afford, and what a step of them gives."""
 
 from typing import NamedTuple
 
 import torch
 
+from rownorm_lab.models.tiny_dit import DiTConfig, TinyDiT
 from rownorm_lab.models.tiny_llama import LlamaConfig, TinyLlama
 from rownorm_lab.models.tiny_openfold import N_LETTERS, OpenFoldConfig, TinyOpenFold
 
@@ -22,7 +23,12 @@ OPENFOLD = OpenFoldConfig(
     n_bins=6,
     max_offset=3,
 )
-MODELS = {"llama": (TinyLlama, LLAMA), "openfold": (TinyOpenFold, OPENFOLD)}
+DIT = DiTConfig(width=16, n_layers=2, n_heads=2, hidden=32, n_letters=5, side=3, n_levels=4)
+MODELS = {
+    "llama": (TinyLlama, LLAMA),
+    "openfold": (TinyOpenFold, OPENFOLD),
+    "dit": (TinyDiT, DIT),
+}
 
 
 class Step(NamedTuple):
@@ -41,13 +47,13 @@ class Step(NamedTuple):
 
 
 def make(name, stage, dtype=torch.float32, device="cpu", seed=0):
-    """A model whose norms have weights other than 1 and biases other than 0."""
+    """A model whose norms have weights other than 1 and biases other than 0, and whose modulations are not 0."""
     kind, config = MODELS[name]
     torch.manual_seed(seed)
     model = kind(config, stage)
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.ndim == 1:
+            if parameter.ndim == 1 or not parameter.any():
                 parameter.add_(torch.randn_like(parameter), alpha=0.2)
     return model.to(device, dtype)
 
@@ -57,6 +63,8 @@ def inputs(name, device="cpu", seed=1):
     generator = torch.Generator().manual_seed(seed)
     if name == "llama":
         shape, n = (2, LLAMA.n_tokens), LLAMA.vocabulary
+    elif name == "dit":
+        shape, n = (2, 1 + DIT.n_tokens), DIT.n_levels  # letters, too: there are more of them
     else:
         shape, n = (2, OPENFOLD.n_sequences, OPENFOLD.n_residues), N_LETTERS
     return torch.randint(n, shape, generator=generator).to(device)

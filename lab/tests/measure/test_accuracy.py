@@ -21,7 +21,17 @@ OPTIONS = (
     {"activation": "gelu_tanh", "pre_bias": True},
     {"weight": False, "sample_rows": 4},
     {"sample_rows": 4, "activation": "relu"},
+    {"gate_activation": "silu"},
+    {"gate_activation": "sigmoid", "activation": "gelu", "pre_bias": True, "sample_rows": 4},
+    {"gate_activation": "silu", "gate_first": True, "bias": True},
 )
+RESIDUAL_GATE = {"sample_rows": 4, "residual_gate": True, "pre_bias": True}
+
+
+def of_operation(operation, options):
+    """The options, and a residual gate beside a modulation where there is a residual."""
+    adds = operation.startswith("add_") and "sample_rows" in options
+    return options | (RESIDUAL_GATE if adds else {})
 
 
 @pytest.fixture
@@ -39,12 +49,17 @@ def torch_in_fp64(case, t):
         }
     )
     h, weight, bias = wide.x, wide.weight, wide.bias
-    for more in (wide.pre_bias, wide.residual):
-        h = h if more is None else h + more
+    h = h if wide.pre_bias is None else h + wide.pre_bias
+    h = h if wide.residual_gate is None else h * wide.residual_gate
+    h = h if wide.residual is None else h + wide.residual
+    gate = wide.gate
+    if gate is not None:
+        gate = gate.sigmoid() if case.gate_activation == "sigmoid" else F.silu(gate)
+    u = h * gate if case.gate_first else h
     if case.centers:
-        z = F.layer_norm(h, (case.cols,), weight, bias, case.eps)
+        z = F.layer_norm(u, (case.cols,), weight, bias, case.eps)
     else:
-        z = F.rms_norm(h, (case.cols,), weight, case.eps)
+        z = F.rms_norm(u, (case.cols,), weight, case.eps)
         z = z if bias is None else z + bias
     if wide.scale is not None:
         z = z * (1 + wide.scale) + wide.shift
@@ -55,7 +70,9 @@ def torch_in_fp64(case, t):
         "silu": F.silu,
         "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
     }
-    outputs = [functions[case.activation](z)] + ([h] if case.adds else [])
+    y = functions[case.activation](z)
+    y = y if gate is None or case.gate_first else y * gate
+    outputs = [y, h] if case.adds else [y]
     leaves = [each for each in wide if each is not None]
     gradients = torch.autograd.grad(outputs, leaves, [each.double() for each in t.cotangents])
     names = output_names(case)
@@ -67,6 +84,7 @@ def torch_in_fp64(case, t):
 def test_exact_values_are_those_of_torch(operation, options, monkeypatch):
     """Also if they are computed in several chunks."""
     monkeypatch.setattr(accuracy, "CHUNK", 5 * 33)
+    options = of_operation(operation, options)
     has_samples = "sample_rows" in options
     rows = 16 if has_samples else 17
     case = Case(operation=operation, direction="both", rows=rows, cols=33, dtype="fp32", **options)
@@ -106,7 +124,8 @@ def test_a_rounding_is_half_a_step_unless_bf16_is_truncated(monkeypatch):
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rownorm_is_within_its_budget(operation, dtype, rounding):
-    for data, options in itertools.product(DATA_SETS, (*OPTIONS[:3], {"sample_rows": 4})):
+    for data, options in itertools.product(DATA_SETS, (*OPTIONS[:3], *OPTIONS[-3:])):
+        options = of_operation(operation, options)
         case = Case(operation=operation, direction="both", rows=8, cols=200, dtype=dtype, **options)
         (t,) = rotation(case, 1, "cpu", data=data)
         outputs = as_tuple(all_providers()["rownorm"].prepare(case, t)())

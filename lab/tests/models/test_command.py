@@ -12,7 +12,11 @@ from rownorm_lab.models.data import unigram_entropy
 from support.known_warnings import IGNORE_ONEDNN
 
 pytestmark = pytest.mark.usefixtures("command_line")
-FAST = {"llama": tasks.Budget(4, 3e-3), "openfold": tasks.Budget(2, 3e-3)}
+FAST = {
+    "llama": tasks.Budget(4, 3e-3),
+    "openfold": tasks.Budget(2, 3e-3),
+    "dit": tasks.Budget(2, 3e-3),
+}
 
 
 @pytest.fixture

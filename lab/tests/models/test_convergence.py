@@ -29,6 +29,6 @@ def test_stages_stay_together(name, device):
         assert difference < 0.02, stage
     if name == "llama":  # less than the increments alone allow: the repetition is used
         assert curves["rownorm"][-1] < walk_entropy()
-    else:
+    else:  # bins of distances, letters of images
         _, bins = TASKS[name].batch("tiny", 16, 0, 0)
         assert curves["rownorm"][-1] < 0.6 * bin_entropy(bins)

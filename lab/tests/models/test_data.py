@@ -5,13 +5,14 @@ import math
 import pytest
 import torch
 
-from rownorm_lab.models import tiny_llama, tiny_openfold
+from rownorm_lab.models import tiny_dit, tiny_llama, tiny_openfold
 from rownorm_lab.models.data import (
     GAP,
     INCREMENTS,
     PROBABILITIES,
     alignments,
     bin_entropy,
+    images,
     language,
     unigram_entropy,
     walk_entropy,
@@ -69,6 +70,23 @@ def test_distances_can_be_inferred_from_alignments():
     squares = ((first - second) ** 2 * known).sum(1) / known.sum(1).clamp(min=1)
     both = torch.stack((squares.sqrt().flatten(), bins.flatten().double()))
     assert torch.corrcoef(both)[0, 1] > 0.85
+
+
+def test_images_and_their_noise():
+    """Letters are equally frequent. Level 0 has no noise, and the last has hardly anything else."""
+    config = tiny_dit.SIZES["tiny"]
+    noisy, letters = images(config, 400, generator())
+    assert noisy.shape == (400, 1 + config.n_tokens)
+    assert letters.shape == (400, config.n_tokens)
+    assert bin_entropy(letters) == pytest.approx(math.log(config.n_letters), rel=0.01)
+    level, given = noisy[:, 0], noisy[:, 1:]
+    assert level.unique().tolist() == list(range(config.n_levels))
+    changed = (given != letters).double().mean(1)
+    assert not changed[level == 0].any()
+    share = tiny_dit.noise_share(torch.tensor(config.n_levels - 1), config).item()
+    assert share > 0.9
+    expected = share * (1 - 1 / config.n_letters)
+    assert changed[level == config.n_levels - 1].mean().item() == pytest.approx(expected, abs=0.05)
 
 
 def test_bin_entropy():

@@ -1,19 +1,19 @@
-"""The three stages of both models: one parameter layout, the same numbers, a gradient for every parameter."""
+"""The three stages of all models: one parameter layout, the same numbers, a gradient for every parameter."""
 
 import pytest
 import torch
 
 import rownorm
-from lab_support.models import LLAMA, MODELS, OPENFOLD, inputs, make, step
+from lab_support.models import DIT, LLAMA, MODELS, OPENFOLD, inputs, make, step
 from rownorm_lab.models import STAGES
 from support.known_warnings import IGNORE_ONEDNN
 
-both_models = pytest.mark.parametrize("name", list(MODELS))
+every_model = pytest.mark.parametrize("name", list(MODELS))
 every_stage = pytest.mark.parametrize("stage", STAGES)
 EXHAUSTIVE = pytest.mark.exhaustive
 
 
-@both_models
+@every_model
 def test_a_state_dict_loads_in_every_stage(name, without_interpreter):
     saved = make(name, "rownorm", torch.float64)
     expected = saved(inputs(name))
@@ -24,7 +24,7 @@ def test_a_state_dict_loads_in_every_stage(name, without_interpreter):
         torch.testing.assert_close(other(inputs(name)), expected, rtol=1e-12, atol=1e-12)
 
 
-@both_models
+@every_model
 @every_stage
 def test_every_parameter_gets_a_gradient(name, stage, without_interpreter):
     model = make(name, stage, torch.float64)
@@ -34,14 +34,14 @@ def test_every_parameter_gets_a_gradient(name, stage, without_interpreter):
     assert without == []
 
 
-@both_models
+@every_model
 def test_stages_agree_in_fp64(name, without_interpreter):
     baseline, *others = (step(make(name, s, torch.float64), inputs(name)) for s in STAGES)
     for other in others:
         assert other.relative_error(baseline) < 1e-13
 
 
-@both_models
+@every_model
 def test_kernels_agree_with_the_baseline(name, device):
     """Through the Triton kernels, in the interpreter where there is no GPU."""
     baseline = step(make(name, "baseline", device=device), inputs(name, device))
@@ -50,7 +50,7 @@ def test_kernels_agree_with_the_baseline(name, device):
 
 
 @IGNORE_ONEDNN
-@both_models
+@every_model
 @pytest.mark.parametrize("amp", (False, True), ids=("bf16", "autocast"))
 def test_bf16_is_as_exact_as_torchs_stages(name, amp, device, without_interpreter):
     exact = step(make(name, "baseline", torch.float64, device), inputs(name, device))
@@ -70,6 +70,8 @@ def test_bf16_is_as_exact_as_torchs_stages(name, amp, device, without_interprete
         ("llama", "rms_norm", 2 * LLAMA.n_layers, 1),
         # A block has 4 norms of the MSA, the first without an update, 6 of the pair stream and 2 inside products.
         ("openfold", "layer_norm", 9 * OPENFOLD.n_blocks, 3 * OPENFOLD.n_blocks + 1),
+        # As in llama: with the gate of the update, scale and shift.
+        ("dit", "layer_norm", 2 * DIT.n_layers, 1),
     ],
 )
 def test_residual_adds_are_fused(name, norm, n_adds, n_alone, monkeypatch, without_interpreter):
@@ -87,11 +89,12 @@ def test_residual_adds_are_fused(name, norm, n_adds, n_alone, monkeypatch, witho
 
 
 @IGNORE_ONEDNN
-@both_models
+@every_model
 def test_norms_under_autocast_store_what_linear_layers_read(name, device, without_interpreter):
     model, dtypes = make(name, "rownorm", device=device), []
-    for module in model.modules():
-        if isinstance(module, torch.nn.Linear):
+    for path, module in model.named_modules():
+        # A modulation reads one row of each sample, which is no result of a norm.
+        if isinstance(module, torch.nn.Linear) and not path.endswith("modulation"):
             module.register_forward_pre_hook(lambda _, args: dtypes.append(args[0].dtype))
     with torch.autocast(device, torch.bfloat16):
         model(inputs(name, device))
@@ -115,7 +118,7 @@ def test_one_graph_under_compile(name, stage, without_interpreter):
 
 
 @EXHAUSTIVE
-@both_models
+@every_model
 @every_stage
 def test_compiled_by_inductor(name, stage, device, without_interpreter):
     model = make(name, stage, device=device)

@@ -24,7 +24,7 @@ from rownorm_lab.providers import (
 )
 from rownorm_lab.providers.data import output_names, rotation
 
-PEERS = ("liger", "quack", "fla", "flashinfer", "helion")
+PEERS = ("liger", "quack", "fla", "mamba", "flashinfer", "helion")
 
 
 def made(name, case, device="cpu", data="normal"):
@@ -94,6 +94,14 @@ def test_plain_kernels_need_a_gpu_or_the_interpreter(monkeypatch):
         ),
         ("fla", {"operation": "rms_norm", "weight": False}, "a norm without a weight"),
         ("fla", {"operation": "rms_norm", "sample_rows": 1}, "does not offer scale and shift"),
+        (
+            "fla",
+            {"operation": "rms_norm", "gate_activation": "silu", "gate_first": True},
+            "a gate before the norm",
+        ),
+        ("fla", {"operation": "add_rms_norm", "gate_activation": "silu"}, "not with both"),
+        ("liger", {"operation": "rms_norm", "gate_activation": "silu"}, "a gate after the norm"),
+        ("mamba", {"operation": "rms_norm", "gate_activation": "sigmoid"}, "with a silu gate"),
         ("flashinfer", {"operation": "rms_norm", "dtype": "fp32"}, "does not take fp32"),
     ],
 )
@@ -136,7 +144,11 @@ def test_declared_cases_are_not_refused():
 @pytest.mark.parametrize("direction", ["forward", "backward", "both"])
 def test_results_are_right(name, operation, direction, device):
     modulated = {"weight": False, "sample_rows": 3}
-    for options in ({}, {"pre_bias": True, "activation": "silu", "bias": True}, modulated):
+    if operation.startswith("add_"):
+        modulated |= {"residual_gate": True}
+    plain = {"pre_bias": True, "activation": "silu", "bias": True}
+    gated = [{"gate_activation": "silu"}, {"gate_activation": "sigmoid", "gate_first": True}]
+    for options in ({}, plain, modulated, *gated):
         case = Case(
             operation=operation, direction=direction, rows=6, cols=40, dtype="fp32", **options
         )

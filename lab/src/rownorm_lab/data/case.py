@@ -14,11 +14,13 @@ Operation = Literal["layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm"]
 Direction = Literal["forward", "backward", "both"]
 Dtype = Literal["fp16", "bf16", "fp32"]
 Activation = Literal["relu", "silu", "gelu", "gelu_tanh"]  # program.Activation, without torch
+GateActivation = Literal["silu", "sigmoid"]
 
 OPERATIONS: tuple[Operation, ...] = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward", "both")
 DTYPES: tuple[Dtype, ...] = ("fp16", "bf16", "fp32")
 ACTIVATIONS: tuple[Activation, ...] = ("relu", "silu", "gelu", "gelu_tanh")
+GATE_ACTIVATIONS: tuple[GateActivation, ...] = ("silu", "sigmoid")
 DATA_SETS = {  # kinds of input values
     "normal": "standard normal",
     "offset": "a mean up to 10000 times the spread, as far as the dtype can represent it",
@@ -41,7 +43,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``bias=None`` is the default of the operation: LayerNorm has a bias if it has a weight, RMSNorm has none.
     ``sample_rows``: the rows that share a scale and a shift, as the tokens of an image do, and y is multiplied by
-    1 + scale before the shift is added; 0 for a norm without them.
+    1 + scale before the shift is added; 0 for a norm without them. ``residual_gate``: they share the factor of x in a
+    residual add, too. ``gate_activation``: there is a gate, a factor for each element after this activation: of y, or
+    with ``gate_first`` of the row before the norm.
     ``name`` gives the origin of the shape ("Llama-3-8B hidden"); it does not affect the measurement. ``setting`` is
     where the operation is measured instead of alone: "autocast bf16", "2 threads"; only ``rownorm bars`` measures such
     cases.
@@ -58,6 +62,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pre_bias: bool = False
     activation: Activation | None = None
     sample_rows: int = 0
+    residual_gate: bool = False
+    gate_activation: GateActivation | None = None
+    gate_first: bool = False
     returns_h: bool = True  # False: an add_ operation whose sum with the residual is not an output
     eps: float = 1e-5
     name: str = ""
@@ -83,6 +90,15 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError(
                 f"case: sample_rows must divide the rows, which are {self.rows}; got {samples!r}"
             )
+        if self.residual_gate and not (samples and self.adds):
+            raise ValueError(
+                "case: residual_gate is for add_layer_norm and add_rms_norm with sample_rows; "
+                f"got {self.operation} with {samples}"
+            )
+        if self.gate_activation is not None:
+            _one_of("gate_activation", self.gate_activation, GATE_ACTIVATIONS)
+        elif self.gate_first:
+            raise ValueError("case: gate_first is for a case with a gate_activation")
         if not self.returns_h and not (self.adds and self.direction == "forward"):
             raise ValueError("case: returns_h=False is for the forward pass of add_ operations")
         if not (math.isfinite(self.eps) and self.eps > 0):
@@ -126,6 +142,10 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             options.append(self.activation)
         if self.sample_rows:
             options.append(f"scale and shift of {self.sample_rows} rows")
+        if self.residual_gate:
+            options.append("residual_gate")
+        if self.gate_activation:
+            options.append(f"{self.gate_activation} gate{' first' if self.gate_first else ''}")
         if not self.returns_h:
             options.append("no h")
         if self.setting:
@@ -153,25 +173,31 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The bytes that any implementation must move: inputs read once, outputs written once, parameters once.
 
         forward: x [, residual] in, y [, h] out. backward: dy and h [, dh] in, dx [, dresidual] out; dx and dresidual
-        are one tensor if they have the same dtype. ``both`` is the sum. The statistics of a row, 4 to 8 bytes, are
+        are one tensor if they have the same dtype and no residual_gate, which needs x, too. A gate is read, and its
+        gradient is written. ``both`` is the sum. The statistics of a row, 4 to 8 bytes, are
         left out.
         """
         element = ITEMSIZE[self.dtype]
         stream = ITEMSIZE[self.residual_dtype or self.dtype] if self.adds else 0
         samples = self.rows // self.sample_rows if self.sample_rows else 0
-        # In rows of parameters: a scale and a shift for each sample.
-        parameters = self.weight + self.has_bias + self.pre_bias + 2 * samples
-        forward = self.rows * (2 * element + (1 + self.returns_h) * stream)
+        gates = 1 if self.gate_activation else 0
+        # In rows of parameters: a scale, a shift and perhaps a residual_gate for each sample.
+        parameters = self.weight + self.has_bias + self.pre_bias
+        parameters += (2 + self.residual_gate) * samples
+        forward = self.rows * ((2 + gates) * element + (1 + self.returns_h) * stream)
         forward += parameters * element
         # Backward reads weight and scale, pre_bias if no h was stored, and what is added after the norm only where it
-        # changes a gradient: with an activation, and the bias with a scale too. It writes the gradient of
-        # each parameter.
-        after_norm = bool(self.activation)
-        needed = self.weight + samples + (self.pre_bias and not self.adds)
+        # changes a gradient: with an activation or a gate after it, and the bias with a scale too. It writes the
+        # gradient of each parameter.
+        after_norm = bool(self.activation) or (gates > 0 and not self.gate_first)
+        needed = self.weight + (1 + self.residual_gate) * samples
+        needed += self.pre_bias and (self.residual_gate or not self.adds)
         needed += self.has_bias and (after_norm or samples > 0)
         needed += samples if after_norm else 0
-        dresidual = stream if self.residual_dtype not in (None, self.dtype) else 0
+        has_own = self.residual_gate or self.residual_dtype not in (None, self.dtype)
+        dresidual = stream if has_own else 0
         moved = 2 * element + 2 * stream + dresidual if self.adds else 3 * element
+        moved += (self.residual_gate + 2 * gates) * element
         backward = self.rows * moved + (needed + parameters) * element
         return self.cols * self._of_direction(forward, backward)
 
@@ -182,12 +208,15 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         forward: square and sum 2, scale by rstd 1, weight 1; LayerNorm adds the sum for the mean and a subtraction, 2.
         backward: x_hat 1, dy * weight 1, its product with x_hat summed 2, dx 3, dweight 2; LayerNorm adds 3.
         Scale and shift: 3 forward (1 + scale is one of them); 1 + scale, its product with dy, dscale 2 and dshift 1
-        backward.
+        backward. A gate: its product forward; that with dy and the two of its gradient backward. A residual_gate: its
+        product forward; dx and the sum of its gradient backward.
         """
         forward = (5 if self.centers else 3) + self.weight + self.has_bias + self.pre_bias
         backward = (9 if self.centers else 6) + 3 * self.weight + self.has_bias
         forward += self.adds + (3 if self.sample_rows else 0)
         backward += self.adds + (5 if self.sample_rows else 0)
+        gates = self.residual_gate + (self.gate_activation is not None)
+        forward, backward = forward + gates, backward + 3 * gates
         if self.pre_bias:
             # Its gradient is summed; without a stored h it is also added.
             backward += 1 if self.adds else 2

@@ -93,11 +93,28 @@ def _host() -> list[Case]:
     return grid(NORMS, ["forward", "both"], ["fp16"], [(8, 4096)])
 
 
+def _host_forms() -> list[Case]:
+    forms: list[tuple[str, dict[str, Any]]] = [
+        ("layer_norm", {"weight": False, "sample_rows": 4}),
+        ("rms_norm", {"gate_activation": "silu"}),
+        ("rms_norm", {"gate_activation": "silu", "gate_first": True}),
+    ]
+    shape, directions = [(8, 4096)], ("forward", "both")
+    return [
+        case
+        for operation, options in forms
+        for case in grid([operation], directions, ["bf16"], shape, **options)  # type: ignore[arg-type]
+    ]
+
+
+FORMS = ("host-forms", "modulation", "gates")
+
+
 def _speed_all() -> list[Case]:
     parts = ("speed", "speed-fp16", "speed-fp32", "speed-add", "speed-variants", "speed-wide")
     return [
         case
-        for name in (*parts, "seed", "fused-bias", "flashinfer", "host")
+        for name in (*parts, "seed", "fused-bias", "flashinfer", "host", *FORMS)
         for case in SUITES[name].cases()
     ]
 
@@ -236,6 +253,42 @@ def _flux() -> list[Case]:
     ]
 
 
+def _gated(
+    name: str, cols: int, rows: int, directions: Sequence[Direction] = PASSES, **options: Any
+) -> list[Case]:
+    """RMSNorm and a gate after silu, as in linear attention and in state space models."""
+    options = {"gate_activation": "silu", "eps": 1e-6, "name": name} | options
+    return grid(["rms_norm"], directions, ["bf16"], [(rows, cols)], **options)
+
+
+def _qwen3_next() -> list[Case]:
+    """A row for each of 32 heads of linear attention; and other models with a gate."""
+    heads = 32
+    return [
+        *_gated("Qwen3-Next, training", 128, TOKENS * heads),
+        *(_gated("Qwen3-Next, decoding", 128, heads * n, ["forward"])[0] for n in BATCH),
+        *_gated("Kimi Linear, training", 128, TOKENS * heads, gate_activation="sigmoid"),
+        *_gated("Mamba2-2.7B, training", 5120, TOKENS, gate_first=True, eps=1e-5),
+        *_layers("Qwen3-Next-80B hidden", STREAM, 2048, TOKENS, BATCH, eps=1e-6),
+    ]
+
+
+def _modulation() -> list[Case]:
+    wide = ((3072, "3072 columns"), (5120, "5120 columns"))
+    return [case for cols, name in wide for case in _modulated(name, cols, 64, 1024)]
+
+
+def _gates() -> list[Case]:
+    """128 x 2^21 elements in rows of 128 columns, as many bytes in rows of 4096, and gates in both orders."""
+    shapes = (("rows of a head", 128, 1 << 21), ("4096 columns", 4096, 1 << 16))
+    return [
+        case
+        for name, cols, rows in shapes
+        for first in (False, True)
+        for case in _gated(name, cols, rows, gate_first=first)
+    ]
+
+
 SUITES: dict[str, Suite] = {
     suite.name: suite
     for suite in (
@@ -255,6 +308,7 @@ SUITES: dict[str, Suite] = {
         Suite("speed-wide", "1, 4, 16 rows of 65536 to 1048576 columns", _speed_wide),
         Suite("fused-bias", "LayerNorm of x + pre_bias, fp32, 512x8192", _fused_bias),
         Suite("host", "8 rows of 4096 columns, fp16: host time of a call", _host),
+        Suite("host-forms", "the same with scale and shift, or with a gate, bf16", _host_forms),
         Suite("speed-all", "all suites above except quick and batch", _speed_all),
         Suite("llama-3-8b", "Llama-3-8B, 4096 columns", lambda: _llama("Llama-3-8B", 4096)),
         Suite("llama-3-70b", "Llama-3-70B, 8192 columns", lambda: _llama("Llama-3-70B", 8192)),
@@ -264,6 +318,15 @@ SUITES: dict[str, Suite] = {
         Suite("vit", "ViT-B/16, L/16, H/14", _vit),
         Suite("dit", "diffusion transformers: scale and shift for each image, 1152 to 5120", _dit),
         Suite("flux", "FLUX.1, 3072 columns: one sample, several, and each token its own", _flux),
+        Suite(
+            "qwen3-next",
+            "gated norms of Qwen3-Next, Kimi Linear and Mamba2; Qwen3-Next's hidden",
+            _qwen3_next,
+        ),
+        Suite(
+            "modulation", "scale and shift of 64 samples of 1024 rows, 3072 and 5120", _modulation
+        ),
+        Suite("gates", "gated norms, both orders, 128 and 4096 columns", _gates),
         Suite("evoformer", "AlphaFold 2's MSA and pair tensors", _evoformer),
     )
 }

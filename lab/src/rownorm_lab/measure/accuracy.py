@@ -34,7 +34,7 @@ PEER_ROUNDINGS = 16
 PEER_MEAN = 2.0
 FP32_ROUNDING = 2.0**-24
 SUMS = ("dpre_bias", "dweight", "dbias")  # over rows
-SAMPLE_SUMS = ("dscale", "dshift")  # over the rows of a sample
+SAMPLE_SUMS = ("dscale", "dshift", "dresidual_gate")  # over the rows of a sample
 CHUNK = 1 << 22  # elements converted to fp64 at a time
 
 
@@ -186,6 +186,7 @@ class _Row:
         self.residual, self.dy, self.dh = some(t.residual), some(t.dy), some(t.dh)
         self.pre_bias, self.weight, self.bias = map(whole, (t.pre_bias, t.weight, t.bias))
         self.scale, self.shift = of_row(t.scale), of_row(t.shift)
+        self.residual_gate, self.gate = of_row(t.residual_gate), some(t.gate)
         self.case = case
         self.program = program_of(case)
         self.inputs = Inputs(
@@ -196,12 +197,18 @@ class _Row:
             bias=self.bias,
             scale=self.scale,
             shift=self.shift,
+            residual_gate=self.residual_gate,
+            gate=self.gate,
         )
         self.outputs = reference.forward(*self.inputs, self.program)
         self.rstd = self.outputs.rstd.unsqueeze(-1)
-        self.h = reference.prologue(self.x, self.residual, self.pre_bias)
+        self.h = reference.prologue(self.x, self.residual, self.pre_bias, self.residual_gate)
+        first, last = reference.gate_factors(self.gate, self.program, torch.float64)
+        self.first, self.last = (
+            torch.ones_like(self.x[:1]) if one is None else one for one in (first, last)
+        )
         mu = 0 if self.outputs.mu is None else self.outputs.mu.unsqueeze(-1)
-        self.x_hat = (self.h - mu) * self.rstd
+        self.x_hat = (self.h * self.first - mu) * self.rstd
 
     def values(self) -> dict[str, Tensor]:
         """Outputs and gradients by name; gradients of parameters are sums over these rows."""
@@ -225,19 +232,22 @@ class _Row:
         scale = one if self.scale is None else (self.scale + self.program.scale_shift).abs()
         weight = of_norm * scale
         bias = bias_of_norm * scale + (zero if self.shift is None else self.shift.abs())
-        terms = self.x.abs()
-        for term in (self.residual, self.pre_bias):
-            terms = terms if term is None else terms + term.abs()
-        ill = (terms.amax(-1, keepdim=True) * self.rstd).clamp(min=1.0)  # 1 where nothing cancels
-        noise = {"y": a * (ill * weight + bias), "h": a * terms}
+        first, last = self.first.abs(), self.last.abs()
+        residual_gate = one if self.residual_gate is None else self.residual_gate.abs()
+        update = self.x.abs() + (zero if self.pre_bias is None else self.pre_bias.abs())
+        terms = update * residual_gate
+        terms = terms if self.residual is None else terms + self.residual.abs()
+        # 1 where nothing cancels
+        ill = ((terms * first).amax(-1, keepdim=True) * self.rstd).clamp(min=1.0)
+        noise = {"y": a * (ill * weight + bias) * last, "h": a * terms}
         if self.dy is None:
             return noise
-        hat = a * ill
-        if self.case.adds:
-            hat = hat + self.rstd * one_rounding(self.h, self.case.torch_residual_dtype)
+        h_noise = one_rounding(self.h, self.case.torch_residual_dtype) if self.case.adds else zero
+        hat = a * ill + self.rstd * first * h_noise
         x_hat = self.x_hat.abs() + hat
-        dy = self.dy.abs()
-        dz = dy * self._slope_noise(hat * weight + a * (x_hat * weight + bias), a)
+        z, z_noise = x_hat * weight + bias, hat * weight + a * bias
+        dy = self.dy.abs() * last
+        dz = dy * self._slope_noise(hat * weight + a * z, a)
         g, g_noise = dy * weight, dz * weight + a * dy * weight
 
         def mean(row: Tensor) -> Tensor:
@@ -245,26 +255,36 @@ class _Row:
 
         means = x_hat * mean(g_noise * x_hat + g * hat + a * g * x_hat) + hat * mean(g * x_hat)
         means = means + mean(g_noise) if self.case.centers else means
-        size = self.rstd * (g + x_hat * mean(g * x_hat) + (mean(g) if self.case.centers else 0))
-        dx = self.rstd * (g_noise + means) + a * ill * size
+        du = self.rstd * (g + x_hat * mean(g * x_hat) + (mean(g) if self.case.centers else 0))
+        du_noise = self.rstd * (g_noise + means) + a * ill * du
+        dstream, dstream_noise = du * first, du_noise * first
         if self.dh is not None:
-            dx = dx + a * self.dh.abs()
+            dstream, dstream_noise = dstream + self.dh.abs(), dstream_noise + a * self.dh.abs()
+        dx = dstream_noise * residual_gate
         of_sum = a + 2 * _levels(self.case.rows) * FP32_ROUNDING
         noise |= {
             "dx": dx,
-            "dresidual": dx,
-            "dpre_bias": (dx + of_sum * size).sum(0),
+            "dresidual": dstream_noise,
+            "dpre_bias": (dx + of_sum * dstream * residual_gate).sum(0),
             "dweight": ((dz * x_hat + dy * hat + of_sum * dy * x_hat) * scale).sum(0),
             "dbias": ((dz + of_sum * dy) * scale).sum(0),
         }
+        if self.gate is not None:
+            slope = _gate_slope(self.gate, self.program.gate_activation)
+            of_first = du_noise * terms + du * (h_noise + a * terms)
+            of_last = self.dy.abs() * (1.2 * z_noise + a * z)  # no activation is steeper
+            noise["dgate"] = slope * (of_first if self.program.gate_first else of_last)
         if self._sample_sums():
-            z, z_noise = x_hat * of_norm + bias_of_norm, hat * of_norm + a * bias_of_norm
-            noise["dscale"] = self._of_samples(dz * z + dy * z_noise + of_sum * dy * z)
+            of_z, of_z_noise = x_hat * of_norm + bias_of_norm, hat * of_norm + a * bias_of_norm
+            noise["dscale"] = self._of_samples(dz * of_z + dy * of_z_noise + of_sum * dy * of_z)
             noise["dshift"] = self._of_samples(dz + of_sum * dy)
+        if self.residual_gate is not None:
+            noise["dresidual_gate"] = self._of_samples(update * (dstream_noise + of_sum * dstream))
         return noise
 
     def _sample_sums(self) -> tuple[str, ...]:
-        return SAMPLE_SUMS if self.dy is not None and self.scale is not None else ()
+        present = {f"d{name}" for name, t in self.inputs._asdict().items() if t is not None}
+        return tuple(name for name in SAMPLE_SUMS if self.dy is not None and name in present)
 
     def _of_samples(self, rows: Tensor) -> Tensor:
         """The sums over the rows of each sample, (samples, columns)."""
@@ -281,6 +301,12 @@ class _Row:
                 z = z * (self.scale + self.program.scale_shift) + self.shift
             return (z.abs() <= z_noise).double()
         return (z_noise + a).clamp(max=1.2)
+
+
+def _gate_slope(gate: Tensor, activation: str | None) -> Tensor:
+    """The magnitudes of the terms of the derivative of a gate's activation; those of silu cancel at -1.28."""
+    s = gate.sigmoid()
+    return s * (1 - s) if activation == "sigmoid" else s + gate.abs() * s * (1 - s)
 
 
 def _in_rows(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Two small models that show what a norm is worth in a training step, a Llama and an Evoformer, and how to train them.
+"""Small models that show what a norm is worth in a training step, a Llama, an Evoformer and a DiT, and their training.
 
 Each model computes in one of three stages, which share one parameter layout: see ``blocks.py``. The names are here,
 because options need them without torch.
@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, get_args
 
 Stage = Literal["baseline", "fused", "rownorm"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
-TASKS = ("llama", "openfold")
+TASKS = ("llama", "openfold", "dit")
 SIZES = ("tiny", "small", "medium")
 SmallModel = Literal["llama", "gpt2"]
 

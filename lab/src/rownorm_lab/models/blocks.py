@@ -1,4 +1,4 @@
-"""What both models share: the three stages, and the modules that differ between stages.
+"""What the models share: the three stages, and the modules that differ between stages.
 
     baseline    plain PyTorch, one operation after another
     fused       what good PyTorch does: one matrix product for several projections, ``scaled_dot_product_attention``,
@@ -12,7 +12,7 @@ others. ``Baseline``, ``Fused`` and ``Rownorm`` are the only places where stages
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,27 +25,42 @@ from . import STAGES
 HALVES = (torch.float16, torch.bfloat16)
 
 
+class Modulation(NamedTuple):
+    """Vectors (batch, 1, width) of each sample. A norm's result is ``y * (1 + scale) + shift``; the update that is
+    added before it is first multiplied by residual_gate, unless that is None.
+    """
+
+    scale: Tensor
+    shift: Tensor
+    residual_gate: Tensor | None = None
+
+
 # ---- the stages ----
 
 
 class Baseline:
     """Plain PyTorch, one operation after another."""
 
-    def norm(self, x: Tensor, norm: Norm) -> Tensor:
+    def norm(self, x: Tensor, norm: Norm, modulation: Modulation | None = None) -> Tensor:
         """x: (..., width). Statistics in fp32 for 16-bit rows."""
         rows = x.float() if x.dtype in HALVES else x
         if norm.center:
             rows = rows - rows.mean(-1, keepdim=True)
         y = rows * torch.rsqrt(rows.square().mean(-1, keepdim=True) + norm.eps)
-        y = y * norm.weight
+        if norm.weight is not None:
+            y = y * norm.weight
         if norm.bias is not None:
             y = y + norm.bias
-        return _activated(y, norm).to(x.dtype)
+        return _activated(_modulated(y, modulation), norm).to(x.dtype)
 
-    def add_norm(self, h: Tensor, update: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+    def add_norm(
+        self, h: Tensor, update: Tensor, norm: Norm, modulation: Modulation | None = None
+    ) -> tuple[Tensor, Tensor]:
         """(norm(h + update), h + update); all tensors (..., width)."""
+        if modulation is not None and modulation.residual_gate is not None:
+            update = modulation.residual_gate * update
         h = h + update
-        return self.norm(h, norm), h
+        return self.norm(h, norm, modulation), h
 
     def project(self, x: Tensor, weight: Tensor, widths: Sequence[int]) -> Sequence[Tensor]:
         """x: (..., width); weight: (sum of widths, width). One result (..., n) for each n of widths."""
@@ -90,13 +105,13 @@ class Baseline:
 class Fused(Baseline):
     """What good PyTorch does."""
 
-    def norm(self, x: Tensor, norm: Norm) -> Tensor:
-        shape = norm.weight.shape
+    def norm(self, x: Tensor, norm: Norm, modulation: Modulation | None = None) -> Tensor:
+        shape = x.shape[-1:]
         if norm.center:
             y = F.layer_norm(x, shape, norm.weight, norm.bias, norm.eps)
         else:
             y = F.rms_norm(x, shape, norm.weight, norm.eps)
-        return _activated(y, norm)
+        return _activated(_modulated(y, modulation), norm)
 
     def project(self, x: Tensor, weight: Tensor, widths: Sequence[int]) -> Sequence[Tensor]:
         return F.linear(x, weight).split(list(widths), dim=-1)
@@ -126,12 +141,12 @@ class Fused(Baseline):
 
 
 class Rownorm(Fused):
-    """As ``Fused``, with rownorm's norms: residual add, norm and activation are one kernel.
+    """As ``Fused``, with rownorm's norms: residual add, norm, modulation and activation are one kernel.
 
     Under autocast a norm stores the 16-bit result that the next linear layer reads.
     """
 
-    def norm(self, x: Tensor, norm: Norm) -> Tensor:
+    def norm(self, x: Tensor, norm: Norm, modulation: Modulation | None = None) -> Tensor:
         function = rownorm.layer_norm if norm.center else rownorm.rms_norm
         return function(
             x,
@@ -140,9 +155,12 @@ class Rownorm(Fused):
             eps=norm.eps,
             activation=norm.activation,
             out_dtype=autocast_dtype(x),
+            **_keywords(modulation),
         )
 
-    def add_norm(self, h: Tensor, update: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+    def add_norm(
+        self, h: Tensor, update: Tensor, norm: Norm, modulation: Modulation | None = None
+    ) -> tuple[Tensor, Tensor]:
         function = rownorm.add_layer_norm if norm.center else rownorm.add_rms_norm
         return function(
             update,
@@ -152,6 +170,8 @@ class Rownorm(Fused):
             eps=norm.eps,
             activation=norm.activation,
             out_dtype=autocast_dtype(update),
+            residual_gate=None if modulation is None else modulation.residual_gate,
+            **_keywords(modulation),
         )
 
 
@@ -173,6 +193,17 @@ def autocast_dtype(x: Tensor) -> torch.dtype | None:
     return None
 
 
+def _modulated(y: Tensor, modulation: Modulation | None) -> Tensor:
+    return y if modulation is None else y * (1 + modulation.scale) + modulation.shift
+
+
+def _keywords(modulation: Modulation | None) -> dict[str, Any]:
+    """Of rownorm's functions."""
+    if modulation is None:
+        return {}
+    return {"scale": modulation.scale, "shift": modulation.shift, "scale_shift": 1.0}
+
+
 def _activated(y: Tensor, norm: Norm) -> Tensor:
     return F.relu(y) if norm.activation == "relu" else y
 
@@ -183,10 +214,10 @@ def _activated(y: Tensor, norm: Norm) -> Tensor:
 class Norm(nn.Module):
     """LayerNorm (center) or RMSNorm of rows (..., width), alone or after a residual add.
 
-    activation: "relu" or None, applied last.
+    activation: "relu" or None, applied last. weight: whether there is one.
     """
 
-    weight: nn.Parameter
+    weight: nn.Parameter | None
     bias: nn.Parameter | None
 
     def __init__(
@@ -196,27 +227,31 @@ class Norm(nn.Module):
         *,
         center: bool,
         eps: float,
+        weight: bool = True,
         bias: bool = False,
         activation: Literal["relu"] | None = None,
     ) -> None:
         super().__init__()
         self.compute, self.center, self.eps, self.activation = compute, center, eps, activation
-        self.weight = nn.Parameter(torch.ones(width))
+        self.width = width
+        self.register_parameter("weight", nn.Parameter(torch.ones(width)) if weight else None)
         self.register_parameter("bias", nn.Parameter(torch.zeros(width)) if bias else None)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, modulation: Modulation | None = None) -> Tensor:
         """The normalized rows."""
-        return self.compute.norm(x, self)
+        return self.compute.norm(x, self, modulation)
 
-    def add(self, h: Tensor, update: Tensor | None) -> tuple[Tensor, Tensor]:
+    def add(
+        self, h: Tensor, update: Tensor | None, modulation: Modulation | None = None
+    ) -> tuple[Tensor, Tensor]:
         """(the normalized rows of h + update, h + update). Nothing is added if update is None."""
         if update is None:
-            return self(h), h
-        return self.compute.add_norm(h, update, self)
+            return self(h, modulation), h
+        return self.compute.add_norm(h, update, self, modulation)
 
     def extra_repr(self) -> str:
         kind = "LayerNorm" if self.center else "RMSNorm"
-        return f"{kind}, {len(self.weight)}, eps={self.eps}, activation={self.activation}"
+        return f"{kind}, {self.width}, eps={self.eps}, activation={self.activation}"
 
 
 class Projections(nn.Linear):

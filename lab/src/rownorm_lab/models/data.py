@@ -1,4 +1,4 @@
-"""Synthetic data that a model can learn: a language, and alignments from which distances can be inferred.
+"""Synthetic data that a model can learn: a language, alignments from which distances can be inferred, noisy images.
 
 Every function draws from a generator alone: the same seed gives the same batch on every machine.
 """
@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Generator, Tensor
 
+from .tiny_dit import DiTConfig, noise_share
 from .tiny_llama import LlamaConfig
 from .tiny_openfold import N_LETTERS, OpenFoldConfig
 
@@ -68,6 +69,24 @@ def alignments(config: OpenFoldConfig, n: int, generator: Generator) -> tuple[Te
     edges = torch.linspace(SMALLEST, LARGEST, config.n_bins - 1)
     distances = torch.linalg.vector_norm(points[:, :, None] - points[:, None], dim=-1)
     return letters.masked_fill(is_gap, GAP), torch.bucketize(distances, edges)
+
+
+def images(config: DiTConfig, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """n noisy images (n, 1 + n_tokens), each after its level of noise, and their letters without noise (n, n_tokens).
+
+    An image is a wave across a square, in a random direction and with a random phase. Letters are equally wide ranges
+    of the phase. A share of them is random, which grows with the level.
+    """
+    direction = 2 * torch.rand(n, 2, 1, 1, generator=generator) - 1
+    phase = torch.rand(n, 1, 1, generator=generator)
+    places = torch.arange(config.side) / config.side
+    turns = phase + direction[:, 0] * places[:, None] + direction[:, 1] * places
+    letters = (turns.remainder(1.0) * config.n_letters).long().clamp(max=config.n_letters - 1)
+    letters = letters.flatten(1)
+    level = torch.randint(config.n_levels, (n, 1), generator=generator)
+    is_noise = torch.rand(letters.shape, generator=generator) < noise_share(level, config)
+    noise = torch.randint(config.n_letters, letters.shape, generator=generator)
+    return torch.cat((level, torch.where(is_noise, noise, letters)), dim=1), letters
 
 
 def bin_entropy(bins: Tensor) -> float:

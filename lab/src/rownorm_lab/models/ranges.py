@@ -21,11 +21,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.profiler import record_function
 
 from ..profilers.trace import NORM
-from .blocks import Baseline, Norm
+from .blocks import Baseline, Modulation, Norm
 
 
 @contextmanager
@@ -47,16 +48,18 @@ class _Ranged(Baseline):
     def __init__(self, compute: Baseline) -> None:
         self.compute = compute
 
-    def norm(self, x: Tensor, norm: Norm) -> Tensor:
+    def norm(self, x: Tensor, norm: Norm, modulation: Modulation | None = None) -> Tensor:
         with record_function(NORM):
-            y = self.compute.norm(x, norm)
-        record_backward((y,), (x,))
+            y = self.compute.norm(x, norm, modulation)
+        record_backward((y,), (x, *filter(torch.is_tensor, modulation or ())))
         return y
 
-    def add_norm(self, h: Tensor, update: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+    def add_norm(
+        self, h: Tensor, update: Tensor, norm: Norm, modulation: Modulation | None = None
+    ) -> tuple[Tensor, Tensor]:
         with record_function(NORM):
-            outputs = self.compute.add_norm(h, update, norm)
-        record_backward(outputs, (h, update))
+            outputs = self.compute.add_norm(h, update, norm, modulation)
+        record_backward(outputs, (h, update, *filter(torch.is_tensor, modulation or ())))
         return outputs
 
 

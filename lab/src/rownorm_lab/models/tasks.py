@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from . import Stage, tiny_llama, tiny_openfold
-from .data import alignments, language
+from . import Stage, tiny_dit, tiny_llama, tiny_openfold
+from .data import alignments, images, language
+from .tiny_dit import TinyDiT
 from .tiny_llama import TinyLlama
 from .tiny_openfold import TinyOpenFold
 
@@ -61,6 +62,15 @@ TASKS = {
         tiny_openfold.SIZES,
         {"tiny": Budget(4, 3e-3), "small": Budget(4, 1e-3), "medium": Budget(2, 5e-4)},
         alignments,
+        "samples",
+        lambda config: 1,
+    ),
+    "dit": Task(
+        "dit",
+        TinyDiT,
+        tiny_dit.SIZES,
+        {"tiny": Budget(16, 3e-3), "small": Budget(16, 1e-3), "medium": Budget(16, 3e-4)},
+        images,
         "samples",
         lambda config: 1,
     ),

@@ -67,6 +67,9 @@ def command(case: Case) -> str:
     options += ["--pre-bias"] if case.pre_bias else []
     # A sample is one row, the only number that divides every number of rows.
     options += ["--sample-rows 1"] if case.sample_rows else []
+    options += ["--residual-gate"] if case.residual_gate else []
+    options += [f"--gate-activation {case.gate_activation}"] if case.gate_activation else []
+    options += ["--gate-first"] if case.gate_first else []
     options += [f"--activation {case.activation}"] if case.activation else []
     if case.bias is not None:
         options.append("--bias" if case.bias else "--no-bias")

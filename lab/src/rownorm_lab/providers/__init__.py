@@ -44,18 +44,31 @@ Call = Callable[[], Tensor | Sequence[Tensor]]
 Make = Callable[[Case, Tensors], Call]
 Kind = Literal["ours", "own", "peer", "plain", "ceiling"]  # own: of a user's file
 Option = Literal[
-    "no_weight", "bias", "no_bias", "pre_bias", "activation", "modulation", "mixed_residual", "no_h"
+    "no_weight",
+    "bias",
+    "no_bias",
+    "pre_bias",
+    "activation",
+    "modulation",
+    "residual_gate",
+    "gate",
+    "gate_first",
+    "mixed_residual",
+    "no_h",
 ]
 
 EVERY_OPTION: tuple[Option, ...] = (
     *("no_weight", "bias", "no_bias", "pre_bias"),
-    *("activation", "modulation", "mixed_residual"),
+    *("activation", "modulation", "residual_gate", "gate", "gate_first", "mixed_residual"),
 )
 _OPTION_WORDS: dict[Option, str] = {
     "no_weight": "a norm without a weight",
     "bias": "a bias in RMSNorm",
     "no_bias": "LayerNorm without a bias",
     "modulation": "scale and shift",
+    "residual_gate": "a gate of the residual add",
+    "gate": "a gate after the norm",
+    "gate_first": "a gate before the norm",
     "pre_bias": "a bias before the norm",
     "activation": "an activation after the norm",
     "mixed_residual": "a residual stream in another dtype than x",
@@ -257,6 +270,10 @@ def _options_of(case: Case) -> Iterator[Option]:
         yield "no_bias"
     if case.sample_rows:
         yield "modulation"
+    if case.residual_gate:
+        yield "residual_gate"
+    if case.gate_activation is not None:
+        yield "gate_first" if case.gate_first else "gate"
     if case.pre_bias:
         yield "pre_bias"
     if case.activation is not None:

@@ -17,13 +17,14 @@ from .data import Tensors
 )
 def ceiling(case: Case, t: Tensors) -> Call:
     x, dtype = t.x.detach(), t.x.dtype
-    reads_one = case.direction == "forward" and not case.adds
-    has_samples = case.sample_rows > 0
+    has_gate = case.gate_activation is not None
+    reads_one = case.direction == "forward" and not (case.adds or has_gate)
+    has_more = case.sample_rows > 0 or has_gate
     if x.device.type == "cpu" and dtype.itemsize == 2:
         dtype = torch.float32  # on a CPU, 16-bit arithmetic is slower than memory
-    elif reads_one and not has_samples:
+    elif reads_one and not has_more:
         return lambda: torch.neg(x)
-    elif case.direction == "backward" and t.dy is not None and not case.adds and not has_samples:
+    elif case.direction == "backward" and t.dy is not None and not case.adds and not has_more:
         dy = t.dy
         return lambda: torch.add(x, dy)
     # One or two tensors are read and one is written; together they have the bytes of the case.

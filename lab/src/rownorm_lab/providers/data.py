@@ -15,8 +15,8 @@ from ..data.case import DATA_SETS, Case
 class Tensors(NamedTuple):
     """The arguments of one call; None for an absent one.
 
-    x, residual, dy, dh: (rows, cols), or (samples, sample_rows, cols) beside scale and shift, which are
-    (samples, 1, cols). pre_bias, weight, bias: (cols,).
+    x, residual, gate, dy, dh: (rows, cols), or (samples, sample_rows, cols) beside scale, shift and residual_gate,
+    which are (samples, 1, cols). pre_bias, weight, bias: (cols,).
     """
 
     x: Tensor
@@ -27,6 +27,8 @@ class Tensors(NamedTuple):
     bias: Tensor | None = None
     scale: Tensor | None = None
     shift: Tensor | None = None
+    residual_gate: Tensor | None = None
+    gate: Tensor | None = None
     dy: Tensor | None = None
     dh: Tensor | None = None
 
@@ -78,6 +80,8 @@ def input_names(case: Case) -> tuple[str, ...]:
         "bias": case.has_bias,
         "scale": case.sample_rows > 0,
         "shift": case.sample_rows > 0,
+        "residual_gate": case.residual_gate,
+        "gate": case.gate_activation is not None,
     }
     return tuple(name for name in INPUTS if present.get(name, False))
 
@@ -102,8 +106,8 @@ def rotation(
     for name in ("weight", "bias", "pre_bias"):
         if name in input_names(case):
             parameters[name] = parameter(1.0 if name == "weight" else 0.0)
-    for name in ("scale", "shift"):
-        if name in input_names(case):
+    for name in input_names(case):
+        if INPUTS[name].extent == "samples":
             parameters[name] = parameter(0.0, case.rows // case.sample_rows, 1)
     # Constant rows must stay so in h.
     residual_data = "constant" if data == "constant" else "normal"
@@ -112,6 +116,8 @@ def rotation(
         made = {"x": rows(data, dtype)}
         if case.adds:
             made["residual"] = rows(residual_data, stream)
+        if case.gate_activation:
+            made["gate"] = rows("normal", dtype)
         for one in made.values():
             one.requires_grad_(differentiates)
         if differentiates:

@@ -12,7 +12,7 @@ WIDEST_BYTES = 65536  # of a row of x; in backward, of a row of the residual str
 @provider(
     "fla",
     about="flash-linear-attention, autotuned Triton kernels",
-    options=("bias", "no_bias", "mixed_residual"),
+    options=("bias", "no_bias", "mixed_residual", "gate"),
     package="fla-core",
     needs=("fla", "einops"),
     install="pip install fla-core einops",
@@ -23,6 +23,8 @@ def fla(case: Case, t: Tensors) -> Call:
     widest = WIDEST_BYTES // stored.element_size()
     if case.cols > widest:
         raise Refusal(f"fla takes rows of up to {widest} columns in this dtype")
+    if case.gate_activation is not None:
+        return _gated(case, t)
     from fla.modules.layernorm import (  # type: ignore[import-not-found,unused-ignore]
         layer_norm,
         rms_norm,
@@ -31,3 +33,17 @@ def fla(case: Case, t: Tensors) -> Call:
     norm = layer_norm if case.centers else rms_norm
     options = {"residual": t.residual, "eps": case.eps, "prenorm": case.adds}
     return by_autograd(case, t, lambda: norm(t.x, t.weight, t.bias, **options))
+
+
+def _gated(case: Case, t: Tensors) -> Call:
+    """A gate after the norm. A residual add is not measured: it would keep h of another dtype."""
+    if case.adds:
+        raise Refusal("fla is measured with a gate or with a residual add, not with both")
+    from fla.modules.fused_norm_gate import (  # type: ignore[import-not-found,unused-ignore]
+        layer_norm_gated,
+        rms_norm_gated,
+    )
+
+    norm = layer_norm_gated if case.centers else rms_norm_gated
+    options = {"activation": case.gate_activation, "eps": case.eps}
+    return by_autograd(case, t, lambda: norm(t.x, t.gate, t.weight, t.bias, **options))

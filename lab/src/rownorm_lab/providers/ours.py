@@ -41,6 +41,12 @@ def _forward(case: Case, t: Tensors) -> Call:
             return lambda: function(x, weight, bias, eps=eps)
         return lambda: function(x, residual, weight, bias, eps=eps)
     rows = (t.x,) if t.residual is None else (t.x, t.residual)
-    options = program_of(case).keywords() | keywords
+    program = program_of(case)
+    # Those that a user would write: each keyword costs host time.
+    options = {
+        name: value
+        for name, value in program.keywords().items()
+        if value != program._field_defaults.get(name)
+    } | keywords
     inputs = (*rows, t.weight, t.bias)
     return lambda: function(*inputs, **options)

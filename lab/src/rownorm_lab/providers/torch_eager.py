@@ -51,19 +51,28 @@ def composition(program: Program, t: Inputs) -> Tensor | tuple[Tensor, Tensor]:
     The norm reads h as stored. If x and the residual differ in dtype, the norm runs in the wider one.
     """
     h = t.x if t.pre_bias is None else t.x + t.pre_bias
+    if t.residual_gate is not None:
+        h = h * t.residual_gate
     if t.residual is not None:
         h = h + t.residual
+    gate = None if t.gate is None else _gated(t.gate, program.gate_activation)
+    u = h * gate if gate is not None and program.gate_first else h
     weight = None if t.weight is None else t.weight.to(h.dtype)
     bias = None if t.bias is None else t.bias.to(h.dtype)
     if program.center:
-        z = F.layer_norm(h, h.shape[-1:], weight, bias, program.eps)
+        z = F.layer_norm(u, u.shape[-1:], weight, bias, program.eps)
     else:
-        z = F.rms_norm(h, h.shape[-1:], weight, program.eps)
+        z = F.rms_norm(u, u.shape[-1:], weight, program.eps)
         z = z if bias is None else z + bias
     if t.scale is not None and t.shift is not None:
         z = z * (program.scale_shift + t.scale) + t.shift
-    y = _activated(z, program.activation).to(t.x.dtype)
+    y = _activated(z, program.activation)
+    y = (y if gate is None or program.gate_first else y * gate).to(t.x.dtype)
     return y if t.residual is None else (y, h.to(t.residual.dtype))
+
+
+def _gated(gate: Tensor, activation: str | None) -> Tensor:
+    return gate.sigmoid() if activation == "sigmoid" else _activated(gate, activation)
 
 
 def _activated(z: Tensor, activation: str | None) -> Tensor:

@@ -6,7 +6,18 @@ from collections.abc import Collection, Sequence
 
 from ...data.records import CEILING, EAGER, OURS
 from ...models import SMALL_MODELS
-from .figures import ANY, OF_TORCH, WITH_ADD, Bar, FirstCallBar, Job, Part, plain_of
+from .figures import (
+    ANY,
+    OF_COMPILED,
+    OF_PLAIN_HOST,
+    OF_TORCH,
+    WITH_ADD,
+    Bar,
+    FirstCallBar,
+    Job,
+    Part,
+    plain_of,
+)
 from .settings import ADD, STEPS
 
 FORWARD, BACKWARD, STEP = ("forward",), ("backward",), ("both",)
@@ -25,7 +36,7 @@ SPEED = (
 RESIDUAL = (Bar("of the fastest peer", ">=", 1.00), MEMORY)
 OPTIONS = (
     Bar("of the plain norm", ">=", 0.97),
-    Bar("of torch.compile's speed", ">", 1.00),
+    Bar(OF_COMPILED, ">", 1.00),
     MEMORY,
 )
 LAYER_NORM_FP32 = (Bar(OF_TORCH, ">", 1.00),)
@@ -47,11 +58,25 @@ SMALL = tuple(
     for figure, bound in zip((OF_TORCH, WITH_ADD), bounds, strict=True)
 )
 ON_CPU = (Bar(OF_TORCH, ">=", 1),)
+MODULATION = (
+    Bar("of the ceiling", ">=", 0.95, FORWARD),
+    Bar(OF_COMPILED, ">=", 1.0, FORWARD),
+    Bar("of the ceiling", ">=", 0.80, BACKWARD),
+    Bar(OF_COMPILED, ">=", 1.3, BACKWARD),
+)
+GATES = (
+    Bar("of the ceiling", ">=", 0.93, FORWARD),
+    Bar("of the fastest peer", ">=", 1.0, FORWARD),
+    Bar("of the ceiling", ">=", 0.80, BACKWARD),
+    Bar("of the fastest peer", ">=", 1.2, BACKWARD),
+)
+HOST_OF_FORMS = (Bar(OF_PLAIN_HOST, "<=", 1.1),)
 MODELS = "; ".join(
     f"{name}: {size.n_layers} layers of width {size.width}, {size.batch} x {size.n_tokens} tokens"
     for name, size in SMALL_MODELS.items()
 )
 COMPILED = (EAGER, "torch.compile", CEILING)
+GATED_PEERS = (EAGER, "torch.compile", "fla", CEILING)
 
 # In the order of measurement; the longest parts come last, because a time limit may cut them off. Two parts must follow
 # others. few-rows follows fp16: fla tunes its kernel for 4096 columns on the first case it sees, which must be a large
@@ -66,6 +91,14 @@ PARTS = (
         "host µs",
         HOST,
         "torch's function and rownorm's take turns, round by round. Times are medians of the host's time for one call.",
+    ),
+    Part(
+        "host-forms",
+        "Host cost of a call with a modulation or a gate",
+        ("host-forms",),
+        (),
+        "host µs",
+        HOST_OF_FORMS,
     ),
     Part(
         "small",
@@ -91,6 +124,8 @@ PARTS = (
     Part("fp16", "fp16", ("speed-fp16",), PEERS_AND_CEILING, "GB/s", SPEED),
     Part("few-rows", "A few rows", ("flashinfer",), PEERS_AND_CEILING, "µs", FEW_ROWS),
     Part("options", "pre_bias and activations", ("speed-variants",), COMPILED, "GB/s", OPTIONS),
+    Part("modulation", "Scale and shift", ("modulation",), COMPILED, "GB/s", MODULATION),
+    Part("gates", "Gated norms", ("gates",), GATED_PEERS, "GB/s", GATES),
     Part("fp32", "fp32", ("speed-fp32",), PEERS_AND_CEILING, "GB/s", SPEED),
 )
 # Measured and judged only if it is named: it is for a machine on which nothing else runs, with a GPU or without.

@@ -23,6 +23,8 @@ PASS_LABELS = {"forward": "forward", "backward": "backward", "both": "forward an
 # bar must not change with the code that it judges, and importing that module would import Triton.
 PARTIAL_SUMS = 64 << 20
 OF_PLAIN = "of the plain norm"
+OF_PLAIN_HOST = "of the plain norm's host cost"
+OF_COMPILED = "of torch.compile's speed"
 UNITS: dict[str, Callable[[Measurement], float | None]] = {
     "GB/s": lambda row: row.bandwidth and row.bandwidth / 1e9,
     "µs": lambda row: row.time and 1e6 * row.time.median,
@@ -148,7 +150,7 @@ class Part(NamedTuple):
     @property
     def needs_plain_norms(self) -> bool:
         """Whether a bar compares its cases with the plain norms of the same shapes."""
-        return any(bar.figure == OF_PLAIN for bar in self.bars)
+        return any(bar.figure in (OF_PLAIN, OF_PLAIN_HOST) for bar in self.bars)
 
     @property
     def peers(self) -> list[str]:
@@ -228,6 +230,15 @@ def of_plain(measured: MeasuredCase) -> float:
     return known(ours, "no time") / known(plain, "the plain norm was not measured")
 
 
+def of_plain_host(measured: MeasuredCase) -> float:
+    """rownorm's host time over that of the plain norm of this shape."""
+    ours, plain = measured.timed(OURS), measured.plain
+    time = UNITS["host µs"](plain) if plain else None
+    return known(UNITS["host µs"](ours), "no host time") / known(
+        time, "the plain norm was not measured"
+    )
+
+
 def microseconds(measured: MeasuredCase) -> float:
     """rownorm's device time of a call."""
     return known(UNITS["µs"](measured.timed(OURS)), "no time")
@@ -258,9 +269,10 @@ FIGURES: dict[str, Callable[[MeasuredCase], float]] = {
     "of the fastest peer": of_fastest_peer,
     "of the ceiling": of_ceiling,
     OF_PLAIN: of_plain,
+    OF_PLAIN_HOST: of_plain_host,
     OF_TORCH: speed_of(EAGER),
     WITH_ADD: speed_of(EAGER, settings.ADD),
-    "of torch.compile's speed": speed_of("torch.compile"),
+    OF_COMPILED: speed_of("torch.compile"),
     "microseconds": microseconds,
     "of torch's host cost": of_host_cost,
     "of the memory allowed": of_memory,
@@ -268,8 +280,16 @@ FIGURES: dict[str, Callable[[MeasuredCase], float]] = {
 
 
 def plain_of(case: Case) -> Case:
-    """The same shape and pass without pre_bias and activation."""
-    return msgspec.structs.replace(case, pre_bias=False, activation=None)
+    """The same shape and pass with a weight, and without the other options."""
+    return Case(
+        operation=case.operation,
+        direction=case.direction,
+        rows=case.rows,
+        cols=case.cols,
+        dtype=case.dtype,
+        residual_dtype=case.residual_dtype,
+        eps=case.eps,
+    )
 
 
 def allowed_bytes(case: Case) -> int:

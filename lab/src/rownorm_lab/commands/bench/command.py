@@ -25,7 +25,7 @@ from ...command_line.options import (
     refuse_taken,
 )
 from ...command_line.ray import connected, ray_option
-from ...data.case import ACTIVATIONS, DTYPES
+from ...data.case import ACTIVATIONS, DTYPES, GATE_ACTIVATIONS
 from ...data.shapes import SHAPE_EXAMPLES
 from ...data.suites import SUITES
 from .selection import parse_shapes_option, select_cases
@@ -75,6 +75,21 @@ SUITE_LIST = "\b\nSuites:\n" + "\n".join(f"  {s.name:15} {s.about}" for s in SUI
 @count_option(
     "--sample-rows",
     help="Scale and shift after the norm, shared by so many rows: y * (1 + scale) + shift.",
+)
+@click.option(
+    "--residual-gate",
+    is_flag=True,
+    default=None,
+    help="For add_ operations with --sample-rows: a factor of x, shared by as many rows.",
+)
+@name_option(
+    "--gate-activation",
+    what="activation",
+    known=GATE_ACTIVATIONS,
+    help="A gate, a factor of every element after this activation",
+)
+@click.option(
+    "--gate-first", is_flag=True, default=None, help="The gate is before the norm, not after it."
 )
 @name_option("--residual-dtype", what="dtype", known=DTYPES, help="For add_ operations")
 @click.option("--eps", type=float, help="Default: 1e-5.")

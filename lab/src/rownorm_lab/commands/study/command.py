@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SETTINGS = ("eager", "autocast", "compiled")
 STEPS = {"cuda": 20, "cpu": 10}
 KERNELS = 5
-TITLES = {"llama": "a small Llama", "openfold": "a small OpenFold"}
+TITLES = {"llama": "a small Llama", "openfold": "a small OpenFold", "dit": "a small DiT"}
 NAME_WIDTH = 58  # of a kernel's name in the terminal
 
 

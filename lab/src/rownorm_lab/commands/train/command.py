@@ -94,7 +94,7 @@ def command(
     deterministic: bool,
     parallel: Any,
 ) -> None:
-    """Train a tiny Llama on a synthetic language, or a tiny OpenFold on synthetic alignments.
+    """Train a tiny Llama on a synthetic language, a tiny OpenFold on alignments, or a tiny DiT on noisy images.
 
     A line of progress has the loss, the rate since the last line and, on a GPU, the peak of its memory. Data and
     parameters depend on the seed alone. A run that is resumed has the losses of one that was never
