@@ -37,7 +37,7 @@ SUITE_LIST = "\b\nSuites:\n" + "\n".join(f"  {s.name:15} {s.about}" for s in SUI
 @click.command(
     "bench",
     epilog=examples(
-        "rownorm bench --suite seed",
+        "rownorm bench --suite course",
         "rownorm bench --suite speed --op rms_norm --pass backward",
         "rownorm bench --op rms_norm,layer_norm --dtype bf16 --shape 4096x256..32768",
         "rownorm bench --op layer_norm --pre-bias --dtype fp32 --shape 512x8192 --provider rownorm,torch",

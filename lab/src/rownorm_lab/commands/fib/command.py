@@ -28,7 +28,7 @@ from ...data.texts import count
 if TYPE_CHECKING:
     from ...fib.dataset import Dataset
 
-CONVENTION_NAMES = ("seed", "public")
+CONVENTION_NAMES = ("course", "public")
 DATASET = click.argument("folder", metavar="DIR", type=EXISTING_FOLDER)
 
 
@@ -131,7 +131,7 @@ def export(
     refuse_taken(folder, ", or --serve to add Solutions to a dataset", "'DIR'")
     if eps is not None and not 0 < eps < 1:
         raise click.BadParameter("must be between 0 and 1", param_hint="'--eps'")
-    export_new(folder, convention or "seed", operations, dtypes, cols, batch, eps)
+    export_new(folder, convention or "course", operations, dtypes, cols, batch, eps)
 
 
 @command.command(epilog=examples("rownorm fib check results/fib"))
@@ -229,10 +229,12 @@ def run(
 
 @command.command(
     epilog=examples(
-        "rownorm fib report results/fib", "rownorm fib report results/fib --out report --force"
+        "rownorm fib report results/fib",
+        "rownorm fib report results/fib --out report --force",
+        "rownorm fib report traces.json",
     )
 )
-@DATASET
+@click.argument("folder", metavar="DIR", type=click.Path(exists=True, path_type=Path))
 @click.option("--out", type=FOLDER, help="Default: DIR/report.")
 @click.option("--plots/--no-plots", default=True, help="Write plots/*.png as well.")
 @click.option("--force", is_flag=True, help="Replace an existing report.")
@@ -242,13 +244,17 @@ def report(
 ) -> None:
     """Write the lab's report from the traces and device times of a dataset: report.html, plots, analysis.md.
 
+    DIR is a dataset, a traces.json, or a folder with one.
+
     analysis.md has FlashInfer-Bench's latencies beside the lab's device times, and says why they differ. Traces of
     other authors are compared, too. Exit status 1 if something in DIR is left out.
     """
+    listed = folder if folder.is_file() else folder / "traces.json"
+    folder = listed.parent
     out = out or folder / "report"
     if not force:
         refuse_taken(out, ", or --force to replace the report in it")
-    dataset = _read(folder)
+    dataset = _read_traces(folder, listed)
     from ...page.write import PAGE
     from .report import write_report
 
@@ -317,6 +323,24 @@ def _read(folder: Path) -> Dataset:
 
     with usage_errors():
         dataset = read(folder)
+    _show(dataset.problems)
+    return dataset
+
+
+def _read_traces(folder: Path, listed: Path) -> Dataset:
+    """The dataset with the traces of its folder traces/, else with those of the file ``listed``."""
+    _require_package()
+    from ...fib.dataset import DEFINITIONS
+    from ...fib.traces import read_list
+
+    if (folder / DEFINITIONS).is_dir():
+        dataset = _read(folder)
+        if dataset.content.traces or not listed.exists():
+            return dataset
+    elif not listed.exists():
+        return _read(folder)  # it says what a dataset is
+    with usage_errors():
+        dataset = read_list(listed)
     _show(dataset.problems)
     return dataset
 

@@ -16,7 +16,7 @@ from ...fib.definition import (
     BATCHES,
     CONVENTIONS,
     PUBLIC_COLS,
-    SEED_COLS,
+    COURSE_COLS,
     default_eps,
     definition_of,
     norm_of,
@@ -36,7 +36,7 @@ def export_new(
     eps: float | None,
 ) -> None:
     """Write a dataset into ``folder``. Empty sequences and None are the defaults of the convention."""
-    widths = cols or (PUBLIC_COLS if convention == "public" else SEED_COLS)
+    widths = cols or (PUBLIC_COLS if convention == "public" else COURSE_COLS)
     for operation in operations or ("rms_norm",):
         for dtype in dtypes or (CONVENTIONS[convention].dtype,):
             for width in widths:
