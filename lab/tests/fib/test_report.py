@@ -97,7 +97,10 @@ def test_the_limits_are_compared_with_both_clocks(tmp_path):
     folder = add_traces(export(tmp_path / "data", "--batch", "1"), faster="none")  # 20 µs
     (case,) = {one.case for one in records_of(read(folder))[0]}
     device_time = Record(
-        case=case, provider="rownorm", seconds=[3e-6], environment=Environment(device=GPU, kind="cuda")
+        case=case,
+        provider="rownorm",
+        seconds=[3e-6],
+        environment=Environment(device=GPU, kind="cuda"),
     )
     text = section(read(folder), [device_time])
     assert "| below 10.0 µs | no | yes |" in text  # rownorm

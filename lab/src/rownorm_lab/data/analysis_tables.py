@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from . import texts
 from .analyses import Analysis, KernelAnalysis
-from .tables import columns
+from .tables import fitted, wrapped
 
 EQUAL = 1.005  # times that differ by less count as equal
 
@@ -69,7 +69,9 @@ FIGURES = (
     ),
     FigureLine("sectors per access", "derived", lambda k: texts.number(k.sectors_per_request)),
     FigureLine("use of sectors", "derived", lambda k: texts.percent(k.sector_use)),
-    FigureLine("passes over the row", "derived", lambda k: texts.number(k.passes), _total("passes")),
+    FigureLine(
+        "passes over the row", "derived", lambda k: texts.number(k.passes), _total("passes")
+    ),
     FigureLine("in flight per program, B", "derived", lambda k: f"{k.in_flight_bytes:,.0f}"),
     FigureLine(
         "memory bytes",
@@ -164,19 +166,21 @@ def text_of(analyses: Sequence[Analysis]) -> list[str]:
     unit = f"{first.kernels[0].sector_bytes}-byte sectors"
     if first.target.startswith("gfx"):
         unit = f"sectors are {first.kernels[0].sector_bytes}-byte cache lines"
-    lines = [
+    lines = wrapped(
         f"{first.case.title} on {first.device} ({first.target}), Triton {first.triton}; {unit}"
-    ]
-    lines += [f"  plan    {one.plan}" for one in analyses if not one.block]
+    )
+    said = [f"  plan    {one.plan}" for one in analyses if not one.block]
     # A tuned row has the ceiling of its own run, another than the one below.
     beside = "of the ceiling measured beside it"
-    lines += [
+    said += [
         f"  reason  {one.reason.replace('of the ceiling', beside)}"
         for one in analyses
         if one.reason
     ]
-    lines.append(f"  ceiling {texts.number(first.ceiling / 1e9)} GB/s, {first.ceiling_source}")
-    return [*lines, *columns(*table(analyses)), *(f"  {one}" for one in findings(analyses))]
+    said.append(f"  ceiling {texts.number(first.ceiling / 1e9)} GB/s, {first.ceiling_source}")
+    lines += [part for line in said for part in wrapped(line, indent=10)]
+    lines += fitted(*table(analyses))
+    return lines + [part for line in findings(analyses) for part in wrapped(f"  {line}", indent=4)]
 
 
 def findings(analyses: Sequence[Analysis]) -> list[str]:

@@ -11,7 +11,7 @@ import msgspec
 from . import texts
 from .analyses import TensorTraffic
 from .files import write_whole
-from .tables import columns, wrapped
+from .tables import fitted, wrapped
 from .user_files import Source
 
 SCHEMA = 1
@@ -175,7 +175,7 @@ def text_of(analyses: Sequence[OwnAnalysis]) -> list[str]:
     ]
     rows = [[name, *(cell(one) for one in analyses), source] for name, source, cell in FIGURES]
     header = ["", *(one.label for one in analyses), "source"]
-    lines += columns(header, [row for row in rows if any(row[1:-1])])
+    lines += fitted(header, [row for row in rows if any(row[1:-1])])
     lines += [part for line in findings(analyses) for part in wrapped(f"  {line}", indent=2)]
     return lines
 

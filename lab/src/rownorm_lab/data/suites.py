@@ -240,7 +240,11 @@ SUITES: dict[str, Suite] = {
     suite.name: suite
     for suite in (
         Suite("quick", "a few small cases, for a first look on any machine", _quick),
-        Suite("course", "LayerNorm fp32, 4096 rows of 256 to 32768 columns, as in exercise 3 of the course", _course),
+        Suite(
+            "course",
+            "LayerNorm fp32, 4096 rows of 256 to 32768 columns, as in exercise 3 of the course",
+            _course,
+        ),
         Suite("flashinfer", "RMSNorm fp16, 1 to 512 rows of 4096 columns", _flashinfer),
         Suite("batch", "the same with 1 to 32768 rows: where bandwidth saturates", _batch),
         Suite(

@@ -2,7 +2,7 @@
 
 Two conventions of names:
 
-    course    of exercise 6 of the course. rmsnorm_d4096: op_type norm, axes batch and hidden, inputs x, weight, eps, output out; fp16
+    course    exercise 6: rmsnorm_d4096, op_type norm, axes batch and hidden, inputs x, weight, eps, output out; fp16
     public    rmsnorm_h4096, fused_add_rmsnorm_h4096: the names of FlashInfer's public dataset; eps is fixed; bf16
 """
 

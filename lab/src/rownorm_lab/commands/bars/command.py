@@ -15,6 +15,7 @@ from ...command_line.options import (
     SuggestingGroup,
     count_option,
     examples,
+    held,
     names_option,
     usage_errors,
 )
@@ -128,6 +129,7 @@ def measure(
         raise click.UsageError("cpu is measured alone, into a folder of its own")
     with usage_errors():
         check_folder(out, on_cpu)
+    context.with_resource(held(out))
     needs_gpu = [part.name for part in selected if part.has_settings and not part.is_trial]
     if needs_gpu and not on_cpu and not torch.cuda.is_available():
         raise click.UsageError(

@@ -15,8 +15,8 @@ from ...fib.dataset import Dataset, as_text, solution_path, write_new
 from ...fib.definition import (
     BATCHES,
     CONVENTIONS,
-    PUBLIC_COLS,
     COURSE_COLS,
+    PUBLIC_COLS,
     default_eps,
     definition_of,
     norm_of,

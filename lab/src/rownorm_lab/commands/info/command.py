@@ -8,7 +8,7 @@ import click
 
 from ...command_line.options import examples
 from ...data.records import EAGER
-from ...data.tables import WIDTH, shortened, wrapped
+from ...data.tables import wrapped
 from ...data.texts import binary_size
 
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ def command(try_all: bool) -> None:
     width = max(map(len, shown))
     for name, value in shown.items():
         if value:
-            click.echo(f"  {name:{width}} {shortened(value, WIDTH - width - 3)}")
+            click.echo(
+                "\n".join(wrapped(f"  {name:{width}} {value}", width + 3, breaks_words=True))
+            )
     click.echo("\nPlans, the first that has one")
     for line in plan_lines(here.arch if here.kind != "cpu" else ""):
         click.echo("\n".join(wrapped(line, 7)))

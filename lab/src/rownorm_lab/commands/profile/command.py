@@ -30,7 +30,6 @@ TOOLS = ("chrome", "proton", "ncu", "rocprofv3")
 COLS, ROWS = 4096, 8192
 KERNELS = 5  # lines of a table of kernels
 COMPARED = 12  # kernels and scopes of a comparison
-CELL = 52  # characters of a cell in the terminal
 USAGE = "name one of OPERATION (for example rms_norm), --model or --script"
 
 
@@ -208,7 +207,7 @@ def _compare(first: Path, second: Path, as_json: bool) -> None:
     click.echo("\n".join(wrapped(f"{first} ({before.date}) and {second} ({after.date})")))
     for table in change_tables(found, COMPARED):
         if table.lines:
-            click.echo(table_text(table, CELL))
+            click.echo(table_text(table))
     if said := largest(found):
         click.echo("\n".join(["", *wrapped(said)]))
 
@@ -307,7 +306,7 @@ def _show(profile: Profile) -> None:
     tables += [*scope_tables(profile), *kernel_tables(profile, KERNELS)]
     for table in tables:
         if table.lines:
-            click.echo(table_text(table, CELL))
+            click.echo(table_text(table))
     click.echo("")
     click.echo("\n".join(wrapped(f"Primary bottleneck: {profile.bottleneck}")))
     for line in profile.advice:
