@@ -121,6 +121,7 @@ def command(
             "pre_bias",
         )
         _refuse(context, ("cols", *norm_only, "measure"), "a norm", "of FILE.py:kernel")
+        _say_what_begins(targets)
         from .own import analyze_own
 
         chosen, roof = checked_targets(targets, False), _ceiling(ceiling_gbps)
@@ -157,6 +158,7 @@ def command(
                 f"{out / FILE} exists; choose another folder", param_hint="'--out'"
             )
         context.with_resource(held(out))  # first: a folder that cannot be written is found at once
+    _say_what_begins(targets)
     chosen = checked_targets(targets, measure)
     ceiling = _ceiling(ceiling_gbps)
     analyses: list[Analysis] = []
@@ -178,6 +180,11 @@ def command(
     for failure in failures:
         click.echo(f"Error: {failure}", err=True)
     context.exit(1 if failures else 0)
+
+
+def _say_what_begins(targets: Sequence[str]) -> None:
+    """A word before torch is imported and kernels are compiled, which takes seconds."""
+    click.echo(f"compiling for {', '.join(targets or DEFAULT_TARGETS)}", err=True)
 
 
 def _refuse(context: click.Context, names: Sequence[str], what: str, not_what: str) -> None:

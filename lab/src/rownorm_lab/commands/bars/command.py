@@ -207,7 +207,8 @@ def judge(
     enough = len(runs) >= required
     if not enough:
         click.echo(
-            f"{required} runs are required, {len(runs)} given; --runs {len(runs)} accepts fewer."
+            f"{required} runs are required, {len(runs)} given; --runs {len(runs)} accepts fewer.",
+            err=as_json,
         )
     context.exit(int(not enough or not all(one.holds for of_run in found for one in of_run)))
 

@@ -17,8 +17,10 @@ from ...command_line.options import (
     FOLDER,
     SuggestingGroup,
     examples,
+    json_option,
     name_option,
     names_option,
+    print_json,
     refuse_taken,
     usage_errors,
 )
@@ -136,8 +138,9 @@ def export(
 
 @command.command(epilog=examples("rownorm fib check results/fib"))
 @DATASET
+@json_option
 @click.pass_context
-def check(context: click.Context, /, folder: Path) -> None:
+def check(context: click.Context, /, folder: Path, as_json: bool) -> None:
     """Validate a dataset, build every Solution, and compare it with the reference on every workload.
 
     An error must be below 1e-3 of the value in fp16 and fp32, and at most one step in bf16. FlashInfer-Bench's looser
@@ -156,16 +159,24 @@ def check(context: click.Context, /, folder: Path) -> None:
     from ...fib.check import check as check_all
 
     if device == "cpu":
-        click.echo("There is no GPU here: kernels run in Triton's interpreter.")
+        click.echo("There is no GPU here: kernels run in Triton's interpreter.", err=as_json)
+    found: list[dict[str, Any]] = []
+    left_out = [one._asdict() for one in dataset.problems]
     bad, good = len(dataset.problems), 0
     for one in check_all(dataset, device):
         if isinstance(one, Checked):
-            click.echo(_line(one), err=one.status != "ok")
+            click.echo(_line(one), err=as_json or one.status != "ok")
+            found.append({**one._asdict(), "solution": one.solution.name})
             good, bad = good + (one.status == "ok"), bad + (one.status != "ok")
         else:
             click.echo(str(one), err=True)
+            left_out.append(one._asdict())
     are = "is" if good == 1 else "are"
-    click.echo(f"{count(good, 'result')} {are} right; {bad} wrong, failed or left out.")
+    click.echo(
+        f"{count(good, 'result')} {are} right; {bad} wrong, failed or left out.", err=as_json
+    )
+    if as_json:
+        print_json({"results": found, "left_out": left_out})
     context.exit(int(bool(bad or not good)))
 
 
