@@ -274,7 +274,7 @@ def report(
             dataset, out, plots=plots, on_step=lambda step: click.echo(step, err=True)
         )
     _show(left_out)
-    click.echo(f"{len(files)} files in {out}. Open {out / PAGE}")
+    click.echo(f"{count(len(files), 'file')} in {out}. Open {out / PAGE}")
     context.exit(int(bool(dataset.problems or left_out)))
 
 

@@ -257,12 +257,17 @@ def _say(step: str) -> None:
 
 
 def _read_again(folder: Path) -> Profile:
-    """The summary of a folder from its files, with the date of the measurement."""
+    """The summary of a folder from its files, with the date of the measurement; also of CSVs of rocprofv3 alone."""
     import msgspec
 
-    from ...profilers.request import read_collected, read_request
+    from ...profilers.request import FILE, read_collected, read_request
     from .summary import summarize
 
+    if not (folder / FILE).exists():
+        from .rocprof_files import profile_of_files
+
+        with usage_errors():
+            return profile_of_files(folder)
     with usage_errors():
         request, before = read_request(folder), read_collected(folder)
     profile = summarize(request, folder, before.tools, before.environment, _say)
