@@ -169,18 +169,26 @@ def text_of(analyses: Sequence[Analysis]) -> list[str]:
     lines = wrapped(
         f"{first.case.title} on {first.device} ({first.target}), Triton {first.triton}; {unit}"
     )
-    said = [f"  plan    {one.plan}" for one in analyses if not one.block]
-    # A tuned row has the ceiling of its own run, another than the one below.
-    beside = "of the ceiling measured beside it"
-    said += [
-        f"  reason  {one.reason.replace('of the ceiling', beside)}"
-        for one in analyses
-        if one.reason
-    ]
-    said.append(f"  ceiling {texts.number(first.ceiling / 1e9)} GB/s, {first.ceiling_source}")
-    lines += [part for line in said for part in wrapped(line, indent=10)]
+    for name, value in facts(analyses):
+        lines += wrapped(f"  {name:7} {value}", indent=10)
     lines += fitted(*table(analyses))
     return lines + [part for line in findings(analyses) for part in wrapped(f"  {line}", indent=4)]
+
+
+def facts(analyses: Sequence[Analysis]) -> list[tuple[str, str]]:
+    """rownorm's plan, its reason, and the ceiling of the prediction."""
+    # A tuned row has the ceiling of its own run, another than that of the prediction.
+    beside = "of the ceiling measured beside it"
+    first = analyses[0]
+    return [
+        *(("plan", one.plan) for one in analyses if not one.block),
+        *(
+            ("reason", one.reason.replace("of the ceiling", beside))
+            for one in analyses
+            if one.reason
+        ),
+        ("ceiling", f"{texts.number(first.ceiling / 1e9)} GB/s, {first.ceiling_source}"),
+    ]
 
 
 def findings(analyses: Sequence[Analysis]) -> list[str]:

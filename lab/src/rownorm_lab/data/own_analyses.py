@@ -10,7 +10,7 @@ import msgspec
 
 from . import texts
 from .analyses import TensorTraffic
-from .files import write_whole
+from .files import read_json, write_whole
 from .tables import fitted, wrapped
 from .user_files import Source
 
@@ -99,6 +99,12 @@ def write(folder: Path, analyses: Sequence[OwnAnalysis]) -> Path:
     return write_whole(folder / FILE, encoded(analyses))
 
 
+def read(folder: Path) -> list[OwnAnalysis]:
+    """The analyses of a folder; none if it has no such file. ValueError if the file cannot be used."""
+    file = folder / FILE
+    return read_json(file, OwnDocument, "analyses of a kernel").kernels if file.exists() else []
+
+
 def _widths(widths: dict[int, int]) -> str:
     return " ".join(f"{width}" for width in sorted(widths, reverse=True)) or "-"
 
@@ -164,18 +170,29 @@ FIGURES: tuple[tuple[str, str, Callable[[OwnAnalysis], str]], ...] = (
 )  # fmt: skip
 
 
+def facts(one: OwnAnalysis) -> list[tuple[str, str]]:
+    """How the kernel is launched, and the ceiling of the prediction."""
+    return [
+        ("launch", one.launch),
+        ("grid", " x ".join(map(str, one.grid))),
+        ("ceiling", f"{texts.number(one.ceiling / 1e9)} GB/s, {one.ceiling_source}"),
+    ]
+
+
+def table(analyses: Sequence[OwnAnalysis]) -> tuple[list[str], list[list[str]]]:
+    """(header, lines) of the figures that these analyses have; the last column is the source."""
+    rows = [[name, *(cell(one) for one in analyses), source] for name, source, cell in FIGURES]
+    header = ["", *(one.label for one in analyses), "source"]
+    return header, [row for row in rows if any(row[1:-1])]
+
+
 def text_of(analyses: Sequence[OwnAnalysis]) -> list[str]:
     """The analyses of one kernel on one target, for a terminal."""
     first = analyses[0]
-    lines = [
-        f"{first.kernel} on {first.device} ({first.target}), Triton {first.triton}",
-        *wrapped(f"  launch  {first.launch}", indent=10),
-        f"  grid    {' x '.join(map(str, first.grid))}",
-        f"  ceiling {texts.number(first.ceiling / 1e9)} GB/s, {first.ceiling_source}",
-    ]
-    rows = [[name, *(cell(one) for one in analyses), source] for name, source, cell in FIGURES]
-    header = ["", *(one.label for one in analyses), "source"]
-    lines += fitted(header, [row for row in rows if any(row[1:-1])])
+    lines = wrapped(f"{first.kernel} on {first.device} ({first.target}), Triton {first.triton}")
+    for name, value in facts(first):
+        lines += wrapped(f"  {name:7} {value}", indent=10)
+    lines += fitted(*table(analyses))
     lines += [part for line in findings(analyses) for part in wrapped(f"  {line}", indent=2)]
     return lines
 

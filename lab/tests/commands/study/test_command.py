@@ -31,7 +31,7 @@ def study(*arguments, status=0):
 
 def test_a_study_its_page_and_its_report():
     printed = study("llama", *SHORT, "--out", "made", "--publish", "docs")
-    for text in (*STAGES, "tokens/s", "rownorm beside", "llama tiny", "aten::mm"):
+    for text in (*STAGES, "tokens/s", "rownorm beside", "llama tiny", "aten::"):
         assert text in printed
     assert sorted(os.listdir("made")) == ["study-llama.json", "study-llama.png"]
     found = read_study(Path("made/study-llama.json"))
