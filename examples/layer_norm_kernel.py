@@ -1,8 +1,9 @@
-"""LayerNorm by rownorm and by PyTorch: check both, time both over several widths, write traces.
+"""LayerNorm by rownorm and by PyTorch: check both, time both over several widths, write traces and plots.
 
     python examples/layer_norm_kernel.py --help
 
 ``triton_layerNorm_kernel(X, weight, bias)`` can also be imported. The traces open in ui.perfetto.dev or chrome://tracing.
+The plots need altair and vl-convert-python, which the lab brings.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +27,7 @@ ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
 ROWS = 4096 if ON_GPU else 64
 WIDTHS = [256 << i for i in range(8)] if ON_GPU else [256, 2048, 16384]
+PLOTS = {"bandwidth.png": "GB/s", "time.png": "ms"}  # file: what it shows against the width
 TRACES = ("triton_profile.json", "pytorch_profile.json")
 
 
@@ -60,8 +63,11 @@ def seconds(function: Callable[[], Tensor]) -> float:
     return float(Timer("f()", globals={"f": function}).blocked_autorange(min_run_time=0.1).median)
 
 
-def compare(rows: int, widths: Sequence[int], dtype: torch.dtype) -> bool:
-    """Print a line for each width. Return whether every result is as accurate as PyTorch's."""
+def compare(
+    rows: int, widths: Sequence[int], dtype: torch.dtype
+) -> tuple[bool, list[dict[str, Any]]]:
+    """Print a line for each width. Return whether every result is as accurate as PyTorch's, and what was measured."""
+    measured: list[dict[str, Any]] = []
     print(f"{'':>8} {'max error':^21} {'ms':^19} {'GB/s':^19} {'speed-':>7}")
     print(
         f"{'columns':>8}"
@@ -86,7 +92,34 @@ def compare(rows: int, widths: Sequence[int], dtype: torch.dtype) -> bool:
             f"{moved / times[0] / 1e9:9.1f} {moved / times[1] / 1e9:9.1f} {times[1] / times[0]:7.2f}",
             flush=True,
         )
-    return right
+        measured += [
+            {"columns": width, "by": name, "ms": one * 1e3, "GB/s": moved / one / 1e9}
+            for name, one in zip(("rownorm", "PyTorch"), times, strict=True)
+        ]
+    return right, measured
+
+
+def write_plots(folder: Path, measured: list[dict[str, Any]]) -> None:
+    """Write bandwidth and time against the number of columns."""
+    try:
+        import altair as alt
+        import vl_convert
+    except ImportError as missing:
+        print(f"no plots: {missing}; pip install altair vl-convert-python")
+        return
+    for name, figure in PLOTS.items():
+        chart = (
+            alt.Chart(alt.Data(values=measured), title=f"LayerNorm, {figure}")
+            .mark_line(point=True)
+            .encode(
+                x=alt.X("columns:Q", scale=alt.Scale(type="log", base=2)),
+                y=alt.Y(f"{figure}:Q", scale=alt.Scale(type="log" if figure == "ms" else "linear")),
+                color="by:N",
+            )
+            .properties(width=480, height=300)
+        )
+        (folder / name).write_bytes(vl_convert.vegalite_to_png(chart.to_dict(), scale=2))
+        print(f"wrote {folder / name}")
 
 
 def write_traces(folder: Path, rows: int, width: int, dtype: torch.dtype) -> None:
@@ -116,11 +149,14 @@ def main() -> int:
     dtypes = ("float16", "bfloat16", "float32", "float64")
     parser.add_argument("--dtype", choices=dtypes, default="float32", help="(default: float32)")
     parser.add_argument(
-        "--out", type=Path, default=Path("traces"), help="folder for the traces (default: traces)"
+        "--out",
+        type=Path,
+        default=Path("traces"),
+        help="folder for traces and plots (default: traces)",
     )
-    parser.add_argument("--force", action="store_true", help="overwrite existing traces")
+    parser.add_argument("--force", action="store_true", help="overwrite existing traces and plots")
     options = parser.parse_args()
-    existing = [name for name in TRACES if (options.out / name).exists()]
+    existing = [name for name in (*TRACES, *PLOTS) if (options.out / name).exists()]
     if existing and not options.force:
         parser.error(
             f"{', '.join(existing)} already in {options.out}: choose another --out, or --force"
@@ -133,8 +169,9 @@ def main() -> int:
         else "a CPU: no GPU kernel runs, these are CPU timings"
     )
     print(f"LayerNorm, {options.rows} rows, {options.dtype}, on {where}")
-    right = compare(options.rows, options.widths, dtype)
+    right, measured = compare(options.rows, options.widths, dtype)
     write_traces(options.out, options.rows, options.widths[-1], dtype)
+    write_plots(options.out, measured)
     print("rownorm is as accurate as PyTorch" if right else "rownorm is LESS accurate than PyTorch")
     return 0 if right else 1
 

@@ -98,6 +98,8 @@ def test_layer_norm_kernel_script_overwrites_files_only_on_request(tmp_path):
     assert "GB/s" in ran.stdout
     for trace in traces:
         assert json.loads(trace.read_text())["traceEvents"]
+    for plot in ("bandwidth.png", "time.png"):
+        assert (tmp_path / plot).read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("name", ["tiny_llama_v3", "tiny_openfold_v3"])
@@ -147,9 +149,7 @@ def test_run_rocprof_triton(tmp_path):
     environment = {**os.environ, "PYTHON": sys.executable, "TRITON_INTERPRET": "0"}
     settings = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
     ran = subprocess.run(command, check=False, **settings)
-    assert ran.returncode == int(torch.version.hip is None or not torch.cuda.is_available()), (
-        ran.stderr
-    )
+    assert ran.returncode == 0, ran.stderr
     summary = tmp_path / "rocprof_results" / "triton_analysis_summary.md"
     text = summary.read_text()
     assert "| rocprofv3 |" in text

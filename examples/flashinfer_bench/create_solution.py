@@ -21,7 +21,7 @@ def main() -> None:
     folder = parser.parse_args().folder
     if is_taken(folder):
         parser.error(f"{folder} exists and is not empty")
-    export_new(folder, "seed", (), (), (), (), None)
+    export_new(folder, "course", (), (), (), (), None)
 
 
 if __name__ == "__main__":

@@ -72,9 +72,9 @@ def test_version():
     ("arguments", "expected"),
     [
         (["benhc"], "did you mean bench?"),
-        (["bench", "--suite", "sede"], "did you mean seed?"),
+        (["bench", "--suite", "coruse"], "did you mean course?"),
         (["compare", os.curdir, os.curdir, "--margin", "nan"], "nan is not a number"),
-        (["bench", "--suite", "seed,flashinfr"], "did you mean flashinfer?"),
+        (["bench", "--suite", "course,flashinfr"], "did you mean flashinfer?"),
         (["bench", "--op", "rmsnorm", "--shape", "2x8"], "did you mean rms_norm?"),
         (["bench", "--dtype", "bfloat16", "--shape", "2x8"], "did you mean bf16?"),
         (["bench", "--pass", "forwards", "--shape", "2x8"], "did you mean forward?"),
@@ -86,7 +86,7 @@ def test_version():
         (["bench", "--shape", "2x8", "--rounds", "0"], "x>=1"),
         (["bench"], "nothing to measure"),
         (["bench", "--suite", "quick", "--pre-bias"], "--pre-bias needs --shape"),
-        (["bench", "--suite", "seed", "--dtype", "bf16"], "layer_norm forward fp32"),
+        (["bench", "--suite", "course", "--dtype", "bf16"], "layer_norm forward fp32"),
         (["bench", "--resume", "nowhere"], "does not exist"),
         (["bars", "measrue"], "did you mean measure?"),
         (["tune", "--width", "wide"], "a width is a number of columns"),
@@ -116,7 +116,7 @@ def test_help_of_check_names_the_data_sets():
 def test_an_unknown_name_without_a_near_one_gets_the_list_alone():
     message = refused("bench", "--suite", "zzzz")
     assert "did you mean" not in message
-    assert "seed" in message
+    assert "course" in message
 
 
 # ---- as a process ----
@@ -199,7 +199,7 @@ HEAVY = {"torch", "triton", "numpy", "altair", "vl_convert", "rich"}
         ("--help", 0, []),
         ("--version", 0, []),
         *((f"{name} --help", 0, [name]) for name in COMMANDS),
-        ("bench --suite seed --list", 0, ["bench"]),
+        ("bench --suite course --list", 0, ["bench"]),
         ("bench --suite sede", 2, ["bench"]),
     ],
 )

@@ -1,13 +1,17 @@
 """Tables as text."""
 
+import pytest
+
 from rownorm_lab.data.case import Case
 from rownorm_lab.data.tables import (
     WIDTH,
+    Table,
     columns,
     escaped,
     markdown,
     shape_label,
     shortened,
+    table_text,
     wrapped,
 )
 
@@ -18,6 +22,28 @@ def test_columns_are_as_wide_as_their_widest_cell():
         "  wide  b",
         "  c",
     ]
+
+
+WIDE = Table("A table", ["figure", *"abcdef"], [["time", *["12.3 µs, twelve"] * 6]] * 2)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_wide_table_goes_on_below_in_a_terminal(monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = table_text(WIDE).splitlines()
+    assert max(map(len, lines)) <= width
+    assert sum(line.startswith("  figure") for line in lines) > 1
+    assert "\n".join(lines).count("12.3 µs, twelve") == 12
+
+
+def test_the_widest_column_is_shortened_in_a_terminal_only(monkeypatch):
+    name = "void at::native::" + "vectorized_elementwise_kernel" * 4
+    table = Table("Kernels", ["kernel", "time"], [[name, "12.3 µs"]])
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert name in table_text(table)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, table_text(table).splitlines())) == 80
+    assert "…  12.3 µs" in table_text(table)
 
 
 def test_shortened():

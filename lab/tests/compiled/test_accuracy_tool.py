@@ -37,6 +37,7 @@ def written(folder, tool, kernel="forward_resident", read=1_000_000):
 def test_the_cases_cover_both_passes_and_forced_regimes(tool):
     planned = list(tool.cases())
     assert len(planned) >= 20
+    assert {32, 128, 262144} <= {one.case.cols for one in planned}
     assert {one.case.direction for one in planned} == {"forward", "backward"}
     assert {"looped", "split"} <= {one.regime for one in planned}
     assert all(one.case.rows * one.case.cols > 0.99 * tool.ELEMENTS for one in planned)
@@ -51,6 +52,27 @@ def test_predicted_beside_counted(tool, tmp_path, capsys):
     assert "-20.0%" in page  # 2.0 µs predicted, 2.5 measured
     assert "within 15% for 0 of 1 cases" in page
     assert capsys.readouterr().out.startswith("# Predicted and measured")
+
+
+def test_the_page_has_what_the_tuner_measured(tool):
+    section = (
+        (TOOL.parents[1] / "docs" / "analysis-accuracy.md").read_text().partition(tool.TUNED)[2]
+    )
+    shown = [line.strip("| ").split(" | ") for line in section.splitlines() if " bf16 " in line]
+    shown = [line[:3] for line in shown if len(line) == 7]
+    assert shown == [
+        [case.title, f"{entry['ceiling_gb_per_s']:,}", f"{entry['gb_per_s']:,}"]
+        for case, entry in tool._tuned_cases()
+    ], "python tools/analysis_accuracy.py tuned --docs docs/analysis-accuracy.md makes it again"
+    assert {64, 128, 262144} <= {case.cols for case, _ in tool._tuned_cases()}
+
+
+def test_the_part_about_the_tuner_stays(tool, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"old\n\n{tool.TUNED}\n\nmeasured\n")
+    tool._show(written(tmp_path, tool), page)
+    assert page.read_text().endswith(f"|\n\n{tool.TUNED}\n\nmeasured\n")
+    assert "old" not in page.read_text()
 
 
 def test_other_kernels_than_predicted_are_an_error(tool, tmp_path):

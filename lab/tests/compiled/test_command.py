@@ -63,7 +63,7 @@ def test_analyses_are_saved_and_shown_in_the_report(tmp_path):
     assert ran.exit_code == 0, ran.output
     page = (tmp_path / "run" / "report" / "report.html").read_text()
     assert "Compiled kernels" in page
-    assert "<th>registers per thread</th><td>40</td>" in page
+    assert '<th>registers per thread</th><td class="number">40</td>' in page
     assert "There are no records" not in page
 
 

@@ -8,15 +8,16 @@ from rownorm_lab.compiled.occupancy import occupancy
 @pytest.mark.parametrize(
     ("arch", "registers", "shared", "warps", "programs", "limited_by"),
     [
-        ("sm_90", 32, 0, 4, 16, "warps and registers"),
+        ("sm_90", 32, 0, 4, 16, "warps"),
         ("sm_90", 40, 32, 8, 6, "registers"),
         ("sm_90", 38, 32, 8, 6, "registers"),  # 38 are allocated as 40
         ("sm_90", 255, 0, 8, 1, "registers"),
         ("sm_90", 16, 0, 1, 32, "programs"),
+        ("sm_90", 64, 27 << 10, 4, 8, "registers, shared memory"),
         ("sm_90", 32, 64 << 10, 4, 3, "shared memory"),  # 65 KiB with the driver's KiB, of 228
         ("sm_80", 32, 64 << 10, 4, 2, "shared memory"),  # of 164
         ("gfx942", 94, 0, 4, 5, "registers"),  # the compiler prints "Occupancy: 5" for 94 VGPRs
-        ("gfx942", 64, 0, 4, 8, "warps and registers"),
+        ("gfx942", 64, 0, 4, 8, "warps"),
         ("gfx90a", 32, 40 << 10, 4, 1, "shared memory"),
     ],
 )

@@ -40,7 +40,7 @@ def measure(folder):
         one.workload.axes["batch"]: one for one in listed if one.solution == "learner_rmsnorm_d4096"
     }
     latency = {batch: one.evaluation.performance.latency_ms * 1e-3 for batch, one in mine.items()}
-    definition = definition_of("seed", norm_of("seed", "rms_norm", 4096, "fp16", 1e-6))
+    definition = definition_of("course", norm_of("course", "rms_norm", 4096, "fp16", 1e-6))
     peak = next(record_of(definition, None, mine[512])).environment.peak_bytes_per_second
     moved = (2 * 512 + 1) * 4096 * 2  # x, out and weight
     text = (folder / "analysis.md").read_text()

@@ -42,6 +42,21 @@ def test_speedup_is_paired_within_a_run():
     assert torch.speedups["rownorm"] == (0.5, 0.5, 0.5)
 
 
+def test_ratios_are_those_of_the_shown_times_however_much_the_rounds_spread():
+    # Most rounds disturbed rownorm: by round it is slower, by the medians faster.
+    ours, theirs = [1e-6, 1e-6, 1e-6, 9e-6, 9e-6], [0.9e-6, 5e-6, 5e-6, 5e-6, 5e-6]
+    mine, torch, ceiling = only(
+        results_of(
+            [timed("rownorm", ours), timed("torch", theirs), timed("ceiling", [5e-7] * 4 + [9e-6])]
+        )
+    ).rows
+    speedup = mine.speedups["torch"]
+    assert speedup.ratio == pytest.approx(torch.time.median / mine.time.median)
+    assert speedup.low < 1 < speedup.ratio <= speedup.high
+    assert mine.of_ceiling == pytest.approx(ceiling.time.median / mine.time.median)
+    assert mine.of_ceiling == pytest.approx(mine.bandwidth / ceiling.bandwidth)
+
+
 @pytest.mark.parametrize("changes", ({"run": "another"}, {"seconds": [2e-6, 2e-6]}))
 def test_speedup_of_different_runs_is_of_medians(changes):
     other = {"seconds": [2e-6, 2e-6, 2e-6]} | changes

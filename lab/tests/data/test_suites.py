@@ -22,10 +22,10 @@ def test_every_suite_is_valid(name):
     assert "  " not in SUITES[name].about
 
 
-def test_seed_sweep():
-    assert shapes("seed") == [(4096, 256 << i) for i in range(8)]
-    assert shapes("seed")[-1] == (4096, 32768)
-    assert kinds("seed") == {("layer_norm", "forward", "fp32")}
+def test_course_sweep():
+    assert shapes("course") == [(4096, 256 << i) for i in range(8)]
+    assert shapes("course")[-1] == (4096, 32768)
+    assert kinds("course") == {("layer_norm", "forward", "fp32")}
 
 
 def test_batch_doubles_its_rows():
@@ -81,7 +81,7 @@ def test_host_suite():
 
 def test_speed_all_contains_the_speed_suites():
     parts = [name for name in SUITES if name.startswith("speed-") and name != "speed-all"]
-    parts += ["speed", "seed", "fused-bias", "flashinfer", "host", *FORMS]
+    parts += ["speed", "course", "fused-bias", "flashinfer", "host", *FORMS]
     every = {case.key for name in parts for case in SUITES[name].cases()}
     assert {case.key for case in SUITES["speed-all"].cases()} == every
 

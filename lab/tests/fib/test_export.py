@@ -97,7 +97,7 @@ def test_public_names(tmp_path):
     assert recognize(content.definitions["rmsnorm_h3584"]).eps == 1e-6
 
 
-@pytest.mark.parametrize("convention", ["seed", "public"])
+@pytest.mark.parametrize("convention", ["course", "public"])
 def test_every_operation_and_dtype_is_recognized(tmp_path, convention):
     options = ("--op", ",".join(OPERATIONS), "--dtype", "fp16,bf16,fp32")
     folder = export(
@@ -109,7 +109,7 @@ def test_every_operation_and_dtype_is_recognized(tmp_path, convention):
         norm = recognize(definition)
         assert norm.operation.startswith("add_") == ("add" in name)
         assert norm.centers == ("layer" in name)
-        assert norm.eps == (None if convention == "seed" else 1e-6)
+        assert norm.eps == (None if convention == "course" else 1e-6)
 
 
 def definition_with(reference, **inputs):

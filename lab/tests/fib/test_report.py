@@ -1,6 +1,7 @@
 """``rownorm fib run`` and ``report``: traces and device times to the lab's report."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from rownorm_lab.commands.fib.report import section
 from rownorm_lab.data.records import Environment, Record
 from rownorm_lab.data.runs import records_in
 from rownorm_lab.fib.dataset import read
+from rownorm_lab.fib.definition import definition_named
 from rownorm_lab.fib.run import _jobs, _run_lab, run_dataset, solution_provider
 from rownorm_lab.fib.traces import FILE, records_of, write_traces
 from rownorm_lab.measure.bench import bench
@@ -67,10 +69,10 @@ def test_the_report_has_both_clocks_and_other_authors(tmp_path):
         if "PASSED |" in line
     ]
     ours = {row[3]: row for row in rows if row[4] == "rownorm"}
-    assert ours["32 x 4096"][5:11] == [
-        *("PASSED", "0.0001", "10.0 µs", "10.0x", "3.00 µs", "below 20.0 µs: yes"),
+    assert ours["32 x 4096"][5:13] == [
+        *("PASSED", "0.0001", "10.0 µs", "10.0x", "3.00 µs", "below 20.0 µs", "yes", "yes"),
     ]
-    assert ours["8 x 4096"][9:11] == ["not measured", ""]
+    assert ours["8 x 4096"][9:13] == ["not measured", "", "", ""]
     assert "fast (somebody)" in text
     ran = invoke("fib", "report", folder, "--no-plots")
     assert ran.exit_code == 0, ran.output
@@ -89,6 +91,79 @@ def test_the_report_has_both_clocks_and_other_authors(tmp_path):
     assert "There are two clocks." in (folder / "report/report.html").read_text()
     assert invoke("fib", "report", folder).exit_code == 2  # it exists
     assert invoke("fib", "report", folder, "--no-plots", "--force").exit_code == 0
+
+
+def test_the_limits_are_compared_with_both_clocks(tmp_path):
+    folder = add_traces(export(tmp_path / "data", "--batch", "1"), faster="none")  # 20 µs
+    (case,) = {one.case for one in records_of(read(folder))[0]}
+    device_time = Record(
+        case=case,
+        provider="rownorm",
+        seconds=[3e-6],
+        environment=Environment(device=GPU, kind="cuda"),
+    )
+    text = section(read(folder), [device_time])
+    assert "| below 10.0 µs | no | yes |" in text  # rownorm
+    assert "| below 10.0 µs | no | not measured |" in text  # torch
+    assert "written for an A100" in text
+
+
+def test_single_latencies_have_no_interval_and_are_not_noise(tmp_path):
+    folder = add_traces(export(tmp_path / "data"))
+    ran = invoke("fib", "report", folder, "--no-plots")
+    assert ran.exit_code == 0, ran.output
+    text = (folder / "report/analysis.md").read_text()
+    assert "rownorm is fastest or level in 2 of 2 cases. Every time is a single one" in text
+    assert "too noisy to decide" not in text
+    assert "| 2.00x, torch |" in text
+    # The reference was timed with each Solution; that is no duplicate.
+    assert "not used" not in text + ran.output
+    assert "left out" not in ran.output
+    add_traces(folder, timestamp="2026-11-16")
+    ran = invoke("fib", "report", folder, "--no-plots", "--force")
+    assert "6 older traces of the same Solution and workload left out" in ran.output
+
+
+def test_a_list_of_traces_is_enough(tmp_path):
+    folder = add_traces(export(tmp_path / "data", "--batch", "1"))
+    file = write_traces(read(folder))
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    listed = json.loads(file.read_text())
+    unknown = listed[0] | {"definition": "gemm_n128"}
+    (alone / FILE).write_text(json.dumps([*listed, unknown, {"solution": 1}]))
+    ran = invoke("fib", "report", alone, "--no-plots")
+    assert ran.exit_code == 1  # of the five, two are left out
+    assert "trace 4: its Definition gemm_n128 is not in" in ran.output
+    assert "trace 5: definition: Field required" in ran.output
+    text = (alone / "report/analysis.md").read_text()
+    assert "rownorm is fastest or level in 1 of 1 case" in text
+    # In a dataset whose folder traces/ is gone, the Solutions are known, too.
+    shutil.rmtree(folder / "traces")
+    assert invoke("fib", "report", file, "--no-plots").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [("{", "is not JSON"), ("{}", "is not a list of traces")]
+)
+def test_a_file_that_is_no_list_of_traces(tmp_path, content, message):
+    (tmp_path / FILE).write_text(content)
+    ran = invoke("fib", "report", tmp_path / FILE)
+    assert ran.exit_code == 2
+    assert message in ran.output
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["rmsnorm_d64", "add_layernorm_d128_bf16", "fused_add_rmsnorm_h4096", "layernorm_h7168_fp32"],
+)
+def test_a_name_of_a_convention_is_its_definition(name):
+    assert definition_named(name).name == name
+
+
+@pytest.mark.parametrize("name", ["gemm_n128", "rmsnorm_d0", "rmsnorm_d4096_fp64", "rmsnorm"])
+def test_other_names_have_no_definition(name):
+    assert definition_named(name) is None
 
 
 def test_a_trace_that_is_no_norm_is_left_out_of_the_report(tmp_path):

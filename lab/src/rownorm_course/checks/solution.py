@@ -85,8 +85,8 @@ def machine_code(learner: Learner) -> None:
 def _definition() -> tuple[Any, Any]:
     from rownorm_lab.fib.definition import definition_of, norm_of
 
-    norm = norm_of("seed", "rms_norm", COLS, "fp16", EPS)
-    return definition_of("seed", norm), norm
+    norm = norm_of("course", "rms_norm", COLS, "fp16", EPS)
+    return definition_of("course", norm), norm
 
 
 def _require() -> None:

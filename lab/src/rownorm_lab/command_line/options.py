@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,25 @@ def usage_errors() -> Iterator[None]:
         yield
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON; docs/json.md has its keys."
+)
+
+
+@contextlib.contextmanager
+def words_aside(as_json: bool) -> Iterator[None]:
+    """With --json, what is printed inside goes to stderr: stdout has the JSON alone."""
+    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+        yield
+
+
+def print_json(content: object) -> None:
+    """Print a document that ``--json`` asks for."""
+    from ..data.files import json_text
+
+    click.echo(json_text(content))
 
 
 def refuse_taken(folder: Path, alternative: str = "", hint: str = "'--out'") -> None:

@@ -118,7 +118,7 @@ def _kernel(
         store_sectors_per_row=traffic.total("sectors", *stores) / case.rows,
         sectors_per_request=traffic.total("sectors", *loads, *stores) / requests,
         sector_bytes=traffic.sector_bytes,
-        sector_use=_sector_use(traffic),
+        sector_use=traffic.sector_use,
         passes=_passes(traffic),
         in_flight_bytes=traffic.in_flight * unrolled,
         memory_read=moved.read,
@@ -155,10 +155,3 @@ def _passes(traffic: Traffic) -> float:
     rows = [flow for flow in traffic.flows if flow.tensor in ROWS and flow.kind in ("load", "copy")]
     sizes = sum(flow.tensor_bytes for flow in rows)
     return sum(flow.bytes for flow in rows) / sizes if sizes else 0.0
-
-
-def _sector_use(traffic: Traffic) -> float:
-    """The part of the sectors of rows that programs need. Below 1: misaligned, or loaded by several threads."""
-    rows = [flow for flow in traffic.flows if flow.tensor in ROWS] or traffic.flows
-    moved = sum(flow.sectors for flow in rows) * traffic.sector_bytes
-    return sum(flow.bytes for flow in rows) / moved

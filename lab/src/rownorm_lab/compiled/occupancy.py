@@ -51,8 +51,10 @@ class Occupancy(NamedTuple):
 
     @property
     def limited_by(self) -> str:
-        """The resources that allow no more programs."""
-        return " and ".join(name for name, most in self.limits.items() if most == self.programs)
+        """The resources that allow no more programs. If all warps fit, no other resource lacks anything."""
+        if self.fraction == 1:
+            return "warps"
+        return ", ".join(name for name, most in self.limits.items() if most == self.programs)
 
 
 def occupancy_of(kernel: CompiledKernel, arch: str) -> Occupancy:

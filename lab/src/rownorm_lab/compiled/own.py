@@ -159,8 +159,6 @@ def _traffic(
     moved = memory_bytes(kernel, traffic, running, limits.l2_bytes, kernel.n_programs, large)
     times = kernel_times(traffic, moved, running, unrolled, ceiling, large)
     loaded = [one for one in flows if one.tensor in large and one.kind in ("load", "copy")]
-    of_large = [one for one in flows if one.tensor in large] or flows
-    sectors = sum(one.sectors for one in of_large) * traffic.sector_bytes
     requests = traffic.total("requests", *LOADS, *STORES)
     sizes = sum(one.tensor_bytes for one in loaded)
     programs = kernel.n_programs
@@ -173,7 +171,7 @@ def _traffic(
         load_sectors_per_program=traffic.total("sectors", *LOADS) / programs,
         store_sectors_per_program=traffic.total("sectors", *STORES) / programs,
         sectors_per_request=traffic.total("sectors", *LOADS, *STORES) / requests,
-        sector_use=sum(one.bytes for one in of_large) / sectors,
+        sector_use=traffic.sector_use,
         passes=sum(one.bytes for one in loaded) / sizes if sizes else 0.0,
         in_flight_bytes=traffic.in_flight * unrolled,
         memory_read=moved.read,

@@ -60,6 +60,12 @@ class Traffic(NamedTuple):
         """The sum of a field over flows of these kinds."""
         return sum(getattr(flow, field) for flow in self.flows if flow.kind in kinds)
 
+    @property
+    def sector_use(self) -> float:
+        """The part of all sectors that programs need. Below 1: misaligned, or loaded by several threads."""
+        sectors = sum(flow.sectors for flow in self.flows)
+        return sum(flow.bytes for flow in self.flows) / (sectors * self.sector_bytes)
+
 
 def traffic_of(kernel: CompiledKernel, arch: str, row_bytes: int, n_rows: int) -> Traffic:
     """Trace some programs of a kernel and add up the traffic of all."""

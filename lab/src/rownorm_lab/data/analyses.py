@@ -63,7 +63,7 @@ class KernelAnalysis(msgspec.Struct, frozen=True, kw_only=True):
     store_sectors_per_row: float
     sectors_per_request: float
     sector_bytes: int
-    sector_use: float  # of the tensors of rows: see TensorTraffic
+    sector_use: float  # of all loads and stores: see TensorTraffic
     passes: float  # over the rows: loads of all row tensors over their size
     in_flight_bytes: float  # of one program
     memory_read: float

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from . import texts
 from .analyses import Analysis, KernelAnalysis
-from .tables import columns
+from .tables import fitted, wrapped
 
 EQUAL = 1.005  # times that differ by less count as equal
 
@@ -25,16 +25,12 @@ class FigureLine(NamedTuple):
     of_pass: Callable[[Analysis], str] = lambda _: ""
 
 
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:.2f}"
-
-
 def _widths(widths: dict[int, int]) -> str:
     return " ".join(f"{width}" for width in sorted(widths, reverse=True)) or "-"
 
 
 def _total(field: str) -> Callable[[Analysis], str]:
-    return lambda one: _number(sum(getattr(kernel, field) for kernel in one.kernels))
+    return lambda one: texts.number(sum(getattr(kernel, field) for kernel in one.kernels))
 
 
 FIGURES = (
@@ -44,36 +40,38 @@ FIGURES = (
     FigureLine("spills, B per thread", "compiler", lambda k: str(k.spilled_bytes)),
     FigureLine("shared memory, B", "compiler", lambda k: f"{k.shared_bytes:,}"),
     FigureLine("occupancy", "derived", lambda k: texts.percent(k.occupancy)),
-    FigureLine("limited by", "derived", lambda k: k.limited_by.split(" and ")[0]),
+    FigureLine("limited by", "derived", lambda k: k.limited_by),
     FigureLine("load width, B per thread", "compiler", lambda k: _widths(k.load_widths)),
     FigureLine("store width, B per thread", "compiler", lambda k: _widths(k.store_widths)),
     FigureLine(
         "loads per row",
         "derived",
-        lambda k: _number(k.load_requests_per_row),
+        lambda k: texts.number(k.load_requests_per_row),
         _total("load_requests_per_row"),
     ),
     FigureLine(
         "stores per row",
         "derived",
-        lambda k: _number(k.store_requests_per_row),
+        lambda k: texts.number(k.store_requests_per_row),
         _total("store_requests_per_row"),
     ),
     FigureLine(
         "sectors loaded per row",
         "derived",
-        lambda k: _number(k.load_sectors_per_row),
+        lambda k: texts.number(k.load_sectors_per_row),
         _total("load_sectors_per_row"),
     ),
     FigureLine(
         "sectors stored per row",
         "derived",
-        lambda k: _number(k.store_sectors_per_row),
+        lambda k: texts.number(k.store_sectors_per_row),
         _total("store_sectors_per_row"),
     ),
-    FigureLine("sectors per access", "derived", lambda k: _number(k.sectors_per_request)),
+    FigureLine("sectors per access", "derived", lambda k: texts.number(k.sectors_per_request)),
     FigureLine("use of sectors", "derived", lambda k: texts.percent(k.sector_use)),
-    FigureLine("passes over the row", "derived", lambda k: _number(k.passes), _total("passes")),
+    FigureLine(
+        "passes over the row", "derived", lambda k: texts.number(k.passes), _total("passes")
+    ),
     FigureLine("in flight per program, B", "derived", lambda k: f"{k.in_flight_bytes:,.0f}"),
     FigureLine(
         "memory bytes",
@@ -99,7 +97,13 @@ FIGURES = (
         "predicted GB/s",
         "derived",
         lambda k: "",
-        lambda a: _number(a.compulsory_bytes / a.predicted_seconds / 1e9),
+        lambda a: texts.number(a.compulsory_bytes / a.predicted_seconds / 1e9),
+    ),
+    FigureLine(
+        "predicted, of ceiling",
+        "derived",
+        lambda k: "",
+        lambda a: texts.percent(a.compulsory_bytes / a.predicted_seconds / a.ceiling),
     ),
     FigureLine(
         "measured time",
@@ -111,7 +115,7 @@ FIGURES = (
         "measured GB/s",
         "measured",
         lambda k: "",
-        lambda a: _number(a.measured.bytes_per_second / 1e9) if a.measured else "",
+        lambda a: texts.number(a.measured.bytes_per_second / 1e9) if a.measured else "",
     ),
 )
 
@@ -162,19 +166,29 @@ def text_of(analyses: Sequence[Analysis]) -> list[str]:
     unit = f"{first.kernels[0].sector_bytes}-byte sectors"
     if first.target.startswith("gfx"):
         unit = f"sectors are {first.kernels[0].sector_bytes}-byte cache lines"
-    lines = [
+    lines = wrapped(
         f"{first.case.title} on {first.device} ({first.target}), Triton {first.triton}; {unit}"
-    ]
-    lines += [f"  plan    {one.plan}" for one in analyses if not one.block]
-    # A tuned row has the ceiling of its own run, another than the one below.
+    )
+    for name, value in facts(analyses):
+        lines += wrapped(f"  {name:7} {value}", indent=10)
+    lines += fitted(*table(analyses))
+    return lines + [part for line in findings(analyses) for part in wrapped(f"  {line}", indent=4)]
+
+
+def facts(analyses: Sequence[Analysis]) -> list[tuple[str, str]]:
+    """rownorm's plan, its reason, and the ceiling of the prediction."""
+    # A tuned row has the ceiling of its own run, another than that of the prediction.
     beside = "of the ceiling measured beside it"
-    lines += [
-        f"  reason  {one.reason.replace('of the ceiling', beside)}"
-        for one in analyses
-        if one.reason
+    first = analyses[0]
+    return [
+        *(("plan", one.plan) for one in analyses if not one.block),
+        *(
+            ("reason", one.reason.replace("of the ceiling", beside))
+            for one in analyses
+            if one.reason
+        ),
+        ("ceiling", f"{texts.number(first.ceiling / 1e9)} GB/s, {first.ceiling_source}"),
     ]
-    lines.append(f"  ceiling {texts.gigabytes_per_second(first.ceiling)}, {first.ceiling_source}")
-    return [*lines, *columns(*table(analyses)), *(f"  {one}" for one in findings(analyses))]
 
 
 def findings(analyses: Sequence[Analysis]) -> list[str]:

@@ -74,8 +74,8 @@ def mixed_text(cases: Sequence[Iterable[Record]]) -> str:
         return ""
     have = "has" if mixed == 1 else "have"
     return (
-        f"{texts.count(mixed, 'case')} {have} measurements of several runs. Speed-ups between runs are ratios of "
-        "medians; within a run they are paired by round."
+        f"{texts.count(mixed, 'case')} {have} measurements of several runs. Speed-ups are ratios of medians; "
+        "their intervals are paired by round within a run, and of all pairs of rounds between runs."
     )
 
 

@@ -18,7 +18,7 @@ import msgspec
 from .case import DIRECTIONS
 from .latest import Unused, latest, mixed_text, unused_texts
 from .records import CEILING, EAGER, INVARIANT, OURS, Environment, Record
-from .statistics import Ratio, Summary, paired_ratio, summarize, unpaired_ratio
+from .statistics import Ratio, Summary, ratio_of_times, summarize
 
 DTYPE_ORDER = ("bf16", "fp16", "fp32")
 
@@ -298,10 +298,10 @@ def _valid(seconds: list[float]) -> bool:
 def _time_ratio(
     a: Record, b: Record, of_a: list[float] | None = None, of_b: list[float] | None = None
 ) -> Ratio:
-    """The times of ``a`` over those of ``b``; paired by round if they were measured together."""
+    """The median time of ``a`` over that of ``b``; its interval is paired by round if they were measured together."""
     of_a, of_b = of_a or a.seconds, of_b or b.seconds
     together = a.run == b.run and a.case.key == b.case.key and len(of_a) == len(of_b)
-    return (paired_ratio if together else unpaired_ratio)(of_a, of_b)
+    return ratio_of_times(of_a, of_b, paired=together)
 
 
 def _with_flags(rows: list[Measurement]) -> list[Measurement]:

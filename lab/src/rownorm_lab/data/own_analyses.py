@@ -10,8 +10,8 @@ import msgspec
 
 from . import texts
 from .analyses import TensorTraffic
-from .files import write_whole
-from .tables import columns, wrapped
+from .files import read_json, write_whole
+from .tables import fitted, wrapped
 from .user_files import Source
 
 SCHEMA = 1
@@ -30,9 +30,7 @@ class OwnTraffic(msgspec.Struct, frozen=True, kw_only=True):
     load_sectors_per_program: float
     store_sectors_per_program: float
     sectors_per_request: float
-    sector_use: (
-        float  # of the large tensors: bytes that programs need over the bytes of these sectors
-    )
+    sector_use: float  # bytes that programs need over the bytes of all loaded and stored sectors
     passes: float  # over the large tensors that are loaded
     in_flight_bytes: float  # of one program
     memory_read: float
@@ -101,9 +99,10 @@ def write(folder: Path, analyses: Sequence[OwnAnalysis]) -> Path:
     return write_whole(folder / FILE, encoded(analyses))
 
 
-def _number(value: float) -> str:
-    whole = abs(value - round(value)) < 0.005
-    return f"{value:,.0f}" if value >= 100 or whole else f"{value:.2f}"
+def read(folder: Path) -> list[OwnAnalysis]:
+    """The analyses of a folder; none if it has no such file. ValueError if the file cannot be used."""
+    file = folder / FILE
+    return read_json(file, OwnDocument, "analyses of a kernel").kernels if file.exists() else []
 
 
 def _widths(widths: dict[int, int]) -> str:
@@ -121,16 +120,16 @@ FIGURES: tuple[tuple[str, str, Callable[[OwnAnalysis], str]], ...] = (
     ("spills, B per thread", "compiler", lambda k: str(k.spilled_bytes)),
     ("shared memory, B", "compiler", lambda k: f"{k.shared_bytes:,}"),
     ("occupancy", "derived", lambda k: texts.percent(k.occupancy)),
-    ("limited by", "derived", lambda k: k.limited_by.split(" and ")[0]),
+    ("limited by", "derived", lambda k: k.limited_by),
     ("load width, B per thread", "compiler", lambda k: _widths(k.load_widths)),
     ("store width, B per thread", "compiler", lambda k: _widths(k.store_widths)),
-    ("loads per program", "derived", _traffic(lambda t: _number(t.load_requests_per_program))),
-    ("stores per program", "derived", _traffic(lambda t: _number(t.store_requests_per_program))),
-    ("sectors loaded per program", "derived", _traffic(lambda t: _number(t.load_sectors_per_program))),
-    ("sectors stored per program", "derived", _traffic(lambda t: _number(t.store_sectors_per_program))),
-    ("sectors per access", "derived", _traffic(lambda t: _number(t.sectors_per_request))),
+    ("loads per program", "derived", _traffic(lambda t: texts.number(t.load_requests_per_program))),
+    ("stores per program", "derived", _traffic(lambda t: texts.number(t.store_requests_per_program))),
+    ("sectors loaded per program", "derived", _traffic(lambda t: texts.number(t.load_sectors_per_program))),
+    ("sectors stored per program", "derived", _traffic(lambda t: texts.number(t.store_sectors_per_program))),
+    ("sectors per access", "derived", _traffic(lambda t: texts.number(t.sectors_per_request))),
     ("use of sectors", "derived", _traffic(lambda t: texts.percent(t.sector_use))),
-    ("passes over the inputs", "derived", _traffic(lambda t: _number(t.passes))),
+    ("passes over the inputs", "derived", _traffic(lambda t: texts.number(t.passes))),
     ("in flight per program, B", "derived", _traffic(lambda t: f"{t.in_flight_bytes:,.0f}")),
     ("memory bytes", "derived", _traffic(lambda t: texts.memory(t.memory_read + t.memory_written))),
     (
@@ -143,7 +142,16 @@ FIGURES: tuple[tuple[str, str, Callable[[OwnAnalysis], str]], ...] = (
     (
         "predicted GB/s",
         "derived",
-        _traffic(lambda t: _number(t.compulsory_bytes / t.predicted_seconds / 1e9)),
+        _traffic(lambda t: texts.number(t.compulsory_bytes / t.predicted_seconds / 1e9)),
+    ),
+    (
+        "predicted, of ceiling",
+        "derived",
+        lambda k: (
+            texts.percent(k.traffic.compulsory_bytes / k.traffic.predicted_seconds / k.ceiling)
+            if k.traffic
+            else ""
+        ),
     ),
     (
         "measured time",
@@ -154,7 +162,7 @@ FIGURES: tuple[tuple[str, str, Callable[[OwnAnalysis], str]], ...] = (
         "measured GB/s",
         "measured",
         lambda k: (
-            _number(k.traffic.compulsory_bytes / k.measured_seconds / 1e9)
+            texts.number(k.traffic.compulsory_bytes / k.measured_seconds / 1e9)
             if k.measured_seconds and k.traffic
             else ""
         ),
@@ -162,18 +170,29 @@ FIGURES: tuple[tuple[str, str, Callable[[OwnAnalysis], str]], ...] = (
 )  # fmt: skip
 
 
+def facts(one: OwnAnalysis) -> list[tuple[str, str]]:
+    """How the kernel is launched, and the ceiling of the prediction."""
+    return [
+        ("launch", one.launch),
+        ("grid", " x ".join(map(str, one.grid))),
+        ("ceiling", f"{texts.number(one.ceiling / 1e9)} GB/s, {one.ceiling_source}"),
+    ]
+
+
+def table(analyses: Sequence[OwnAnalysis]) -> tuple[list[str], list[list[str]]]:
+    """(header, lines) of the figures that these analyses have; the last column is the source."""
+    rows = [[name, *(cell(one) for one in analyses), source] for name, source, cell in FIGURES]
+    header = ["", *(one.label for one in analyses), "source"]
+    return header, [row for row in rows if any(row[1:-1])]
+
+
 def text_of(analyses: Sequence[OwnAnalysis]) -> list[str]:
     """The analyses of one kernel on one target, for a terminal."""
     first = analyses[0]
-    lines = [
-        f"{first.kernel} on {first.device} ({first.target}), Triton {first.triton}",
-        *wrapped(f"  launch  {first.launch}", indent=10),
-        f"  grid    {' x '.join(map(str, first.grid))}",
-        f"  ceiling {texts.gigabytes_per_second(first.ceiling)}, {first.ceiling_source}",
-    ]
-    rows = [[name, *(cell(one) for one in analyses), source] for name, source, cell in FIGURES]
-    header = ["", *(one.label for one in analyses), "source"]
-    lines += columns(header, [row for row in rows if any(row[1:-1])])
+    lines = wrapped(f"{first.kernel} on {first.device} ({first.target}), Triton {first.triton}")
+    for name, value in facts(first):
+        lines += wrapped(f"  {name:7} {value}", indent=10)
+    lines += fitted(*table(analyses))
     lines += [part for line in findings(analyses) for part in wrapped(f"  {line}", indent=2)]
     return lines
 
@@ -206,7 +225,7 @@ def findings(analyses: Sequence[OwnAnalysis]) -> list[str]:
 
 def _tensor_line(one: TensorTraffic) -> str:
     done = {"store": "stored", "copy": "copied to shared memory"}.get(one.kind, "loaded")
-    times = "once" if abs(one.passes - 1) < 0.005 else f"{_number(one.passes)} times"
+    times = "once" if abs(one.passes - 1) < 0.005 else f"{texts.number(one.passes)} times"
     done = "changed atomically" if one.kind == "atomic" else done
     return (
         f"{one.tensor} is {done} {times}, {one.bytes_per_thread} bytes of a thread at once; "

@@ -24,7 +24,7 @@ WRITERS: dict[str, Callable[[float], str]] = {
     "s": texts.duration,
     "B/s": texts.gigabytes_per_second,
     "share": texts.percent,
-    "number": texts.significant,
+    "number": lambda value: f"{value:,.0f}" if value == round(value) else texts.significant(value),
 }
 
 

@@ -59,9 +59,12 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         packages = [
             f"{name} {version}" for name, version in self.versions.items() if name != "torch"
         ]
-        driver = [f"driver {self.driver}"] if self.driver else []
-        versions = [f"torch {self.torch}", f"triton {self.triton}", *packages]
-        return ", ".join([self.device, *driver, *versions])
+        named = (
+            f"{name} {value}"
+            for name in ("driver", "torch", "triton")
+            if (value := getattr(self, name))
+        )
+        return ", ".join([self.device, *named, *packages])
 
     def differences(self, other: Environment) -> list[str]:
         """Why times of this environment and of another must not be mixed, in words; empty: they may."""

@@ -72,6 +72,17 @@ def unpaired_ratio(a: Sequence[float], b: Sequence[float], confidence: float = C
     return Ratio(median(ratios), ratios[outside], ratios[-1 - outside])
 
 
+def ratio_of_times(a: Sequence[float], b: Sequence[float], *, paired: bool) -> Ratio:
+    """The median of a over the median of b: the ratio that the times give which are shown beside it.
+
+    The interval is that of the ratios, paired by round or of all pairs. Where rounds were disturbed, the two can
+    disagree. The interval then reaches from one to the other, so that a verdict needs both.
+    """
+    found = (paired_ratio if paired else unpaired_ratio)(a, b)
+    shown = median(a) / median(b)
+    return Ratio(shown, min(found.low, shown), max(found.high, shown))
+
+
 def enough_rounds(a: int, b: int, confidence: float = CONFIDENCE) -> bool:
     """Whether a and b independent measurements can have an interval of that confidence."""
     return _outside(a, b, confidence) >= 0

@@ -14,7 +14,7 @@ import msgspec
 
 from .files import read_json, write_json
 from .records import OURS, Environment
-from .statistics import Ratio, Verdict, paired_ratio, verdict
+from .statistics import Ratio, Verdict, ratio_of_times, verdict
 
 SCHEMA = 1
 MARGIN = 0.01  # less than that of single kernels: steps are long, and stages take turns within milliseconds
@@ -130,7 +130,7 @@ def comparisons(study: Study) -> list[Comparison]:
         if ours is None or ours is other or ours.run != other.run:
             continue
         if ours.status == other.status == "ok":
-            time = paired_ratio(ours.step, other.step)
+            time = ratio_of_times(ours.step, other.step, paired=True)
             memory = None
             if ours.peak_bytes and other.peak_bytes:
                 memory = ours.peak_bytes / other.peak_bytes

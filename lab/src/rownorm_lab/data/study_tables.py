@@ -20,7 +20,7 @@ ATTRIBUTIONS = {
     "names": "In compiled code, kernels whose name or operator names a norm are counted whole, with what is fused into "
     "them; a norm that was written op by op has no such name, and its share is unknown.",
 }
-NO_MEMORY = "Peak memory is measured on a GPU only."
+CPU_MEMORY = "Peak memory is what PyTorch's allocator of the CPU gave for it."
 
 
 def notes(study: Study) -> list[str]:
@@ -30,7 +30,7 @@ def notes(study: Study) -> list[str]:
     found = [NOTE, ATTRIBUTIONS["ranges"] if "ranges" in kinds else ""]
     found += [ATTRIBUTIONS["names"] if compiled else ""]
     if study.environment.kind == "cpu":
-        found += [NO_MEMORY, "These are timings of the CPU path, not of the kernels."]
+        found += [CPU_MEMORY, "These are timings of the CPU path, not of the kernels."]
     return [note for note in found if note]
 
 

@@ -55,7 +55,7 @@ def _quick() -> list[Case]:
     ]
 
 
-def _seed() -> list[Case]:
+def _course() -> list[Case]:
     return grid(["layer_norm"], ["forward"], ["fp32"], parse_shapes("4096x256..32768"))
 
 
@@ -114,7 +114,7 @@ def _speed_all() -> list[Case]:
     parts = ("speed", "speed-fp16", "speed-fp32", "speed-add", "speed-variants", "speed-wide")
     return [
         case
-        for name in (*parts, "seed", "fused-bias", "flashinfer", "host", *FORMS)
+        for name in (*parts, "course", "fused-bias", "flashinfer", "host", *FORMS)
         for case in SUITES[name].cases()
     ]
 
@@ -293,7 +293,11 @@ SUITES: dict[str, Suite] = {
     suite.name: suite
     for suite in (
         Suite("quick", "a few small cases, for a first look on any machine", _quick),
-        Suite("seed", "LayerNorm fp32, 4096 rows of 256 to 32768 columns", _seed),
+        Suite(
+            "course",
+            "LayerNorm fp32, 4096 rows of 256 to 32768 columns, as in exercise 3 of the course",
+            _course,
+        ),
         Suite("flashinfer", "RMSNorm fp16, 1 to 512 rows of 4096 columns", _flashinfer),
         Suite("batch", "the same with 1 to 32768 rows: where bandwidth saturates", _batch),
         Suite(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from .case import Case
 
-WIDTH = 100  # characters of a line in a terminal
+WIDTH = 100  # characters of a line of text, where the output is no terminal
+LEAST = 24  # characters that a shortened cell keeps
 
 
 class Table(NamedTuple):
@@ -17,6 +21,34 @@ class Table(NamedTuple):
     title: str
     header: Sequence[str]
     lines: Sequence[Sequence[str]]
+
+
+def terminal_width() -> int | None:
+    """Characters of a line of the terminal, as COLUMNS or the terminal says; None where the output is none.
+
+    What goes into a pipe or a file is never cut.
+    """
+    if (given := os.environ.get("COLUMNS", "")).isdigit() and int(given) > 0:
+        return int(given)
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def fitted(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+    """As ``columns``. A table that is wider than the terminal goes on below, with its first column again."""
+    room = terminal_width()
+    widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
+    parts, part, used = list[list[int]](), list[int](), 0
+    for place in range(1, len(widths)):
+        if part and room is not None and 2 + widths[0] + used + 2 + widths[place] > room:
+            parts.append(part)
+            part, used = [], 0
+        part.append(place)
+        used += 2 + widths[place]
+    found: list[str] = []
+    for places in [*parts, part]:
+        chosen = [[cells[place] for place in (0, *places)] for cells in (header, *lines)]
+        found += [*([""] if found else []), *columns(chosen[0], chosen[1:])]
+    return found
 
 
 def columns(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
@@ -29,10 +61,17 @@ def columns(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def table_text(table: Table, most: int) -> str:
-    """A table with its title for a terminal; cells have at most that many characters."""
-    lines = [[shortened(cell, most) for cell in line] for line in table.lines]
-    return "\n".join(("", table.title, *columns(table.header, lines)))
+def table_text(table: Table) -> str:
+    """A table with its title. In a terminal, the widest column is shortened if that makes the table fit, down to
+    ``LEAST`` characters; what is still too wide goes on below.
+    """
+    room, lines = terminal_width(), table.lines
+    if room is not None and lines:
+        widths = [max(map(len, column)) for column in zip(table.header, *lines, strict=True)]
+        most = max(widths)
+        rest = sum(widths) - most + 2 * len(widths)
+        lines = [[shortened(cell, max(LEAST, room - rest)) for cell in line] for line in lines]
+    return "\n".join(("", *wrapped(table.title), *fitted(table.header, lines)))
 
 
 def shortened(text: str, width: int) -> str:
@@ -40,10 +79,15 @@ def shortened(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1].rstrip()}…"
 
 
-def wrapped(text: str, indent: int = 2) -> list[str]:
-    """``text`` on lines of at most ``WIDTH`` characters; all but the first are indented."""
+def wrapped(text: str, indent: int = 2, *, breaks_words: bool = False) -> list[str]:
+    """``text`` on lines of at most ``WIDTH`` characters, or of the terminal's; all but the first are indented."""
+    room = min(WIDTH, terminal_width() or WIDTH)
     return textwrap.wrap(
-        text, WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+        text,
+        room,
+        subsequent_indent=" " * indent,
+        break_long_words=breaks_words,
+        break_on_hyphens=False,
     )
 
 

@@ -17,6 +17,12 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{round(value, places):,.{max(0, places)}f}"
 
 
+def number(value: float) -> str:
+    """A count or a rate: whole from 100 on, or if it is nearly whole; else with two decimals. 4,198; 8; 8.50."""
+    whole = abs(value - round(value)) < 0.005
+    return f"{value:,.0f}" if value >= 100 or whole else f"{value:.2f}"
+
+
 def duration(seconds: float) -> str:
     """A time with a suitable unit: 850 ns, 12.3 µs, 4.56 ms, 1.20 s."""
     rounded = float(f"{seconds:.3g}")  # 999.9 ns is 1.00 µs

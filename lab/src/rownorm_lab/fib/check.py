@@ -2,7 +2,7 @@
 
 An element passes if
 
-    fp16, fp32   |got - expected| < 1e-3 |expected|, the seed's rule
+    fp16, fp32   |got - expected| < 1e-3 |expected|, the rule of the exercise that asks for these Solutions
     bf16         |got - expected| is at most one step of bf16
 
 where |expected| counts as at least the smallest normal number, because the steps of fp16 do not shrink below it, and in

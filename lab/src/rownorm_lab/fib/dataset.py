@@ -19,7 +19,8 @@ from pydantic import ValidationError
 
 from ..data.files import write_whole
 
-PARTS = ("definitions", "solutions", "workloads", "traces")
+DEFINITIONS = "definitions"
+PARTS = (DEFINITIONS, "solutions", "workloads", "traces")
 
 
 class Problem(NamedTuple):
@@ -41,7 +42,7 @@ class Dataset(NamedTuple):
 
 def read(folder: Path) -> Dataset:
     """Read a dataset; ValueError if the folder is none."""
-    if not (folder / "definitions").is_dir():
+    if not (folder / DEFINITIONS).is_dir():
         raise ValueError(
             f"{folder} is not a dataset: it has no folder definitions/. rownorm fib export {folder} writes one."
         )
@@ -50,7 +51,7 @@ def read(folder: Path) -> Dataset:
     def add(where: str, reason: str) -> None:
         problems.append(Problem(where, reason))
 
-    for where, one in _files(folder, "definitions", Definition, add):
+    for where, one in _files(folder, DEFINITIONS, Definition, add):
         if one.name in content.definitions:
             add(where, f"a second Definition {one.name}")
         else:

@@ -2,12 +2,13 @@
 
 Two conventions of names:
 
-    seed      rmsnorm_d4096: op_type norm, axes batch and hidden, inputs x, weight, eps, output out; fp16
+    course    exercise 6: rmsnorm_d4096, op_type norm, axes batch and hidden, inputs x, weight, eps, output out; fp16
     public    rmsnorm_h4096, fused_add_rmsnorm_h4096: the names of FlashInfer's public dataset; eps is fixed; bf16
 """
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -77,7 +78,7 @@ class Convention(NamedTuple):
 
 
 CONVENTIONS = {
-    "seed": Convention(
+    "course": Convention(
         add="add_",
         letter="d",
         op_types=("norm", "norm"),
@@ -98,7 +99,13 @@ CONVENTIONS = {
         returns_h=False,
     ),
 }
-SEED_COLS = (4096,)
+OPERATION_OF: dict[tuple[bool, str], Operation] = {  # (with a residual add, which norm)
+    (False, "rms"): "rms_norm",
+    (False, "layer"): "layer_norm",
+    (True, "rms"): "add_rms_norm",
+    (True, "layer"): "add_layer_norm",
+}
+COURSE_COLS = (4096,)
 BATCHES = (1, 8, 32, 128, 512)
 # Of the public dataset, and widths of common models that 0.1.2 was published without.
 PUBLIC_COLS = (128, 512, 1536, 2048, 3072, 3584, 4096, 5120, 5376, 6144, 7168, 8192, 16384)
@@ -158,6 +165,19 @@ def definition_of(convention_name: str, norm: Norm) -> Definition:
             "reference": reference_source(norm),
         }
     )
+
+
+def definition_named(name: str) -> Definition | None:
+    """The Definition that has this name in one of the conventions; None if there is none."""
+    for called, convention in CONVENTIONS.items():
+        pattern = rf"({convention.add})?(rms|layer)norm_{convention.letter}([1-9]\d*)(?:_({'|'.join(DTYPE_NAMES)}))?"
+        if found := re.fullmatch(pattern, name):
+            adds, kind, cols, dtype = found.groups()
+            operation = OPERATION_OF[bool(adds), kind]
+            eps = default_eps(called, operation, int(cols))
+            norm = norm_of(called, operation, int(cols), dtype or convention.dtype, eps)
+            return definition_of(called, norm)
+    return None
 
 
 def reference_source(norm: Norm) -> str:

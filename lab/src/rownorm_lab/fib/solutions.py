@@ -27,9 +27,14 @@ def solutions_of(definition: Definition, norm: Norm) -> list[Solution]:
 
 def label(solution: Solution) -> str:
     """The provider's name in records and reports: that of the Solution without its Definition."""
-    name = str(solution.name).removesuffix(f"_{solution.definition}")
+    name = short_name(solution.name, solution.definition)
     ours = solution.author in (AUTHOR, BASELINE_AUTHOR)
     return name if ours else f"{name} ({solution.author})"
+
+
+def short_name(solution: str, definition: str) -> str:
+    """The name of a Solution without that of its Definition."""
+    return solution.removesuffix(f"_{definition}")
 
 
 def self_contained(definition: Definition, norm: Norm) -> Solution:

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from flashinfer_bench import Definition, Solution, Trace, TraceSet
+from pydantic import ValidationError
 
 from ..data.files import write_whole
 from ..data.records import Environment, Record, Status
 from ..device.database import database, known
-from .dataset import Dataset, Problem
+from .dataset import DEFINITIONS, PARTS, Dataset, Problem, first_reason, read
+from .definition import definition_named
 from .recognize import NotServed, recognize
-from .solutions import label
+from .solutions import label, short_name
 
 CLOCK = "timed by FlashInfer-Bench"
 REFERENCE = "reference"  # the provider's name of a Definition's reference
@@ -66,7 +68,11 @@ def record_of(definition: Definition, solution: Solution | None, trace: Trace) -
         status = "wrong"
     last = (evaluation.log.strip().splitlines() or [""])[-1]
     yield Record(
-        provider=trace.solution if solution is None else label(solution),
+        provider=(
+            short_name(str(trace.solution), definition.name)
+            if solution is None
+            else label(solution)
+        ),
         status=status,
         why="" if passed else f"{evaluation.status.value}: {last}".rstrip(": "),
         seconds=[performance.latency_ms * 1e-3] if passed else [],
@@ -90,6 +96,39 @@ def _environment(found: Any) -> Environment:
         rownorm="not recorded",
         settings={"runtime": f"CUDA {found.libs['cuda']}"} if "cuda" in found.libs else {},
     )
+
+
+def read_list(file: Path) -> Dataset:
+    """The traces of a ``traces.json``; ValueError if it is none.
+
+    Definitions and Solutions are those of the dataset that it is in. Without one, a Definition is made from its name,
+    if that is one of ``rownorm fib export``.
+    """
+    try:
+        listed = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not JSON: {error}") from None
+    if not isinstance(listed, list):
+        raise ValueError(f"{file} is not a list of traces; rownorm fib run writes one")
+    is_dataset = (file.parent / DEFINITIONS).is_dir()
+    content, problems = read(file.parent) if is_dataset else (TraceSet(root=file.parent), [])
+    traces: dict[str, list[Trace]] = {}
+    for number, one in enumerate(listed, start=1):
+        where = f"{file.name}, trace {number}"
+        try:
+            trace = Trace.model_validate(one)
+        except ValidationError as error:
+            problems.append(Problem(where, first_reason(error)))
+            continue
+        name = trace.definition
+        if name not in content.definitions and (made := definition_named(name)):
+            content.definitions[name] = made
+        if name not in content.definitions:
+            problems.append(Problem(where, f"its Definition {name} is not in {file.parent}"))
+        elif not trace.is_workload_trace():
+            traces.setdefault(name, []).append(trace)
+    parts = {part: getattr(content, part) for part in PARTS} | {"traces": traces}
+    return Dataset(TraceSet(root=file.parent, **parts), problems)
 
 
 def write_traces(dataset: Dataset) -> Path:

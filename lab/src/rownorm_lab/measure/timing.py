@@ -270,7 +270,12 @@ def call_for_ncu(call: Callable[[], Any]) -> None:
 
 
 def peak_bytes(call: Callable[[], Any]) -> int:
-    """The most GPU memory allocated during a call, beyond what was allocated before it; outputs included."""
+    """The most memory allocated during a call, beyond what was allocated before it; outputs included.
+
+    That of the GPU; without one what PyTorch's allocator of the CPU gives, which the profiler records.
+    """
+    if not torch.cuda.is_available():
+        return _peak_bytes_on_cpu(call)
     torch.cuda.synchronize()
     with _no_garbage_collection():
         torch.cuda.reset_peak_memory_stats()
@@ -278,6 +283,19 @@ def peak_bytes(call: Callable[[], Any]) -> int:
         call()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
+
+
+def _peak_bytes_on_cpu(call: Callable[[], Any]) -> int:
+    from torch.profiler import ProfilerActivity, profile
+
+    with (
+        _no_garbage_collection(),
+        profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
+    ):
+        call()
+    events = [one for one in profiler.profiler.kineto_results.events() if one.name() == "[memory]"]
+    changes = (one.nbytes() for one in sorted(events, key=lambda one: one.start_ns()))
+    return max(itertools.accumulate(changes, initial=0))
 
 
 def _wait_for_compiler() -> None:

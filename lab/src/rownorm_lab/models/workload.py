@@ -63,9 +63,9 @@ class Workload:
         return self.trainer.train_on(*self.batch, mark)
 
     def peak_bytes(self) -> int:
-        """The most GPU memory that training takes: parameters, optimizer, batch, and the peak of a step beyond them.
+        """The most memory that training takes: parameters, optimizer, batch, and the peak of a step beyond them.
 
-        Models of other stages do not count, even if they are on the same GPU.
+        Models of other stages do not count, even if they are on the same device.
         """
         optimizer = self.trainer.optimizer
         optimizer.zero_grad(set_to_none=True)
@@ -77,7 +77,9 @@ class Workload:
             *self.batch,
             *filter(torch.is_tensor, states),
         )
-        return sum(tensor.nbytes for tensor in kept if tensor.is_cuda) + peak_bytes(self.step)
+        return sum(
+            tensor.nbytes for tensor in kept if tensor.device.type == self.device
+        ) + peak_bytes(self.step)
 
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:

@@ -5,9 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import vl_convert
 
 from ..data.tables import Table
+from .plots import CONFIG
+
+# As in the PNG files, but colors that the page decides.
+ON_PAGE = CONFIG | {
+    "background": "transparent",
+    "axis": {
+        "gridColor": "currentColor",
+        "gridOpacity": 0.15,
+        "labelColor": "currentColor",
+        "titleColor": "currentColor",
+        "domainColor": "currentColor",
+        "tickColor": "currentColor",
+    },
+    "title": CONFIG["title"] | {"color": "currentColor", "subtitleColor": "currentColor"},
+    "legend": CONFIG["legend"] | {"labelColor": "currentColor"},
+    "header": {"labelColor": "currentColor", "titleColor": "currentColor"},
+    "text": {"color": "currentColor"},
+    "rule": {"color": "currentColor"},
+}
 
 
 class Chapter(NamedTuple):
@@ -28,27 +49,38 @@ class Chapter(NamedTuple):
         return f'<section id="{self.place}"><h2>{self.name}</h2>{self.html}</section>'
 
 
-# Headings of columns that are aligned as numbers; those that end with "/s" are, too.
-NUMBERS = (
-    *("calls", "time", "share", "value", "with rownorm", "saves", "forward", "backward", "step"),
-    *("spread", "torch", "speed"),
-)
-
-
 def table_html(table: Table) -> str:
     """A table with its title. The cells of a first column without a heading are headings of their lines."""
-    heads = "".join(f"<th>{escape(name)}</th>" for name in table.header)
-    kinds = [' class="number"' if _is_number(name) else "" for name in table.header]
+    cells = list(zip(*table.lines, strict=True)) or [()] * len(table.header)
+    kinds = [' class="number"' if _are_numbers(column) else "" for column in cells]
+    heads = "".join(
+        f"<th{kind}>{escape(name)}</th>" for name, kind in zip(table.header, kinds, strict=True)
+    )
     tags = ["td" if table.header[0] else "th", *["td"] * (len(table.header) - 1)]
     lines = "".join(f"<tr>{''.join(map(_cell, line, tags, kinds))}</tr>" for line in table.lines)
     return (
-        f'<h3>{escape(table.title)}</h3><div class="scroll"><table><thead><tr>{heads}</tr></thead>'
-        f"<tbody>{lines}</tbody></table></div>"
+        f'<h3>{escape(table.title)}</h3><p class="note scroll-hint">Scroll sideways for more columns &rarr;</p>'
+        f'<div class="scroll whole" tabindex="0" role="region" aria-label="{escape(table.title)}"><table>'
+        f"<thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>"
     )
 
 
-def _is_number(heading: str) -> bool:
-    return heading in NUMBERS or heading.endswith("/s")
+def chart_html(spec: dict[str, Any]) -> str:
+    """A chart as a picture in the page: as wide as the page at most, with the page's colors, also in the dark."""
+    svg = vl_convert.vegalite_to_svg(spec | {"config": ON_PAGE, "padding": 4})
+    return f'<div class="panel still">{svg}</div>'
+
+
+def facts_html(facts: Sequence[tuple[str, str]]) -> str:
+    """Names with their values."""
+    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts)
+    return f'<dl class="facts">{items}</dl>'
+
+
+def _are_numbers(column: Sequence[str]) -> bool:
+    """Whether most cells that have something begin like a number."""
+    present = [cell for cell in column if cell]
+    return 2 * sum(cell.lstrip("-+")[:1].isdigit() for cell in present) > len(present)
 
 
 def _cell(text: str, tag: str, kind: str) -> str:

@@ -13,6 +13,7 @@ KINDS: tuple[Callable[[Sequence[Path]], Chapter | None], ...] = (
     study.chapter,
     profiled.chapter,
     compiled.chapter,
+    compiled.own_chapter,
     tuning.study_chapter,
     tuning.chapter,
 )

@@ -12,13 +12,13 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from ..data import texts
+from ..data import own_analyses, texts
 from ..data.analyses import Analysis, read
-from ..data.analysis_tables import findings, seconds_of, table
+from ..data.analysis_tables import facts, findings, seconds_of, table
 from ..data.files import write_whole
 from ..data.records import OURS
 from ..data.tables import Table
-from .chapter import Chapter, table_html
+from .chapter import Chapter, chart_html, facts_html, table_html
 from .looks import LOOKS
 from .plots import CONFIG
 
@@ -52,10 +52,37 @@ def _section(analyses: Sequence[Analysis]) -> str:
     """A table, a chart where there are block sizes, and what the figures say."""
     first, drawn = analyses[0], ""
     if any(one.block for one in analyses):
-        drawn = f'<div class="panel">{vl_convert.vegalite_to_svg(_chart(analyses))}</div>'
+        charts = (chart_html(panel.to_dict()) for panel in _panels(analyses))
+        drawn = (
+            "<h3>Block size of a loop over the row; the blue line is rownorm's plan</h3>"
+            f'<div class="panels two">{"".join(charts)}</div>'
+        )
     shown = Table(f"{first.case.title} on {first.device} ({first.target})", *table(analyses))
     said = "".join(f"<p>{escape(one)}</p>" for one in findings(analyses))
-    return table_html(shown) + drawn + said
+    return table_html(shown) + facts_html(facts(analyses)) + drawn + said
+
+
+def own_chapter(folders: Sequence[Path]) -> Chapter | None:
+    """The users' kernels that were analyzed or tuned into these folders; ValueError if one cannot be read."""
+    found = {folder: own_analyses.read(folder) for folder in folders}
+    analyses = [one for several in found.values() for one in several]
+    if not analyses:
+        return None
+    keyed = groupby(analyses, key=lambda one: (one.kernel, one.device, one.target))
+    parts = []
+    for _, group in keyed:
+        same = list(group)
+        title = f"{same[0].kernel} on {same[0].device} ({same[0].target})"
+        said = "".join(f"<p>{escape(one)}</p>" for one in own_analyses.findings(same))
+        parts += [table_html(Table(title, *own_analyses.table(same)))]
+        parts += [facts_html(own_analyses.facts(same[0])), said]
+    return Chapter(
+        "own-kernels",
+        "Your kernels",
+        HOW + "".join(parts),
+        folders=[folder for folder, several in found.items() if several],
+        devices=[one.device for one in analyses],
+    )
 
 
 def write_plot(analyses: Sequence[Analysis], folder: Path) -> Path | None:
@@ -70,6 +97,18 @@ def write_plot(analyses: Sequence[Analysis], folder: Path) -> Path | None:
 
 def _chart(analyses: Sequence[Analysis]) -> dict[str, Any]:
     """Time and bandwidth against block size, predicted and measured; rownorm's own plan as a line."""
+    first = analyses[0]
+    device = first.measured.device if first.measured else f"{first.device}, predicted"
+    title = {
+        "text": f"{first.case.title}: block size of a loop over the row",
+        "subtitle": f"{device}; Triton {first.triton}. The blue line is rownorm's plan",
+    }
+    spec: dict[str, Any] = alt.hconcat(*_panels(analyses)).to_dict()
+    return spec | {"title": title, "padding": 16, "config": CONFIG}
+
+
+def _panels(analyses: Sequence[Analysis]) -> list[alt.LayerChart]:
+    """Time, and bandwidth."""
     points = [point for one in analyses if one.block for point in _points(one)]
     blocks = sorted({point["block"] for point in points})
     ours = [
@@ -77,18 +116,10 @@ def _chart(analyses: Sequence[Analysis]) -> dict[str, Any]:
         for one in analyses
         if not one.block
     ]
-    panels = [
+    return [
         _panel(points, ours, blocks, field, title)
         for field, title in (("us", "time, µs"), ("gbps", "bandwidth, GB/s"))
     ]
-    first = analyses[0]
-    device = first.measured.device if first.measured else f"{first.device}, predicted"
-    title = {
-        "text": f"{first.case.title}: block size of a loop over the row",
-        "subtitle": f"{device}; Triton {first.triton}. The blue line is rownorm's plan",
-    }
-    spec: dict[str, Any] = alt.hconcat(*panels).to_dict()
-    return spec | {"title": title, "padding": 16, "config": CONFIG}
 
 
 def _points(one: Analysis) -> list[dict[str, Any]]:

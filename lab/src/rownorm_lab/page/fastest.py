@@ -14,8 +14,9 @@ LEVEL = 0.01  # speeds that differ by less are level
 NOISY = 0.05  # an interval that includes 1 and is wider than this decides nothing
 FEWEST_ROUNDS = 6  # with fewer, the median has no 95% interval
 LEVEL_TEXT = (
-    "Level: the speeds differ by less than 1%, or the 95% interval of the speed-up includes 1. "
-    "Too noisy: that interval is wider than 5%, or there are fewer than 6 rounds."
+    f"Level: the speeds differ by less than {LEVEL:.0%}, or the 95% interval of the speed-up includes 1. "
+    f"Too noisy: that interval is wider than {NOISY:.0%}, or there are 2 to {FEWEST_ROUNDS - 1} rounds. A single time "
+    "has no interval and is compared as it is."
 )
 Standing = Literal["fastest", "level", "slower", "unclear"]
 
@@ -45,8 +46,8 @@ def over_fastest(row: Measurement) -> Ratio | None:
 
 def standing_of(speedup: Ratio, rounds: int) -> Standing:
     """What a speed-up over the fastest other provider means; ``LEVEL_TEXT`` gives the rule in words."""
-    undecided = speedup.low <= 1 <= speedup.high
-    if rounds < FEWEST_ROUNDS or (undecided and speedup.high > (1 + NOISY) * speedup.low):
+    undecided = rounds > 1 and speedup.low <= 1 <= speedup.high
+    if 1 < rounds < FEWEST_ROUNDS or (undecided and speedup.high > (1 + NOISY) * speedup.low):
         return "unclear"
     if undecided or 1 / (1 + LEVEL) < speedup.ratio < 1 + LEVEL:
         return "level"

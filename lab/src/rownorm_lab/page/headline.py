@@ -10,6 +10,7 @@ from ..data.records import EAGER, OURS
 from .fastest import Standings, over_fastest, standings
 
 MANY_SUSPECT = 0.2  # of the measurements
+SINGLE = "Every time is a single one without a spread, so nothing says how certain that is."
 OVER_FASTEST = "the fastest other provider"
 
 
@@ -20,6 +21,8 @@ def sentence(results: Results) -> str:
         found = Counter[str](row.record.status for row in results.rows)
         return f"Nothing was measured on {results.device}: {_counts(found)}."
     parts = [_standings_text(subject, standings(rows), len(rows))]
+    if rows and all(row.time and row.time.n == 1 for row in rows):
+        parts.append(SINGLE)
     if results.kind == "cpu":
         parts[0] = f"On this CPU {parts[0]}"
     if speedups := _speedups_text(rows):

@@ -36,7 +36,7 @@ CHARTS = (
     "accuracy",
     "roofline",
 )
-SCRIPTS = ("data.js", "figures.js", "drawing.js", "table.js", "filters.js")
+SCRIPTS = ("data.js", "figures.js", "drawing.js", "table.js", "filters.js", "hints.js")
 FOOTER = "Written by <code>rownorm report</code> from records and nothing else."
 FOOTER_WITH_SHIPPED = (
     "Written by <code>rownorm report</code> from records and the results that the package ships."
@@ -67,7 +67,11 @@ def page(
         + (shipped.folded(gpu_results) if gpu_results else ""),
         footer=FOOTER_WITH_SHIPPED if gpu_results else FOOTER,
         data=island(_data(results, gpu_results)) if results else "{}",
-        scripts=_scripts() if results else "",
+        scripts=_scripts()
+        if results
+        else f"<script>{part('hints.js')}</script>"
+        if chapters
+        else "",
     )
 
 

@@ -107,7 +107,9 @@ def limits_text(row: Measurement) -> str:
 
 
 def speedup_text(ratio: Ratio) -> str:
-    """``1.90x (1.88 to 1.93)``: the ratio and its 95% interval."""
+    """``1.90x (1.88 to 1.93)``: the ratio and its 95% interval; without one if it is a single point."""
+    if ratio.low == ratio.high:
+        return texts.times(ratio.ratio)
     return f"{texts.times(ratio.ratio)} ({texts.significant(ratio.low)} to {texts.significant(ratio.high)})"
 
 

@@ -20,7 +20,7 @@ from ..data.runs import records_in
 from ..data.studies import Study, read_study, studies_in
 from ..data.study_tables import comparison_table, failures, kernel_tables, notes, step_tables
 from ..data.tables import Table
-from .chapter import Chapter, table_html
+from .chapter import Chapter, chart_html, table_html
 from .looks import LOOKS
 from .plots import CONFIG
 
@@ -59,9 +59,7 @@ def _one(study: Study) -> str:
         *(f'<p class="banner">{escape(line)}</p>' for line in failures(study)),
     ]
     if points := _points(study):
-        parts.append(
-            f'<div class="panel">{vl_convert.vegalite_to_svg(_chart(study, points))}</div>'
-        )
+        parts.append(chart_html(_chart(study, points)))
     tables = [comparison_table(study), *step_tables(study)]
     parts += [table_html(table) for table in tables if table.lines]
     kernels = map(table_html, kernel_tables(study, KERNELS))
@@ -89,7 +87,7 @@ def _in_settings(records: Sequence[Record]) -> str:
     table = Table("In a setting, beside torch", header, lines)
     how = (
         f"{records[-1].environment.describe()}, {records[-1].time[:10]}. Times are medians; speed is torch's time over "
-        "rownorm's, the median over the rounds. rownorm bars judge compares them with their bars."
+        "rownorm's. rownorm bars judge compares them with their bars."
     )
     return table_html(table) + f'<p class="how">{escape(how)}</p>'
 
@@ -128,7 +126,7 @@ def _chart(study: Study, points: list[dict[str, Any]]) -> dict[str, Any]:
     stages = list(dict.fromkeys(point["stage"] for point in points))
     chart = (
         alt.Chart(alt.Data(values=points))
-        .mark_bar(stroke="white")
+        .mark_bar(stroke="white", strokeWidth=0.5)
         .encode(
             x=alt.X("ms:Q", title="ms in a step: forward, backward, update"),
             y=alt.Y("stage:N", title=None, sort=stages),
@@ -142,7 +140,9 @@ def _chart(study: Study, points: list[dict[str, Any]]) -> dict[str, Any]:
                 "part:N",
                 title=None,
                 scale=alt.Scale(domain=list(PARTS), range=[1.0, 0.7, 0.4]),
-                legend=alt.Legend(orient="bottom"),
+                legend=alt.Legend(
+                    orient="bottom", symbolFillColor=COLORS[OURS], symbolStrokeWidth=0
+                ),
             ),
             order="order:Q",
         )

@@ -30,6 +30,12 @@ RUNS = {  # output name: options. Counters that do not fit together need runs of
     "traffic": ("--pmc", *TRAFFIC),
     "occupancy": ("--pmc", OCCUPANCY),
 }
+KINDS = {  # columns that tell the CSVs apart
+    "counters": ("Dispatch_Id", "Kernel_Name", "Counter_Name", "Counter_Value"),
+    "trace": ("Kernel_Name", "Start_Timestamp", "End_Timestamp"),
+    "stats": ("Name", "Calls", "TotalDurationNs"),
+    "agents": ("Agent_Type", "Product_Name", "Name"),
+}
 DENIED = ("permission denied", "unable to open /dev/kfd")
 
 
@@ -47,6 +53,18 @@ class Launch(NamedTuple):
     kernel: str
     seconds: float | None
     counters: dict[str, float]
+
+
+class Files(NamedTuple):
+    """What the CSVs of a folder say together. span and busy: seconds; 0 without a trace."""
+
+    read: list[Path]
+    problems: list[tuple[Path, str]]  # files that cannot be used, and why
+    stats: list[KernelStats]
+    counted: list[Launch]
+    span: float  # from the start of the first kernel to the end of the last
+    busy: float  # of it, with at least one kernel; on several GPUs their mean
+    device: str  # "" if no file names it
 
 
 def collect(request: ProfileRequest, folder: Path) -> ToolResult:
@@ -105,6 +123,72 @@ def parse_counters(text: str) -> list[Launch]:
         counters = launches.setdefault(dispatch, Launch(name, None, {})).counters
         counters[counter] = counters.get(counter, 0.0) + float(value)
     return list(launches.values())
+
+
+def read_files(folder: Path) -> Files:
+    """Every CSV of rocprofv3 in a folder and below it, told apart by its header; other CSVs are left alone."""
+    found = Files([], [], [], [], 0.0, 0.0, "")
+    traced, listed, counted = list[Launch](), list[KernelStats](), list[Launch]()
+    runs, devices = list[tuple[float, float]](), list[str]()
+    for file in sorted(folder.rglob("*.csv")):
+        try:
+            text = file.read_text(encoding="utf-8")
+            match _kind(text):
+                case "trace":
+                    traced += parse_trace(text)
+                    runs.append(_busy(text))
+                case "counters":
+                    counted += parse_counters(text)
+                case "stats":
+                    listed += parse_stats(text)
+                case "agents":
+                    devices += _devices(text)
+                case _:
+                    continue
+        except (ValueError, OSError) as error:
+            found.problems.append((file, str(error)))
+        found.read.append(file)
+    return found._replace(
+        stats=stats_of(traced) if traced else listed,  # both are of the same launches
+        counted=counted,
+        span=sum(span for span, _ in runs),
+        busy=sum(busy for _, busy in runs),
+        device=", ".join(dict.fromkeys(devices)),
+    )
+
+
+def _kind(text: str) -> str:
+    """Which CSV it is, by its header; "" for another."""
+    names = {_plain(name) for name in next(csv.reader(text.splitlines()[:1]), [])}
+    for kind, wanted in KINDS.items():
+        if {_plain(name) for name in wanted} <= names:
+            return kind
+    return ""
+
+
+def _busy(text: str) -> tuple[float, float]:
+    """(from the first start to the last end, the time with at least one kernel) of a trace; the mean of its GPUs."""
+    wanted = ["Start_Timestamp", "End_Timestamp"]
+    has_agents = "agentid" in {_plain(name) for name in next(csv.reader(text.splitlines()[:1]))}
+    times: dict[str, list[tuple[int, int]]] = {}
+    for start, end, *agent in _rows(text, *wanted, *(["Agent_Id"] if has_agents else [])):
+        times.setdefault("".join(agent), []).append((int(start), int(end)))
+    if not times:
+        return 0.0, 0.0
+    every = [one for of_agent in times.values() for one in of_agent]
+    first, last = min(start for start, _ in every), max(end for _, end in every)
+    busy = 0
+    for of_agent in times.values():
+        reached = first
+        for start, end in sorted(of_agent):
+            busy += max(0, end - max(start, reached))
+            reached = max(reached, end)
+    return (last - first) * NANOSECOND, busy * NANOSECOND / len(times)
+
+
+def _devices(text: str) -> list[str]:
+    rows = _rows(text, "Agent_Type", "Product_Name", "Name")
+    return [product or name for kind, product, name in rows if kind.upper() == "GPU"]
 
 
 def stats_of(launches: Sequence[Launch]) -> list[KernelStats]:

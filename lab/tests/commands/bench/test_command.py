@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("command_line")
 
 
 def test_list_prints_the_cases_and_writes_nothing(tmp_path):
-    ran = invoke("bench", "--suite", "seed", "--list")
+    ran = invoke("bench", "--suite", "course", "--list")
     assert ran.exit_code == 0
     assert len(ran.output.splitlines()) == 8
     assert ran.output.startswith("layer_norm forward fp32 4096x256 ")
@@ -103,7 +103,7 @@ def test_resume_measures_incomplete_cases_again_as_a_whole(kept):
 
 def test_resume_takes_no_other_options():
     assert invoke("bench", *TINY, *TWO_PROVIDERS, "--out", "made").exit_code == 0
-    ran = invoke("bench", "--resume", "made", "--suite", "seed", "--rounds", "3")
+    ran = invoke("bench", "--resume", "made", "--suite", "course", "--rounds", "3")
     assert ran.exit_code == 2
     assert "--suite, --rounds cannot be changed" in ran.output
 

@@ -1,7 +1,18 @@
-"""The CSV files of rocprofv3. The samples are synthetic: written by hand to the documented headers, made-up figures."""
+"""The CSV files of rocprofv3.
+
+Those of ``captured/rocprofv3`` are of a real run. The samples below are synthetic: written by hand to the documented
+headers, made-up figures.
+"""
+
+import csv
+import shutil
+from pathlib import Path
 
 import pytest
 
+from lab_support.lab_commands import invoke
+from rownorm_lab.commands.profile.rocprof_files import profile_of_files
+from rownorm_lab.data.profiles import read_profile
 from rownorm_lab.profilers import rocprof
 
 STATS = """"Name","Calls","TotalDurationNs","AverageNs","Percentage","MinNs","MaxNs","StdDev"
@@ -73,3 +84,75 @@ def test_files_that_are_cut_off_or_foreign(parse, text):
         parse("a,b\n1,2\n")
     with pytest.raises(ValueError, match="has no column"):
         parse("")
+
+
+REAL = Path(__file__).parent / "captured" / "rocprofv3"
+
+
+def test_csvs_of_any_program_are_a_profile(tmp_path):
+    folder = shutil.copytree(REAL, tmp_path / "run" / "host" / "1234").parents[1]
+    ran = invoke("profile", "--read", folder)
+    assert ran.exit_code == 0, ran.output
+    profile = read_profile(folder)
+    rows = list(csv.DictReader((REAL / "kernel_trace.csv").read_text().splitlines()))
+    assert profile.figure("kernels launched", "program").value == len(rows) == 7
+    first = min(int(row["Start_Timestamp"]) for row in rows)
+    last = max(int(row["End_Timestamp"]) for row in rows)
+    span = profile.figure("from the first kernel to the last", "program").value
+    assert span == pytest.approx((last - first) * 1e-9)
+    busy = {
+        at for row in rows for at in range(int(row["Start_Timestamp"]), int(row["End_Timestamp"]))
+    }
+    share = profile.figure("utilisation of the GPU", "program").value
+    assert share == pytest.approx(len(busy) / (last - first))
+    assert {one.name for one in profile.kernels["program"]} == {row["Kernel_Name"] for row in rows}
+    assert sum(one.calls for one in profile.kernels["program"]) == 7
+    kernel = "program: subtract_kernel(float*, float const*, float const*, int, int)"
+    assert profile.figure("SQ_WAVES", kernel).value == 16384
+    assert "subtract_kernel  2         121 µs            16,384" in ran.output
+    assert "kernels launched                   7  " in ran.output
+    assert "FETCH_SIZE WRITE_SIZE" in profile.advice[-1]
+    assert "torch ," not in ran.output
+    assert (
+        "a program under rocprofv3"
+        in invoke("report", folder).output + (folder / "report" / "report.html").read_text()
+    )
+
+
+def test_counters_and_times_give_the_memory_traffic(tmp_path):
+    (tmp_path / "x_kernel_stats.csv").write_text(STATS)
+    (tmp_path / "x_counter_collection.csv").write_text(COUNTERS)
+    profile = profile_of_files(tmp_path)
+    traffic = profile.figure("memory traffic", "program: forward_resident").value
+    assert traffic == pytest.approx((65538 + 65000) * 1024 / 2e-6)
+    assert profile.figure("utilisation of the GPU", "program") is None
+    assert "forward_resident, 80%" in profile.bottleneck
+
+
+def test_a_gpu_that_waits_is_bound_by_the_host(tmp_path):
+    (tmp_path / "trace.csv").write_text(TRACE)
+    (tmp_path / "agents.csv").write_text(
+        'Agent_Type,Name,Product_Name\nCPU,x,EPYC\nGPU,gfx942,"AMD Instinct MI300X"\n'
+    )
+    (tmp_path / "mine.csv").write_text("a,b\n1,2\n")
+    profile = profile_of_files(tmp_path)
+    assert profile.bottleneck.startswith("the host: no kernel runs in")
+    assert profile.environment.device == "AMD Instinct MI300X"
+    assert profile.tools[0].files == ["agents.csv", "trace.csv"]
+
+
+@pytest.mark.parametrize("content", ["", "a,b\n1,2\n", None])
+def test_a_folder_without_such_csvs(tmp_path, content):
+    if content is not None:
+        (tmp_path / "x.csv").write_text(content)
+    ran = invoke("profile", "--read", tmp_path)
+    assert ran.exit_code == 2
+    assert "neither a request of rownorm profile nor CSVs of rocprofv3" in ran.output
+
+
+def test_a_csv_that_is_cut_off_is_named(tmp_path):
+    (tmp_path / "a.csv").write_text(TRACE)
+    (tmp_path / "b.csv").write_text(COUNTERS.rstrip()[:-12])
+    ran = invoke("profile", "--read", tmp_path)
+    assert ran.exit_code == 1
+    assert "b.csv: the CSV of rocprofv3 is cut off: line 6" in " ".join(ran.output.split())

@@ -10,6 +10,7 @@ from lab_support.analyses import made_up
 from lab_support.lab_commands import invoke, refused, without_torch
 from rownorm_lab.commands.source.answers import answers
 from rownorm_lab.commands.source.beside import Shown, listings, summarized
+from rownorm_lab.commands.source.command import _print
 from rownorm_lab.commands.source.kernels import KERNELS
 from rownorm_lab.commands.source.page import page
 from rownorm_lab.compiled.isa import Line
@@ -40,6 +41,36 @@ def test_the_list_names_every_kernel_of_the_library():
 )
 def test_bad_input_is_refused(arguments, message):
     assert message in refused("source", *arguments.split())
+
+
+@pytest.mark.parametrize("every", [False, True])
+@pytest.mark.parametrize("width", [80, 100, 120, None])
+def test_nothing_is_cut_at_any_width(monkeypatch, capsys, width, every):
+    if width:
+        monkeypatch.setenv("COLUMNS", str(width))
+    else:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    lines, number = lines_of_store_row()
+    long = lines[0]._replace(text="MUFU.EX2 " + ", ".join(f"R{i}" for i in range(40)), mark="")
+    code = listings([*lines, long], "forward_resident")
+    about = "rms_norm forward bf16 8192x4096"
+    _print(
+        Shown(
+            "forward_resident", about, "sm_90", "3.7", "sass", [("Why?", "word " * 40)], None, code
+        ),
+        every,
+    )
+    printed = capsys.readouterr().out
+    if width:
+        assert max(map(len, printed.splitlines())) <= width
+    words = printed.split()
+    assert str(number) in words  # the line number
+    for pair in (pair for one in code for pair in one.lines):
+        assert set(pair.source.split()) <= set(words)
+        if every:
+            assert {word for _, text in pair.instructions for word in text.split()} <= set(words)
+    if width is None and every:
+        assert long.text in printed  # on one line
 
 
 def test_an_existing_page_is_not_overwritten(tmp_path):

@@ -31,7 +31,7 @@ def study(*arguments, status=0):
 
 def test_a_study_its_page_and_its_report():
     printed = study("llama", *SHORT, "--out", "made", "--publish", "docs")
-    for text in (*STAGES, "tokens/s", "rownorm beside", "llama tiny", "aten::mm"):
+    for text in (*STAGES, "tokens/s", "rownorm beside", "llama tiny", "aten::"):
         assert text in printed
     assert sorted(os.listdir("made")) == ["study-llama.json", "study-llama.png"]
     found = read_study(Path("made/study-llama.json"))
@@ -41,7 +41,7 @@ def test_a_study_its_page_and_its_report():
         assert all(f + b <= s for f, b, s in zip(one.forward, one.backward, one.step, strict=True))
         assert one.loss == pytest.approx(found.records[0].loss, rel=1e-2)
         assert 0 < one.norm_share < 1
-        assert (one.peak_bytes is None) == (not torch.cuda.is_available())
+        assert one.peak_bytes > 4 * 3 * 1e3  # parameters and both moments of AdamW, at least
     assert found.environment.torch == str(torch.__version__)
     page = Path("docs/study-llama.md").read_text()
     assert page.startswith("# llama tiny")

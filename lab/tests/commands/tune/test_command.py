@@ -99,8 +99,9 @@ def test_candidates_and_predictions_need_no_gpu(tmp_path, triton_cache):
     listed, studied, report = json_of(commands, triton_cache)
     assert [listed[0], studied[0], report[0]] == [0, 0, 0], (listed, studied, report)
     assert "rms_norm forward bf16, 16 columns on NVIDIA H100/H200 (sm_90)" in listed[1]
-    assert "would be measured" in listed[1]
+    assert "programs  occupancy  candidate" in listed[1]
     assert "to measure" in listed[1]
+    assert max(map(len, listed[1].splitlines())) <= 100
     for words in (
         "rms_norm forward bf16 262144x512 on H200 SXM (sm_90), Triton",
         "Predicted, nothing was measured: block",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...command_line.blocks import ELEMENTS, block_sizes
-from ...command_line.options import FOLDER, examples, name_option, names_option, unknown
+from ...command_line.options import FOLDER, examples, held, name_option, names_option, unknown
 from ...command_line.own_kernel import OwnOptions, own_kernel_options
 from ...data.case import (
     ACTIVATIONS,
@@ -121,9 +121,12 @@ def command(
             "pre_bias",
         )
         _refuse(context, ("cols", *norm_only, "measure"), "a norm", "of FILE.py:kernel")
+        _say_what_begins(targets)
         from .own import analyze_own
 
         chosen, roof = checked_targets(targets, False), _ceiling(ceiling_gbps)
+        if out is not None:
+            context.with_resource(held(out))
         context.exit(analyze_own(operation, OwnOptions(**own), chosen, blocks, roof, as_json, out))
     _refuse(context, tuple(own), "FILE.py:kernel", "of a norm")
     if cols is None:
@@ -154,6 +157,8 @@ def command(
             raise click.BadParameter(
                 f"{out / FILE} exists; choose another folder", param_hint="'--out'"
             )
+        context.with_resource(held(out))  # first: a folder that cannot be written is found at once
+    _say_what_begins(targets)
     chosen = checked_targets(targets, measure)
     ceiling = _ceiling(ceiling_gbps)
     analyses: list[Analysis] = []
@@ -175,6 +180,11 @@ def command(
     for failure in failures:
         click.echo(f"Error: {failure}", err=True)
     context.exit(1 if failures else 0)
+
+
+def _say_what_begins(targets: Sequence[str]) -> None:
+    """A word before torch is imported and kernels are compiled, which takes seconds."""
+    click.echo(f"compiling for {', '.join(targets or DEFAULT_TARGETS)}", err=True)
 
 
 def _refuse(context: click.Context, names: Sequence[str], what: str, not_what: str) -> None:

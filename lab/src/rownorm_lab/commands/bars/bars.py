@@ -113,7 +113,7 @@ PARTS = (
     Part(
         "layer-norm-fp32",
         "LayerNorm in fp32",
-        ("seed", "fused-bias"),
+        ("course", "fused-bias"),
         (EAGER, CEILING),
         "µs",
         LAYER_NORM_FP32,

@@ -15,6 +15,7 @@ from ...command_line.options import (
     SuggestingGroup,
     count_option,
     examples,
+    held,
     names_option,
     usage_errors,
 )
@@ -128,6 +129,7 @@ def measure(
         raise click.UsageError("cpu is measured alone, into a folder of its own")
     with usage_errors():
         check_folder(out, on_cpu)
+    context.with_resource(held(out))
     needs_gpu = [part.name for part in selected if part.has_settings and not part.is_trial]
     if needs_gpu and not on_cpu and not torch.cuda.is_available():
         raise click.UsageError(
@@ -205,7 +207,8 @@ def judge(
     enough = len(runs) >= required
     if not enough:
         click.echo(
-            f"{required} runs are required, {len(runs)} given; --runs {len(runs)} accepts fewer."
+            f"{required} runs are required, {len(runs)} given; --runs {len(runs)} accepts fewer.",
+            err=as_json,
         )
     context.exit(int(not enough or not all(one.holds for of_run in found for one in of_run)))
 

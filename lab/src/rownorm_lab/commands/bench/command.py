@@ -18,11 +18,14 @@ from ...command_line.options import (
     count_option,
     examples,
     held,
+    json_option,
     name_option,
     names_option,
     own_sources,
+    print_json,
     provider_option,
     refuse_taken,
+    words_aside,
 )
 from ...command_line.ray import connected, ray_option
 from ...data.case import ACTIVATIONS, DTYPES, GATE_ACTIVATIONS
@@ -37,7 +40,7 @@ SUITE_LIST = "\b\nSuites:\n" + "\n".join(f"  {s.name:15} {s.about}" for s in SUI
 @click.command(
     "bench",
     epilog=examples(
-        "rownorm bench --suite seed",
+        "rownorm bench --suite course",
         "rownorm bench --suite speed --op rms_norm --pass backward",
         "rownorm bench --op rms_norm,layer_norm --dtype bf16 --shape 4096x256..32768",
         "rownorm bench --op layer_norm --pre-bias --dtype fp32 --shape 512x8192 --provider rownorm,torch",
@@ -104,6 +107,7 @@ SUITE_LIST = "\b\nSuites:\n" + "\n".join(f"  {s.name:15} {s.about}" for s in SUI
 )
 @ray_option
 @click.option("--list", "only_list", is_flag=True, help="Print the cases and stop.")
+@json_option
 @click.pass_context
 def command(
     context: click.Context,
@@ -120,6 +124,7 @@ def command(
     resume: Path | None,
     ray_address: str | None,
     only_list: bool,
+    as_json: bool,
     **options: Any,
 ) -> None:
     """Measure: one record for each provider and case, written as soon as it is complete.
@@ -134,7 +139,7 @@ def command(
     from ...data.runs import BenchRequest, new_name, read_request
 
     if resume is not None:
-        _refuse_other_options(context, "resume", allowed="ray_address")
+        _refuse_other_options(context, "resume", allowed=("ray_address", "as_json"))
         folder = resume
         try:
             request = read_request(folder)
@@ -149,7 +154,10 @@ def command(
                 "nothing to measure; for example: --suite quick, or --op rms_norm --shape 4096x8192"
             )
         if only_list:
-            click.echo("\n".join(f"{case.key}  {case.name}".rstrip() for case in cases))
+            if as_json:
+                print_json({"cases": cases})
+            else:
+                click.echo("\n".join(f"{case.key}  {case.name}".rstrip() for case in cases))
             return
         names = chosen_providers(providers, beside_own=True) if providers or not ray_address else []
         request = BenchRequest(
@@ -160,20 +168,26 @@ def command(
         )
         folder = out or new_name()
         refuse_taken(folder, f", or continue it: --resume {shlex.quote(str(folder))}")
-    from .run import run_bench
+    from .run import document, run_bench
 
-    with connected(ray_address, len(request.cases)) as pool, held(folder):
+    with (
+        words_aside(as_json),
+        connected(ray_address, len(request.cases)) as pool,
+        held(folder),
+    ):
         status = run_bench(folder, request, pool)
+    if as_json:
+        print_json(document(folder))
     context.exit(status)
 
 
-def _refuse_other_options(context: click.Context, option: str, allowed: str) -> None:
+def _refuse_other_options(context: click.Context, option: str, allowed: Sequence[str]) -> None:
     """Refuse every option of the command line but ``option``, which is used, and ``allowed``."""
     others = [
         parameter.opts[0]
         for parameter in context.command.params
         if parameter.name
-        and parameter.name not in (option, allowed)
+        and parameter.name not in (option, *allowed)
         and context.get_parameter_source(parameter.name) == click.core.ParameterSource.COMMANDLINE
     ]
     if others:

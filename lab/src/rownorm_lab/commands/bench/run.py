@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -169,3 +169,30 @@ def _print_results(folder: Path, records: Sequence[Record]) -> None:
     click.echo(f"\n{len(records)} records in {folder / FILE}")
     if records:
         click.echo(f"Next: rownorm report {shlex.quote(str(folder))}")
+
+
+def document(folder: Path) -> dict[str, Any]:
+    """What --json prints: the measurements of a run folder, each with its figures; docs/json.md has the keys."""
+    measured = [row for results in results_of(runs.records_in(folder)) for row in results.rows]
+    return {
+        "folder": str(folder),
+        "measurements": [
+            {
+                "case": row.record.case,
+                "provider": row.provider,
+                "device": row.record.environment.device,
+                "status": row.record.status,
+                "why": row.record.why,
+                "suspect": row.record.suspect,
+                "seconds": row.time and row.time._asdict(),
+                "host_seconds": row.host and row.host._asdict(),
+                "bytes_per_second": row.bandwidth,
+                "of_ceiling": row.of_ceiling,
+                "of_peak": row.of_peak,
+                "speedup_over": {name: one._asdict() for name, one in row.speedups.items()},
+                "peak_bytes": row.record.peak_bytes,
+                "max_ulp": row.record.accuracy and row.record.accuracy.max_ulp,
+            }
+            for row in measured
+        ],
+    }

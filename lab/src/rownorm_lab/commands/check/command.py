@@ -12,7 +12,9 @@ from ...command_line.options import (
     case_options,
     chosen_providers,
     examples,
+    json_option,
     names_option,
+    print_json,
     provider_option,
 )
 from ...data.case import DATA_SETS, DTYPES
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="rownorm and torch, bf16 and fp32, the hardest data; the worst result of each dtype.",
 )
+@json_option
 @click.pass_context
 def command(
     context: click.Context,
@@ -55,6 +58,7 @@ def command(
     data_sets: Sequence[str],
     providers: Sequence[str],
     quick: bool,
+    as_json: bool,
 ) -> None:
     """Measure errors against fp64 for every provider, operation, pass, dtype and hard data set.
 
@@ -86,21 +90,24 @@ def command(
 
     try:
         for line in check_table(collected(), brief=quick):
-            click.echo(line)
+            click.echo(line, err=as_json)
     except RuntimeError as error:
         raise click.ClickException(str(error)) from None
     if not any(one.status in ("ok", "over", "failed") for one in results):
         raise click.UsageError("nothing was checked")
-    click.echo("\n".join(["", *legend(results)]))
+    if as_json:
+        print_json({"results": results})
+    else:
+        click.echo("\n".join(["", *legend(results)]))
     judged = [one for one in results if one.status in ("ok", "over", "failed")]
     for name in dict.fromkeys(one.provider for one in judged if one.own):
-        _count(name, [one for one in judged if one.provider == name])
+        _count(name, [one for one in judged if one.provider == name], as_json)
     if ours := [one for one in judged if one.ours]:
-        _count("rownorm", ours)
+        _count("rownorm", ours, as_json)
     bad = [one for one in judged if (one.ours or one.own) and not one.ok]
     context.exit(int(bool(bad)))
 
 
-def _count(name: str, results: Sequence[CheckResult]) -> None:
+def _count(name: str, results: Sequence[CheckResult], aside: bool) -> None:
     accurate = sum(one.ok for one in results)
-    click.echo(f"\n{name}: {accurate} of {len(results)} results are accurate")
+    click.echo(f"\n{name}: {accurate} of {len(results)} results are accurate", err=aside)

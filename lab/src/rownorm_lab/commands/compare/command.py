@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ...command_line.options import (
     RECORDS,
     examples,
+    json_option,
+    print_json,
     read_or_fail,
     split_names,
     unknown,
+    words_aside,
 )
-from ...data.compare import changes, compare, differences
+from ...data.compare import Outcome, changes, compare, differences
 from ...data.statistics import MARGIN
 from ...data.tables import wrapped
 from .table import compare_table, remarks
@@ -65,6 +69,7 @@ def _finite(context: click.Context, parameter: click.Parameter, value: float) ->
     help="What makes the exit status 1; unclear includes slower.",
 )
 @click.option("--fail-on-suspect", is_flag=True, help="Suspect measurements count for that too.")
+@json_option
 @click.pass_context
 def command(
     context: click.Context,
@@ -77,6 +82,7 @@ def command(
     anyway: bool,
     fail_on: str,
     fail_on_suspect: bool,
+    as_json: bool,
 ) -> None:
     """Say for each case whether NEW is faster than BASE, the same, slower, or whether that is unclear. For CI.
 
@@ -97,15 +103,36 @@ def command(
         message = f"{base} and {new} were measured differently: {'; '.join(unlike)}"
         if not anyway:
             raise click.UsageError(f"{message}. To compare them nevertheless: --anyway")
-        click.echo(f"Note: {message}")
+        click.echo(f"Note: {message}", err=as_json)
     if changed := changes(old, now):
-        click.echo(f"Versions and settings of {base} against {new}:")
-        click.echo("\n".join(line for each in changed for line in wrapped(f"  {each}", indent=4)))
+        lines = (line for each in changed for line in wrapped(f"  {each}", indent=4))
+        click.echo(f"Versions and settings of {base} against {new}:", err=as_json)
+        click.echo("\n".join(lines), err=as_json)
     outcome = compare(old, now, providers=names, margin=margin, by_ceiling=not raw)
     if not outcome.comparisons and not outcome.lost:
         raise click.UsageError(
             f"{base} and {new} have no measured case of {', '.join(names)} in common"
         )
+    with words_aside(as_json):
+        _print(outcome, base, new, margin)
+    failed = bool(outcome.lost) or any(
+        one.verdict in FAIL_ON[fail_on] and (fail_on_suspect or not one.suspect)
+        for one in outcome.comparisons
+    )
+    undecided = all(one.verdict == "unclear" for one in outcome.comparisons)
+    if undecided and not failed:
+        click.echo(
+            "Nothing could be decided: measure again on an idle machine, or with more --rounds",
+            err=as_json,
+        )
+    if as_json:
+        print_json(_document(outcome))
+    status = 1 if failed else NOTHING_DECIDED if undecided else 0
+    context.exit(0 if fail_on == "never" else status)
+
+
+def _print(outcome: Outcome, base: Path, new: Path, margin: float) -> None:
+    """The table, what only one set has, and what the verdicts rest on."""
     for line in compare_table(outcome.comparisons):
         click.echo(line)
     for lost in outcome.lost:
@@ -115,14 +142,16 @@ def command(
             click.echo(f"{len(keys)} only in {where}")
     for line in remarks(outcome, margin):
         click.echo(line)
-    failed = bool(outcome.lost) or any(
-        one.verdict in FAIL_ON[fail_on] and (fail_on_suspect or not one.suspect)
-        for one in outcome.comparisons
-    )
-    undecided = all(one.verdict == "unclear" for one in outcome.comparisons)
-    if undecided and not failed:
-        click.echo(
-            "Nothing could be decided: measure again on an idle machine, or with more --rounds"
-        )
-    status = 1 if failed else NOTHING_DECIDED if undecided else 0
-    context.exit(0 if fail_on == "never" else status)
+
+
+def _document(outcome: Outcome) -> dict[str, Any]:
+    """What --json prints; docs/json.md has the keys."""
+    return {
+        "comparisons": [
+            {**one._asdict(), "ratio": one.ratio._asdict()} for one in outcome.comparisons
+        ],
+        "lost": [one._asdict() for one in outcome.lost],
+        "only_base": [list(key) for key in outcome.only_base],
+        "only_new": [list(key) for key in outcome.only_new],
+        "control": outcome.control.provider if outcome.control else None,
+    }

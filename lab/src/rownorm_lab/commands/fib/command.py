@@ -17,8 +17,10 @@ from ...command_line.options import (
     FOLDER,
     SuggestingGroup,
     examples,
+    json_option,
     name_option,
     names_option,
+    print_json,
     refuse_taken,
     usage_errors,
 )
@@ -28,7 +30,7 @@ from ...data.texts import count
 if TYPE_CHECKING:
     from ...fib.dataset import Dataset
 
-CONVENTION_NAMES = ("seed", "public")
+CONVENTION_NAMES = ("course", "public")
 DATASET = click.argument("folder", metavar="DIR", type=EXISTING_FOLDER)
 
 
@@ -131,13 +133,14 @@ def export(
     refuse_taken(folder, ", or --serve to add Solutions to a dataset", "'DIR'")
     if eps is not None and not 0 < eps < 1:
         raise click.BadParameter("must be between 0 and 1", param_hint="'--eps'")
-    export_new(folder, convention or "seed", operations, dtypes, cols, batch, eps)
+    export_new(folder, convention or "course", operations, dtypes, cols, batch, eps)
 
 
 @command.command(epilog=examples("rownorm fib check results/fib"))
 @DATASET
+@json_option
 @click.pass_context
-def check(context: click.Context, /, folder: Path) -> None:
+def check(context: click.Context, /, folder: Path, as_json: bool) -> None:
     """Validate a dataset, build every Solution, and compare it with the reference on every workload.
 
     An error must be below 1e-3 of the value in fp16 and fp32, and at most one step in bf16. FlashInfer-Bench's looser
@@ -156,16 +159,24 @@ def check(context: click.Context, /, folder: Path) -> None:
     from ...fib.check import check as check_all
 
     if device == "cpu":
-        click.echo("There is no GPU here: kernels run in Triton's interpreter.")
+        click.echo("There is no GPU here: kernels run in Triton's interpreter.", err=as_json)
+    found: list[dict[str, Any]] = []
+    left_out = [one._asdict() for one in dataset.problems]
     bad, good = len(dataset.problems), 0
     for one in check_all(dataset, device):
         if isinstance(one, Checked):
-            click.echo(_line(one), err=one.status != "ok")
+            click.echo(_line(one), err=as_json or one.status != "ok")
+            found.append({**one._asdict(), "solution": one.solution.name})
             good, bad = good + (one.status == "ok"), bad + (one.status != "ok")
         else:
             click.echo(str(one), err=True)
+            left_out.append(one._asdict())
     are = "is" if good == 1 else "are"
-    click.echo(f"{count(good, 'result')} {are} right; {bad} wrong, failed or left out.")
+    click.echo(
+        f"{count(good, 'result')} {are} right; {bad} wrong, failed or left out.", err=as_json
+    )
+    if as_json:
+        print_json({"results": found, "left_out": left_out})
     context.exit(int(bool(bad or not good)))
 
 
@@ -229,10 +240,12 @@ def run(
 
 @command.command(
     epilog=examples(
-        "rownorm fib report results/fib", "rownorm fib report results/fib --out report --force"
+        "rownorm fib report results/fib",
+        "rownorm fib report results/fib --out report --force",
+        "rownorm fib report traces.json",
     )
 )
-@DATASET
+@click.argument("folder", metavar="DIR", type=click.Path(exists=True, path_type=Path))
 @click.option("--out", type=FOLDER, help="Default: DIR/report.")
 @click.option("--plots/--no-plots", default=True, help="Write plots/*.png as well.")
 @click.option("--force", is_flag=True, help="Replace an existing report.")
@@ -242,13 +255,17 @@ def report(
 ) -> None:
     """Write the lab's report from the traces and device times of a dataset: report.html, plots, analysis.md.
 
+    DIR is a dataset, a traces.json, or a folder with one.
+
     analysis.md has FlashInfer-Bench's latencies beside the lab's device times, and says why they differ. Traces of
     other authors are compared, too. Exit status 1 if something in DIR is left out.
     """
+    listed = folder if folder.is_file() else folder / "traces.json"
+    folder = listed.parent
     out = out or folder / "report"
     if not force:
         refuse_taken(out, ", or --force to replace the report in it")
-    dataset = _read(folder)
+    dataset = _read_traces(folder, listed)
     from ...page.write import PAGE
     from .report import write_report
 
@@ -257,7 +274,7 @@ def report(
             dataset, out, plots=plots, on_step=lambda step: click.echo(step, err=True)
         )
     _show(left_out)
-    click.echo(f"{len(files)} files in {out}. Open {out / PAGE}")
+    click.echo(f"{count(len(files), 'file')} in {out}. Open {out / PAGE}")
     context.exit(int(bool(dataset.problems or left_out)))
 
 
@@ -317,6 +334,24 @@ def _read(folder: Path) -> Dataset:
 
     with usage_errors():
         dataset = read(folder)
+    _show(dataset.problems)
+    return dataset
+
+
+def _read_traces(folder: Path, listed: Path) -> Dataset:
+    """The dataset with the traces of its folder traces/, else with those of the file ``listed``."""
+    _require_package()
+    from ...fib.dataset import DEFINITIONS
+    from ...fib.traces import read_list
+
+    if (folder / DEFINITIONS).is_dir():
+        dataset = _read(folder)
+        if dataset.content.traces or not listed.exists():
+            return dataset
+    elif not listed.exists():
+        return _read(folder)  # it says what a dataset is
+    with usage_errors():
+        dataset = read_list(listed)
     _show(dataset.problems)
     return dataset
 

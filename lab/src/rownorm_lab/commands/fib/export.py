@@ -15,8 +15,8 @@ from ...fib.dataset import Dataset, as_text, solution_path, write_new
 from ...fib.definition import (
     BATCHES,
     CONVENTIONS,
+    COURSE_COLS,
     PUBLIC_COLS,
-    SEED_COLS,
     default_eps,
     definition_of,
     norm_of,
@@ -36,7 +36,7 @@ def export_new(
     eps: float | None,
 ) -> None:
     """Write a dataset into ``folder``. Empty sequences and None are the defaults of the convention."""
-    widths = cols or (PUBLIC_COLS if convention == "public" else SEED_COLS)
+    widths = cols or (PUBLIC_COLS if convention == "public" else COURSE_COLS)
     for operation in operations or ("rms_norm",):
         for dtype in dtypes or (CONVENTIONS[convention].dtype,):
             for width in widths:

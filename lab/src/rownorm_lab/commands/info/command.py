@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...command_line.options import examples
+from ...command_line.options import examples, json_option, print_json
 from ...data.records import EAGER
-from ...data.tables import WIDTH, shortened, wrapped
+from ...data.tables import wrapped
 from ...data.texts import binary_size
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from rownorm.inside import extension
 
+    from ...data.records import Environment
     from ...device.facts import DeviceFacts
     from ...providers import Provider
 
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Try a small call of every provider that is installed, for up to a minute each.",
 )
-def command(try_all: bool) -> None:
+@json_option
+def command(try_all: bool, as_json: bool) -> None:
     """Show devices, versions and providers, and how to install the providers that are missing.
 
     A provider is ready if a small call ran just now. Without --try only rownorm, eager PyTorch and the ceiling are
@@ -38,13 +40,29 @@ def command(try_all: bool) -> None:
     """
     from ...device.environment import environment
     from ...device.facts import all_devices
+    from ...fib import package
     from ...providers import all_providers
 
+    here = environment()
+    if as_json:
+        print_json(
+            {
+                "devices": [device._asdict() for device in all_devices()],
+                "environment": here,
+                "plans": [" ".join(line.split()) for line in plan_lines(_arch(here))],
+                "providers": [
+                    {"name": one.name, "about": one.about, "state": state(one, try_all)}
+                    for one in all_providers().values()
+                ],
+                "calls": [" ".join(line.split()) for line in call_lines()],
+                "flashinfer_bench": package.state(),
+            }
+        )
+        return
     click.echo("Devices")
     for index, device in enumerate(all_devices()):
         first, *rest = device_lines(device)
         click.echo("\n".join([f"  {index}  {first}", *(f"     {line}" for line in rest)]))
-    here = environment()
     if here.kind == "cpu":
         click.echo("There is no GPU here: bench measures the CPU path and marks its records so.")
     click.echo("\nVersions")
@@ -53,9 +71,11 @@ def command(try_all: bool) -> None:
     width = max(map(len, shown))
     for name, value in shown.items():
         if value:
-            click.echo(f"  {name:{width}} {shortened(value, WIDTH - width - 3)}")
+            click.echo(
+                "\n".join(wrapped(f"  {name:{width}} {value}", width + 3, breaks_words=True))
+            )
     click.echo("\nPlans, the first that has one")
-    for line in plan_lines(here.arch if here.kind != "cpu" else ""):
+    for line in plan_lines(_arch(here)):
         click.echo("\n".join(wrapped(line, 7)))
     click.echo("\nProviders")
     for provider in all_providers().values():
@@ -63,10 +83,13 @@ def command(try_all: bool) -> None:
     click.echo("\nCalls, and the extensions that they use")
     for line in call_lines():
         click.echo("\n".join(wrapped(line, 13)))
-    from ...fib import package
-
     click.echo("\nFor rownorm fib")
     click.echo("\n".join(wrapped(f"  {'flashinfer-bench':16} {package.state()}", 19)))
+
+
+def _arch(here: Environment) -> str:
+    """The architecture of the GPU; empty without one."""
+    return here.arch if here.kind != "cpu" else ""
 
 
 def call_lines() -> list[str]:

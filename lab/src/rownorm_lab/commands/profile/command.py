@@ -30,7 +30,6 @@ TOOLS = ("chrome", "proton", "ncu", "rocprofv3")
 COLS, ROWS = 4096, 8192
 KERNELS = 5  # lines of a table of kernels
 COMPARED = 12  # kernels and scopes of a comparison
-CELL = 52  # characters of a cell in the terminal
 USAGE = "name one of OPERATION (for example rms_norm), --model or --script"
 
 
@@ -208,7 +207,7 @@ def _compare(first: Path, second: Path, as_json: bool) -> None:
     click.echo("\n".join(wrapped(f"{first} ({before.date}) and {second} ({after.date})")))
     for table in change_tables(found, COMPARED):
         if table.lines:
-            click.echo(table_text(table, CELL))
+            click.echo(table_text(table))
     if said := largest(found):
         click.echo("\n".join(["", *wrapped(said)]))
 
@@ -258,12 +257,17 @@ def _say(step: str) -> None:
 
 
 def _read_again(folder: Path) -> Profile:
-    """The summary of a folder from its files, with the date of the measurement."""
+    """The summary of a folder from its files, with the date of the measurement; also of CSVs of rocprofv3 alone."""
     import msgspec
 
-    from ...profilers.request import read_collected, read_request
+    from ...profilers.request import FILE, read_collected, read_request
     from .summary import summarize
 
+    if not (folder / FILE).exists():
+        from .rocprof_files import profile_of_files
+
+        with usage_errors():
+            return profile_of_files(folder)
     with usage_errors():
         request, before = read_request(folder), read_collected(folder)
     profile = summarize(request, folder, before.tools, before.environment, _say)
@@ -307,7 +311,7 @@ def _show(profile: Profile) -> None:
     tables += [*scope_tables(profile), *kernel_tables(profile, KERNELS)]
     for table in tables:
         if table.lines:
-            click.echo(table_text(table, CELL))
+            click.echo(table_text(table))
     click.echo("")
     click.echo("\n".join(wrapped(f"Primary bottleneck: {profile.bottleneck}")))
     for line in profile.advice:

@@ -16,6 +16,7 @@ from ...command_line.options import (
     usage_errors,
 )
 from ...data.records import FILE, Reading
+from ...data.texts import count
 
 
 @click.command(
@@ -58,4 +59,4 @@ def command(records: Sequence[Path], out: Path | None, plots: bool, force: bool)
             plots=plots,
             on_step=lambda step: click.echo(step, err=True),
         )
-    click.echo(f"{len(files)} files in {out}. Open {out / PAGE}")
+    click.echo(f"{count(len(files), 'file')} in {out}. Open {out / PAGE}")

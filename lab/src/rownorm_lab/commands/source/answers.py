@@ -60,7 +60,7 @@ def _passes(rows: list[TensorTraffic], none: str) -> str:
 def _coalesced(kernel: Kernel, use: float) -> str:
     worst = min(kernel.tensors, key=lambda one: one.sector_use)
     widths = ", ".join(f"{one.tensor} {one.kind} {one.bytes_per_thread}" for one in kernel.tensors)
-    verdict = f"{texts.percent(use)} of the bytes in the sectors of rows are used"
+    verdict = f"{texts.percent(use)} of the bytes in the sectors are used"
     if worst.sector_use < 0.99:
         verdict += f"; least of {worst.tensor}: {texts.percent(worst.sector_use)}"
     return f"{verdict}. Bytes of one thread: {widths}."

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,15 @@ from ...data.case import DTYPES, OPERATIONS, Case, Dtype, Operation
 from ...data.user_files import is_place
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from ...compiled.isa import Line
-    from .beside import Shown
+    from .beside import Pair, Shown
 
 ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942", "this")
 ISAS = ("sass", "ptx", "amdgcn")
-PIPE_WIDTH = 150  # of a line, where the output is no terminal
+BESIDE = 110  # characters of a terminal in which code fits beside its source
+NUMBER = 6  # characters of a line number and the space after it
 COLORS = {
     "load": "blue",
     "store": "yellow",
@@ -199,32 +203,71 @@ def _lines(binary: Any, isa: str | None) -> tuple[str, list[Line]]:
 
 def _print(shown: Shown, every: bool) -> None:
     from rich.console import Console
-    from rich.padding import Padding
-    from rich.table import Table
+    from rich.text import Text
+
+    from ...data.tables import terminal_width, wrapped
+
+    console, room = Console(highlight=False), terminal_width()
+
+    def show(text: Text) -> None:
+        console.print(text, soft_wrap=True)  # lines are as long as they should be
+
+    for line in wrapped(f"{shown.kernel}, {shown.about}, {shown.target}, {shown.isa}"):
+        show(Text(line, style="bold"))
+    for question, answer in shown.answers:
+        show(Text("\n".join(wrapped(f"  {question} {answer}", 4))))
+    for listing in shown.code:
+        where = f"{listing.file}: {listing.function}" if listing.function else listing.file
+        show(Text(f"\n{where}", style="bold"))
+        widest = max(len(pair.source) for pair in listing.lines)
+        for pair in listing.lines:
+            for text in _lines_of(pair, every, widest, room):
+                show(text)
+
+
+def _lines_of(pair: Pair, every: bool, widest: int, room: int | None) -> Iterator[Text]:
+    """The lines of a terminal for one line of source: its number, the source, the instructions beside it.
+
+    widest: the longest source line of the listing. room: characters of the terminal; None: nothing is wrapped. Where it
+    is narrow, the instructions are below the source.
+    """
+    from itertools import zip_longest
+
     from rich.text import Text
 
     from .beside import summarized
 
-    console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = PIPE_WIDTH
-    title = f"{shown.kernel}, {shown.about}, {shown.target}, {shown.isa}"
-    console.print(Text(title, style="bold"))
-    for question, answer in shown.answers:
-        console.print(Padding(Text(f"{question} {answer}"), (0, 0, 0, 2)))
-    for listing in shown.code:
-        where = f"{listing.file}: {listing.function}" if listing.function else listing.file
-        console.print(Text(f"\n{where}", style="bold"))
-        table = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
-        table.add_column(justify="right", style="dim", no_wrap=True, min_width=3)
-        table.add_column(no_wrap=True, overflow="ellipsis")
-        table.add_column(no_wrap=not every, overflow="ellipsis", min_width=34)
-        for pair in listing.lines:
-            marked = pair.instructions if every else summarized(pair.instructions)
-            instructions = Text()
-            for i, (mark, text) in enumerate(marked):
-                label = f"{mark}: " if mark else ""
-                instructions.append("\n" if i else "")
-                instructions.append(f"{label}{text}", style=COLORS.get(mark, "dim"))
-            table.add_row(str(pair.number or ""), Text(pair.source), instructions)
-        console.print(table)
+    beside = room is None or room >= BESIDE
+    left = (
+        widest if room is None else min(widest, (room - NUMBER) // 2 if beside else room - NUMBER)
+    )
+    right = None if room is None else room - NUMBER - 2 - (left if beside else 2)
+    source = _folded(pair.source, left)
+    code = [
+        Text(part, style=COLORS.get(mark, "dim"))
+        for mark, text in (pair.instructions if every else summarized(pair.instructions))
+        for part in _folded(f"{mark}: {text}" if mark else text, right)
+    ]
+    number = f"{pair.number or '':>{NUMBER - 2}}  "
+    first = [
+        Text(number, style="dim"),
+        *(Text(" " * NUMBER) for _ in range(len(source) + len(code))),
+    ]
+    if beside:
+        lines = zip_longest(source, code, fillvalue=None)
+        parts = [
+            (f"{before or '':{left}}  " if after else before or "", after)
+            for before, after in lines
+        ]
+    else:
+        parts = [(line, None) for line in source] + [("    ", line) for line in code]
+    for start, (before, after) in zip(first, parts, strict=False):
+        yield Text.assemble(start, before, after or "")
+
+
+def _folded(text: str, width: int | None) -> list[str]:
+    """``text`` on lines of at most that many characters; those after the first are indented further."""
+    if width is None or not text:
+        return [text]
+    indent = " " * min(len(text) - len(text.lstrip()) + 4, width // 2)
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)

@@ -13,6 +13,11 @@ STYLE = """
 .code td { padding: 0 .6rem; vertical-align: top; white-space: pre-wrap; border-bottom: 1px solid var(--line); }
 .code td:first-child { color: var(--soft); text-align: right; width: 3rem; }
 .code td:nth-child(2) { width: 52%; }
+.code td { overflow-wrap: anywhere; }
+@media (max-width: 700px) {
+  .code td:nth-child(2), .code td:nth-child(3) { display: block; width: auto; }
+  .code td:nth-child(2) { border-bottom: 0; }
+}
 .code i { display: block; font-style: normal; color: var(--soft); }
 .code i[class] { color: var(--ink); padding-left: .4rem; border-left: 4px solid var(--soft); }
 .code i.load { border-color: #2563eb; } .code i.store { border-color: #d97706; }

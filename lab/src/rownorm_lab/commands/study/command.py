@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...command_line.options import FOLDER, SuggestingGroup, count_option, examples, names_option
+from ...command_line.options import (
+    FOLDER,
+    SuggestingGroup,
+    count_option,
+    examples,
+    held,
+    names_option,
+)
 from ...models import SIZES, STAGES, TASKS
 from .judged import ABOUT, part_command
 
@@ -20,7 +28,6 @@ SETTINGS = ("eager", "autocast", "compiled")
 STEPS = {"cuda": 20, "cpu": 10}
 KERNELS = 5
 TITLES = {"llama": "a small Llama", "openfold": "a small OpenFold", "dit": "a small DiT"}
-NAME_WIDTH = 58  # of a kernel's name in the terminal
 
 
 @click.group(
@@ -156,10 +163,14 @@ def _study(
     chosen = [one for one in SETTINGS if one in (settings or _usual_settings(study, device))]
     try:
         ordered = [one for one in STAGES if one in (stages or STAGES)]
-        study = _measured(study, folder, chosen, ordered)
+        with held(folder):
+            write_study(folder, study)  # first: a folder that cannot be written is found at once
+            study = _measured(study, folder, chosen, ordered)
     except KeyboardInterrupt:
         click.echo(
-            f"Interrupted. What was measured is kept: --resume --out {folder} continues.", err=True
+            "Interrupted. What was measured is kept: "
+            f"--resume --out {shlex.quote(str(folder))} continues.",
+            err=True,
         )
         return 130
     write_study(folder, study)
@@ -229,7 +240,7 @@ def _show(study: Study, kernels: int) -> None:
     tables += kernel_tables(study, kernels) if kernels else []
     for table in tables:
         if table.lines:
-            click.echo(table_text(table, NAME_WIDTH))
+            click.echo(table_text(table))
     click.echo("")
     for line in (*failures(study), *notes(study)):
         click.echo("\n".join(wrapped(line)))

@@ -107,7 +107,7 @@ def _time(
 
 
 def _memory_and_kernels(workload: Workload) -> dict[str, Any]:
-    peak = workload.peak_bytes() if workload.device == "cuda" else None
+    peak = workload.peak_bytes()
     found = profile_of(workload)
     return {"peak_bytes": peak, "kernels": found.kernels, "attribution": found.attribution}
 

@@ -6,6 +6,7 @@ all figures are predicted from compiled code.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import click
 import torch
 
 from ...command_line.blocks import ELEMENTS, block_sizes
-from ...command_line.options import refuse_taken, usage_errors
+from ...command_line.options import print_json, refuse_taken, usage_errors
 from ...compiled.analysis import analyses_of
 from ...compiled.compile import target_of
 from ...data.analyses import Analysis
@@ -34,6 +35,7 @@ def run_study(
     blocks: str,
     target_name: str | None,
     out: Path | None,
+    as_json: bool = False,
 ) -> int:
     """Study every operation, dtype and width. Return the exit status: 1 if a kernel cannot be compiled."""
     if out is not None:
@@ -42,17 +44,20 @@ def run_study(
     with usage_errors():
         target = target_of("this" if measure else target_name or DEFAULT_TARGET)
     analyses, fusions, failures = list[Analysis](), list[Fusion](), list[str]()
+    click.echo(f"compiling for {target.device.name}", err=True)
     for case in _cases(widths or (4096,), operations or ("rms_norm",), dtypes or ("bf16",)):
         found, failed = analyses_of(case, target, block_sizes(blocks, case), measure=measure)
         analyses, failures = analyses + found, failures + failed
         if found:
-            click.echo("\n".join(text_of(found)))
+            click.echo("\n".join(text_of(found)), err=as_json)
         fusions.append(fusion.fusion_of(case, target, measure))
-        click.echo("\n".join(["", *fusion_text(fusions[-1]), ""]))
+        click.echo("\n".join(["", *fusion_text(fusions[-1]), ""]), err=as_json)
+    if as_json:
+        print_json({"analyses": analyses, "fusions": fusions})
     if out is not None:
         write_analyses(out, analyses)
         written = write(out, STUDY, FusionStudy(fusions=fusions))
-        click.echo(f"wrote {written}\nNext: rownorm report {out}")
+        click.echo(f"wrote {written}\nNext: rownorm report {shlex.quote(str(out))}", err=as_json)
     for failure in failures:
         click.echo(f"Error: {failure}", err=True)
     return 1 if failures else 0

@@ -16,10 +16,12 @@ from ...command_line.options import (
     count_option,
     examples,
     held,
+    json_option,
     name_option,
     refuse_taken,
     split_names,
     usage_errors,
+    words_aside,
 )
 from ...command_line.own_kernel import OwnOptions, own_kernel_options
 from ...command_line.ray import connected, ray_option
@@ -41,11 +43,11 @@ BLOCKS = "64,128,256,512,1024,2048,4096"
 _CASES = ("widths", "operations", "dtypes")
 _OWN = ("over", *OwnOptions._fields)  # options of a user's kernel
 USES = {  # options that each of these uses beside itself
-    "kernel": (*_OWN, "out", "target"),
-    "study": (*_CASES, "out", "blocks", "target"),
-    "only_list": (*_CASES, "directions", "residual_dtype", "option", "target"),
-    "resume": ("workers", "limit_s", "ray_address"),
-    "verify": ("out", "workers", "limit_s", "ray_address"),
+    "kernel": (*_OWN, "out", "target", "as_json"),
+    "study": (*_CASES, "out", "blocks", "target", "as_json"),
+    "only_list": (*_CASES, "directions", "residual_dtype", "option", "target", "as_json"),
+    "resume": ("workers", "limit_s", "ray_address", "as_json"),
+    "verify": ("out", "workers", "limit_s", "ray_address", "as_json"),
 }
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -136,6 +138,7 @@ def _widths(
     metavar="N",
     help="Search N rows of the shipped table again and compare. Status 1 if one is over 1% slower.",
 )
+@json_option
 @click.pass_context
 def command(
     context: click.Context,
@@ -159,6 +162,7 @@ def command(
     blocks: str,
     target: str | None,
     verify: int | None,
+    as_json: bool,
     **own: Any,
 ) -> None:
     """Find the fastest launch settings on this GPU and write the table that plans come from.
@@ -173,6 +177,8 @@ def command(
     docs/tuning.md explains it.
     """
     _refuse_others(context)
+    if kernel or study or only_list:
+        click.echo("loading torch and the compiler", err=True)  # it takes seconds
     if kernel is not None:
         from .own import tune_own
 
@@ -180,11 +186,11 @@ def command(
             raise click.UsageError(
                 "your own kernel: rownorm tune FILE.py:kernel --over NAME=VALUES; without one, no argument"
             )
-        context.exit(tune_own(kernel, OwnOptions(**own), over, target, out))
+        context.exit(tune_own(kernel, OwnOptions(**own), over, target, out, as_json))
     if study:
         from .block_study import run_study
 
-        context.exit(run_study(widths, operations, dtypes, blocks, target, out))
+        context.exit(run_study(widths, operations, dtypes, blocks, target, out, as_json))
     import msgspec
 
     from ...data.records import Environment
@@ -210,7 +216,7 @@ def command(
     if only_list:
         from .listing import run_list
 
-        context.exit(run_list(request, target))
+        context.exit(run_list(request, target, as_json))
     local, folder = request.environment, resume or out or new_name()
     if resume is not None:
         request = _resumed(resume)
@@ -223,7 +229,11 @@ def command(
         elif verify is not None:
             request = _verifying(verify, here)
         request = msgspec.structs.replace(request, environment=here)
-        status = _run(request, folder, workers, limit_s, pool)
+        with words_aside(as_json):
+            status = _run(request, folder, workers, limit_s, pool)
+    table = folder / f"{here.arch}.json"
+    if as_json and table.exists():
+        click.echo(table.read_text(encoding="utf-8"))
     context.exit(status)
 
 

@@ -10,13 +10,14 @@ import click
 import msgspec
 import torch
 
+from ...command_line.options import print_json
 from ...command_line.own_kernel import OwnOptions, combinations, label_of, sweep_of, usage_errors
 from ...compiled.compile import target_of
 from ...compiled.own import analyze_launch
 from ...compiled.recorded import Launched, chosen_launch, compiler_message, require_constants
 from ...data import texts
 from ...data.own_analyses import FILE, OwnAnalysis, write
-from ...data.tables import columns, wrapped
+from ...data.tables import fitted, wrapped
 
 LEVEL = 1.01  # a time that is no longer than this is level with the shortest
 PREDICTED_ONLY = (
@@ -46,7 +47,12 @@ class Candidate(NamedTuple):
 
 
 def tune_own(
-    place: str, options: OwnOptions, over: Sequence[str], target_name: str | None, out: Path | None
+    place: str,
+    options: OwnOptions,
+    over: Sequence[str],
+    target_name: str | None,
+    out: Path | None,
+    as_json: bool = False,
 ) -> int:
     """Try every combination of the values. Return the exit status: 1 if none can be used."""
     sweep = combinations([sweep_of(one, "--over") for one in over], "--over")
@@ -64,7 +70,8 @@ def tune_own(
         target = target_of("this" if measure else target_name or "sm_90")
         source, launched, _ = chosen_launch(place, target, **arguments)
         require_constants(launched, sweep[0])
-    click.echo("\n".join(wrapped(f"{launched.kernel.__name__}: {launched.describe()}", indent=2)))
+    said = wrapped(f"{launched.kernel.__name__}: {launched.describe()}", indent=2)
+    click.echo("\n".join(said), err=as_json)
     recorded = analyze_launch(launched, source, target, "as launched")
     found = []
     for values in sweep:
@@ -80,11 +87,14 @@ def tune_own(
             real = launched_here(source, arguments["call"], arguments["number"])
         found = _measured(real.with_values(arguments["constants"]), found)
     else:
-        click.echo(PREDICTED_ONLY if target_name is None else "Predicted from compiled code.")
-    click.echo("\n".join(["", *_table(found, measure), "", *_verdict(found, measure)]))
+        said = [PREDICTED_ONLY if target_name is None else "Predicted from compiled code."]
+        click.echo("\n".join(said), err=as_json)
+    click.echo("\n".join(["", *_table(found, measure), "", *_verdict(found, measure)]), err=as_json)
+    if as_json:
+        print_json({"candidates": [one._asdict() | {"seconds": one.seconds} for one in found]})
     if out is not None:
         analyses = [one.analysis for one in found if one.analysis]
-        click.echo(f"wrote {write(out, analyses)}")
+        click.echo(f"wrote {write(out, analyses)}", err=as_json)
     return int(all(one.seconds is None for one in found))
 
 
@@ -148,7 +158,7 @@ def _table(found: Sequence[Candidate], measured: bool) -> list[str]:
             )
         lines.append(line)
     wrong = [f"{one.label}: {one.why}" for one in found if one.why]
-    return [*columns(header, lines), *(part for one in wrong for part in wrapped(f"  {one}", 4))]
+    return [*fitted(header, lines), *(part for one in wrong for part in wrapped(f"  {one}", 4))]
 
 
 def _verdict(found: Sequence[Candidate], measured: bool) -> list[str]:

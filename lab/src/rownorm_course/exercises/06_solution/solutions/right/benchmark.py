@@ -16,8 +16,8 @@ def write_dataset(folder):
     from rownorm_lab.fib.definition import definition_of, norm_of, workloads_of
     from rownorm_lab.fib.solutions import pytorch_baseline
 
-    norm = norm_of("seed", "rms_norm", 4096, "fp16", 1e-6)
-    definition = definition_of("seed", norm)
+    norm = norm_of("course", "rms_norm", 4096, "fp16", 1e-6)
+    definition = definition_of("course", norm)
     workloads = workloads_of(definition, norm, BATCHES, 1e-6)
     write_new(folder, definition, workloads, [make_solution(), pytorch_baseline(definition, norm)])
 

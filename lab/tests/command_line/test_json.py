@@ -1,0 +1,78 @@
+"""``--json``: stdout is one document, and docs/json.md has its keys."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from lab_support.lab_commands import TINY, TWO_PROVIDERS, invoke, small_record, write_run
+
+pytestmark = pytest.mark.usefixtures("command_line")
+
+PAGE = Path(__file__).parents[3] / "docs" / "json.md"
+OPEN = ("case", "settings", "values", "analysis", "speedup_over", "versions", "environment")
+
+
+def documented(command: str) -> set[str]:
+    """The keys that the section of a command names, and those of ratios."""
+    section = PAGE.read_text().partition(f"\n## {command}\n")[2].partition("\n## ")[0]
+    return set(re.findall(r"`(\w+)`", section)) | {"ratio", "low", "high"}
+
+
+def keys_of(value) -> set[str]:
+    """All keys of a document. What has keys of its own, such as a case, is not looked into."""
+    if isinstance(value, list):
+        return set().union(*map(keys_of, value))
+    if isinstance(value, dict):
+        inner = (keys_of(one) for name, one in value.items() if name not in OPEN)
+        return set(value).union(*inner)
+    return set()
+
+
+def printed(*arguments, status=0):
+    ran = invoke(*arguments, "--json")
+    assert ran.exit_code == status, ran.output
+    return json.loads(ran.stdout)
+
+
+def test_info():
+    document = printed("info")
+    assert keys_of(document) <= documented("info")
+    assert {"rownorm", "torch"} <= {one["name"] for one in document["providers"]}
+    assert document["environment"]["kind"] in ("cpu", "cuda", "hip")
+
+
+def test_check(monkeypatch):
+    arguments = ("--op", "rms_norm", "--dtype", "fp32", "--data", "normal", "--pass", "forward")
+    document = printed("check", *arguments, "--provider", "torch")
+    assert keys_of(document) <= documented("check")
+    assert document["results"][0]["provider"] == "torch"
+
+
+def test_bench_and_its_cases():
+    document = printed("bench", *TINY, *TWO_PROVIDERS, "--out", "made")
+    assert keys_of(document) == documented("bench") - {"cases", "ratio", "low", "high"}
+    ours, theirs = document["measurements"][:2]
+    assert (ours["provider"], theirs["provider"]) == ("rownorm", "torch")
+    ratio = theirs["seconds"]["median"] / ours["seconds"]["median"]
+    assert ours["speedup_over"]["torch"]["ratio"] == pytest.approx(ratio)
+    assert len(printed("bench", *TINY, "--list")["cases"]) == 2
+    assert document == printed("bench", "--resume", "made")
+
+
+def test_compare():
+    write_run("base", small_record(), small_record(cols=16))
+    write_run("new", small_record(slower=2.0), small_record(cols=32))
+    document = printed("compare", "base", "new", status=1)
+    assert keys_of(document) <= documented("compare")
+    (one,) = document["comparisons"]
+    assert (one["verdict"], round(one["ratio"]["ratio"])) == ("slower", 2)
+    assert len(document["only_base"]) == len(document["only_new"]) == 1
+
+
+def test_fib_check():
+    assert invoke("fib", "export", "data", "--cols", 16, "--batch", "1").exit_code == 0
+    document = printed("fib", "check", "data")
+    assert keys_of(document) == documented("fib check") - {"ratio", "low", "high", "where"}
+    assert {one["status"] for one in document["results"]} == {"ok"}
