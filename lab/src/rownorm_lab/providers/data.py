@@ -32,8 +32,8 @@ class Tensors(NamedTuple):
 
     @property
     def inputs(self) -> Inputs:
-        """The operation's inputs, in order."""
-        return Inputs(**{name: getattr(self, name) for name in INPUTS})
+        """The operation's inputs, in order; None for those that no case has, such as gates."""
+        return Inputs(**{name: getattr(self, name, None) for name in INPUTS})
 
     @property
     def leaves(self) -> list[Tensor]:
