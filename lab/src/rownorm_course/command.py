@@ -22,7 +22,6 @@ from rownorm_lab.data.texts import count
 if TYPE_CHECKING:
     from .catalog import Exercise
     from .progress import Progress
-    from .run import Workers
 
 HOME = click.option("--folder", type=FOLDER, help="Your folder. Default: learn, in this folder.")
 NAME = click.argument("name", metavar="[EXERCISE]", required=False)
@@ -147,23 +146,16 @@ def check(
     if not watch:
         context.exit(_check(one, home, part, fail_fast=not every))
     click.echo(f"Watching {folder_of(one, home)}; Ctrl-C ends it.")
-    from . import run
-
     before: dict[str, int] = {}
-    waiting: Workers = {}
     try:
         while True:
             now = _saved(folder_of(one, home))
             if now != before:
                 before = now
-                _check(one, home, part, fail_fast=not every, waiting=waiting)
-                # The next check finds a process that has imported everything.
-                waiting.setdefault("interpret", run.Worker("interpret", one.number))
+                _check(one, home, part, fail_fast=not every)
             time.sleep(0.3)
     except KeyboardInterrupt:
         click.echo("\nNo longer watching.")
-    finally:
-        run.close(waiting)
 
 
 def _check(
@@ -171,7 +163,6 @@ def _check(
     home: Path,
     part: str = "",
     fail_fast: bool = False,
-    waiting: Workers | None = None,
 ) -> int:
     from . import run
     from .progress import digests, folder_of, next_new, record
@@ -185,7 +176,7 @@ def _check(
             f"graded by the present one; rownorm learn start {one.number} adds files that are new."
         )
     files = digests(one, home)
-    grade = run.check(one, folder_of(one, home), Display(), part, fail_fast, waiting)
+    grade = run.check(one, folder_of(one, home), Display(), part, fail_fast)
     progress = record(one, home, grade, files)
     click.echo("\n".join(summary(grade, sum(progress.best.values()))))
     following = next_new(home, one.number) or next_new(home)

@@ -80,9 +80,10 @@ HABITS = {
     # ---- honesty ----
     "torch-norm": "PyTorch computed it, not your kernel. Do the arithmetic in the kernel.",
     "no-kernel": "No Triton kernel was launched.",
+    "ends-process": "A step counts when its result arrives. Let your functions return.",
     "reads-solution": "The solution is shown by rownorm learn solution, after you have passed or given up.",
     "patches-timer": "Timers belong to the grader. Leave time, torch.cuda and triton.testing as they are.",
-    "patches-grader": "A part of the grader was replaced while it ran.",
+    "patches-grader": "A part of the process that runs your code was replaced, or answered in its place.",
     # ---- speed ----
     "block-ignored": "Pass the argument block to the kernel as its block size.",
     "narrow": "Each thread loads fewer than 16 bytes at once. A block needs at least 8 16-bit elements for each "

@@ -13,9 +13,9 @@ from rownorm_lab.data.texts import count
 
 from . import progress
 from .catalog import Exercise, exercises
-from .grade import Mode
 from .grades import Grade, GradedStep
 from .habits import HABITS
+from .protocol import Mode
 from .run import Watcher
 
 MARKS = {"passed": "ok", "failed": "WRONG", "pending": "waits", "skipped": "-"}

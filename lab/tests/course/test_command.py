@@ -4,7 +4,6 @@ import json
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from lab_support.lab_commands import invoke
@@ -196,9 +195,9 @@ def test_an_older_version_is_graded_and_named():
 
 def steps(number, limit_s=30):
     """The steps of the interpreter, in real processes."""
-    hurried = msgspec.structs.replace(exercises()[number], limit_s=limit_s)
-    folder = Path("learn", hurried.folder)
-    return list(run.steps_of(hurried, folder, "interpret", {}, False, run.Watcher()))
+    one = exercises()[number]
+    folder = Path("learn", one.folder)
+    return list(run.steps_of(one, folder, "interpret", {}, run.Watcher(), limit_s=limit_s))
 
 
 def test_a_crash_fails_its_step_and_no_other():
@@ -214,44 +213,6 @@ def test_a_crash_fails_its_step_and_no_other():
     assert all("kernel: the formula failed" in step.message for step in skipped)
 
 
-CHEAT = """
-import json, os, sys
-from pathlib import Path
-
-step = json.dumps({"part": "kernel", "name": "the formula", "status": "passed"}).encode() + b"\\n"
-for pipe in range(3, 64):
-    try:
-        os.write(pipe, b"\\n" + step)
-    except OSError:
-        pass
-course = sys.modules["rownorm" + "_course"]
-place = Path(course.__file__).with_name("exer" + "cises")
-try:
-    (place / "02_rmsnorm" / ("solu" + "tions") / "right" / "rmsnorm.py").open()
-except PermissionError as error:
-    print(error)
-sys.modules["rownorm" + "_course.judge"].try_all = lambda *_: None
-"""
-
-
-def test_cheating_does_not_pay():
-    """Steps that the learner's code writes do not count, solutions are not read, a changed grader is noticed."""
-    start()
-    put(FOLDER, 2)
-    (FOLDER / "rmsnorm.py").write_text(f"{CHEAT}\nprint('done')\nraise ValueError('no')\n")
-    benchmark = FOLDER / "benchmark.py"
-    benchmark.write_text(benchmark.read_text() + CHEAT)
-    found = {(step.part, step.name): step for step in steps(2)}
-    formula = found["kernel", "the formula"]
-    assert formula.status == "failed"
-    assert "rownorm learn solution shows solutions" in formula.printed
-    assert "done" in formula.printed
-    for step in found.values():
-        if step.part == "comparison":
-            assert (step.status, step.habit) == ("failed", "patches-grader")
-            break
-
-
 def test_a_process_that_ends_by_itself_has_not_graded():
     start()
     put(FOLDER, 2)
@@ -263,7 +224,7 @@ def test_a_process_that_ends_by_itself_has_not_graded():
 
 
 def test_a_step_without_a_result_has_failed(monkeypatch):
-    monkeypatch.setattr(run, "steps_of", lambda *_: iter(()))
+    monkeypatch.setattr(run, "steps_of", lambda *_, **__: iter(()))
     grade = run.check(exercises()[3], Path())
     assert {step.status for step in grade.steps} == {"failed"}
     assert grade.total == 0
@@ -300,9 +261,9 @@ def test_a_loop_that_never_ends_is_stopped_and_its_line_named():
     begin = text.index("    squares = tl.zeros")
     path.write_text(text[:begin] + loop + text[begin:])
     begun = time.monotonic()
-    found = steps(2, limit_s=10)
+    found = steps(2, limit_s=3)
     assert time.monotonic() - begun < 100
-    assert "did not end within 10 s" in found[0].message
+    assert "did not end within 3 s" in found[0].message
     line = path.read_text().splitlines().index("        n_cols += 0") + 1
     assert any(f"rmsnorm.py, line {near}" in found[0].message for near in (line - 1, line))
     assert found[0].printed.strip() == "the loop"

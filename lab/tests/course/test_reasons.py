@@ -16,12 +16,12 @@ pytestmark = pytest.mark.skipif(
 
 
 def first_failure(folder, number, part):
-    learner = Learner(folder, number, "cpu", 11)
-    for task in tasks_of(number):
-        if task.part == part and "interpret" in task.modes:
-            step = one_step(learner, task)
-            if step.status == "failed":
-                return step
+    with Learner(folder, number, "interpret", 11) as learner:
+        for task in tasks_of(number):
+            if task.part == part and "interpret" in task.modes:
+                step = one_step(learner, task)
+                if step.status == "failed":
+                    return step
     return None
 
 
@@ -65,12 +65,12 @@ def test_an_unknown_formula_has_no_reason(number, file, part, old, new, tmp_path
 
 
 def test_a_right_answer_is_explained_and_a_puzzle_drawn(tmp_path):
-    answers = Learner(put(tmp_path / "basics", 1), 1, "cpu", 11)
+    answers = Learner(put(tmp_path / "basics", 1), 1, "interpret", 11)
     step = one_step(answers, next(task for task in tasks_of(1) if task.name == "mask"))
     assert step.status == "passed"
     assert "other" in step.message
-    puzzles = Learner(put(tmp_path / "warmup", 0), 0, "cpu", 11)
-    step = one_step(puzzles, next(task for task in tasks_of(0) if task.part == "mask"))
+    with Learner(put(tmp_path / "warmup", 0), 0, "interpret", 11) as puzzles:
+        step = one_step(puzzles, next(task for task in tasks_of(0) if task.part == "mask"))
     assert step.status == "passed"
     assert "0 1 2 3 4 . . ." in step.message
     assert "1 sector of 32 bytes" in step.message

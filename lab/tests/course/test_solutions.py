@@ -1,7 +1,6 @@
 """The grader gives every right solution full points and rejects every wrong one for its own reason."""
 
 import importlib.util
-import sys
 
 import pytest
 import torch
@@ -28,14 +27,18 @@ def skip_without_packages(number):
         pytest.skip("the profile that the exercise ships was not captured yet: capture.sh")
 
 
-@pytest.fixture(autouse=True)
-def nothing_built_before():
-    """FlashInfer-Bench caches by a hash that leaves out how outputs are passed. A real check has its own process."""
-    yield
-    if "flashinfer_bench" in sys.modules:
-        from flashinfer_bench.compile import BuilderRegistry
+@pytest.fixture
+def learner_of():
+    """A function that gives the Learner of a folder; its process ends with the test."""
+    made = []
 
-        BuilderRegistry.get_instance().cleanup()
+    def make(folder, number, mode="interpret"):
+        made.append(Learner(folder, number, mode, 11))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
 
 
 def interpreted(number):
@@ -51,30 +54,30 @@ def failures(steps):
 
 
 @pytest.mark.parametrize("number", exercises())
-def test_right_solutions_have_full_points(number, tmp_path):
+def test_right_solutions_have_full_points(number, tmp_path, learner_of):
     skip_without_packages(number)
-    learner = Learner(put(tmp_path, number), number, "cpu", 11)
-    steps = [step for step in grade(learner, "interpret") if step.status != "running"]
+    learner = learner_of(put(tmp_path, number), number)
+    steps = [step for step in grade(learner) if step.status != "running"]
     assert steps
     assert not failures(steps), [step.message for step in steps]
     assert all(step.status in ("passed", "pending") for step in steps)
 
 
 @pytest.mark.parametrize(("number", "name"), also_right_solutions())
-def test_unusual_solutions_have_full_points(number, name, tmp_path):
+def test_unusual_solutions_have_full_points(number, name, tmp_path, learner_of):
     skip_without_packages(number)
-    learner = Learner(put(tmp_path, number, name, "also_right"), number, "cpu", 11)
-    steps = [step for step in grade(learner, "interpret") if step.status != "running"]
+    learner = learner_of(put(tmp_path, number, name, "also_right"), number)
+    steps = [step for step in grade(learner) if step.status != "running"]
     assert not failures(steps), [step.message for step in steps]
     assert all(step.status in ("passed", "pending") for step in steps)
 
 
 @pytest.mark.parametrize(("number", "name"), wrong_solutions())
-def test_wrong_solutions_fail_in_their_part(number, name, tmp_path):
+def test_wrong_solutions_fail_in_their_part(number, name, tmp_path, learner_of):
     """The steps of that part only; those that need a compiler are in the exhaustive test."""
     skip_without_packages(number)
     part, habit = reason(number, name)
-    learner = Learner(put(tmp_path, number, name), number, "cpu", 11)
+    learner = learner_of(put(tmp_path, number, name), number)
     steps = []
     for task in interpreted(number):
         if task.part == part:
@@ -92,11 +95,11 @@ def test_wrong_solutions_fail_in_their_part(number, name, tmp_path):
 
 
 @pytest.mark.parametrize("number", exercises())
-def test_starters_are_not_solutions(number, tmp_path):
+def test_starters_are_not_solutions(number, tmp_path, learner_of):
     skip_without_packages(number)
     for name, content in exercises()[number].starter().items():
         write_whole(tmp_path / name, content)
-    learner = Learner(tmp_path, number, "cpu", 11)
+    learner = learner_of(tmp_path, number)
     for part in exercises()[number].part:
         if (number, part.name) in RIGHT_BUT_SLOW:
             continue
@@ -122,7 +125,7 @@ def test_exercises_are_complete():
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [one for one in exercises() if compiles(one)])
-def test_compiled_steps(number, tmp_path):
+def test_compiled_steps(number, tmp_path, learner_of):
     """Right solutions pass; a wrong one that only the compiler shows is rejected for its reason, and no other is."""
     skip_without_packages(number)
     names = ["", *(name for which, name in wrong_solutions() if which == number)]
@@ -134,7 +137,7 @@ def test_compiled_steps(number, tmp_path):
         if not name:
             assert not failed, steps
             continue
-        learner = Learner(folder, number, "cpu", 11)
+        learner = learner_of(folder, number)
         part, habit = reason(number, name)
         shown = failures(
             one_step(learner, task) for task in interpreted(number) if task.part == part
@@ -144,8 +147,8 @@ def test_compiled_steps(number, tmp_path):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("number", "name"), wrong_solutions())
-def test_wrong_solutions_fail_nowhere_else(number, name, tmp_path):
+def test_wrong_solutions_fail_nowhere_else(number, name, tmp_path, learner_of):
     skip_without_packages(number)
-    learner = Learner(put(tmp_path, number, name), number, "cpu", 13)
-    found = failures(grade(learner, "interpret"))
+    learner = learner_of(put(tmp_path, number, name), number)
+    found = failures(grade(learner))
     assert found in ([reason(number, name)], [])

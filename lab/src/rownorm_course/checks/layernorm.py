@@ -10,12 +10,11 @@ import torch
 from rownorm_lab.data.case import Case, Dtype
 
 from ..alternatives import LAYER_NORM
-from ..compiled import compile_call, untouched
+from ..calls import Call, compile_call, untouched
 from ..grade import Task
 from ..grades import Failure
-from ..judge import Call, TriedCase, try_all
+from ..judge import TriedCase, try_all
 from ..learner import Learner
-from ..observe import observed
 from .addresses import ROWS, far_rows, passes_over_rows
 
 FILE = "layernorm.py"
@@ -74,13 +73,13 @@ def own_kernel(learner: Learner) -> None:
     """layer_norm_welford does not start the kernel of layer_norm_two_pass."""
     started = []
     for name in ("two_pass", "welford"):
-        with observed() as seen:
-            _call(learner, name)(_case(ROWS, 1024), untouched(_case(ROWS, 1024), "meta"))
+        with learner.observed() as seen:
+            _call(learner, name)(_case(ROWS, 1024), untouched(_case(ROWS, 1024)))
         numbers = [
             {key: value for key, value in one.arguments.items() if isinstance(value, int | str)}
             for one in seen.launches
         ]
-        started.append(([one.kernel.__name__ for one in seen.launches], numbers))
+        started.append(([one.kernel for one in seen.launches], numbers))
     if started[0] == started[1]:
         raise Failure(
             f"layer_norm_welford starts {', '.join(started[1][0])}, as layer_norm_two_pass does",
@@ -90,11 +89,11 @@ def own_kernel(learner: Learner) -> None:
 
 def _far(learner: Learner, name: str) -> None:
     """Rows more than 2^31 elements away, of x and y."""
-    far_rows(_call(learner, name), _case(1, 4096, "fp16"))
+    far_rows(learner, _call(learner, name), _case(1, 4096, "fp16"))
 
 
 def _passes(learner: Learner, name: str) -> None:
-    compiled = compile_call(_call(learner, name), _case(ROWS, 4096, "fp16"))
+    compiled = compile_call(learner, _call(learner, name), _case(ROWS, 4096, "fp16"))
     passes_over_rows(compiled, FUNCTIONS[name], f"layer_norm_{name}")
 
 

@@ -15,11 +15,11 @@ from rownorm_lab.data.profiles import NEAR_PEAK
 from rownorm_lab.profilers.request import TOOLS
 
 from ..alternatives import RMS_NORM
+from ..calls import Call, compile_call, share_of_ceiling
 from ..catalog import exercises
-from ..compiled import compile_call
 from ..grade import Task
 from ..grades import Failure
-from ..judge import Call, TriedCase, try_all
+from ..judge import TriedCase, try_all
 from ..learner import Learner
 from ..profiles import COUNTERS, NAMES, SCOPES, TRACE, Figures, varied
 from .addresses import no_spills
@@ -303,7 +303,7 @@ def values(learner: Learner) -> None:
 
 def wide_accesses(learner: Learner) -> None:
     """16 bytes for each thread, every byte of a sector used, no spills."""
-    found = compile_call(_call(learner), _case(*SHAPES["large"]))
+    found = compile_call(learner, _call(learner), _case(*SHAPES["large"]))
     no_spills(found.kernels)
     for one in found.analyses:
         for access in one.tensors:
@@ -329,7 +329,7 @@ def predicted(learner: Learner) -> None:
     from rownorm_lab.compiled.roofline import ceiling_of, limits_of
 
     case = _case(*SHAPES["large"])
-    found = compile_call(_call(learner), case)
+    found = compile_call(learner, _call(learner), case)
     ceiling = ceiling_of(limits_of(TARGETS["sm_90"]), case).bytes_per_second
     share = case.compulsory_bytes / ceiling / found.predicted_seconds
     if share < LEAST["predicted"]:
@@ -347,10 +347,8 @@ def predicted(learner: Learner) -> None:
 
 def measured(learner: Learner) -> None:
     """The share of the measured ceiling in the large call."""
-    from ..measured import share_of_ceiling
-
     rows, cols = SHAPES["large"]
-    share, least = share_of_ceiling(_call(learner), _case(rows, cols)), LEAST["measured"]
+    share, least = share_of_ceiling(learner, _call(learner), _case(rows, cols)), LEAST["measured"]
     if share < least:
         raise Failure(
             f"{rows}x{cols} bf16 runs at {share:.0%} of the ceiling, expected {least:.0%}",

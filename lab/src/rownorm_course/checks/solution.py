@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
 import tempfile
 from pathlib import Path
@@ -18,11 +17,12 @@ from rownorm_lab.fib.package import missing
 from rownorm_lab.providers.data import Tensors
 
 from ..alternatives import RMS_NORM
-from ..compiled import compile_call
+from ..calls import Call, compile_call
 from ..grade import Task
 from ..grades import Failure, Pending
-from ..judge import Call, TriedCase, try_all
-from ..learner import Learner, honest
+from ..judge import TriedCase, try_all
+from ..learner import Learner, LearnerError, honest
+from ..wire import Made, Model
 from .addresses import no_spills, passes_over_rows
 
 KERNEL, SOLUTION, BENCHMARK = "triton_rmsnorm.py", "create_solution.py", "benchmark.py"
@@ -43,12 +43,12 @@ def _case(rows: int, dtype: Dtype = "fp16", eps: float = EPS) -> Case:
 
 def _call(learner: Learner) -> Call:
     """``run`` writes into its last argument."""
-    run = learner.function(KERNEL, "run")
+    run = learner.function(KERNEL, "run", answer=3)
 
     def call(case: Case, t: Tensors) -> Tensor:
-        out = torch.empty((case.rows, case.cols), dtype=t.x.dtype, device=t.x.device)
-        run(t.x, t.weight, case.eps, out)
-        return out
+        out = Made((case.rows, case.cols), t.x.dtype)
+        made: Tensor = run(t.x, t.weight, case.eps, out)
+        return made
 
     return call
 
@@ -69,7 +69,7 @@ def kernel(learner: Learner) -> None:
 
 def machine_code(learner: Learner) -> None:
     """One pass, 16 bytes for each thread, no spills."""
-    found = compile_call(_call(learner), _case(512))
+    found = compile_call(learner, _call(learner), _case(512))
     no_spills(found.kernels)
     passes_over_rows(found, 1, "the kernel")
     for one in found.analyses:
@@ -98,26 +98,18 @@ def _made(learner: Learner) -> Any:
     """The learner's Solution; what pydantic refuses is a Failure."""
     from flashinfer_bench import Solution
 
-    from rownorm_lab.fib.dataset import first_reason
-
-    make = learner.function(SOLUTION, "make_solution")
-    before = Path.cwd()
-    os.chdir(learner.folder)
     try:
-        made = make()
-    except ValueError as error:
-        reason = first_reason(error)
+        made = learner.function(SOLUTION, "make_solution")()
+    except LearnerError as error:
+        if not error.reason:
+            raise
         raise Failure(
-            f"make_solution: {reason}",
-            "entry-point" if "entry" in reason.lower() else "",
+            f"make_solution: {error.reason}",
+            "entry-point" if "entry" in error.reason.lower() else "",
         ) from error
-    finally:
-        os.chdir(before)
-    if not isinstance(made, Solution):
-        raise Failure(
-            f"make_solution returned {type(made).__name__}, expected a flashinfer_bench.Solution"
-        )
-    return made
+    if not isinstance(made, Model) or made.type_name != "Solution":
+        raise Failure(f"make_solution returned {made!r}, expected a flashinfer_bench.Solution")
+    return Solution.model_validate_json(made.json)
 
 
 def fields(learner: Learner) -> None:
@@ -147,23 +139,18 @@ def fields(learner: Learner) -> None:
 def builds(learner: Learner) -> None:
     """FlashInfer-Bench builds it away from the learner's folder and runs it; the lab's check judges it."""
     _require()
-    from rownorm_lab.fib.check import Checked
-    from rownorm_lab.fib.check import check as check_dataset
-    from rownorm_lab.fib.dataset import read, write_new
+    from rownorm_lab.fib.dataset import write_new
     from rownorm_lab.fib.definition import workloads_of
 
     made = _made(learner)
     definition, norm = _definition()
     with tempfile.TemporaryDirectory() as temporary:
-        os.environ.setdefault("FIB_CACHE_PATH", str(Path(temporary) / "cache"))
         folder = Path(temporary) / "dataset"
         write_new(folder, definition, workloads_of(definition, norm, TRIED, EPS), [made])
-        for one in check_dataset(read(folder), "cuda:0" if learner.device == "cuda" else "cpu"):
-            if not isinstance(one, Checked):
-                raise Failure(str(one))
-            if one.status != "ok":
-                where = made.name if one.rows is None else f"{made.name}, {one.rows} rows"
-                raise Failure(f"{where}: {one.status}: {one.why}", _why(one.why))
+        for rows, status, why in learner.own("check_dataset", folder, learner.device):
+            if status != "ok":
+                where = made.name if rows is None else f"{made.name}, {rows} rows"
+                raise Failure(f"{where}: {status}: {why}", _why(why))
 
 
 def _why(reason: str) -> str:
@@ -180,13 +167,8 @@ def workloads(learner: Learner) -> None:
     from rownorm_lab.fib.dataset import read
 
     write = learner.function(BENCHMARK, "write_dataset")
-    before = Path.cwd()
     with tempfile.TemporaryDirectory() as temporary:
-        os.chdir(learner.folder)
-        try:
-            write(Path(temporary) / "dataset")
-        finally:
-            os.chdir(before)
+        write(Path(temporary) / "dataset")
         found = read(Path(temporary) / "dataset")
     if found.problems:
         raise Failure(f"the dataset has a bad file: {found.problems[0]}")
@@ -212,16 +194,14 @@ def workloads(learner: Learner) -> None:
         raise Failure("your Solution is not in the dataset")
     if names == {mine}:
         raise Failure("the dataset has no other Solution than yours", "no-baseline")
-    _right_reference(content.definitions[definition.name].reference)
+    _right_reference(learner, content.definitions[definition.name].reference)
 
 
-def _right_reference(code: str) -> None:
+def _right_reference(learner: Learner, code: str) -> None:
     """The Definition's reference computes RMSNorm; traces are compared with what it gives."""
-    space: dict[str, Any] = {}
-    exec(code, space)
     x, weight = torch.randn(3, COLS, dtype=torch.float64), torch.rand(COLS, dtype=torch.float64)
     exact = x * (x.square().mean(-1, keepdim=True) + EPS).rsqrt() * weight
-    found = space["run"](x.half(), weight.half(), EPS)
+    found = learner.own("reference", code, x.half(), weight.half(), EPS)
     if not torch.allclose(found.double(), exact, rtol=1e-2, atol=1e-2):
         raise Failure(
             "the reference of the Definition does not give x / sqrt(mean(x^2) + eps) * weight",
