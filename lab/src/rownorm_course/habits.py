@@ -152,6 +152,7 @@ HABITS = {
     "rownorm_lab.fib.solutions.pytorch_baseline makes one.",
     "wrong-reference": "Everything is compared with the reference. Take the Definition as it is: "
     "rownorm_lab.fib.definition.definition_of makes it.",
+    "hand-written": "Traces are the output of a run, not a file to fill in.",
     "batches": "The benchmark must cover every batch of the exercise.",
     "eps-random": "eps must be a scalar of the workload. As a random input it is noise.",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import linecache
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -36,6 +37,7 @@ class Learner:
     """The files of one exercise. mode: where kernels run; seed: differs in every check; gpu: the machine has one."""
 
     def __init__(self, folder: Path, number: int, mode: Mode, seed: int, gpu: bool = False) -> None:
+        linecache.checkcache()  # a watched file has changed
         self.folder = folder.resolve()
         self.number = number
         self.mode: Mode = mode

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 import tempfile
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,8 @@ FIGURES = {  # of the analysis, from the learner's traces
     "slowdown_from_1_to_512": "latency_ms of batch 512 over that of batch 1",
     "percent_of_peak_at_512": "the bytes of x, weight and out over latency_ms, as a share of the peak bandwidth",
 }
+LEAST_S = 1e-6  # no launch is shorter
+MOST_BYTES_PER_S = 30e12  # no GPU's L2 is faster
 FIB_S = 120.0  # FlashInfer-Bench is imported, and it builds
 
 
@@ -229,7 +233,56 @@ def _traces(learner: Learner) -> list[Any]:
     except ValueError as error:
         raise Failure(f"{TRACES} cannot be read: {str(error).splitlines()[0]}") from error
     name = _made(learner).name
-    return [one for one in listed if one.solution == name]
+    mine = [one for one in listed if one.solution == name]
+    for one in mine:
+        if why := _not_measured(one, listed):
+            batch = one.workload.axes.get("batch")
+            raise Failure(
+                f"{TRACES}, your Solution with batch {batch}: {why}. Run python {BENCHMARK}, which writes it",
+                "hand-written",
+            )
+    return mine
+
+
+def _not_measured(trace: Any, listed: list[Any]) -> str:
+    """Why FlashInfer-Bench cannot have written a trace; empty if it can. A careful forgery is not found."""
+    found, performance = trace.evaluation, trace.evaluation and trace.evaluation.performance
+    if performance is None:
+        return ""  # it failed, and counts for nothing
+    seconds = performance.latency_ms * 1e-3
+    if not {"torch", "triton"} <= found.environment.libs.keys():
+        return "its environment does not name the versions of torch and Triton"
+    if seconds <= 0 or not math.isclose(
+        performance.speedup_factor * performance.latency_ms,
+        performance.reference_latency_ms,
+        rel_tol=1e-3,
+    ):
+        return "speedup_factor is not reference_latency_ms over latency_ms"
+    moved = _case(trace.workload.axes["batch"]).compulsory_bytes
+    if seconds < LEAST_S or moved / seconds > MOST_BYTES_PER_S:
+        return f"{performance.latency_ms:g} ms is less than a launch takes, or than the bytes do"
+    if float(f"{performance.latency_ms:.4g}") == performance.latency_ms:
+        return "its latency has four digits or fewer; a measured mean has more"
+    try:
+        datetime.fromisoformat(found.timestamp)
+    except ValueError:
+        return f"its timestamp {found.timestamp!r} is no time"
+    together = [
+        one
+        for one in listed
+        if one.solution != trace.solution
+        and one.workload.axes == trace.workload.axes
+        and one.evaluation is not None
+        and one.evaluation.performance is not None
+    ]
+    if not together:
+        return "the baseline has no trace of this batch; both are measured in one run"
+    if all(
+        one.evaluation.performance.reference_latency_ms != performance.reference_latency_ms
+        for one in together
+    ):
+        return "the reference is measured once for a batch, but the baseline's trace has another time of it"
+    return ""
 
 
 def traced(learner: Learner) -> None:
