@@ -96,14 +96,14 @@ def dweight_rows(learner: Learner) -> None:
         "dweight",
         TriedCase(_case(1, 300)),
         TriedCase(_case(7, 300)),
-        TriedCase(_case(300, 77)),
+        TriedCase(_case(150, 77)),
         TriedCase(_case(50, 77, "fp16"), habit="weight-overflow"),
     )
 
 
 def same_bits(learner: Learner) -> None:
     """Two calls with the same inputs; in the interpreter, programs in another order."""
-    trial = TriedCase(_case(64, 200))
+    trial = TriedCase(_case(24, 200))
     t = tensors_of(trial, learner)
     call = _call(learner)
     with learner.observed(Watch(masked=0.0)) as seen:  # nan differs from itself
