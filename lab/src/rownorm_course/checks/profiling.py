@@ -206,6 +206,8 @@ def own_figures(learner: Learner) -> None:
     given = learner.answers(ANSWERS).get("figures", {})
     for name, value in _figures(learner).items():
         number = given.get(name)
+        if isinstance(number, str) and number.strip():
+            raise Failure(f"[figures] {name} is {number!r}, a text, not a number", "toml")
         if not isinstance(number, int | float) or number == 0:
             raise Failure(f"[figures] {name} has no number", "no-answer")
         if not math.isclose(number, value, rel_tol=0.02):

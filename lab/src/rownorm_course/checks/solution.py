@@ -302,10 +302,12 @@ def figures_of(text: str) -> dict[str, str]:
 
 
 def _figure(found: dict[str, str], name: str) -> float:
+    if not found.get(name):
+        raise Failure(f"{ANALYSIS} has no line '{name}: NUMBER'", "no-answer")
     try:
-        return float(found.get(name, "").split()[0])
-    except (ValueError, IndexError):
-        raise Failure(f"{ANALYSIS} has no line '{name}: NUMBER'", "no-answer") from None
+        return float(found[name].split()[0].rstrip("%"))
+    except ValueError:
+        raise Failure(f"{ANALYSIS}: {name} is {found[name]!r}, expected a number", "toml") from None
 
 
 def intensity(learner: Learner) -> None:
