@@ -36,6 +36,7 @@ NAME = click.argument("name", metavar="[EXERCISE]", required=False)
         "rownorm learn check",
         "rownorm learn check --watch",
         "rownorm learn hint",
+        "rownorm learn discuss",
         "rownorm learn solution 1 --give-up",
         "rownorm learn submit",
     ),
@@ -176,8 +177,8 @@ def _check(
             f"graded by the present one; rownorm learn start {one.number} adds files that are new."
         )
     files = digests(one, home)
-    grade = run.check(one, folder_of(one, home), Display(), part, fail_fast)
-    progress = record(one, home, grade, files)
+    grade = run.check(one, folder_of(one, home), Display(), part, fail_fast, progress.tried)
+    progress = record(one, home, grade, files, progress.tried)
     click.echo("\n".join(summary(grade, sum(progress.best.values()))))
     following = next_new(home, one.number) or next_new(home)
     if not grade.finished:
@@ -202,6 +203,32 @@ def _saved(folder: Path) -> dict[str, int]:
             except FileNotFoundError:  # an editor that replaces a file removes it first
                 continue
     return found
+
+
+@command.command(epilog=examples("rownorm learn discuss 2"))
+@NAME
+@HOME
+def discuss(name: str | None, folder: Path | None) -> None:
+    """Compare your sentences in discussion.md with an answer each.
+
+    An answer is shown where you have written a sentence. There are no points.
+    """
+    from .catalog import DISCUSSION, SENTENCE, sections
+    from .progress import folder_of, home_folder
+
+    home = home_folder(folder)
+    one = _chosen(name, home)
+    _progress(one, home)
+    path = folder_of(one, home) / DISCUSSION
+    if not path.is_file():
+        raise click.ClickException(
+            f"{path} is not there: rownorm learn start {one.number} writes it"
+        )
+    written = sections(path.read_text(encoding="utf-8"))
+    for question, answer in one.discussion().items():
+        mine = written.get(question, "").replace(SENTENCE, "").strip()
+        shown = f"you: {mine}\n\nan answer: {answer}" if mine else f"write a sentence in {path}"
+        click.echo(f"{question}\n\n{shown}\n")
 
 
 @command.command(epilog=examples("rownorm learn hint", "rownorm learn hint 2 --all"))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from .catalog import exercises
-from .grades import Failure, GradedStep, Pending
+from .grades import Failure, GradedStep, Pending, Spent
 from .learner import Learner
 from .protocol import Mode
 
@@ -92,6 +92,8 @@ def one_step(learner: Learner, task: Task, limit_s: float = INTERPRETED_S) -> Gr
         made.status = "passed"
     except Failure as failure:
         made.message, made.habit = str(failure), failure.habit
+    except Spent as spent:
+        made.status, made.message, made.counts = "passed", str(spent), False
     except Pending as reason:
         made.status, made.message = "pending", str(reason)
     except (TypeError, ValueError, AttributeError, RuntimeError) as error:

@@ -44,6 +44,7 @@ class Learner:
         self.device = "cuda" if mode == "gpu" else "cpu"
         self.seed = seed
         self.gpu = gpu
+        self.tried: dict[str, list[str]] = {}  # wrong answers by question, of all checks
         self.waiting: Callable[[float], None] = lambda seconds: None  # while a call runs
         self._process: LearnerProcess | None = None
         self._read: set[str] = set()  # files that are known to be honest

@@ -33,10 +33,12 @@ def check(
     watcher: Watcher | None = None,
     part: str = "",
     fail_fast: bool = False,
+    tried: dict[str, list[str]] | None = None,
 ) -> Grade:
     """Run every step of an exercise.
 
     part: only this one, with those that it comes after. fail_fast: nothing is tried after a failure, except questions.
+    tried: wrong answers by question; those of this check are added.
     """
     watcher = watcher or Watcher()
     wanted = wanted_parts(exercise, part)
@@ -55,7 +57,9 @@ def check(
             fail_fast and failed
         ):
             break  # nothing is left that another mode could grade
-        for step in steps_of(exercise, folder, mode, failed, watcher, wanted, fail_fast):
+        for step in steps_of(
+            exercise, folder, mode, failed, watcher, wanted, fail_fast, tried=tried
+        ):
             key = (step.part, step.name)
             known = found.get(key)
             if known is None or known.status == "passed":
@@ -84,9 +88,11 @@ def steps_of(
     parts: Sequence[str] = (),
     fail_fast: bool = False,
     limit_s: float = 0.0,
+    tried: dict[str, list[str]] | None = None,
 ) -> Iterator[GradedStep]:
-    """The steps of one mode. failed, limit_s: see ``grade``."""
+    """The steps of one mode. failed, limit_s: see ``grade``; tried: see ``check``."""
     with Learner(folder, exercise.number, mode, secrets.randbelow(1 << 30), has_gpu()) as learner:
+        learner.tried = {} if tried is None else tried
         for step in grade(learner, failed, parts, fail_fast, limit_s):
             if step.status == "running":
                 watcher.began(step, mode)

@@ -34,7 +34,7 @@ def test_start_keeps_files_and_restores_missing_ones():
     (FOLDER / "rmsnorm.py").write_text("mine")
     (FOLDER / "benchmark.py").unlink()
     output = start()
-    assert "kept as they were: text.md, rmsnorm.py" in output
+    assert "kept as they were: text.md, discussion.md, rmsnorm.py" in output
     assert (FOLDER / "rmsnorm.py").read_text() == "mine"
     assert (FOLDER / "benchmark.py").exists()
 
@@ -239,6 +239,40 @@ def test_one_part_is_graded_and_no_other():
     ran = invoke("learn", "check", 2, "--part", "comparsion")
     assert ran.exit_code == 2
     assert "did you mean comparison?" in ran.output
+
+
+def test_two_answers_count_for_a_question():
+    """A hint after the first wrong one, the explanation after the second, and then no points for the right one."""
+    start(1)
+    folder = Path("learn/01_basics")
+    put(folder, 1)
+    answers = folder / "answers.toml"
+    right = answers.read_text()
+    assert 'program = "c"' in right
+
+    def checked(letter):
+        answers.write_text(right.replace('program = "c"', f'program = "{letter}"'))
+        return " ".join(invoke("learn", "check", 1, "--part", "questions").output.split())
+
+    assert "look at the grid" in checked("a")
+    assert "One more answer counts" in checked("a")  # the same answer is not another one
+    assert "37 of 100 points" in checked("b")
+    shown = checked("c")
+    assert "'a' and 'b' came before: no points. The grid is (n_rows,)" in shown
+    assert "37 of 100 points" in shown
+
+
+def test_an_answer_is_shown_beside_a_sentence():
+    start()
+    path = FOLDER / "discussion.md"
+    assert "registers of each thread" not in path.read_text()
+    assert "registers of each thread" not in invoke("learn", "discuss").output
+    where = "Where would a single block for a whole row stop working?"
+    path.write_text(path.read_text().replace(f"## {where}\n", f"## {where}\n\nAt 1 MB.\n"))
+    output = invoke("learn", "discuss").output
+    assert "you: At 1 MB." in output
+    assert "registers of each thread" in " ".join(output.split())
+    assert "write a sentence" in output  # below the others
 
 
 def test_helper_files_are_handed_in():

@@ -29,9 +29,18 @@ def also_right_solutions():
 
 def reason(number, name):
     """(part, habit) for which a solution must be rejected."""
-    path = exercises()[number].path / "solutions" / "wrong" / name / "reason.txt"
-    part, habit = path.read_text().split()
+    part, habit, *_ = _words(number, name)
     return part, habit
+
+
+def only_compiled(number, name):
+    """Whether a wrong solution gives right values, so that only its compiled code shows what is wrong."""
+    return _words(number, name)[2:] == ["compiled"]
+
+
+def _words(number, name):
+    path = exercises()[number].path / "solutions" / "wrong" / name / "reason.txt"
+    return path.read_text().split()
 
 
 def put(folder, number, other="", kind="wrong"):
