@@ -7,11 +7,13 @@ their grid, block sizes and warps. Each is compiled for the target and its addre
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 from triton.compiler import ASTSource
 
@@ -63,6 +65,29 @@ def compiled_call(
     told.analyses = list(found.kernels)
     told.predicted_seconds, told.memory_bytes = found.predicted_seconds, found.memory_bytes
     return told
+
+
+@triton.jit
+def sum_kernel(x_ptr, sum_ptr, BLOCK: tl.constexpr):
+    """The sum of one block, for the picture of a reduction."""
+    x = tl.load(x_ptr + tl.arange(0, BLOCK))
+    tl.store(sum_ptr, tl.sum(x, axis=0))
+
+
+def reduction_code() -> dict[str, list[str]]:
+    """The instructions that add the lanes of one warp, by target: PTX, and the ISA of an AMD GPU."""
+    found = {}
+    for name, code, pattern in (
+        ("sm_90", "ptx", r"shfl|add\.f32"),
+        ("gfx942", "amdgcn", r"^\s*(v_add_f32|v_mov_b32_dpp|ds_|v_readlane|v_permlane)"),
+    ):
+        target = TARGETS[name]
+        signature = {"x_ptr": "*fp32", "sum_ptr": "*fp32", "BLOCK": "constexpr"}
+        source = ASTSource(sum_kernel, signature, {(2,): target.device.warp_size})
+        compiled = triton.compile(source, target=target.triton, options={"num_warps": 1})
+        lines = [" ".join(line.split()) for line in compiled.asm[code].splitlines()]
+        found[name] = [line for line in lines if re.search(pattern, line)]
+    return found
 
 
 def loop_figures(blocks: list[int]) -> list[list[float]]:

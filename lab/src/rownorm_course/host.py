@@ -41,6 +41,7 @@ MEMORY = 6 << 30  # bytes of data of a process without a GPU
 # What the grader itself runs in this process: Triton and FlashInfer-Bench are of the learner's making there.
 OWN = {
     "loop_figures": "compiled",
+    "reduction_code": "compiled",
     "check_dataset": "fib_inside",
     "reference": "fib_inside",
 }
