@@ -231,6 +231,38 @@ def discuss(name: str | None, folder: Path | None) -> None:
         click.echo(f"{question}\n\n{shown}\n")
 
 
+@command.command(epilog=examples("rownorm learn table", "rownorm learn table --cols 128,1024"))
+@HOME
+@click.option("--cols", default="", metavar="N,N", help="Only these widths.")
+def table(folder: Path | None, cols: str) -> None:
+    """The table of your RMSNorm of exercise 2 by width: time, MB, GB/s, occupancy, error.
+
+    A measured time is shown for a width that predictions.toml has a number for: of your GPU, and the one that was
+    recorded on an H200. Occupancy is that of your kernel, compiled for an H200; the error is beside fp64.
+    """
+    from . import table as tables
+    from .catalog import exercises
+    from .grades import Failure
+    from .progress import folder_of, home_folder
+    from .run import has_gpu
+
+    home = home_folder(folder)
+    one = exercises()[2]
+    _progress(one, home)
+    widths = [int(part) for part in cols.split(",") if part.strip().isdecimal()]
+    if cols and not widths:
+        raise click.BadParameter("expected widths such as 128,1024", param_hint="'--cols'")
+    try:
+        made = list(tables.lines(folder_of(one, home), has_gpu(), widths or tables.WIDTHS))
+    except Failure as failure:
+        raise click.ClickException(str(failure)) from None
+    click.echo("\n".join(tables.shown(made)))
+    click.echo(
+        "RMSNorm forward, 32768 rows of fp16. GB/s are of your time, else of rownorm's recorded one. -: not predicted, "
+        "not recorded, or there is no GPU."
+    )
+
+
 @command.command(epilog=examples("rownorm learn hint", "rownorm learn hint 2 --all"))
 @NAME
 @HOME

@@ -81,7 +81,8 @@ def decode(value: Any, device: str = "cpu", untouched: bool = False) -> Any:
     """The value. untouched: tensors without contents become memory that nothing touches."""
     if not isinstance(value, dict):
         return value
-    kind, content = value["t"], value.get("v")
+    kind: str = value["t"]
+    content: Any = value.get("v")
     if kind == "tensor":
         return _decode_tensor(value, device, untouched)
     if kind in ("list", "tuple"):

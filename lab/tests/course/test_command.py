@@ -34,7 +34,7 @@ def test_start_keeps_files_and_restores_missing_ones():
     (FOLDER / "rmsnorm.py").write_text("mine")
     (FOLDER / "benchmark.py").unlink()
     output = start()
-    assert "kept as they were: text.md, discussion.md, rmsnorm.py" in output
+    assert "kept as they were: text.md, discussion.md, predictions.toml, rmsnorm.py" in output
     assert (FOLDER / "rmsnorm.py").read_text() == "mine"
     assert (FOLDER / "benchmark.py").exists()
 
@@ -273,6 +273,20 @@ def test_an_answer_is_shown_beside_a_sentence():
     assert "you: At 1 MB." in output
     assert "registers of each thread" in " ".join(output.split())
     assert "write a sentence" in output  # below the others
+
+
+def test_a_time_is_shown_after_a_prediction():
+    start()
+    put(FOLDER, 2)
+    (FOLDER / "predictions.toml").write_text("[microseconds]\ncols_256 = 20\ncols_1024 = 0\n")
+    output = invoke("learn", "table", "--cols", "256,1024").output
+    predicted, open_one = (line.split() for line in output.splitlines()[-3:-1])
+    # 33.6 MB at 3440 GB/s, as recorded on an H200.
+    assert predicted[:7] == ["256", "33.6", "20.0", "-", "9.8", "24.3", "3,440"]
+    assert open_one[:7] == ["1024", "134.2", "-", "-", "-", "-", "-"]
+    assert all(float(line[8]) < 1e-3 for line in (predicted, open_one))
+    (FOLDER / "predictions.toml").write_text("[microseconds]\ncols_256 = 'ten'\n")
+    assert "expected cols_WIDTH = a number" in invoke("learn", "table").output
 
 
 def test_helper_files_are_handed_in():
