@@ -67,8 +67,8 @@ def compiled_call(
     return told
 
 
-@triton.jit
-def sum_kernel(x_ptr, sum_ptr, BLOCK: tl.constexpr):
+@triton.jit  # type: ignore[untyped-decorator]
+def sum_kernel(x_ptr: Any, sum_ptr: Any, BLOCK: tl.constexpr) -> None:
     """The sum of one block, for the picture of a reduction."""
     x = tl.load(x_ptr + tl.arange(0, BLOCK))
     tl.store(sum_ptr, tl.sum(x, axis=0))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rownorm_lab.data.case import Case
+from rownorm_lab.data.case import Case, Dtype
 from rownorm_lab.data.records import EAGER
 from rownorm_lab.data.tables import columns
 from rownorm_lab.measure.accuracy import exact_values
@@ -29,7 +29,7 @@ from .measured import MINE
 FILE, PREDICTIONS = "rmsnorm.py", "predictions.toml"
 WIDTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
 ROWS = 32768
-RECORDED = "fp16"  # the part of the recordings, and the dtype of the table
+RECORDED: Dtype = "fp16"  # the part of the recordings, and the dtype of the table
 TRIED_ROWS = 4  # for the error, in the interpreter
 
 
