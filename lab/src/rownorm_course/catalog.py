@@ -3,6 +3,7 @@
 exercise.toml       title, minutes, version, and the parts with their points
 text.md             what to do
 hints.md            one section for each hint
+discussion.md       questions without points, each with an answer to compare with
 starter/            the learner's files, with parts to write
 solutions/right/    a solution with full points
 solutions/wrong/    solutions that must be rejected: what each changes of the right one (FILE.diff), and reason.txt
@@ -18,7 +19,8 @@ from pathlib import Path
 import msgspec
 
 FOLDER = Path(__file__).parent / "exercises"
-ABOUT, TEXT, HINTS = "exercise.toml", "text.md", "hints.md"
+ABOUT, TEXT, HINTS, DISCUSSION = "exercise.toml", "text.md", "hints.md", "discussion.md"
+SENTENCE = "Your sentence:"
 
 
 class ExercisePart(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +69,18 @@ class Exercise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             for file in files
             if file.is_file()
         }
-        return {TEXT: (self.path / TEXT).read_bytes()} | found
+        return {TEXT: (self.path / TEXT).read_bytes(), DISCUSSION: self._questions()} | found
+
+    def _questions(self) -> bytes:
+        """The learner's copy of the discussion: without the answers."""
+        lines = ["# Discussion"]
+        for question in self.discussion():
+            lines += ["", f"## {question}", "", SENTENCE]
+        return ("\n".join(lines) + "\n").encode()
+
+    def discussion(self) -> dict[str, str]:
+        """Answers by question."""
+        return sections((self.path / DISCUSSION).read_text(encoding="utf-8"))
 
     def is_given(self, name: str) -> bool:
         """Whether a file of the starter is to be read, not edited."""
@@ -75,13 +88,19 @@ class Exercise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def hints(self) -> list[str]:
         """The sections of hints.md, without their headings' marks."""
-        sections = (self.path / HINTS).read_text(encoding="utf-8").split("\n## ")[1:]
-        return [section.strip() for section in sections]
+        found = (self.path / HINTS).read_text(encoding="utf-8").split("\n## ")[1:]
+        return [section.strip() for section in found]
 
     def right(self) -> dict[str, bytes]:
         """The files of the right solution by name."""
         files = sorted((self.path / "solutions" / "right").iterdir())
         return {file.name: file.read_bytes() for file in files if file.is_file()}
+
+
+def sections(text: str) -> dict[str, str]:
+    """What stands below each heading of the second level."""
+    found = (one.partition("\n") for one in text.split("\n## ")[1:])
+    return {heading.strip(): body.strip() for heading, _, body in found}
 
 
 @cache

@@ -22,7 +22,6 @@ from rownorm_lab.data.texts import count
 if TYPE_CHECKING:
     from .catalog import Exercise
     from .progress import Progress
-    from .run import Workers
 
 HOME = click.option("--folder", type=FOLDER, help="Your folder. Default: learn, in this folder.")
 NAME = click.argument("name", metavar="[EXERCISE]", required=False)
@@ -37,6 +36,7 @@ NAME = click.argument("name", metavar="[EXERCISE]", required=False)
         "rownorm learn check",
         "rownorm learn check --watch",
         "rownorm learn hint",
+        "rownorm learn discuss",
         "rownorm learn solution 1 --give-up",
         "rownorm learn submit",
     ),
@@ -147,23 +147,16 @@ def check(
     if not watch:
         context.exit(_check(one, home, part, fail_fast=not every))
     click.echo(f"Watching {folder_of(one, home)}; Ctrl-C ends it.")
-    from . import run
-
     before: dict[str, int] = {}
-    waiting: Workers = {}
     try:
         while True:
             now = _saved(folder_of(one, home))
             if now != before:
                 before = now
-                _check(one, home, part, fail_fast=not every, waiting=waiting)
-                # The next check finds a process that has imported everything.
-                waiting.setdefault("interpret", run.Worker("interpret", one.number))
+                _check(one, home, part, fail_fast=not every)
             time.sleep(0.3)
     except KeyboardInterrupt:
         click.echo("\nNo longer watching.")
-    finally:
-        run.close(waiting)
 
 
 def _check(
@@ -171,7 +164,6 @@ def _check(
     home: Path,
     part: str = "",
     fail_fast: bool = False,
-    waiting: Workers | None = None,
 ) -> int:
     from . import run
     from .progress import digests, folder_of, next_new, record
@@ -185,8 +177,8 @@ def _check(
             f"graded by the present one; rownorm learn start {one.number} adds files that are new."
         )
     files = digests(one, home)
-    grade = run.check(one, folder_of(one, home), Display(), part, fail_fast, waiting)
-    progress = record(one, home, grade, files)
+    grade = run.check(one, folder_of(one, home), Display(), part, fail_fast, progress.tried)
+    progress = record(one, home, grade, files, progress.tried)
     click.echo("\n".join(summary(grade, sum(progress.best.values()))))
     following = next_new(home, one.number) or next_new(home)
     if not grade.finished:
@@ -211,6 +203,64 @@ def _saved(folder: Path) -> dict[str, int]:
             except FileNotFoundError:  # an editor that replaces a file removes it first
                 continue
     return found
+
+
+@command.command(epilog=examples("rownorm learn discuss 2"))
+@NAME
+@HOME
+def discuss(name: str | None, folder: Path | None) -> None:
+    """Compare your sentences in discussion.md with an answer each.
+
+    An answer is shown where you have written a sentence. There are no points.
+    """
+    from .catalog import DISCUSSION, SENTENCE, sections
+    from .progress import folder_of, home_folder
+
+    home = home_folder(folder)
+    one = _chosen(name, home)
+    _progress(one, home)
+    path = folder_of(one, home) / DISCUSSION
+    if not path.is_file():
+        raise click.ClickException(
+            f"{path} is not there: rownorm learn start {one.number} writes it"
+        )
+    written = sections(path.read_text(encoding="utf-8"))
+    for question, answer in one.discussion().items():
+        mine = written.get(question, "").replace(SENTENCE, "").strip()
+        shown = f"you: {mine}\n\nan answer: {answer}" if mine else f"write a sentence in {path}"
+        click.echo(f"{question}\n\n{shown}\n")
+
+
+@command.command(epilog=examples("rownorm learn table", "rownorm learn table --cols 128,1024"))
+@HOME
+@click.option("--cols", default="", metavar="N,N", help="Only these widths.")
+def table(folder: Path | None, cols: str) -> None:
+    """The table of your RMSNorm of exercise 2 by width: time, MB, GB/s, occupancy, error.
+
+    A measured time is shown for a width that predictions.toml has a number for: of your GPU, and the one that was
+    recorded on an H200. Occupancy is that of your kernel, compiled for an H200; the error is beside fp64.
+    """
+    from . import table as tables
+    from .catalog import exercises
+    from .grades import Failure
+    from .progress import folder_of, home_folder
+    from .run import has_gpu
+
+    home = home_folder(folder)
+    one = exercises()[2]
+    _progress(one, home)
+    widths = [int(part) for part in cols.split(",") if part.strip().isdecimal()]
+    if cols and not widths:
+        raise click.BadParameter("expected widths such as 128,1024", param_hint="'--cols'")
+    try:
+        made = list(tables.lines(folder_of(one, home), has_gpu(), widths or tables.WIDTHS))
+    except Failure as failure:
+        raise click.ClickException(str(failure)) from None
+    click.echo("\n".join(tables.shown(made)))
+    click.echo(
+        "RMSNorm forward, 32768 rows of fp16. GB/s are of your time, else of rownorm's recorded one. -: not predicted, "
+        "not recorded, or there is no GPU."
+    )
 
 
 @command.command(epilog=examples("rownorm learn hint", "rownorm learn hint 2 --all"))

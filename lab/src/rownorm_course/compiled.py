@@ -1,93 +1,104 @@
-"""A learner's kernel, compiled for a GPU that is not here, as the lab's analysis sees it.
+"""Kernels of a learner, compiled for a GPU that is not here, as the lab's analysis sees them. In the learner's process.
 
-The learner's function is called with memory that is never touched; its launches are recorded instead of started, with
+The learner's function was called with memory that is never touched; its launches were recorded instead of started, with
 their grid, block sizes and warps. Each is compiled for the target and its addresses are traced.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 from triton.compiler import ASTSource
 
 from rownorm.inside import POINTER_TYPE, TARGETS, Call, Target, resources
 from rownorm_lab.compiled.analysis import analyze
-from rownorm_lab.compiled.compile import Compilation, CompiledKernel
+from rownorm_lab.compiled.compile import Compilation, CompiledKernel, compile_loop, target_of
 from rownorm_lab.compiled.trace import Unresolved
-from rownorm_lab.data.analyses import KernelAnalysis
 from rownorm_lab.data.case import Case
-from rownorm_lab.providers.data import Tensors
 
 from .grades import Failure
-from .observe import Launch, Seen, observed
+from .observe import Launch
+from .protocol import Compiled, CompiledCall
 
 TARGET = "sm_90"
 
 
-class CompiledCall(NamedTuple):
-    """The kernels of one call, with what the lab's analysis says about them."""
-
-    kernels: list[CompiledKernel]
-    analyses: list[KernelAnalysis]
-    predicted_seconds: float
-    memory_bytes: float  # to and from memory, of all kernels
-
-
-def compile_call(
-    call: Callable[[Case, Tensors], Any], case: Case, target: str = TARGET
+def compiled_call(
+    launches: Sequence[Launch],
+    roles: Mapping[int, str],
+    case: Case,
+    target: str,
+    analysis: bool,
 ) -> CompiledCall:
-    """Record, compile and analyze what ``call`` launches for a case."""
+    """Compile what a call launched, and analyze it. roles: of tensors, by address."""
     chosen = TARGETS[target]
-    kernels, _ = compile_kernels(call, case, target)
+    kernels = [_kernel(launch, roles, case, chosen) for launch in launches]
+    told = CompiledCall(
+        kernels=[
+            Compiled(
+                name=one.name,
+                n_programs=one.n_programs,
+                tensors=list(one.tensors),
+                spills=one.resources.spills,
+                ptx=one.compiled.asm["ptx"],
+            )
+            for one in kernels
+        ]
+    )
+    if not analysis or not kernels:
+        return told
     try:
-        analysis = analyze(Compilation(case, chosen, None, kernels))
+        found = analyze(Compilation(case, chosen, None, kernels))
     except (Unresolved, ValueError, KeyError, ZeroDivisionError) as error:
         names = ", ".join(one.name for one in kernels)
         raise Failure(
             f"{case.title}: the addresses of {names} cannot be followed ({error}). Load the tensors that the function "
             "was given, at offsets made of program ids, tl.arange, sizes and strides"
         ) from error
-    return CompiledCall(
-        kernels, analysis.kernels, analysis.predicted_seconds, analysis.memory_bytes
-    )
+    told.analyses = list(found.kernels)
+    told.predicted_seconds, told.memory_bytes = found.predicted_seconds, found.memory_bytes
+    return told
 
 
-def compile_kernels(
-    call: Callable[[Case, Tensors], Any], case: Case, target: str = TARGET
-) -> tuple[list[CompiledKernel], Seen]:
-    """The same without the analysis; and what was seen during the call."""
-    tensors = untouched(case)
-    with observed(launch=False) as seen:
-        call(case, tensors)
-    if not seen.launches:
-        raise Failure(f"{case.title}: the function returned without a kernel", "no-kernel")
-    roles = {_place(one): name for name, one in tensors._asdict().items() if one is not None}
-    return [_kernel(launch, roles, case, TARGETS[target]) for launch in seen.launches], seen
+@triton.jit  # type: ignore[untyped-decorator]
+def sum_kernel(x_ptr: Any, sum_ptr: Any, BLOCK: tl.constexpr) -> None:
+    """The sum of one block, for the picture of a reduction."""
+    x = tl.load(x_ptr + tl.arange(0, BLOCK))
+    tl.store(sum_ptr, tl.sum(x, axis=0))
 
 
-def untouched(case: Case, device: str = "cpu") -> Tensors:
-    """The tensors of a case. Memory that nothing touches takes no room; on the meta device there is none."""
-    rows = torch.empty(case.rows, case.cols, dtype=case.torch_dtype, device=device)
-    vector = torch.empty(case.cols, dtype=case.torch_dtype, device=device)
-    backward = case.direction != "forward"
-    return Tensors(
-        x=rows,
-        residual=torch.empty_like(rows) if case.adds else None,
-        pre_bias=vector.clone() if case.pre_bias else None,
-        weight=vector,
-        bias=vector.clone() if case.has_bias else None,
-        dy=torch.empty_like(rows) if backward else None,
-        dh=None,
-    )
+def reduction_code() -> dict[str, list[str]]:
+    """The instructions that add the lanes of one warp, by target: PTX, and the ISA of an AMD GPU."""
+    found = {}
+    for name, code, pattern in (
+        ("sm_90", "ptx", r"shfl|add\.f32"),
+        ("gfx942", "amdgcn", r"^\s*(v_add_f32|v_mov_b32_dpp|ds_|v_readlane|v_permlane)"),
+    ):
+        target = TARGETS[name]
+        signature = {"x_ptr": "*fp32", "sum_ptr": "*fp32", "BLOCK": "constexpr"}
+        source = ASTSource(sum_kernel, signature, {(2,): target.device.warp_size})
+        compiled = triton.compile(source, target=target.triton, options={"num_warps": 1})
+        lines = [" ".join(line.split()) for line in compiled.asm[code].splitlines()]
+        found[name] = [line for line in lines if re.search(pattern, line)]
+    return found
 
 
-def _place(tensor: Tensor) -> int:
-    return tensor.data_ptr()
+def loop_figures(blocks: list[int]) -> list[list[float]]:
+    """Load width, loads and sectors of a row, bytes in flight of the plain kernel of exercise 1, by block size."""
+    case = Case(operation="rms_norm", rows=32768, cols=4096, dtype="fp16")
+    found = []
+    for block in blocks:
+        one = analyze(compile_loop(case, block, target_of(TARGET)), block).kernels[0]
+        figures = (one.load_requests_per_row, one.load_sectors_per_row, one.in_flight_bytes)
+        found.append([max(one.load_widths), *figures])
+    return found
 
 
 def _kernel(launch: Launch, roles: Mapping[int, str], case: Case, target: Target) -> CompiledKernel:
@@ -104,7 +115,7 @@ def _kernel(launch: Launch, roles: Mapping[int, str], case: Case, target: Target
             signature[name] = "constexpr"  # Triton specializes None and 1, too
             constants[position,] = value
         elif isinstance(value, Tensor):
-            role = roles.get(_place(value)) or _output_role(value, case, sizes, name)
+            role = roles.get(value.data_ptr()) or _output_role(value, case, sizes, name)
             signature[name] = POINTER_TYPE.get(value.dtype, f"*{_INTEGERS.get(value.dtype, 'i32')}")
             arguments[f"{role}_ptr"] = sizes[role] = value.numel() * value.element_size()
             if value.data_ptr() % 16 == 0:

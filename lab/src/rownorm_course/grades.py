@@ -20,6 +20,7 @@ class GradedStep(msgspec.Struct, kw_only=True, omit_defaults=True):
     message: str = ""
     habit: str = ""
     printed: str = ""  # by the learner's code, if it failed
+    counts: bool = True  # False: passed, without points
     limit_s: float = 0.0  # of a step that is running
 
     @property
@@ -33,6 +34,10 @@ class Failure(Exception):
     def __init__(self, message: str, habit: str = "") -> None:
         super().__init__(message)
         self.habit = habit
+
+
+class Spent(Exception):
+    """A step that is over and has no points: its answers were used up. The message is the explanation."""
 
 
 class Pending(Exception):
@@ -58,7 +63,7 @@ class Grade(msgspec.Struct, kw_only=True):
         """All points or none; of a part that shares them among its steps, those of the steps that passed."""
         if part.shares:
             steps = [step for step in self.steps if step.part == part.name]
-            passed = sum(step.status == "passed" for step in steps)
+            passed = sum(step.status == "passed" and step.counts for step in steps)
             return part.points * passed // max(1, len(steps))
         return part.points if self.status(part) == "passed" else 0
 

@@ -1,51 +1,49 @@
-"""A guard in the grading process. It shares memory with the learner's code, so it is no sandbox.
+"""What the learner's process refuses: the grader's files, other programs; and what in it was replaced.
 
-Files of solutions cannot be opened there. A function or class of the grader, or of torch's comparisons, that is
-replaced while it runs is noticed.
+It shares memory with the learner's code, so it is no sandbox.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
 
-from .catalog import FOLDER
 
-GRADERS = ("rownorm_course.", "rownorm_lab.")
+class Refused(PermissionError):
+    """What a solution does not do in the learner's process."""
+
+
+PACKAGE = os.path.realpath(Path(__file__).parent)
+FOR_LEARNERS = ("__init__", "interpreter", "measured", "grades", "catalog")  # modules of the course
+OWN = ("rownorm_course.", "rownorm_lab.")
 COMPARISONS = ("equal", "allclose", "isfinite", "empty", "full")  # of torch
+READS = {"open", "os.listdir", "os.scandir", "shutil.copyfile"}
+STARTS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork"}
 
 
 class Guard:
-    """Made before the learner's files are imported. tasks: of the exercise, so that their checks are loaded."""
+    """Made before the learner's files are imported."""
 
-    def __init__(self, tasks: Iterable[Any]) -> None:
-        self.tasks = [(task, task.function.__code__) for task in tasks]
+    def __init__(self) -> None:
         self.before = _functions()
-        sys.addaudithook(_refuse_solutions)
 
     def changed(self) -> str:
         """The first function that was replaced; empty if none was."""
         now = _functions()
-        for name, code in self.before.items():
-            if now.get(name) is not code:
-                return name
-        for task, code in self.tasks:
-            if task.function.__code__ is not code:
-                return f"the step {task.name!r}"
-        return ""
+        return next((name for name, code in self.before.items() if now.get(name) is not code), "")
 
 
 def _functions() -> dict[str, object]:
-    """The code of every function of the grader's modules, and torch's comparisons."""
+    """The code of every function of the modules that watch, and torch's comparisons."""
     found: dict[str, object] = {f"torch.{name}": getattr(torch, name) for name in COMPARISONS}
     for name, module in list(sys.modules.items()):
-        if name.startswith(GRADERS) and isinstance(module, ModuleType):
+        if name.startswith(OWN) and isinstance(module, ModuleType):
             for key, value in list(vars(module).items()):
                 if isinstance(value, FunctionType):
                     found[f"{name}.{key}"] = value.__code__
@@ -56,12 +54,46 @@ def _functions() -> dict[str, object]:
     return found
 
 
-def _refuse_solutions(event: str, arguments: tuple[Any, ...]) -> None:
-    """An audit hook, which nothing can remove: solutions are not read in this process."""
-    if event not in ("open", "os.listdir", "os.scandir", "shutil.copyfile"):
-        return
-    path = arguments[0] if arguments else None
-    if isinstance(path, str | bytes | os.PathLike):
-        place = Path(os.fsdecode(path))
-        if "solutions" in place.parts and FOLDER in place.absolute().parents:
-            raise PermissionError("rownorm learn solution shows solutions, after you have passed")
+def refuse_files(library: bool) -> None:
+    """From now on files of the grader are not opened, nor those of rownorm's norms unless ``library``.
+
+    An audit hook: nothing can remove it.
+    """
+    spec = importlib.util.find_spec("rownorm")
+    known = library or "rownorm" in sys.modules
+    norms = "" if known or spec is None or spec.origin is None else _folder(spec.origin)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in READS or not arguments:
+            return
+        path = arguments[0]
+        if not isinstance(path, str | bytes | os.PathLike):
+            return
+        place = os.path.realpath(os.fsdecode(path))
+        if place.startswith(PACKAGE) and not _is_for_learners(Path(place).relative_to(PACKAGE)):
+            raise Refused("the grader's own files are not read from a solution")
+        if norms and place.startswith(norms):
+            raise Refused("rownorm is not imported from a solution: write the norm")
+
+    sys.addaudithook(hook)
+
+
+def _folder(file: str) -> str:
+    return os.path.realpath(Path(file).parent) + os.sep
+
+
+def _is_for_learners(path: Path) -> bool:
+    """Modules that a learner's files import, and what ``rownorm learn start`` has copied."""
+    if path.parts[:1] == ("exercises",):
+        return "solutions" not in path.parts and "checks" not in path.parts
+    return path.name.split(".")[0] in FOR_LEARNERS and path.parts[0] != "checks"
+
+
+def refuse_programs() -> None:
+    """From now on this process starts no other."""
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in STARTS:
+            raise Refused(f"{event}: a solution starts no programs")
+
+    sys.addaudithook(hook)

@@ -80,9 +80,10 @@ HABITS = {
     # ---- honesty ----
     "torch-norm": "PyTorch computed it, not your kernel. Do the arithmetic in the kernel.",
     "no-kernel": "No Triton kernel was launched.",
+    "ends-process": "A step counts when its result arrives. Let your functions return.",
     "reads-solution": "The solution is shown by rownorm learn solution, after you have passed or given up.",
     "patches-timer": "Timers belong to the grader. Leave time, torch.cuda and triton.testing as they are.",
-    "patches-grader": "A part of the grader was replaced while it ran.",
+    "patches-grader": "A part of the process that runs your code was replaced, or answered in its place.",
     # ---- speed ----
     "block-ignored": "Pass the argument block to the kernel as its block size.",
     "narrow": "Each thread loads fewer than 16 bytes at once. A block needs at least 8 16-bit elements for each "
@@ -151,6 +152,7 @@ HABITS = {
     "rownorm_lab.fib.solutions.pytorch_baseline makes one.",
     "wrong-reference": "Everything is compared with the reference. Take the Definition as it is: "
     "rownorm_lab.fib.definition.definition_of makes it.",
+    "hand-written": "Traces are the output of a run, not a file to fill in.",
     "batches": "The benchmark must cover every batch of the exercise.",
     "eps-random": "eps must be a scalar of the workload. As a random input it is noise.",
 }

@@ -16,11 +16,11 @@ from rownorm_lab.interpreter.findings import Finding, Kind
 from rownorm_lab.measure.accuracy import exact_values, judge, one_rounding
 from rownorm_lab.providers.data import Tensors, output_names, rotation
 
+from .calls import Call
 from .grades import Failure
 from .learner import Learner
-from .observe import GUARD, Seen, observed, unwritten
+from .protocol import GUARD, Seen, Watch, unwritten
 
-Call = Callable[[Case, Tensors], Tensor | Sequence[Tensor]]
 # An access out of bounds explains a race at the end of a row, and a race a result that depends on the order.
 WORST_FIRST: tuple[Kind, ...] = ("bounds", "int32", "write-write", "read-write", "lanes", "order")
 MOST_OFF = 0.05  # of the elements: those next to the middle of two 16-bit values may go either way
@@ -74,7 +74,7 @@ def try_all(
         seen = ran.seen
         tried.append((trial, ran))
         if 0 < most_launches < len(seen.launches):
-            names = ", ".join(one.kernel.__name__ for one in seen.launches)
+            names = ", ".join(one.kernel for one in seen.launches)
             raise Failure(f"{trial}: {len(seen.launches)} kernels ran: {names}", "not-fused")
     for trial, ran in tried:  # last: a worse mistake has a worse sign
         _rounded_once(trial, ran)
@@ -119,25 +119,23 @@ class _Trying(NamedTuple):
         """Run one trial. outside: what memory behind and between the rows holds; masked: see ``observed``."""
         case = trial.case
         tensors = tensors_of(trial, self.learner, outside)
-        before = tensors.copy()
         given = tensors._replace(x=tensors.x.view(trial.shape)) if trial.shape else tensors
-        with observed(masked=masked) as seen:
+        with self.learner.observed(Watch(masked=masked)) as seen:
             returned = self.call(case, given)
         outputs = [returned] if isinstance(returned, Tensor) else list(returned or ())
         if not outputs:
             raise Failure(f"{trial}: the function returned None; it must return {_names(case)}")
         _watch_operators(trial, seen, self.may_use)
-        for name, now, then in zip(Tensors._fields, tensors, before, strict=True):
-            if now is None or then is None:
-                continue
-            if not torch.equal(now.detach(), then.detach()):
-                raise Failure(f"{trial}: the input {name} was changed; write to an output instead")
+        if seen.changed:
+            raise Failure(
+                f"{trial}: argument {seen.changed[0] + 1} of your function was changed; write to an output instead"
+            )
+        if case.direction == "both":
+            outputs = _with_gradients(trial, outputs)
         if trial.shape:
             if outputs[0].shape != trial.shape:
                 raise Failure(f"{trial}: y has shape {tuple(outputs[0].shape)}", "any-shape")
             outputs[0] = outputs[0].reshape(case.rows, case.cols)
-        if case.direction == "both":
-            outputs += _gradients(trial, outputs[0], tensors)
         judgement = judge(case, tensors, [_plain(one) for one in outputs], strict=False)
         return _Ran(tensors, outputs, seen, "" if judgement.ok else judgement.why)
 
@@ -181,7 +179,7 @@ def _tried(
     if ran.why:
         raise _failure(trying, trial, ran, alternatives)
     refuse_findings(str(trial), ran.seen, counts)
-    if ran.seen.overrun():
+    if ran.seen.overrun:
         raise Failure(f"{trial}: something was stored outside of the output", "mask-store")
     return ran
 
@@ -247,15 +245,15 @@ def tensors_of(trial: TriedCase, learner: Learner, outside: float = torch.nan) -
     return Tensors(x, **rest)  # type: ignore[arg-type]
 
 
-def _gradients(trial: TriedCase, y: Tensor, t: Tensors) -> list[Tensor]:
-    """The gradients of a training step. A parameter without one is a Failure."""
-    if not y.requires_grad:
+def _with_gradients(trial: TriedCase, outputs: list[Any]) -> list[Tensor]:
+    """The output and the gradients of ``Learner.train``. A parameter without one is a Failure."""
+    y, needs_gradient, gradients = outputs
+    if not needs_gradient:
         raise Failure(f"{trial}: the output does not require a gradient", "no-autograd")
-    found = torch.autograd.grad(y, t.leaves, t.dy, allow_unused=True)
-    for name, gradient in zip(output_names(trial.case)[1:], found, strict=True):
+    for name, gradient in zip(output_names(trial.case)[1:], gradients or (), strict=False):
         if gradient is None:
             raise Failure(f"{trial}: {name} is None", "no-autograd")
-    return [gradient for gradient in found if gradient is not None]
+    return [y, *(gradients or ())]
 
 
 def _plain(output: Any) -> Any:

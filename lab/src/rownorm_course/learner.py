@@ -1,35 +1,57 @@
-"""A learner's folder: its Python files, its answers, and what in them is recognized as not the learner's own work."""
+"""A learner's folder, as the grader sees it: texts and answers, and functions that run in the learner's process."""
 
 from __future__ import annotations
 
 import ast
-import importlib.util
-import sys
+import linecache
+import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from .grades import Failure
+from rownorm_lab.data.case import Case
+
+from .catalog import exercises
+from .grades import Failure, Pending
+from .process import Ended, LearnerProcess
+from .protocol import Mode, Reply, Request, Seen, Watch
+from .wire import decode, encode
 
 # Calls that compute a norm. The dispatcher is watched too, so that an alias does not help.
 _NORMS = {"layer_norm", "rms_norm", "native_layer_norm", "LayerNorm", "RMSNorm", "_fused_rms_norm"}
 _TIMERS = {"time", "torch.cuda", "triton.testing", "torch.cuda.Event", "time.perf_counter"}
+STEP_S = 30.0  # of one step, unless the exercise says otherwise
+
+
+class LearnerError(Failure):
+    """The learner's code raised. reason: the first complaint of a validator."""
+
+    def __init__(self, message: str, habit: str = "", reason: str = "") -> None:
+        super().__init__(message, habit)
+        self.reason = reason
 
 
 class Learner:
-    """The files of one exercise. device: "cpu" or "cuda"; seed: differs in every check; gpu: the machine has one."""
+    """The files of one exercise. mode: where kernels run; seed: differs in every check; gpu: the machine has one."""
 
-    def __init__(
-        self, folder: Path, number: int, device: str, seed: int, gpu: bool = False
-    ) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, number: int, mode: Mode, seed: int, gpu: bool = False) -> None:
+        linecache.checkcache()  # a watched file has changed
+        self.folder = folder.resolve()
         self.number = number
-        self.device = device
+        self.mode: Mode = mode
+        self.device = "cuda" if mode == "gpu" else "cpu"
         self.seed = seed
         self.gpu = gpu
-        self._modules: dict[str, ModuleType] = {}
+        self.tried: dict[str, list[str]] = {}  # wrong answers by question, of all checks
+        self.waiting: Callable[[float], None] = lambda seconds: None  # while a call runs
+        self._process: LearnerProcess | None = None
+        self._read: set[str] = set()  # files that are known to be honest
+        self._watch: tuple[Watch, Seen, Mapping[int, str]] | None = None
+        self.begin_step(STEP_S)
+
+    # ---- files ----
 
     def text(self, name: str) -> str:
         """A file of the folder."""
@@ -44,56 +66,141 @@ class Learner:
         except UnicodeDecodeError as error:
             raise Failure(f"{name} is not a UTF-8 text: {error}") from None
 
-    def module(self, name: str) -> ModuleType:
-        """A Python file, imported; its own errors become a Failure with the line."""
-        if name in self._modules:
-            return self._modules[name]
-        source = self.text(name)
-        try:
-            tree = ast.parse(source)
-        except SyntaxError as error:
-            where = f"{name}, line {error.lineno}"
-            shown = (error.text or "").rstrip()
-            raise Failure(f"{where}: {error.msg}\n{shown}") from None
-        honest(name, tree)
-        title = f"learner_{abs(hash(self.folder))}_{Path(name).stem}"
-        spec = importlib.util.spec_from_file_location(title, self.folder / name)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[title] = module
-        sys.path.insert(0, str(self.folder))
-        sys.dont_write_bytecode = True
-        try:
-            spec.loader.exec_module(module)
-        finally:
-            sys.path.remove(str(self.folder))
-        self._modules[name] = module
-        self._honest_helpers()
-        return module
-
-    def _honest_helpers(self) -> None:
-        """Files that the learner's own import are read as well."""
-        for one in list(sys.modules.values()):
-            file = Path(getattr(one, "__file__", None) or "/")
-            if file.parent == self.folder and file.suffix == ".py":
-                honest(file.name, ast.parse(file.read_text(encoding="utf-8")))
-
-    def function(self, name: str, function: str) -> Callable[..., Any]:
-        """A function or class of one file."""
-        found = getattr(self.module(name), function, None)
-        if not callable(found):
-            raise Failure(
-                f"{name} has no function {function}; the starter has it, with its arguments"
-            )
-        return found
-
     def answers(self, name: str = "answers.toml") -> dict[str, Any]:
         """The learner's answers."""
         try:
             return tomllib.loads(self.text(name))
         except tomllib.TOMLDecodeError as error:
             raise Failure(f"{name} cannot be read: {error}", "toml") from None
+
+    def _refuse_dishonest(self, name: str) -> None:
+        """A Python file, and those of the folder that it imports."""
+        if name in self._read:
+            return
+        try:
+            tree = ast.parse(self.text(name))
+        except SyntaxError as error:
+            raise Failure(
+                f"{name}, line {error.lineno}: {error.msg}\n{(error.text or '').rstrip()}"
+            ) from None
+        self._read.add(name)
+        honest(name, tree)
+        for helper in _imported(tree):
+            if (self.folder / f"{helper}.py").is_file():
+                self._refuse_dishonest(f"{helper}.py")
+
+    # ---- functions ----
+
+    def function(self, file: str, name: str, answer: int = -1) -> Callable[..., Any]:
+        """A function of one file; a call runs it in the learner's process. answer: see ``Request``."""
+        self._refuse_dishonest(file)
+
+        def call(*args: Any, **named: Any) -> Any:
+            watch, seen, roles = self._watch or (None, None, {})
+            request = Request(
+                file=file,
+                name=name,
+                args=encode(args, roles, whole=True),
+                named=encode(named, roles, whole=True),
+                watch=watch,
+                answer=answer,
+            )
+            reply = self._ask(request)
+            if seen is not None and reply.seen is not None:
+                seen.add(reply.seen)
+            return decode(reply.value, self.device)
+
+        return call
+
+    def train(self, file: str, name: str, *args: Any) -> Any:
+        """The output and the gradients of a module: see ``Host._train``."""
+        self._refuse_dishonest(file)
+        reply = self._ask(
+            Request(op="train", file=file, name=name, args=encode(args, {}, whole=True))
+        )
+        if self._watch is not None and reply.seen is not None:
+            self._watch[1].add(reply.seen)
+        return decode(reply.value, self.device)
+
+    def own(self, name: str, *args: Any) -> Any:
+        """A function of ``host.OWN`` in the learner's process."""
+        return decode(self._ask(Request(op="own", name=name, args=encode(args))).value)
+
+    @contextmanager
+    def observed(
+        self, watch: Watch | None = None, roles: Mapping[int, str] | None = None
+    ) -> Iterator[Seen]:
+        """What the calls of the block do. roles: names of their tensors, by id."""
+        before, seen = self._watch, Seen()
+        self._watch = watch or Watch(), seen, roles or {}
+        try:
+            yield seen
+        finally:
+            self._watch = before
+
+    # ---- the process ----
+
+    def begin_step(self, limit_s: float) -> None:
+        """The calls that follow have so many seconds together."""
+        self.limit_s, self.begun = limit_s, time.monotonic()
+        if self._process is not None:
+            self._process.begin_step()
+
+    def printed(self) -> str:
+        """What the learner's code has printed in this step."""
+        return self._process.printed_now() if self._process is not None else ""
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+    def __enter__(self) -> Learner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, request: Request) -> Reply:
+        if self._process is not None and self._process.ended:
+            if time.monotonic() > self.begun + self.limit_s:
+                raise Ended(self._process.ended)
+            self.close()
+        if self._process is None:
+            library = self.mode == "gpu" or bool(exercises()[self.number].needs)
+            self._process = LearnerProcess(self.mode, self.folder, library)
+        deadline = self.begun + self.limit_s
+        reply = self._process.ask(
+            request, deadline, self.limit_s, lambda: self.waiting(time.monotonic() - self.begun)
+        )
+        if reply.patched:
+            raise Failure(
+                f"{reply.patched} is not what it was when grading began", "patches-grader"
+            )
+        error = reply.error
+        if error is not None and error.kind == "pending":
+            raise Pending(error.message)
+        if error is not None:
+            raise LearnerError(error.message, error.habit, error.reason)
+        return reply
+
+
+def watching(case: Case, purpose: Any, target: str = "", others: Any = ()) -> Watch:
+    """A watch for a call with the tensors of a case."""
+    return Watch(purpose=purpose, case=case, target=target, others=list(others), launch=False)
+
+
+def _imported(tree: ast.Module) -> set[str]:
+    """The modules that a file imports, and their first packages."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").split(".")[0])
+            found |= {alias.name for alias in node.names}
+    return found
 
 
 def honest(name: str, tree: ast.Module) -> None:

@@ -65,12 +65,6 @@ def medians(records: Sequence[Record], case: Case) -> dict[str, float]:
     return found
 
 
-def share_of_ceiling(call: Callable[[Case, Tensors], Any], case: Case) -> float:
-    """The time of the ceiling over that of the function."""
-    seconds = medians(records_of(call, [case], (CEILING,)), case)
-    return seconds[CEILING] / seconds[MINE]
-
-
 def compare(call: Callable[[Case, Tensors], Any], cases: Sequence[Case]) -> None:
     """Print times and bandwidths; without a GPU, end the program."""
     try:

@@ -31,23 +31,17 @@ from triton.runtime.autotuner import Autotuner
 from rownorm_lab.interpreter.findings import Finding, RecordedLaunch
 from rownorm_lab.interpreter.record import first_configuration, recorded
 
-# A NaN that no computation gives, as an integer: memory that was never written has it.
-POISON = {
-    torch.float16: (torch.int16, 0x7E5A),
-    torch.bfloat16: (torch.int16, 0x7FDA),
-    torch.float32: (torch.int32, 0x7FC5A5A5),
-    torch.float64: (torch.int64, 0x7FF85A5A5A5A5A5A),
-}
+from .protocol import GUARD, POISON, unwritten
+
 BFLOAT16_NAN = 0x7FC0  # the interpreter holds bfloat16 as uint16
 
 
-def _threads() -> int:
+def threads() -> int:
     """Threads of this process, without those in which rownorm loads its extensions."""
     return sum(not one.name.startswith("rownorm") for one in threading.enumerate())
 
 
-THREADS = _threads()  # before a learner's file is imported
-GUARD = 1024  # elements before and after an allocation
+THREADS = threads()  # before a learner's file is imported
 ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 # What makes new memory, with its contents or without.
 CREATIONS = ALLOCATIONS | {
@@ -91,12 +85,6 @@ HARMLESS = ALLOCATIONS | {
 }
 
 
-def unwritten(memory: Tensor) -> int:
-    """How many elements were never written."""
-    integers, poison = POISON[memory.dtype]
-    return int((memory.detach().contiguous().view(integers) == poison).sum())
-
-
 class Launch(NamedTuple):
     """One kernel launch: the kernel, its grid, and its arguments by name; options such as num_warps too."""
 
@@ -106,7 +94,7 @@ class Launch(NamedTuple):
     options: dict[str, Any]
 
 
-class Seen(NamedTuple):
+class Observed(NamedTuple):
     """What happened during a call."""
 
     launches: list[Launch]
@@ -132,7 +120,7 @@ class _Watch(TorchDispatchMode):
         """Nothing is compiled here; otherwise torch imports its compiler, which takes longer than a step."""
         return False
 
-    def __init__(self, seen: Seen) -> None:
+    def __init__(self, seen: Observed) -> None:
         super().__init__()
         self.seen = seen
         self.launching = False
@@ -167,7 +155,7 @@ class _Watch(TorchDispatchMode):
 
 
 @contextmanager
-def observed(launch: bool = True, masked: float = np.nan) -> Iterator[Seen]:
+def observed(launch: bool = True, masked: float = np.nan) -> Iterator[Observed]:
     """Watch everything in the block. Without ``launch``, kernels are recorded and not started.
 
     masked: what a load without ``other`` gives its masked lanes in the interpreter, if they are floating-point.
@@ -175,24 +163,25 @@ def observed(launch: bool = True, masked: float = np.nan) -> Iterator[Seen]:
     with contextlib.ExitStack() as stack:
         if knobs.runtime.interpret and launch:
             recording = stack.enter_context(recorded(orders=1, views_only=True, wrapper=__file__))
-            seen = Seen([], [], [], [], [], recording.findings, recording.launches)
+            seen = Observed([], [], [], [], [], recording.findings, recording.launches)
         else:
             stack.enter_context(mock.patch.object(Autotuner, "run", first_configuration()))
-            seen = Seen([], [], [], [], [], [], [])
+            seen = Observed([], [], [], [], [], [], [])
         for owner, name, what in (
             (threading.Thread, "start", "a thread"),
             (Tensor, "numpy", "numpy"),
             (Tensor, "__array__", "numpy"),
+            (Tensor, "__dlpack__", "__dlpack__"),
             (Tensor, "tolist", "tolist"),
         ):
             stack.enter_context(mock.patch.object(owner, name, _noted(seen, owner, name, what)))
-        if _threads() > THREADS:
+        if threads() > THREADS:
             seen.operators.append("a thread")
         with _launches_seen(seen, launch, masked):
             yield seen
 
 
-def _noted(seen: Seen, owner: Any, name: str, what: str) -> Callable[..., Any]:
+def _noted(seen: Observed, owner: Any, name: str, what: str) -> Callable[..., Any]:
     """A way around the dispatcher, which is not watched there: it is noted as an operator."""
     original = getattr(owner, name)
 
@@ -204,7 +193,7 @@ def _noted(seen: Seen, owner: Any, name: str, what: str) -> Callable[..., Any]:
 
 
 @contextmanager
-def _launches_seen(seen: Seen, launch: bool, masked: float) -> Iterator[None]:
+def _launches_seen(seen: Observed, launch: bool, masked: float) -> Iterator[None]:
     watch = _Watch(seen)
     interpret, compiled = interpreter.GridExecutor.__call__, jit.JITFunction.run
     load = interpreter.InterpreterBuilder.create_masked_load
@@ -257,7 +246,7 @@ def _undefined(ptrs: Any, value: float) -> Any:
     return interpreter.TensorHandle(data, dtype)
 
 
-def _note_place(seen: Seen) -> None:
+def _note_place(seen: Observed) -> None:
     """Note the line of the kernel that is running."""
     frame, skipped = sys._getframe(1), (__file__, str(Path(triton.__file__).parent))
     while frame.f_back is not None and frame.f_code.co_filename.startswith(skipped):
@@ -267,7 +256,7 @@ def _note_place(seen: Seen) -> None:
         seen.unfilled.append(place)
 
 
-def _note(seen: Seen, kernel: Any, names: list[str], grid: Any, given: dict[str, Any]) -> None:
+def _note(seen: Observed, kernel: Any, names: list[str], grid: Any, given: dict[str, Any]) -> None:
     function = getattr(kernel, "fn", kernel)
     defaults = {
         name: parameter.default

@@ -14,7 +14,7 @@ import msgspec
 
 from rownorm_lab.data.files import write_whole
 
-from .catalog import TEXT, Exercise, exercises
+from .catalog import DISCUSSION, TEXT, Exercise, exercises
 from .grades import Grade, GradedStep
 
 FILE, LOCK = ".progress.json", ".progress.lock"
@@ -29,6 +29,7 @@ class Progress(msgspec.Struct, kw_only=True):
     touched: float
     hints: int = 0  # that were given
     gave_up: bool = False
+    tried: dict[str, list[str]] = {}  # wrong answers by question
     seconds: float = 0.0  # from the start to the first check with full points; 0: not yet
     steps: list[GradedStep] = []  # of the last check
     graded: dict[str, str] = {}  # the files of the last check: their digests
@@ -101,12 +102,12 @@ def change(
 
 
 def digests(exercise: Exercise, home: Path) -> dict[str, str]:
-    """The learner's files that are handed in, with their SHA-256."""
+    """The learner's files that are graded, with their SHA-256."""
     folder = folder_of(exercise, home)
     return {
         name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
         for name in handed_in(exercise, home)
-        if (folder / name).is_file()
+        if (folder / name).is_file() and name != DISCUSSION
     }
 
 
@@ -152,7 +153,13 @@ def start(exercise: Exercise, home: Path) -> tuple[list[str], list[str]]:
     return written, kept
 
 
-def record(exercise: Exercise, home: Path, grade: Grade, graded: dict[str, str]) -> Progress:
+def record(
+    exercise: Exercise,
+    home: Path,
+    grade: Grade,
+    graded: dict[str, str],
+    tried: dict[str, list[str]] | None = None,
+) -> Progress:
     """Keep the result of a check of the files ``graded``. Points that were reached once are kept.
 
     After a partial check the files count as not graded, so that a submission grades them.
@@ -163,6 +170,7 @@ def record(exercise: Exercise, home: Path, grade: Grade, graded: dict[str, str])
     def keep(progress: Progress) -> None:
         same = progress.graded == graded
         progress.steps, progress.graded = grade.steps, graded
+        progress.tried |= tried or {}
         for part in exercise.part:
             points, status = grade.points(part), grade.status(part)
             if status == "pending" and same:  # the same files may have been graded on a GPU before

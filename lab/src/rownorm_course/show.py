@@ -13,9 +13,9 @@ from rownorm_lab.data.texts import count
 
 from . import progress
 from .catalog import Exercise, exercises
-from .grade import Mode
 from .grades import Grade, GradedStep
 from .habits import HABITS
+from .protocol import Mode
 from .run import Watcher
 
 MARKS = {"passed": "ok", "failed": "WRONG", "pending": "waits", "skipped": "-"}
@@ -100,8 +100,9 @@ class Display(Watcher):
         lines = self._explanation(step)
         short = len(lines) == 1 and len(lines[0]) <= SHORT
         lines = [f"{step.name} ({lines[0]})"] if short else [step.name, *lines]
-        for mark, line in zip_longest([MARKS[step.status]], lines, fillvalue=""):
-            click.echo(f"    {mark:5}  {line}".rstrip())
+        mark = MARKS[step.status] if step.counts else "none"
+        for shown, line in zip_longest([mark], lines, fillvalue=""):
+            click.echo(f"    {shown:5}  {line}".rstrip())
 
     def _head(self, step: GradedStep, mode: Mode) -> None:
         heading = f"  {step.part}{PLACES[mode]}"

@@ -2,10 +2,11 @@
 
 import pytest
 
-from rownorm_course import observe
+from rownorm_course import process
 
 
-@pytest.fixture(autouse=True)
-def threads_of_other_tests(monkeypatch):
-    """A grading process is new. This one has threads of the tests before, which are no learner's."""
-    monkeypatch.setattr(observe, "THREADS", observe._threads())
+@pytest.fixture(scope="session", autouse=True)
+def no_process_is_left():
+    """The learner's processes are forked from one for each mode, which all tests share."""
+    yield
+    process.close()

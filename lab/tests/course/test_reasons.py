@@ -8,6 +8,7 @@ import torch
 from lab_support.learning import put
 from rownorm_course.grade import one_step, tasks_of
 from rownorm_course.grades import Failure
+from rownorm_course.habits import HABITS
 from rownorm_course.learner import Learner, honest
 
 pytestmark = pytest.mark.skipif(
@@ -16,12 +17,12 @@ pytestmark = pytest.mark.skipif(
 
 
 def first_failure(folder, number, part):
-    learner = Learner(folder, number, "cpu", 11)
-    for task in tasks_of(number):
-        if task.part == part and "interpret" in task.modes:
-            step = one_step(learner, task)
-            if step.status == "failed":
-                return step
+    with Learner(folder, number, "interpret", 11) as learner:
+        for task in tasks_of(number):
+            if task.part == part and "interpret" in task.modes:
+                step = one_step(learner, task)
+                if step.status == "failed":
+                    return step
     return None
 
 
@@ -65,15 +66,42 @@ def test_an_unknown_formula_has_no_reason(number, file, part, old, new, tmp_path
 
 
 def test_a_right_answer_is_explained_and_a_puzzle_drawn(tmp_path):
-    answers = Learner(put(tmp_path / "basics", 1), 1, "cpu", 11)
+    answers = Learner(put(tmp_path / "basics", 1), 1, "interpret", 11)
     step = one_step(answers, next(task for task in tasks_of(1) if task.name == "mask"))
     assert step.status == "passed"
     assert "other" in step.message
-    puzzles = Learner(put(tmp_path / "warmup", 0), 0, "cpu", 11)
-    step = one_step(puzzles, next(task for task in tasks_of(0) if task.part == "mask"))
+    with Learner(put(tmp_path / "warmup", 0), 0, "interpret", 11) as puzzles:
+        step = one_step(puzzles, next(task for task in tasks_of(0) if task.part == "mask"))
     assert step.status == "passed"
     assert "0 1 2 3 4 . . ." in step.message
     assert "1 sector of 32 bytes" in step.message
+
+
+def test_a_text_where_a_number_belongs_is_named(tmp_path):
+    for number, file, part, old, new, said in (
+        (1, "answers.toml", "run", "rows = ", "rows = '2,048' #", "'2,048' is a text"),
+        (7, "answers.toml", "answers", "large_percent_of_peak = ", "large_percent_of_peak = '3,4' #", "a text"),
+        (6, "analysis.md", "analysis", "flop_per_byte: 1.0", "flop_per_byte: about 1", "is 'about 1'"),
+    ):  # fmt: skip
+        folder = put(tmp_path / str(number), number)
+        edit(folder / file, old, new)
+        step = first_failure(folder, number, part)
+        assert (said in step.message, step.habit) == (True, "toml"), step.message
+
+
+def test_a_helper_without_return_is_explained(tmp_path):
+    file = put(tmp_path, 2) / "rmsnorm.py"
+    edit(file, "@triton.jit\n", "@triton.jit\ndef nothing(x):\n    x * x\n\n\n@triton.jit\n")
+    edit(file, "squares += x * x", "squares += nothing(x)")
+    step = first_failure(tmp_path, 2, "kernel")
+    assert "a function without return" in step.message
+
+
+def test_a_fixed_eps_is_called_so(tmp_path):
+    edit(put(tmp_path, 2) / "rmsnorm.py", "tl.cast(eps, tl.float32)", "1e-6")
+    step = first_failure(tmp_path, 2, "kernel")
+    assert step.habit == "no-eps"
+    assert "fixed value" in HABITS["no-eps"]
 
 
 @pytest.mark.parametrize(

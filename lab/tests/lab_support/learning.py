@@ -1,23 +1,11 @@
 """Folders with the solutions of the exercises, and their grades."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 from rownorm_course.catalog import exercises
-from rownorm_lab.data.files import write_whole
-
-SCRIPT = """
-import json, sys
-from pathlib import Path
 from rownorm_course.grade import grade
 from rownorm_course.learner import Learner
-for number, folder in json.loads(sys.argv[1]):
-    steps = [one for one in grade(Learner(Path(folder), number, "cpu", 7), "compile") if one.status != "running"]
-    print(json.dumps([[one.part, one.name, one.status, one.habit, one.message] for one in steps]))
-"""
+from rownorm_lab.data.files import write_whole
 
 
 def wrong_solutions():
@@ -41,9 +29,18 @@ def also_right_solutions():
 
 def reason(number, name):
     """(part, habit) for which a solution must be rejected."""
-    path = exercises()[number].path / "solutions" / "wrong" / name / "reason.txt"
-    part, habit = path.read_text().split()
+    part, habit, *_ = _words(number, name)
     return part, habit
+
+
+def only_compiled(number, name):
+    """Whether a wrong solution gives right values, so that only its compiled code shows what is wrong."""
+    return _words(number, name)[2:] == ["compiled"]
+
+
+def _words(number, name):
+    path = exercises()[number].path / "solutions" / "wrong" / name / "reason.txt"
+    return path.read_text().split()
 
 
 def put(folder, number, other="", kind="wrong"):
@@ -57,7 +54,7 @@ def put(folder, number, other="", kind="wrong"):
         if file.suffix == ".diff":
             target = folder / file.stem
             target.write_text(changed(target.read_text(), file.read_text()))
-        elif file.suffix == ".py":
+        elif file.suffix in (".py", ".json"):
             write_whole(folder / file.name, file.read_bytes())
     return folder
 
@@ -81,17 +78,13 @@ def changed(text, diff):
 
 
 def compiled_grades(folders):
-    """The steps of the mode ``compile``, by (number, folder), in one process without the interpreter."""
-    wanted = json.dumps([(number, str(folder)) for number, folder in folders])
-    source = str(Path(__file__).parents[2] / "src")
-    paths = os.pathsep.join([source, *filter(None, sys.path)])
-    ran = subprocess.run(
-        [sys.executable, "-c", SCRIPT, wanted],
-        env=os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("[[")]
-    return dict(zip(map(tuple, folders), lines, strict=True))
+    """The steps of the mode ``compile``, by (number, folder)."""
+    found = {}
+    for number, folder in folders:
+        with Learner(Path(folder), number, "compile", 7) as learner:
+            found[number, folder] = [
+                (one.part, one.name, one.status, one.habit, one.message)
+                for one in grade(learner)
+                if one.status != "running"
+            ]
+    return found

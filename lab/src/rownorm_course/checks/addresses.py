@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from rownorm_lab.compiled.compile import CompiledKernel
 from rownorm_lab.data.case import Case
 from rownorm_lab.interpreter.findings import Finding
 
-from ..compiled import CompiledCall, untouched
+from ..calls import Call, untouched
 from ..grades import Failure
-from ..judge import Call, refuse_findings
-from ..observe import observed
+from ..judge import refuse_findings
+from ..learner import Learner
+from ..protocol import Compiled, CompiledCall
 
 ROWS = 96  # of the case that is compiled
 FAR = (1 << 31) + (
@@ -21,11 +21,13 @@ FAR = (1 << 31) + (
 )  # elements: an int32 offset wraps around once, so that it is outside of its tensor
 
 
-def far_rows(call: Call, case: Case, counts: Callable[[Finding], bool] = bool) -> None:
+def far_rows(
+    learner: Learner, call: Call, case: Case, counts: Callable[[Finding], bool] = bool
+) -> None:
     """Rows beyond 2^31 elements, of every tensor: in the interpreter, on tensors that have addresses only."""
     case = msgspec.structs.replace(case, rows=FAR // case.cols)
-    with observed() as seen:
-        call(case, untouched(case, "meta"))
+    with learner.observed() as seen:
+        call(case, untouched(case))
     if not seen.launches:
         raise Failure(f"{case.title}: the function returned without a kernel", "no-kernel")
     refuse_findings(case.title, seen, counts)
@@ -40,8 +42,8 @@ def passes_over_rows(compiled: CompiledCall, expected: float, what: str) -> None
         )
 
 
-def no_spills(kernels: Sequence[CompiledKernel]) -> None:
+def no_spills(kernels: Sequence[Compiled]) -> None:
     """No registers in memory."""
     for one in kernels:
-        if spilled := one.resources.spills:
+        if spilled := one.spills:
             raise Failure(f"{one.name} spills {spilled} bytes for each thread", "spills")

@@ -6,85 +6,86 @@ import math
 import random
 from typing import Any
 
-from rownorm_lab.data.case import Case
-
 from ..grade import Task
 from ..grades import Failure
 from ..learner import Learner
+from .questions import all_of, judge
 
 ANSWERS, ANALYSER = "answers.toml", "analyser.py"
-CHOICES = {  # the right answer, where to look if another was given, and why it is right
-    "pointers": (
-        "b",
-        "x_row_ptr is one number and cols a block of numbers: what is their sum?",
-        "The sum of one address and a block of numbers is a block of addresses. tl.load then gives a block of values.",
-    ),
-    "program": (
-        "c",
-        "look at the grid in rms_norm: (n_rows,)",
-        "The grid is (n_rows,): program r takes row r, whatever its width.",
-    ),
-    "block_size": (
-        "a",
-        "look at what tl.arange(0, BLOCK) makes, and at the step of the loop",
-        "A turn of the loop handles BLOCK columns. How many threads share them is num_warps, which is another setting.",
-    ),
-    "constexpr": (
-        "d",
-        "what must be known of tl.arange(0, BLOCK) when the kernel is compiled?",
-        "tl.arange(0, BLOCK) is a block of that size, and its elements are placed in registers at compile time.",
-    ),
-    "eps": (
-        "b",
-        "what does Triton do when a constexpr gets a value that it did not have before?",
-        "A constexpr is part of the compiled code, so a new value is a new compilation. An argument is only passed.",
-    ),
-    "coalescing": (
-        "a",
-        "which column does lane i access, and which does lane i + 1?",
-        "Lane i has column i. The 32 lanes of a warp ask for neighboring bytes, which few sectors cover.",
-    ),
-    "mask": (
-        "c",
-        "which lanes have cols >= n_cols, and what are their values after the load?",
-        "A masked lane issues no access. Its value is other; without other it is undefined.",
-    ),
-    "other": (
-        "b",
-        "what do masked lanes hold here, and what does its square add to the sum?",
-        "0 squared is 0. For a maximum it would have to be -inf: other depends on what follows.",
-    ),
-    "reduction": (
-        "d",
-        "what is added inside the loop, and what once after it?",
-        "The loop adds block to block, lane by lane. The lanes are combined once, at the end.",
-    ),
-    "passes": (
-        "b",
-        "count the loops that contain tl.load(x_row_ptr + ...)",
-        "One loop for the sum, one for the output. The second may be served by a cache; it is a pass all the same.",
-    ),
-    "registers": (
-        "c",
-        "only tl.load and tl.store access global memory",
-        "Blocks and scalars of a kernel are in registers. Only tl.load and tl.store reach global memory.",
-    ),
-    "fusion": (
-        "a",
-        "how many operators does PyTorch run for that line, and where is the result of each?",
-        "Each operator reads its input from memory and writes its result there: several passes where one would do.",
-    ),
-    "precision": (
-        "d",
-        "look at what follows each tl.load, and at the conversion in tl.store",
-        "fp16 ends at 65504 and has 11 bits. Squares and sums need fp32; y is rounded when it is stored.",
-    ),
-    "portability": (
-        "c",
-        "which numbers were chosen for one GPU, and which lines follow from the formula?",
-        "The formula, the masks and the strides stay. Blocks and warps were chosen for one GPU.",
-    ),
-}
+CHOICES = all_of(
+    {
+        "pointers": (
+            "b",
+            "x_row_ptr is one number and cols a block of numbers: what is their sum?",
+            "The sum of one address and a block of numbers is a block of addresses. tl.load gives a block of values.",
+        ),
+        "program": (
+            "c",
+            "look at the grid in rms_norm: (n_rows,)",
+            "The grid is (n_rows,): program r takes row r, whatever its width.",
+        ),
+        "block_size": (
+            "a",
+            "look at what tl.arange(0, BLOCK) makes, and at the step of the loop",
+            "A turn of the loop handles BLOCK columns. How many threads share them is another setting, num_warps.",
+        ),
+        "constexpr": (
+            "d",
+            "what must be known of tl.arange(0, BLOCK) when the kernel is compiled?",
+            "tl.arange(0, BLOCK) is a block of that size, and its elements are placed in registers at compile time.",
+        ),
+        "eps": (
+            "b",
+            "what does Triton do when a constexpr gets a value that it did not have before?",
+            "A constexpr is part of the compiled code, so a new value compiles anew. An argument is only passed.",
+        ),
+        "coalescing": (
+            "a",
+            "which column does lane i access, and which does lane i + 1?",
+            "Lane i has column i. The 32 lanes of a warp ask for neighboring bytes, which few sectors cover.",
+        ),
+        "mask": (
+            "c",
+            "which lanes have cols >= n_cols, and what are their values after the load?",
+            "A masked lane issues no access. Its value is other; without other it is undefined.",
+        ),
+        "other": (
+            "b",
+            "what do masked lanes hold here, and what does its square add to the sum?",
+            "0 squared is 0. For a maximum it would have to be -inf: other depends on what follows.",
+        ),
+        "reduction": (
+            "d",
+            "what is added inside the loop, and what once after it?",
+            "The loop adds block to block, lane by lane. The lanes are combined once, at the end.",
+        ),
+        "passes": (
+            "b",
+            "count the loops that contain tl.load(x_row_ptr + ...)",
+            "One loop for the sum, one for the output. The second may be served by a cache; it is a pass all the same.",
+        ),
+        "registers": (
+            "c",
+            "only tl.load and tl.store access global memory",
+            "Blocks and scalars of a kernel are in registers. Only tl.load and tl.store reach global memory.",
+        ),
+        "fusion": (
+            "a",
+            "how many operators does PyTorch run for that line, and where is the result of each?",
+            "Each operator reads its input from memory and writes its result there: several passes where one would do.",
+        ),
+        "precision": (
+            "d",
+            "look at what follows each tl.load, and at the conversion in tl.store",
+            "fp16 ends at 65504 and has 11 bits. Squares and sums need fp32; y is rounded when it is stored.",
+        ),
+        "portability": (
+            "c",
+            "which numbers were chosen for one GPU, and which lines follow from the formula?",
+            "The formula, the masks and the strides stay. Blocks and warps were chosen for one GPU.",
+        ),
+    }
+)
 RUN = {  # figures of the learner's own run, and what each is
     "programs": "the programs that ran: look at the grid in rms_norm",
     "turns": "the turns of the first loop, in one program",
@@ -103,19 +104,9 @@ BLOCKS = (64, 128, 256, 512, 1024)
 
 def _question(name: str) -> Task:
     """One multiple-choice question."""
-    right, why, explanation = CHOICES[name]
-
-    def check(learner: Learner) -> str:
-        answer = str(learner.answers(ANSWERS).get("questions", {}).get(name, "")).strip().lower()
-        if not answer:
-            raise Failure("no answer yet", "no-answer")
-        if answer not in ("a", "b", "c", "d"):
-            raise Failure(f"{answer!r} is no answer, expected a, b, c or d")
-        if answer != right:
-            raise Failure(f"{answer!r} is not right: {why}", "wrong-choice")
-        return explanation
-
-    return Task("questions", name, check, ("interpret",))
+    return Task(
+        "questions", name, lambda learner: judge(learner, name, CHOICES[name]), ("interpret",)
+    )
 
 
 def _is_number(value: object) -> bool:
@@ -193,9 +184,6 @@ def analyser(learner: Learner) -> None:
 
 def table(learner: Learner) -> None:
     """The block-size table against the lab's analysis of the same kernel."""
-    from rownorm_lab.compiled.analysis import analyze
-    from rownorm_lab.compiled.compile import compile_loop, target_of
-
     given = learner.answers(ANSWERS).get("table", {})
     lines: dict[int, dict[str, Any]] = {block: given.get(f"block_{block}", {}) for block in BLOCKS}
     open_ones = [
@@ -206,17 +194,10 @@ def table(learner: Learner) -> None:
     ]
     if open_ones:
         raise Failure(f"[table] has no number yet: {', '.join(open_ones)}", "no-answer")
-    case = Case(operation="rms_norm", rows=32768, cols=4096, dtype="fp16")
     wrong = []
-    for block, line in lines.items():
-        one = analyze(compile_loop(case, block, target_of("sm_90")), block).kernels[0]
-        right = {
-            "load_bytes": max(one.load_widths),
-            "loads_per_row": one.load_requests_per_row,
-            "sectors_loaded_per_row": one.load_sectors_per_row,
-            "in_flight_per_program": one.in_flight_bytes,
-        }
-        for name, value in right.items():
+    right = learner.own("loop_figures", list(BLOCKS))
+    for (block, line), figures in zip(lines.items(), right, strict=True):
+        for name, value in zip(TABLE, figures, strict=True):
             if not math.isclose(line[name], value, rel_tol=0.02):
                 wrong.append(
                     f"block_{block}: {name} = {line[name]:g} is not what rownorm analyze prints at "

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from rownorm_lab.data.case import Case, Dtype
 
 from ..alternatives import BIAS_LAYER_NORM, RMS_NORM_RELU
-from ..compiled import compile_call
+from ..calls import Call, compile_call, measured_call
 from ..grade import Task
 from ..grades import Failure
-from ..judge import Alternatives, Call, TriedCase, try_all
+from ..judge import Alternatives, TriedCase, try_all
 from ..learner import Learner
 from .addresses import far_rows
 
@@ -85,7 +85,7 @@ def _tasks(
         Task(
             part,
             "row offsets beyond 2^31",
-            lambda learner: far_rows(call(learner), case(1, 4096, "fp16")),
+            lambda learner: far_rows(learner, call(learner), case(1, 4096, "fp16")),
             ("interpret",),
         ),
         Task(
@@ -121,7 +121,7 @@ def predicted(learner: Learner) -> None:
 
 def _moves(learner: Learner, call: Call, case: Case) -> None:
     """What the compiled kernel moves to and from memory: the row once, in and out."""
-    moved = compile_call(call, case).memory_bytes
+    moved = compile_call(learner, call, case).memory_bytes
     if moved > 1.02 * case.compulsory_bytes:
         raise Failure(
             f"{case.title}: the compiled kernel moves {moved:,.0f} bytes to and from memory, expected "
@@ -134,13 +134,13 @@ def faster(learner: Learner) -> None:
     """One kernel against torch's separate operators, on the GPU."""
     from rownorm_lab.data.records import EAGER
 
-    from ..measured import MINE, medians, records_of
+    from ..measured import MINE
 
     for call, case in (
         (relu_call(learner), _relu_case(8192, 4096, "fp16")),
         (bias_call(learner), _bias_case(8192, 4096, "fp16")),
     ):
-        seconds = medians(records_of(call, [case], (EAGER,)), case)
+        seconds = measured_call(learner, call, case, (EAGER,))
         ratio = seconds[EAGER] / seconds[MINE]
         if ratio < FASTER:
             raise Failure(

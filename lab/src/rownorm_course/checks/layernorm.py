@@ -7,18 +7,21 @@ from collections.abc import Callable
 
 import torch
 
+from rownorm.inside import TARGETS
+from rownorm_lab.compiled.roofline import ceiling_of, limits_of
 from rownorm_lab.data.case import Case, Dtype
 
 from ..alternatives import LAYER_NORM
-from ..compiled import compile_call, untouched
+from ..calls import TARGET, Call, compile_call, untouched
 from ..grade import Task
 from ..grades import Failure
-from ..judge import Call, TriedCase, try_all
+from ..judge import TriedCase, try_all
 from ..learner import Learner
-from ..observe import observed
-from .addresses import ROWS, far_rows, passes_over_rows
+from .addresses import ROWS, far_rows, no_spills, passes_over_rows
 
 FILE = "layernorm.py"
+SIZES = ((32768, 128), (32768, 768), (16384, 4096), (8192, 8192))  # rows, columns of the part tuned
+LEAST = 0.9  # of the predicted limit
 FUNCTIONS = {"three_pass": 3, "two_pass": 2, "welford": 2}  # passes over x
 
 
@@ -70,17 +73,52 @@ def _tasks(name: str) -> list[Task]:
     ]
 
 
+def _trying_tuned(learner: Learner, *trials: TriedCase) -> None:
+    try_all(learner, _call(learner, "tuned"), trials, LAYER_NORM)
+
+
+def tuned_values(learner: Learner) -> None:
+    """Narrow and wide rows, 16-bit rows, large means."""
+    _trying_tuned(
+        learner,
+        *(TriedCase(_case(2, cols), shift=3.0) for cols in (128, 77, 768)),
+        TriedCase(_case(1, 8192), shift=3.0),
+        TriedCase(_case(1, 4096), data="offset", habit="cancellation"),
+        TriedCase(_case(3, 500, "bf16"), layout="strided"),
+    )
+
+
+def tuned(learner: Learner) -> None:
+    """One pass, no spills and 90% of the predicted limit, for each size."""
+    for rows, cols in SIZES:
+        case = _case(rows, cols, "fp16")
+        found = compile_call(learner, _call(learner, "tuned"), case)
+        no_spills(found.kernels)
+        passes_over_rows(found, 1, f"layer_norm_tuned with {cols} columns")
+        ceiling = ceiling_of(limits_of(TARGETS[TARGET]), case).bytes_per_second
+        share = case.compulsory_bytes / ceiling / found.predicted_seconds
+        if share < LEAST:
+            bytes_each = min(
+                access.bytes_per_thread for one in found.analyses for access in one.tensors
+            )
+            raise Failure(
+                f"{case.title} would run at {share:.0%} of the limit, expected {LEAST:.0%}. A thread accesses "
+                f"{bytes_each} bytes at once with {found.analyses[0].warps} warps",
+                "more-threads-than-work" if cols < 32 * 8 * found.analyses[0].warps else "narrow",
+            )
+
+
 def own_kernel(learner: Learner) -> None:
     """layer_norm_welford does not start the kernel of layer_norm_two_pass."""
     started = []
     for name in ("two_pass", "welford"):
-        with observed() as seen:
-            _call(learner, name)(_case(ROWS, 1024), untouched(_case(ROWS, 1024), "meta"))
+        with learner.observed() as seen:
+            _call(learner, name)(_case(ROWS, 1024), untouched(_case(ROWS, 1024)))
         numbers = [
             {key: value for key, value in one.arguments.items() if isinstance(value, int | str)}
             for one in seen.launches
         ]
-        started.append(([one.kernel.__name__ for one in seen.launches], numbers))
+        started.append(([one.kernel for one in seen.launches], numbers))
     if started[0] == started[1]:
         raise Failure(
             f"layer_norm_welford starts {', '.join(started[1][0])}, as layer_norm_two_pass does",
@@ -90,11 +128,11 @@ def own_kernel(learner: Learner) -> None:
 
 def _far(learner: Learner, name: str) -> None:
     """Rows more than 2^31 elements away, of x and y."""
-    far_rows(_call(learner, name), _case(1, 4096, "fp16"))
+    far_rows(learner, _call(learner, name), _case(1, 4096, "fp16"))
 
 
 def _passes(learner: Learner, name: str) -> None:
-    compiled = compile_call(_call(learner, name), _case(ROWS, 4096, "fp16"))
+    compiled = compile_call(learner, _call(learner, name), _case(ROWS, 4096, "fp16"))
     passes_over_rows(compiled, FUNCTIONS[name], f"layer_norm_{name}")
 
 
@@ -126,5 +164,7 @@ def breaking(learner: Learner) -> None:
 
 TASKS = [
     *(task for name in FUNCTIONS for task in _tasks(name)),
+    Task("tuned", "values", tuned_values),
+    Task("tuned", "four sizes, compiled", tuned, ("compile",)),
     Task("breaking", "a row that breaks the short formula", breaking, ("interpret",)),
 ]

@@ -15,14 +15,15 @@ from rownorm_lab.data.profiles import NEAR_PEAK
 from rownorm_lab.profilers.request import TOOLS
 
 from ..alternatives import RMS_NORM
+from ..calls import Call, compile_call, share_of_ceiling
 from ..catalog import exercises
-from ..compiled import compile_call
 from ..grade import Task
 from ..grades import Failure
-from ..judge import Call, TriedCase, try_all
+from ..judge import TriedCase, try_all
 from ..learner import Learner
 from ..profiles import COUNTERS, NAMES, SCOPES, TRACE, Figures, varied
 from .addresses import no_spills
+from .questions import Question, all_of, judge, letter_of
 
 ANALYSIS, ANSWERS, KERNEL = "analysis.py", "answers.toml", "kernel.py"
 SHIPPED, OWN = "profile", "my_profile"  # folders
@@ -31,14 +32,43 @@ ELEMENT_BYTES = 2
 SECTOR_BYTES = 32
 EXACT, COUNTED = 2e-3, 0.05  # relative tolerances: of times, and of means over launches
 LEAST = {"predicted": 0.9, "measured": 0.8}  # shares of the ceiling
-CHOICES = {  # beside those of the limits: the right answer, and where to look if another was given
-    "large_evidence": ("b", "compare occupancy with the share of the peak: one of them is high, the other low"),
-    "tiny_evidence": ("c", "ask what the GPU does while the host prepares the next call"),
-    "sectors": ("a", "32 threads with 2 bytes each are 64 bytes; with 16 bytes each they would be 512"),
-    "large_next": ("d", "the occupancy has no room left; what one load asks for has"),
-    "tiny_next": ("b", "its kernels are not what takes the time"),
-    "summary": ("a", "look at the trace before the first large call"),
-}  # fmt: skip
+CHOICES = all_of(
+    {
+        "large_evidence": (
+            "b",
+            "compare occupancy with the share of the peak: one of them is high, the other low",
+            "Almost all warps are there, and the memory does a third of what it can: each warp asks for 64 bytes "
+            "at a time, too few.",
+        ),
+        "tiny_evidence": (
+            "c",
+            "ask what the GPU does while the host prepares the next call",
+            "The host needs many times as long as the kernel, so the GPU waits. Bandwidth and occupancy of a kernel of "
+            "some microseconds say nothing about that.",
+        ),
+        "sectors": (
+            "a",
+            "32 threads with 2 bytes each are 64 bytes; with 16 bytes each they would be 512",
+            "Two sectors are 64 bytes, and the warp uses all of them: coalesced. 16 bytes for each thread would be 16 "
+            "sectors with one instruction. Few sectors are no fault; sectors without use are.",
+        ),
+        "large_next": (
+            "d",
+            "the occupancy has no room left; what one load asks for has",
+            "Wider loads, and more of them before a result is needed, put more bytes on their way at once.",
+        ),
+        "tiny_next": (
+            "b",
+            "its kernels are not what takes the time",
+            "A CUDA graph launches many kernels with one call of the host; fusing them has the same effect.",
+        ),
+        "summary": (
+            "a",
+            "look at the trace before the first large call",
+            "Most of the script is compilation, during which the GPU waits.",
+        ),
+    }
+)
 LIMITS = {
     "a": "at least 75% of the peak is reached",
     "b": "the host needs longer for a call than its kernels",
@@ -206,6 +236,8 @@ def own_figures(learner: Learner) -> None:
     given = learner.answers(ANSWERS).get("figures", {})
     for name, value in _figures(learner).items():
         number = given.get(name)
+        if isinstance(number, str) and number.strip():
+            raise Failure(f"[figures] {name} is {number!r}, a text, not a number", "toml")
         if not isinstance(number, int | float) or number == 0:
             raise Failure(f"[figures] {name} has no number", "no-answer")
         if not math.isclose(number, value, rel_tol=0.02):
@@ -234,30 +266,26 @@ def _figures(learner: Learner) -> dict[str, float]:
     }
 
 
-def questions(learner: Learner) -> None:
-    """The limits follow from the learner's own functions; the other choices from them."""
-    given = learner.answers(ANSWERS).get("questions", {})
-    answers = {
-        name: str(given.get(name, "")).strip().lower()
-        for name in ("large_limit", "tiny_limit", *CHOICES)
-    }
-    for name, answer in answers.items():
-        if not answer:
-            raise Failure(f"[questions] {name} has no answer", "no-answer")
-        if answer not in "abcd" or len(answer) != 1:
-            raise Failure(f"[questions] {name} is {answer!r}, expected a, b, c or d")
-    for name in NAMES:
+def _limit_question(name: str) -> Task:
+    """What limits a call follows from the learner's own functions."""
+
+    def check(learner: Learner) -> str:
+        letter_of(learner, f"{name}_limit")  # before the functions run
         right, figures = _limit(learner, name)
-        if answers[f"{name}_limit"] != right:
-            raise Failure(
-                f"[questions] {name}_limit = {answers[f'{name}_limit']!r} is not right: {figures}; {LIMITS[right]}",
-                "limit",
-            )
-    for name, (right, why) in CHOICES.items():
-        if answers[name] != right:
-            raise Failure(
-                f"[questions] {name} = {answers[name]!r} is not right: {why}", "wrong-counter"
-            )
+        question = Question(right, figures, f"{figures[:1].upper()}{figures[1:]}; {LIMITS[right]}.")
+        return judge(learner, f"{name}_limit", question, "limit")
+
+    return Task("answers", f"{name}_limit", check, ("interpret",))
+
+
+def _question(name: str) -> Task:
+    """One multiple-choice question."""
+    return Task(
+        "answers",
+        name,
+        lambda learner: judge(learner, name, CHOICES[name], "wrong-counter"),
+        ("interpret",),
+    )
 
 
 def _limit(learner: Learner, name: str) -> tuple[str, str]:
@@ -303,7 +331,7 @@ def values(learner: Learner) -> None:
 
 def wide_accesses(learner: Learner) -> None:
     """16 bytes for each thread, every byte of a sector used, no spills."""
-    found = compile_call(_call(learner), _case(*SHAPES["large"]))
+    found = compile_call(learner, _call(learner), _case(*SHAPES["large"]))
     no_spills(found.kernels)
     for one in found.analyses:
         for access in one.tensors:
@@ -329,7 +357,7 @@ def predicted(learner: Learner) -> None:
     from rownorm_lab.compiled.roofline import ceiling_of, limits_of
 
     case = _case(*SHAPES["large"])
-    found = compile_call(_call(learner), case)
+    found = compile_call(learner, _call(learner), case)
     ceiling = ceiling_of(limits_of(TARGETS["sm_90"]), case).bytes_per_second
     share = case.compulsory_bytes / ceiling / found.predicted_seconds
     if share < LEAST["predicted"]:
@@ -347,10 +375,8 @@ def predicted(learner: Learner) -> None:
 
 def measured(learner: Learner) -> None:
     """The share of the measured ceiling in the large call."""
-    from ..measured import share_of_ceiling
-
     rows, cols = SHAPES["large"]
-    share, least = share_of_ceiling(_call(learner), _case(rows, cols)), LEAST["measured"]
+    share, least = share_of_ceiling(learner, _call(learner), _case(rows, cols)), LEAST["measured"]
     if share < least:
         raise Failure(
             f"{rows}x{cols} bf16 runs at {share:.0%} of the ceiling, expected {least:.0%}",
@@ -367,7 +393,8 @@ TASKS = [
     Task("counters", "occupancy", occupancies, ("interpret",)),
     Task("counters", "sectors per request", sectors, ("interpret",)),
     Task("answers", "figures", own_figures, ("interpret",)),
-    Task("answers", "multiple choice", questions, ("interpret",)),
+    *map(_limit_question, NAMES),
+    *map(_question, CHOICES),
     Task("kernel", "values", values),
     Task("kernel", "16 bytes at once", wide_accesses, ("compile",)),
     Task("kernel", "bytes in flight", predicted, ("compile",)),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import random
 
-import torch
 from torch import Tensor
 
 from rownorm_lab.data.case import Case, Dtype
 from rownorm_lab.providers.data import Tensors
 
 from ..alternatives import RMS_NORM, RMS_NORM_GRADIENT
+from ..calls import share_of_ceiling
 from ..grade import Task
 from ..grades import Failure
 from ..judge import TriedCase, try_all, try_one
@@ -74,19 +74,11 @@ def strided(learner: Learner) -> None:
 
 def far(learner: Learner) -> None:
     """Rows more than 2^31 elements away, of x and y."""
-    far_rows(_call(learner), _case(1, 4096, "fp16"))
+    far_rows(learner, _call(learner), _case(1, 4096, "fp16"))
 
 
 def trains(learner: Learner) -> None:
     """A module with one parameter; values and gradients of rows against fp64."""
-    module = learner.function(FILE, "RMSNorm")(96, eps=1e-6)
-    if not isinstance(module, torch.nn.Module):
-        raise Failure(f"RMSNorm is a {type(module).__name__}, expected a torch.nn.Module")
-    names = [name for name, _ in module.named_parameters()]
-    if names != ["weight"]:
-        raise Failure(
-            f"the module has the parameters {names}, expected ['weight']: torch.nn.Parameter registers one"
-        )
     trial = TriedCase(_case(5, 200, direction="both"))
     own_eps = TriedCase(_case(3, 200, direction="both", eps=0.05), data="near_eps")
     try_all(learner, _module_call(learner), [trial, own_eps], RMS_NORM_GRADIENT)
@@ -104,15 +96,12 @@ def shapes(learner: Learner) -> None:
 
 
 def _module_call(learner: Learner):  # type: ignore[no-untyped-def]
-    make = learner.function(FILE, "RMSNorm")
-
-    def call(case: Case, t: Tensors) -> Tensor:
-        module = make(case.cols, eps=case.eps).to(learner.device)
-        # The case's own weight in place of the parameter, so that its gradient is found.
-        del module.weight
-        module.weight = t.weight
-        y: Tensor = module(t.x)
-        return y
+    def call(case: Case, t: Tensors) -> list[Tensor]:
+        x, shape = t.x.view(case.rows, case.cols), tuple(t.x.shape)
+        made: list[Tensor] = learner.train(
+            FILE, "RMSNorm", case.cols, case.eps, x, t.weight, t.dy, shape
+        )
+        return made
 
     return call
 
@@ -190,9 +179,7 @@ def same_operation(learner: Learner) -> None:
 
 def speed(learner: Learner) -> None:
     """The share of the ceiling at 8192 x 4096."""
-    from ..measured import share_of_ceiling
-
-    share = share_of_ceiling(_call(learner), _case(8192, 4096, "fp16"))
+    share = share_of_ceiling(learner, _call(learner), _case(8192, 4096, "fp16"))
     if share < ENOUGH:
         raise Failure(
             f"8192x4096 fp16 runs at {share:.0%} of the ceiling, expected {ENOUGH:.0%}", "narrow"

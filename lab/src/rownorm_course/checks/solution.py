@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
-import os
+import math
 import re
 import tempfile
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from rownorm_lab.fib.package import missing
 from rownorm_lab.providers.data import Tensors
 
 from ..alternatives import RMS_NORM
-from ..compiled import compile_call
+from ..calls import Call, compile_call
 from ..grade import Task
 from ..grades import Failure, Pending
-from ..judge import Call, TriedCase, try_all
-from ..learner import Learner, honest
+from ..judge import TriedCase, try_all
+from ..learner import Learner, LearnerError, honest
+from ..wire import Made, Model
 from .addresses import no_spills, passes_over_rows
 
 KERNEL, SOLUTION, BENCHMARK = "triton_rmsnorm.py", "create_solution.py", "benchmark.py"
@@ -34,6 +36,8 @@ FIGURES = {  # of the analysis, from the learner's traces
     "slowdown_from_1_to_512": "latency_ms of batch 512 over that of batch 1",
     "percent_of_peak_at_512": "the bytes of x, weight and out over latency_ms, as a share of the peak bandwidth",
 }
+LEAST_S = 1e-6  # no launch is shorter
+MOST_BYTES_PER_S = 30e12  # no GPU's L2 is faster
 FIB_S = 120.0  # FlashInfer-Bench is imported, and it builds
 
 
@@ -43,12 +47,12 @@ def _case(rows: int, dtype: Dtype = "fp16", eps: float = EPS) -> Case:
 
 def _call(learner: Learner) -> Call:
     """``run`` writes into its last argument."""
-    run = learner.function(KERNEL, "run")
+    run = learner.function(KERNEL, "run", answer=3)
 
     def call(case: Case, t: Tensors) -> Tensor:
-        out = torch.empty((case.rows, case.cols), dtype=t.x.dtype, device=t.x.device)
-        run(t.x, t.weight, case.eps, out)
-        return out
+        out = Made((case.rows, case.cols), t.x.dtype)
+        made: Tensor = run(t.x, t.weight, case.eps, out)
+        return made
 
     return call
 
@@ -69,7 +73,7 @@ def kernel(learner: Learner) -> None:
 
 def machine_code(learner: Learner) -> None:
     """One pass, 16 bytes for each thread, no spills."""
-    found = compile_call(_call(learner), _case(512))
+    found = compile_call(learner, _call(learner), _case(512))
     no_spills(found.kernels)
     passes_over_rows(found, 1, "the kernel")
     for one in found.analyses:
@@ -98,26 +102,18 @@ def _made(learner: Learner) -> Any:
     """The learner's Solution; what pydantic refuses is a Failure."""
     from flashinfer_bench import Solution
 
-    from rownorm_lab.fib.dataset import first_reason
-
-    make = learner.function(SOLUTION, "make_solution")
-    before = Path.cwd()
-    os.chdir(learner.folder)
     try:
-        made = make()
-    except ValueError as error:
-        reason = first_reason(error)
+        made = learner.function(SOLUTION, "make_solution")()
+    except LearnerError as error:
+        if not error.reason:
+            raise
         raise Failure(
-            f"make_solution: {reason}",
-            "entry-point" if "entry" in reason.lower() else "",
+            f"make_solution: {error.reason}",
+            "entry-point" if "entry" in error.reason.lower() else "",
         ) from error
-    finally:
-        os.chdir(before)
-    if not isinstance(made, Solution):
-        raise Failure(
-            f"make_solution returned {type(made).__name__}, expected a flashinfer_bench.Solution"
-        )
-    return made
+    if not isinstance(made, Model) or made.type_name != "Solution":
+        raise Failure(f"make_solution returned {made!r}, expected a flashinfer_bench.Solution")
+    return Solution.model_validate_json(made.json)
 
 
 def fields(learner: Learner) -> None:
@@ -147,23 +143,18 @@ def fields(learner: Learner) -> None:
 def builds(learner: Learner) -> None:
     """FlashInfer-Bench builds it away from the learner's folder and runs it; the lab's check judges it."""
     _require()
-    from rownorm_lab.fib.check import Checked
-    from rownorm_lab.fib.check import check as check_dataset
-    from rownorm_lab.fib.dataset import read, write_new
+    from rownorm_lab.fib.dataset import write_new
     from rownorm_lab.fib.definition import workloads_of
 
     made = _made(learner)
     definition, norm = _definition()
     with tempfile.TemporaryDirectory() as temporary:
-        os.environ.setdefault("FIB_CACHE_PATH", str(Path(temporary) / "cache"))
         folder = Path(temporary) / "dataset"
         write_new(folder, definition, workloads_of(definition, norm, TRIED, EPS), [made])
-        for one in check_dataset(read(folder), "cuda:0" if learner.device == "cuda" else "cpu"):
-            if not isinstance(one, Checked):
-                raise Failure(str(one))
-            if one.status != "ok":
-                where = made.name if one.rows is None else f"{made.name}, {one.rows} rows"
-                raise Failure(f"{where}: {one.status}: {one.why}", _why(one.why))
+        for rows, status, why in learner.own("check_dataset", folder, learner.device):
+            if status != "ok":
+                where = made.name if rows is None else f"{made.name}, {rows} rows"
+                raise Failure(f"{where}: {status}: {why}", _why(why))
 
 
 def _why(reason: str) -> str:
@@ -180,13 +171,8 @@ def workloads(learner: Learner) -> None:
     from rownorm_lab.fib.dataset import read
 
     write = learner.function(BENCHMARK, "write_dataset")
-    before = Path.cwd()
     with tempfile.TemporaryDirectory() as temporary:
-        os.chdir(learner.folder)
-        try:
-            write(Path(temporary) / "dataset")
-        finally:
-            os.chdir(before)
+        write(Path(temporary) / "dataset")
         found = read(Path(temporary) / "dataset")
     if found.problems:
         raise Failure(f"the dataset has a bad file: {found.problems[0]}")
@@ -212,16 +198,14 @@ def workloads(learner: Learner) -> None:
         raise Failure("your Solution is not in the dataset")
     if names == {mine}:
         raise Failure("the dataset has no other Solution than yours", "no-baseline")
-    _right_reference(content.definitions[definition.name].reference)
+    _right_reference(learner, content.definitions[definition.name].reference)
 
 
-def _right_reference(code: str) -> None:
+def _right_reference(learner: Learner, code: str) -> None:
     """The Definition's reference computes RMSNorm; traces are compared with what it gives."""
-    space: dict[str, Any] = {}
-    exec(code, space)
     x, weight = torch.randn(3, COLS, dtype=torch.float64), torch.rand(COLS, dtype=torch.float64)
     exact = x * (x.square().mean(-1, keepdim=True) + EPS).rsqrt() * weight
-    found = space["run"](x.half(), weight.half(), EPS)
+    found = learner.own("reference", code, x.half(), weight.half(), EPS)
     if not torch.allclose(found.double(), exact, rtol=1e-2, atol=1e-2):
         raise Failure(
             "the reference of the Definition does not give x / sqrt(mean(x^2) + eps) * weight",
@@ -249,7 +233,56 @@ def _traces(learner: Learner) -> list[Any]:
     except ValueError as error:
         raise Failure(f"{TRACES} cannot be read: {str(error).splitlines()[0]}") from error
     name = _made(learner).name
-    return [one for one in listed if one.solution == name]
+    mine = [one for one in listed if one.solution == name]
+    for one in mine:
+        if why := _not_measured(one, listed):
+            batch = one.workload.axes.get("batch")
+            raise Failure(
+                f"{TRACES}, your Solution with batch {batch}: {why}. Run python {BENCHMARK}, which writes it",
+                "hand-written",
+            )
+    return mine
+
+
+def _not_measured(trace: Any, listed: list[Any]) -> str:
+    """Why FlashInfer-Bench cannot have written a trace; empty if it can. A careful forgery is not found."""
+    found, performance = trace.evaluation, trace.evaluation and trace.evaluation.performance
+    if performance is None:
+        return ""  # it failed, and counts for nothing
+    seconds = performance.latency_ms * 1e-3
+    if not {"torch", "triton"} <= found.environment.libs.keys():
+        return "its environment does not name the versions of torch and Triton"
+    if seconds <= 0 or not math.isclose(
+        performance.speedup_factor * performance.latency_ms,
+        performance.reference_latency_ms,
+        rel_tol=1e-3,
+    ):
+        return "speedup_factor is not reference_latency_ms over latency_ms"
+    moved = _case(trace.workload.axes["batch"]).compulsory_bytes
+    if seconds < LEAST_S or moved / seconds > MOST_BYTES_PER_S:
+        return f"{performance.latency_ms:g} ms is less than a launch takes, or than the bytes do"
+    if float(f"{performance.latency_ms:.4g}") == performance.latency_ms:
+        return "its latency has four digits or fewer; a measured mean has more"
+    try:
+        datetime.fromisoformat(found.timestamp)
+    except ValueError:
+        return f"its timestamp {found.timestamp!r} is no time"
+    together = [
+        one
+        for one in listed
+        if one.solution != trace.solution
+        and one.workload.axes == trace.workload.axes
+        and one.evaluation is not None
+        and one.evaluation.performance is not None
+    ]
+    if not together:
+        return "the baseline has no trace of this batch; both are measured in one run"
+    if all(
+        one.evaluation.performance.reference_latency_ms != performance.reference_latency_ms
+        for one in together
+    ):
+        return "the reference is measured once for a batch, but the baseline's trace has another time of it"
+    return ""
 
 
 def traced(learner: Learner) -> None:
@@ -269,10 +302,12 @@ def figures_of(text: str) -> dict[str, str]:
 
 
 def _figure(found: dict[str, str], name: str) -> float:
+    if not found.get(name):
+        raise Failure(f"{ANALYSIS} has no line '{name}: NUMBER'", "no-answer")
     try:
-        return float(found.get(name, "").split()[0])
-    except (ValueError, IndexError):
-        raise Failure(f"{ANALYSIS} has no line '{name}: NUMBER'", "no-answer") from None
+        return float(found[name].split()[0].rstrip("%"))
+    except ValueError:
+        raise Failure(f"{ANALYSIS}: {name} is {found[name]!r}, expected a number", "toml") from None
 
 
 def intensity(learner: Learner) -> None:

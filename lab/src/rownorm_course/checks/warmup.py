@@ -13,7 +13,7 @@ from ..grade import Task
 from ..grades import Failure
 from ..judge import refuse_findings
 from ..learner import Learner
-from ..observe import Seen, observed, unwritten
+from ..protocol import Seen, unwritten
 
 FILE = "puzzles.py"
 LINES = 14  # of a picture
@@ -36,7 +36,7 @@ def _puzzle(
             shapes = ", ".join("x".join(map(str, one.shape)) for one in given)
             title = f"{function} of {shapes}"
             given = tuple(one.to(learner.device) for one in given)
-            with observed() as seen:
+            with learner.observed() as seen:
                 got = call(*given)
             drawn = drawn or _drawn(seen)
             _judge(title, seen, got, expected(*(one.double() for one in given)), drawn)

@@ -1,0 +1,78 @@
+"""The learner's process: what it has, what it refuses, and what it leaves in the grader's."""
+
+import pytest
+import torch
+
+from lab_support.learning import put
+from rownorm_course.grade import one_step, tasks_of
+from rownorm_course.grades import Failure
+from rownorm_course.learner import Learner
+
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="for the interpreter; test_gpu.py is for a GPU"
+)
+SECRET = ("judge", "checks", "alternatives", "profiles", "grade", "run", "learner", "habits")
+LOOK = """
+import importlib, sys
+
+def modules():
+    return sorted(name for name in sys.modules if name.startswith("rownorm"))
+
+def imported(name):
+    try:
+        importlib.import_module(name)
+    except PermissionError as error:
+        return str(error)
+    return "imported"
+
+def crossing(values):
+    return values
+
+def raises():
+    raise SystemExit(3)
+"""
+
+
+@pytest.fixture
+def learner(tmp_path):
+    (tmp_path / "look.py").write_text(LOOK)
+    with Learner(tmp_path, 2, "interpret", 11) as made:
+        yield made
+
+
+def test_it_holds_nothing_of_the_grader(learner):
+    names = learner.function("look.py", "modules")()
+    assert "rownorm_course.observe" in names
+    for secret in SECRET:
+        assert f"rownorm_course.{secret}" not in names
+        answer = learner.function("look.py", "imported")(f"rownorm_course.{secret}")
+        assert "not read from a solution" in answer
+    assert "rownorm" not in names
+    assert "write the norm" in learner.function("look.py", "imported")("rownorm")
+
+
+def test_values_cross_as_they_are(learner):
+    x = torch.randn(4, 6, dtype=torch.bfloat16)[:, 1:4].requires_grad_()
+    given = [1, -2.5, None, "a", (True, [2]), {"b": 3, 4: (5,)}, float("inf"), 1 << 80, x]
+    got = learner.function("look.py", "crossing")(given)
+    assert got[:-1] == given[:-1]
+    assert torch.equal(got[-1], x)
+    assert got[-1].dtype == torch.bfloat16
+
+
+def test_an_exit_is_the_learners_error(learner):
+    with pytest.raises(Failure, match="ended the process: exit status 3"):
+        learner.function("look.py", "raises")()
+
+
+def test_grading_leaves_the_interpreter_of_this_process(tmp_path):
+    """It is mended for bf16 in the learner's process only: kernels of other tests run in this one."""
+    from triton.runtime import interpreter
+
+    builder = interpreter.InterpreterBuilder
+    before = dict(vars(builder)), interpreter.GridExecutor.__call__, interpreter.ReduceOps.apply
+    with Learner(put(tmp_path, 2), 2, "interpret", 11) as learner:
+        dtypes = next(task for task in tasks_of(2) if task.name == "16-bit rows")
+        assert one_step(learner, dtypes).status == "passed"
+    after = dict(vars(builder)), interpreter.GridExecutor.__call__, interpreter.ReduceOps.apply
+    assert before == after
