@@ -1,0 +1,5 @@
+"""What other frameworks ask of rownorm, one module each. A module is imported by its framework, or by name; never by
+``import rownorm``.
+
+aten.py          PyTorch's own norms computed by rownorm: ``rownorm.override_aten``
+"""
