@@ -33,7 +33,7 @@ LIBRARY_FLOORS = (
     ("kernels",),
     ("reference",),
     ("program",),
-    ("extension", "version"),
+    ("extension", "version", "_ops"),
 )
 LIBRARY_FLOOR_OF = {room: floor for floor, rooms in enumerate(LIBRARY_FLOORS) for room in rooms}
 LIBRARY = Path(rownorm.__file__).parent

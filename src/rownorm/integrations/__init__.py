@@ -2,4 +2,5 @@
 ``import rownorm``.
 
 aten.py          PyTorch's own norms computed by rownorm: ``rownorm.override_aten``
+hf_kernels.py    layers for ``kernelize`` of Hugging Face's package kernels; integrations/hf_kernels/ builds from them
 """
