@@ -2,5 +2,9 @@
 ``import rownorm``.
 
 aten.py          PyTorch's own norms computed by rownorm: ``rownorm.override_aten``
+axolotl.py       a plugin: rownorm.patch when the model is built
 hf_kernels.py    layers for ``kernelize`` of Hugging Face's package kernels; integrations/hf_kernels/ builds from them
+lightning.py     a callback: rownorm.patch before training
+torchtitan.py    an override of RMSNorm
+trainer.py       a callback for transformers' Trainer: rownorm.patch before training
 """
