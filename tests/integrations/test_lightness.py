@@ -13,6 +13,7 @@ FRAMEWORKS = {
     "axolotl": {"axolotl"},
     "hf_kernels": set(),
     "lightning": {"lightning"},
+    "megatron": {"megatron"},
     "torchtitan": {"torchtitan"},
     "trainer": {"transformers"},
 }

@@ -1,5 +1,7 @@
 """Callbacks, plugins and overrides of training frameworks, with the real packages, on a CPU."""
 
+import inspect
+
 import pytest
 import torch
 from torch import nn
@@ -139,3 +141,64 @@ def test_torchtitan():
         gradients = {name: p.grad for name, p in model.named_parameters()}
         results.append({"logits": logits.detach(), **gradients})
     torch.testing.assert_close(results[1], results[0], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("normalization", ["LayerNorm", "RMSNorm"])
+@pytest.mark.parametrize("zero_centered", [False, True])
+def test_megatron(normalization, zero_centered):
+    """Built from a layer spec, beside the norm of torch that Megatron-Core wraps."""
+    spec_utils = pytest.importorskip(
+        "megatron.core.transformer.spec_utils",
+        reason="needs megatron-core: pip install --no-deps megatron-core",
+    )
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.transformer import TransformerConfig
+    from megatron.core.transformer.torch_norm import WrappedTorchNorm
+
+    from rownorm.integrations.megatron import Norm
+
+    sizes = {"num_layers": 1, "hidden_size": 32, "num_attention_heads": 2}
+    config = TransformerConfig(**sizes, normalization=normalization)
+    config.layernorm_zero_centered_gamma = zero_centered
+    config.sequence_parallel = True
+    names = list(inspect.signature(WrappedTorchNorm.__new__).parameters)[1:]
+    assert list(inspect.signature(Norm.__init__).parameters)[1:] == names
+
+    spec = get_gpt_layer_local_spec(normalization="RMSNorm")
+    assert hasattr(spec.submodules, "pre_mlp_layernorm")
+    spec.submodules.input_layernorm = Norm
+    norm = spec_utils.build_module(
+        spec.submodules.input_layernorm, config=config, hidden_size=32, eps=1e-4
+    )
+    plain = TransformerConfig(**sizes, normalization=normalization)
+    own = WrappedTorchNorm(plain, 32, 1e-4)
+    assert norm.state_dict().keys() == own.state_dict().keys()
+    assert all(parameter.sequence_parallel for parameter in norm.parameters())
+    with torch.no_grad():
+        torch.testing.assert_close(norm.weight + norm.weight_shift, own.weight)
+        for parameter in norm.parameters():
+            parameter.add_(torch.randn_like(parameter))
+        own.load_state_dict(norm.state_dict())
+        own.weight.add_(norm.weight_shift)
+    x = torch.randn(6, 2, 32)
+    dy = torch.randn(6, 2, 32)
+    results = []
+    for module in (norm, own):
+        rows = x.clone().requires_grad_()
+        y = module(rows)
+        results.append((y, *torch.autograd.grad(y, (rows, *module.parameters()), dy)))
+    torch.testing.assert_close(*results)
+
+
+def test_megatron_refuses_other_normalizations():
+    pytest.importorskip(
+        "megatron.core", reason="needs megatron-core: pip install --no-deps megatron-core"
+    )
+    from megatron.core.transformer import TransformerConfig
+
+    from rownorm.integrations.megatron import Norm
+
+    config = TransformerConfig(num_layers=1, hidden_size=8, num_attention_heads=2)
+    config.normalization = "L2Norm"
+    with pytest.raises(ValueError, match=r"must be one of LayerNorm, RMSNorm; got 'L2Norm'"):
+        Norm(config, 8)
