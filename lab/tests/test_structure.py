@@ -1,4 +1,4 @@
-"""The structure of the lab: floors, commands apart, one door to the library, a docstring everywhere."""
+"""The structure of library and lab: floors, commands apart, one door to the library, a docstring everywhere."""
 
 import ast
 import importlib
@@ -22,6 +22,21 @@ FLOORS = (
     ("data", "version"),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+# The same of the library.
+LIBRARY_FLOORS = (
+    ("integrations", "inside"),
+    ("patching",),
+    ("nn",),
+    ("functional", "explain", "integration"),
+    ("ops",),
+    ("launch",),
+    ("kernels",),
+    ("reference",),
+    ("program",),
+    ("extension", "version", "_ops"),
+)
+LIBRARY_FLOOR_OF = {room: floor for floor, rooms in enumerate(LIBRARY_FLOORS) for room in rooms}
+LIBRARY = Path(rownorm.__file__).parent
 ROOTS = [Path(package.__file__).parent for package in (rownorm_lab, rownorm_course)]
 FILES = sorted(
     file for root in ROOTS for file in root.rglob("*.py") if "exercises" not in file.parts
@@ -29,7 +44,7 @@ FILES = sorted(
 
 
 def module_of(file):
-    (root,) = (root for root in ROOTS if file.is_relative_to(root))
+    (root,) = (root for root in (*ROOTS, LIBRARY) if file.is_relative_to(root))
     names = file.relative_to(root.parent).with_suffix("").parts
     return names[:-1] if names[-1] == "__init__" else names
 
@@ -70,6 +85,18 @@ def test_imports_go_down():
                 assert FLOOR_OF[room] > FLOOR_OF[own] or (own, room) == ("__main__", "main"), (
                     f"{file} imports {'.'.join(target)}"
                 )
+
+
+def test_imports_of_the_library_go_down():
+    """The door imports what it shows, and nothing imports an integration but its framework."""
+    for file in sorted(LIBRARY.rglob("*.py")):
+        own = room_of(module_of(file))
+        for target, name in imports_of(file):
+            if target[0] == "rownorm" and own is not None:
+                room = room_of(target, name)
+                assert room == own or (
+                    room is not None and LIBRARY_FLOOR_OF[room] > LIBRARY_FLOOR_OF[own]
+                ), f"{file} imports {'.'.join(target)} {name}"
 
 
 def test_no_command_imports_another():

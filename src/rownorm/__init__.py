@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import functional, nn
@@ -18,6 +19,7 @@ from .ops import (
 from .version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from .integrations.aten import override_aten
     from .patching import patch, unpatch
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "functional",
     "layer_norm",
     "nn",
+    "override_aten",
     "patch",
     "rms_norm",
     "set_batch_invariant",
@@ -38,12 +41,17 @@ refused_by_torchscript("rownorm", layer_norm, rms_norm, add_layer_norm, add_rms_
 refused_by_torchscript("rownorm.functional", functional.layer_norm, functional.rms_norm)
 
 
-def __getattr__(name: str) -> Any:
-    """``patch`` and ``unpatch`` are imported when they are used."""
-    if name in ("patch", "unpatch"):
-        from . import patching
+# Public names that are imported when they are used, and their modules.
+_LATER = {
+    "override_aten": "integrations.aten",
+    "patch": "patching",
+    "unpatch": "patching",
+}
 
-        return getattr(patching, name)
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

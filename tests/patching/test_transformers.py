@@ -14,6 +14,7 @@ import rownorm
 from support.transformers_models import (
     MODELS,
     OtherOrder,
+    distances,
     inputs,
     logits_and_gradients,
     make,
@@ -27,17 +28,6 @@ pytestmark = [
 ]
 # The norms with a residual add before them in the block: one in each of two layers.
 FUSED = dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3", "vit"), 2)
-
-
-def distances(results, expected):
-    """The largest difference of each tensor, in units of its largest element, or of 1% of the largest gradient."""
-    largest = max(gradient.abs().max() for name, gradient in expected.items() if name != "logits")
-    return {
-        name: (
-            (results[name] - one).abs().max() / torch.maximum(one.abs().max(), largest / 100)
-        ).item()
-        for name, one in expected.items()
-    }
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -58,6 +58,29 @@ MODELS = {
         5,
     ),
 }
+# More decoders with norms that take layers of the hub: the classes of config and model.
+HUB_DECODERS = {
+    "apertus": ("ApertusConfig", "ApertusForCausalLM"),
+    "arcee": ("ArceeConfig", "ArceeForCausalLM"),
+    "bitnet": ("BitNetConfig", "BitNetForCausalLM"),
+    "cwm": ("CwmConfig", "CwmForCausalLM"),
+    "diffllama": ("DiffLlamaConfig", "DiffLlamaForCausalLM"),
+    "ernie4_5": ("Ernie4_5Config", "Ernie4_5ForCausalLM"),
+    "exaone4": ("Exaone4Config", "Exaone4ForCausalLM"),
+    "flex_olmo": ("FlexOlmoConfig", "FlexOlmoForCausalLM"),
+    "glm": ("GlmConfig", "GlmForCausalLM"),
+    "glm4": ("Glm4Config", "Glm4ForCausalLM"),
+    "gpt_oss": ("GptOssConfig", "GptOssForCausalLM"),
+    "granite": ("GraniteConfig", "GraniteForCausalLM"),
+    "hunyuan": ("HunYuanDenseV1Config", "HunYuanDenseV1ForCausalLM"),
+    "lfm2": ("Lfm2Config", "Lfm2ForCausalLM"),
+    "minimax": ("MiniMaxConfig", "MiniMaxForCausalLM"),
+    "ministral": ("MinistralConfig", "MinistralForCausalLM"),
+    "mixtral": ("MixtralConfig", "MixtralForCausalLM"),
+    "olmo3": ("Olmo3Config", "Olmo3ForCausalLM"),
+    "seed_oss": ("SeedOssConfig", "SeedOssForCausalLM"),
+    "smollm3": ("SmolLM3Config", "SmolLM3ForCausalLM"),
+}
 SAME_NORM_AS_ANOTHER = ("mistral", "qwen2", "gemma2", "phi3")
 
 
@@ -79,7 +102,8 @@ def transformers():
 
 def make(name, dtype=torch.float32):
     """The model in evaluation mode, always with the same random weights, norms' weights too."""
-    config_class, model_class, fields, _ = MODELS[name]
+    classes = HUB_DECODERS.get(name)
+    config_class, model_class, fields = (*classes, DECODER) if classes else MODELS[name][:3]
     package = transformers()
     torch.manual_seed(3)
     model = getattr(package, model_class)(getattr(package, config_class)(**fields))
@@ -107,6 +131,17 @@ def logits_and_gradients(model, arguments):
     (logits * weights).sum().backward()
     named = {name: p.grad.double() for name, p in model.named_parameters() if p.grad is not None}
     return {"logits": logits.detach().double(), **named}
+
+
+def distances(results, expected):
+    """The largest difference of each tensor, in units of its largest element, or of 1% of the largest gradient."""
+    largest = max(gradient.abs().max() for name, gradient in expected.items() if name != "logits")
+    return {
+        name: (
+            (results[name] - one).abs().max() / torch.maximum(one.abs().max(), largest / 100)
+        ).item()
+        for name, one in expected.items()
+    }
 
 
 class OtherOrder(TorchFunctionMode):

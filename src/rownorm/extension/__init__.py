@@ -146,8 +146,13 @@ def _headers() -> Path:
 
 
 def _entry(extension: Extension, base: Path, compiler: str) -> Entry:
-    """The build in ``base``. Its name depends on all that the result depends on."""
-    parts = (joined(extension.sources), *extension.arguments(), extension.key, SUFFIX, _libc())
+    """The build in ``base``. Its name depends on all that the result depends on.
+
+    The name of this module is a part of it: a copy of the library under another name, as a Hugging Face kernel is, has
+    variables of its own in C.
+    """
+    settings = (*extension.arguments(), extension.key, SUFFIX, _libc(), __name__)
+    parts = (joined(extension.sources), *settings)
     return entry_of(base, extension.name, "\0".join(parts), compiler)
 
 

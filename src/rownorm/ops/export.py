@@ -26,6 +26,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.library import Library
 
 from .. import reference
+from .._ops import add_op_namespace_prefix
 from ..program import Inputs, Program
 from ..reference import ForwardOutputs
 from . import inductor
@@ -51,7 +52,7 @@ def register(library: Library, name: str, decomposition: Callable[..., Any]) -> 
             return decomposition(*args, **kwargs)
 
     torch.library.register_torch_dispatch(
-        f"rownorm::{name}", FunctionalTensorMode, rule, lib=library
+        add_op_namespace_prefix(name), FunctionalTensorMode, rule, lib=library
     )
 
 

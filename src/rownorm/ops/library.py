@@ -24,6 +24,8 @@ from torch import Tensor
 from torch.library import Library
 
 from .. import reference
+from .._ops import NAMESPACE, add_op_namespace_prefix
+from .._ops import ops as operators
 from ..program import ARGUMENTS, DEFAULT_EPS, INPUTS, WITH_RESIDUAL, Inputs, Program
 from ..reference import BackwardInputs, Gradients, compute_dtype, gradients_like
 from . import execute, export, inductor, schema
@@ -40,8 +42,7 @@ from .vmap import batched
 
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
 
-library = Library("rownorm", "DEF")
-operators = torch.ops.rownorm
+library = Library(NAMESPACE, "DEF")
 
 # (inputs, program) -> y or (y, h). A plain tuple, because a NamedTuple costs more to build.
 Body = Callable[[tuple[Any, ...], Program], Any]
@@ -290,9 +291,9 @@ def _register(
         inductor.register_while_compiling()
         return fake(*args, **kwargs)
 
-    torch.library.register_fake(f"rownorm::{name}", fake_with_rules, lib=library)
+    torch.library.register_fake(add_op_namespace_prefix(name), fake_with_rules, lib=library)
     torch.library.register_vmap(
-        f"rownorm::{name}", batched(getattr(operators, name).default), lib=library
+        add_op_namespace_prefix(name), batched(getattr(operators, name).default), lib=library
     )
     export.register(library, name, exported)
 

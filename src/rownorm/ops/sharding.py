@@ -25,6 +25,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor.experimental import register_sharding
 from torch.distributed.tensor.placement_types import Placement
 
+from .._ops import ops as operators
 from ..program import COLUMN_SUMS, SAMPLE_SUMS, SAMPLES
 from .vmap import WITH_ROWS, represent_none
 
@@ -140,4 +141,4 @@ def _register(operator: Any) -> None:
 
 
 for _name in OPERATORS:
-    _register(getattr(torch.ops.rownorm, _name).default)
+    _register(getattr(operators, _name).default)
