@@ -1,12 +1,19 @@
 """README, CONTRIBUTING and docs: every link has a target, and README stays short and links every document."""
 
+import os
 import re
 from functools import cache
 from pathlib import Path
 
+import rownorm
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
+    ROOT / "llms.txt",
+    *sorted(DOCS.rglob("*.md")),
+]
 # The absolute links of docs/package-index.md.
 ON_GITHUB = "https://github.com/rownorm/rownorm/blob/main/"
 
@@ -71,6 +78,24 @@ def test_broken_links_are_noticed(tmp_path):
     )
     broken = [link for link in links_of(page) if reason_against(page, link)]
     assert broken == ["no.md", "no.png", "#code", "page.md#twice-2", f"{ON_GITHUB}no.md"]
+
+
+def test_the_files_of_a_release_name_this_version():
+    assert f"\nversion: {rownorm.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    first = re.search(r"^## (\S+?),? ", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert first[1] == rownorm.__version__
+
+
+def test_actions_run_what_must_pass():
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    assert re.search(r"^ +- run: .*\.ci/run$", workflow, re.MULTILINE)
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_llms_txt_names_what_a_user_reads():
+    linked = {link.removeprefix(ON_GITHUB) for link in links_of(ROOT / "llms.txt")}
+    assert {"docs/coding-agents.md", "docs/operations.md", "docs/integrations.md"} <= linked
+    assert all(link.startswith("docs/") for link in linked)
 
 
 def test_readme_is_short():

@@ -1,12 +1,16 @@
-"""The Python blocks of docs/integrations.md run, each by itself."""
+"""The Python blocks of docs/integrations.md and docs/coding-agents.md run, each by itself."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "integrations.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+DOCS = Path(__file__).parents[2] / "docs"
+BLOCKS = [
+    block
+    for name in ("coding-agents", "integrations")
+    for block in re.findall(r"```python\n(.*?)```", (DOCS / f"{name}.md").read_text(), re.DOTALL)
+]
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))

@@ -29,7 +29,9 @@ _FILE = {"c": "source.c", "c++": "source.cpp"}
 class Extension:
     """What is compiled, and how. The files are compiled as one, in their order.
 
-    key: what the result depends on beside the sources and the compiler's command, such as the version of PyTorch.
+    key: what the result depends on beside the sources and the compiler's command, such as the version of PyTorch. Its
+    users add their ``__name__``: a copy of the library under another name, as a Hugging Face kernel is, has variables
+    of its own in C.
     limit: seconds that the compiler may take. background: at low priority.
     """
 
@@ -146,13 +148,8 @@ def _headers() -> Path:
 
 
 def _entry(extension: Extension, base: Path, compiler: str) -> Entry:
-    """The build in ``base``. Its name depends on all that the result depends on.
-
-    The name of this module is a part of it: a copy of the library under another name, as a Hugging Face kernel is, has
-    variables of its own in C.
-    """
-    settings = (*extension.arguments(), extension.key, SUFFIX, _libc(), __name__)
-    parts = (joined(extension.sources), *settings)
+    """The build in ``base``. Its name depends on all that the result depends on."""
+    parts = (joined(extension.sources), *extension.arguments(), extension.key, SUFFIX, _libc())
     return entry_of(base, extension.name, "\0".join(parts), compiler)
 
 

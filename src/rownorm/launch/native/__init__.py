@@ -63,7 +63,7 @@ def description() -> extension.Extension:
         tuple(here / name for name in SOURCES),
         include=(Path(nvidia.__path__[0], "include"), torchs),
         flags=c_definitions(),
-        key=torch.__version__,
+        key=f"{torch.__version__} {__name__}",
     )
 
 

@@ -92,7 +92,7 @@ def description() -> extension.Extension:
         include=(include, include / "torch/csrc/api/include", Path(nvidia.__path__[0], "include")),
         flags=tuple(flags),
         libraries=tuple(libraries),
-        key=f"{torch.__version__} {torch.version.git_version}",
+        key=f"{torch.__version__} {torch.version.git_version} {__name__}",
         limit=LIMIT,
         background=True,
     )

@@ -50,7 +50,7 @@ def description() -> extension.Extension:
         tuple(here / name for name in SOURCES),
         include=(Path(torch.__file__).parent / "include",),  # for DLPack's header
         flags=(*c_definitions(), *FLAGS, *(native if cpu else ())),
-        key=f"{torch.__version__} {cpu}",
+        key=f"{torch.__version__} {cpu} {__name__}",
     )
 
 
