@@ -297,8 +297,8 @@ def explained(error: BaseException, folder: Path) -> str:
 
 # Errors of Triton and Python whose words do not say what to do.
 _NUMBER = (
-    "In the interpreter, the variable of a loop and a number that is passed are Python's. tl.cast(value, tl.int64) works "
-    "for them and on a GPU."
+    "In the interpreter, the variable of a loop and a number that is passed are Python's. "
+    "tl.cast(value, tl.int64) works for them and on a GPU."
 )
 HABITUAL = {
     "'int' object has no attribute 'to'": _NUMBER,
