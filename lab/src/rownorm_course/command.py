@@ -181,7 +181,13 @@ def _check(
     progress = record(one, home, grade, files, progress.tried)
     click.echo("\n".join(summary(grade, sum(progress.best.values()))))
     following = next_new(home, one.number) or next_new(home)
-    if not grade.finished:
+    failed = any(step.status == "failed" for step in grade.steps)
+    if not grade.finished and not failed:
+        names = [each.name for each in one.part if not progress.best.get(each.name)]
+        names = [name for name in names if not progress.pending.get(name)]
+        rest = f" --part {names[0]}" if names else ""
+        click.echo(f"Next: {_program()} learn check {one.number}{rest}")
+    elif not grade.finished:
         click.echo(f"Next: {_program()} learn hint {one.number} (hints cost no points)")
     elif following is None:
         click.echo(f"Next: {_program()} learn solution {one.number}")
@@ -190,7 +196,7 @@ def _check(
             f"Next: {_program()} learn solution {one.number} to compare, "
             f"{_program()} learn start {following.number} for {following.title}"
         )
-    return int(not grade.finished)
+    return int(failed)
 
 
 def _saved(folder: Path) -> dict[str, int]:

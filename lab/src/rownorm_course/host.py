@@ -296,7 +296,13 @@ def explained(error: BaseException, folder: Path) -> str:
 
 
 # Errors of Triton and Python whose words do not say what to do.
+_NUMBER = (
+    "In the interpreter, the variable of a loop and a number that is passed are Python's. "
+    "tl.cast(value, tl.int64) works for them and on a GPU."
+)
 HABITUAL = {
+    "'int' object has no attribute 'to'": _NUMBER,
+    "'float' object has no attribute 'to'": _NUMBER,
     "active drivers": "A kernel is started without a GPU and outside of the interpreter. Import DEVICE from "
     "rownorm_course.interpreter before triton, as the starter does.",
     "'NoneType' object has no attribute 'type'": "Something in the kernel is None: a function without return, or one "

@@ -234,8 +234,10 @@ def test_one_part_is_graded_and_no_other():
     start()
     put(FOLDER, 2)
     ran = invoke("learn", "check", 2, "--part", "comparison")
+    assert ran.exit_code == 0
     assert "20 of 100 points" in ran.output
     assert "the formula" not in ran.output
+    assert "learn check 2 --part kernel" in ran.output  # what is next
     ran = invoke("learn", "check", 2, "--part", "comparsion")
     assert ran.exit_code == 2
     assert "did you mean comparison?" in ran.output

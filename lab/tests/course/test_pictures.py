@@ -25,6 +25,7 @@ def test_what_the_pictures_say():
     assert "variance = 3.8889; mean(x^2) - mean(x)^2 in fp32 = 0.0000" in SHOWN["welford"]
 
 
+@pytest.mark.exhaustive
 def test_the_instructions_of_a_sum():
     """Compiled: other versions of Triton may use other registers, but five exchanges in a warp of 32 lanes."""
     assert drawn("instructions").count("shfl.sync.bfly") == SHOWN["instructions"].count("shfl.sync")

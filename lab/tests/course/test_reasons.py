@@ -97,6 +97,12 @@ def test_a_helper_without_return_is_explained(tmp_path):
     assert "a function without return" in step.message
 
 
+def test_a_number_of_python_in_a_kernel_is_explained(tmp_path):
+    edit(put(tmp_path, 5) / "backward.py", "tl.cast(row, tl.int64)", "row.to(tl.int64)")
+    step = first_failure(tmp_path, 5, "dx")
+    assert "tl.cast(value, tl.int64) works" in step.message
+
+
 def test_a_fixed_eps_is_called_so(tmp_path):
     edit(put(tmp_path, 2) / "rmsnorm.py", "tl.cast(eps, tl.float32)", "1e-6")
     step = first_failure(tmp_path, 2, "kernel")

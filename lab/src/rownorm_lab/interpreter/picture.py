@@ -24,7 +24,7 @@ def _access(one: Access) -> list[str]:
     source = linecache.getline(one.site.file, one.site.line).strip()
     drawn = _few(one) if len(one.active) <= FEW else _bar(one)
     return [
-        f"  program {one.program}, line {one.site.line}: {source}",
+        f"  program {one.program}, line {one.site.line}, {one.site.access}: {source}",
         *drawn,
         f"    {_sectors(one)}",
     ]
