@@ -31,7 +31,7 @@ PARTS = {part.name: part for part in (*bars.PARTS, bars.CPU) if part.has_setting
 def short(monkeypatch):
     monkeypatch.setattr(calls, "WORKLOAD", calls.WORKLOAD._replace(repeats=lambda _: 1))
     monkeypatch.setattr(cpu, "ROUND", 1e-6)
-    for module in (settings, small):
+    for module in (settings, small, dit):
         monkeypatch.setattr(module, "TINY", Size(8, 1, 2, 1, 2))
 
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from ...data.case import Case
 from ...data.records import OURS
 from ...measure.timing import step_seconds
-from ...models import DIT_SIZES, Size, Stage
+from ...models import DIT_SIZES, TINY, Size, Stage
 from ...models.tiny_dit import DiTConfig, TinyDiT
 from ...models.workload import repeated_blocks
-from . import settings
+
 from .turns import Call, Workload
 
 BF16 = torch.bfloat16
@@ -32,7 +32,7 @@ def calls_of(case: Case, providers: Sequence[str], device: str) -> Mapping[str, 
 
 def step_of(case: Case, stage: Stage, device: str) -> Call:
     """A training step of a stack of blocks as wide as the case."""
-    size = DIT_SIZES.get(case.cols, settings.TINY)
+    size = DIT_SIZES.get(case.cols, TINY)
     config, autocast = config_of(size), case.setting.endswith("autocast")
     torch.manual_seed(0)
     model = TinyDiT(config, stage).to(device, None if autocast else BF16)
