@@ -1,5 +1,8 @@
 """Tiny models of transformers with random weights, made locally, and another order of summation for their norms."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -159,3 +162,10 @@ class OtherOrder(TorchFunctionMode):
                     names[vector] = names[vector].roll(5, -1)
             return func(x.roll(5, -1), shape, **names).roll(-5, -1)
         return func(*args, **kwargs)
+
+
+def gated_classes(package):
+    """(name, module) of every class called *RMSNormGated in the modeling files."""
+    for file in sorted((Path(package.__file__).parent / "models").glob("*/modeling_*.py")):
+        for name in re.findall(r"^class (\w+RMSNormGated)\(", file.read_text(), re.MULTILINE):
+            yield name, f"{package.__name__}.models.{file.parent.name}.{file.stem}"

@@ -35,7 +35,15 @@ def test_help_lists_the_commands():
     "name",
     [
         *("", *COMMANDS, "bars measure", "bars judge", "bars publish"),
-        *("study llama", "study openfold", "study dit", "study small", "study calls", "study cpu"),
+        *(
+            "study llama",
+            "study openfold",
+            "study dit",
+            "study small",
+            "study calls",
+            "study dit-steps",
+            "study cpu",
+        ),
         *("fib export", "fib check", "fib run", "fib report", "fib apply"),
         *(
             "learn list",

@@ -27,4 +27,9 @@ SMALL_MODELS: dict[SmallModel, Size] = {
     "llama": Size(1024, 8, 16, 16, 512),
     "gpt2": Size(768, 12, 12, 16, 1024),
 }
+# Of stacks of DiT blocks, by their width. The numbers of tokens are squares.
+DIT_SIZES: dict[int, Size] = {
+    1152: Size(1152, 8, 16, 16, 1024),
+    3072: Size(3072, 4, 24, 4, 4096),
+}
 TINY = Size(width=64, n_layers=2, n_heads=2, batch=2, n_tokens=16)

@@ -9,11 +9,11 @@ import torch
 
 from lab_support.bars_records import record, write_run
 from lab_support.lab_commands import invoke, refused
-from rownorm_lab.commands.bars import bars, calls, cpu, figures, judge, settings, small, turns
+from rownorm_lab.commands.bars import bars, calls, cpu, dit, figures, judge, settings, small, turns
 from rownorm_lab.data.case import Case
 from rownorm_lab.data.records import read
 from rownorm_lab.data.texts import count as count_of
-from rownorm_lab.models import SMALL_MODELS, TINY, Size
+from rownorm_lab.models import DIT_SIZES, SMALL_MODELS, TINY, Size
 from rownorm_lab.models import small as small_models
 from rownorm_lab.providers import as_tuple
 from rownorm_lab.providers.data import output_names
@@ -31,7 +31,7 @@ PARTS = {part.name: part for part in (*bars.PARTS, bars.CPU) if part.has_setting
 def short(monkeypatch):
     monkeypatch.setattr(calls, "WORKLOAD", calls.WORKLOAD._replace(repeats=lambda _: 1))
     monkeypatch.setattr(cpu, "ROUND", 1e-6)
-    for module in (settings, small):
+    for module in (settings, small, dit):
         monkeypatch.setattr(module, "TINY", Size(8, 1, 2, 1, 2))
 
 
@@ -121,6 +121,7 @@ def test_the_settings_of_each_part():
     assert by_part == {
         "calls": {*settings.CALLS},
         "small": {*settings.STEPS},
+        "dit-steps": {*settings.DIT_STEPS},
         "cpu": {*settings.THREADS},
     }
     forward = {case.setting for case in PARTS["calls"].cases if case.direction == "forward"}
@@ -199,6 +200,15 @@ def test_the_three_kinds_of_norms_compute_the_same(kind):
         outputs.append(y.detach())
     for y in outputs[1:]:
         torch.testing.assert_close(y, outputs[0], rtol=1e-4, atol=1e-5)
+
+
+def test_the_widths_of_the_dit():
+    """Those of DiT-XL and FLUX, in blocks whose tokens fill a square."""
+    cases = settings.dit_cases()
+    assert {case.cols for case in cases} == {1152, 3072}
+    for size in DIT_SIZES.values():
+        assert dit.config_of(size).n_tokens == size.n_tokens
+    assert all(bar.applies(case) for case, bar in zip(cases, bars.DIT, strict=False))
 
 
 def test_a_setting_is_part_of_the_identity_of_a_case():

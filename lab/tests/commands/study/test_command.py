@@ -118,14 +118,14 @@ def test_more_samples_in_a_step():
 
 
 def test_a_stage_that_fails_or_is_wrong(monkeypatch):
-    def fails(self, x, norm):
+    def fails(self, x, norm, modulation=None):
         raise RuntimeError("out of memory, as it were")
 
     monkeypatch.setattr(blocks.Fused, "norm", fails)
     original = blocks.Rownorm.add_norm
 
-    def wrong(self, h, update, norm):
-        y, h = original(self, h, update, norm)
+    def wrong(self, h, update, norm, modulation=None):
+        y, h = original(self, h, update, norm, modulation)
         return -5 * y, h
 
     monkeypatch.setattr(blocks.Rownorm, "add_norm", wrong)
@@ -148,7 +148,7 @@ def test_bad_input():
     assert "as a study" in invoke("report", "made").output
 
 
-@pytest.mark.parametrize("name", ["", *tasks.TASKS, "small", "calls", "cpu"])
+@pytest.mark.parametrize("name", ["", *tasks.TASKS, "small", "calls", "dit-steps", "cpu"])
 def test_help_needs_no_torch(name):
     ran = without_torch("study", *name.split(), "--help")
     assert ran.returncode == 0, ran.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ...data.records import CEILING, EAGER, OURS
-from ...models import SMALL_MODELS
+from ...models import DIT_SIZES, SMALL_MODELS, Size
 from .figures import (
     ANY,
     OF_COMPILED,
@@ -18,7 +18,7 @@ from .figures import (
     Part,
     plain_of,
 )
-from .settings import ADD, STEPS
+from .settings import ADD, DIT_STEPS, STEPS
 
 FORWARD, BACKWARD, STEP = ("forward",), ("backward",), ("both",)
 PEERS_AND_CEILING = (EAGER, "torch.compile", "liger", "quack", "fla", CEILING)
@@ -57,6 +57,7 @@ SMALL = tuple(
     for setting, bounds in STEPS.items()
     for figure, bound in zip((OF_TORCH, WITH_ADD), bounds, strict=True)
 )
+DIT = tuple(Bar(OF_TORCH, ">=", bound, setting=setting) for setting, bound in DIT_STEPS.items())
 ON_CPU = (Bar(OF_TORCH, ">=", 1),)
 MODULATION = (
     Bar("of the ceiling", ">=", 0.95, FORWARD),
@@ -71,10 +72,15 @@ GATES = (
     Bar("of the fastest peer", ">=", 1.2, BACKWARD),
 )
 HOST_OF_FORMS = (Bar(OF_PLAIN_HOST, "<=", 1.1),)
-MODELS = "; ".join(
-    f"{name}: {size.n_layers} layers of width {size.width}, {size.batch} x {size.n_tokens} tokens"
-    for name, size in SMALL_MODELS.items()
-)
+
+
+def _described(name: str, size: Size) -> str:
+    tokens = f"{size.batch} x {size.n_tokens} tokens"
+    return f"{name}: {size.n_layers} layers of width {size.width}, {tokens}"
+
+
+MODELS = "; ".join(_described(name, size) for name, size in SMALL_MODELS.items())
+DITS = "; ".join(_described("DiT", size) for size in DIT_SIZES.values())
 COMPILED = (EAGER, "torch.compile", CEILING)
 GATED_PEERS = (EAGER, "torch.compile", "fla", CEILING)
 
@@ -109,6 +115,16 @@ PARTS = (
         SMALL,
         "Kinds of norms take turns, step by step: torch's, rownorm's, and rownorm's with the residual add. A step is "
         f"forward and backward. Times are medians. {MODELS}.",
+    ),
+    Part(
+        "dit-steps",
+        "Training steps of a DiT",
+        ("dit-steps",),
+        (EAGER,),
+        "ms",
+        DIT,
+        "PyTorch's operators and rownorm's norms, with gate, residual add, scale and shift, take turns, step by step. "
+        f"A step is forward and backward. Times are medians. {DITS}. Compiled: the blocks, each for itself.",
     ),
     Part(
         "layer-norm-fp32",

@@ -13,7 +13,7 @@ import msgspec
 from ...data.case import OPERATIONS, Case
 from ...data.shapes import Shape
 from ...data.suites import NORMS, grid
-from ...models import SMALL_MODELS, TINY
+from ...models import DIT_SIZES, SMALL_MODELS, TINY
 
 ADD = "rownorm add"  # a provider of training steps: rownorm's norms with the residual add
 CALLS = (
@@ -30,6 +30,8 @@ STEPS = {
     "step, autocast bf16 stream": (1.0, 1.03),  # the residual stream, else fp32
     "step, default device": (1.0, 1.0),
 }
+# Training steps of a DiT: at least how fast beside PyTorch's operators.
+DIT_STEPS = {"DiT step, bf16": 1.08, "DiT step, autocast": 1.08, "DiT step, compiled": 1.0}
 
 
 def call_cases(tiny: bool = False) -> list[Case]:
@@ -68,9 +70,35 @@ def step_cases(tiny: bool = False) -> list[Case]:
     ]
 
 
+def dit_cases(tiny: bool = False) -> list[Case]:
+    """A case has the norms of the model, and the tokens of its batch as rows. A trial compiles nothing."""
+    sizes = [TINY] if tiny else DIT_SIZES.values()
+    return [
+        Case(
+            operation="layer_norm",
+            direction="both",
+            rows=size.batch * size.n_tokens,
+            cols=size.width,
+            weight=False,
+            sample_rows=size.n_tokens,
+            eps=1e-6,
+            setting=setting,
+            name=f"DiT, {size.width} columns",
+        )
+        for size in sizes
+        for setting in DIT_STEPS
+        if not (tiny and setting.endswith("compiled"))
+    ]
+
+
 # By the name of the part; a tiny one is for a trial, which is not judged.
 SUITES: dict[str, Callable[[], list[Case]]] = {
     name + ending: partial(cases, tiny)
-    for name, cases in (("calls", call_cases), ("cpu", cpu_cases), ("small", step_cases))
+    for name, cases in (
+        ("calls", call_cases),
+        ("cpu", cpu_cases),
+        ("small", step_cases),
+        ("dit-steps", dit_cases),
+    )
     for ending, tiny in (("", False), ("-tiny", True))
 }

@@ -35,10 +35,12 @@ class Workload(NamedTuple):
 
 def workload_of(case: Case) -> Workload:
     """The workload of a case in a setting."""
-    from . import calls, cpu, small
+    from . import calls, cpu, dit, small
 
     if case.setting in settings.STEPS:
         return small.WORKLOAD
+    if case.setting in settings.DIT_STEPS:
+        return dit.WORKLOAD
     return cpu.WORKLOAD if case.setting in settings.THREADS else calls.WORKLOAD
 
 

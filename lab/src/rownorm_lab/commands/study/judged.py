@@ -1,4 +1,4 @@
-"""``rownorm study small``, ``calls`` and ``cpu``: parts of ``rownorm bars`` that are whole studies, in one command.
+"""``rownorm study small``, ``dit-steps``, ``calls`` and ``cpu``: parts of ``rownorm bars`` that are whole studies.
 
 They are measured, judged and published by the commands of ``rownorm bars``, which are called here by their names.
 """
@@ -25,6 +25,12 @@ ABOUT = {
         "Time what one eager call costs the host, rownorm's and torch's, forward alone and with backward. Each setting "
         "is one in which people call a norm: plain, autocast, a default device, a profiler, hooks on saved tensors, "
         "inference mode, checkpoints, modules.",
+    ),
+    "dit-steps": (
+        "Training steps of a DiT, with bars.",
+        "Time training steps of stacks of DiT blocks, 1152 and 3072 wide, with PyTorch's operators and with rownorm's "
+        "modulated norms, which also have the gate and the residual add. The settings are bf16, autocast, and blocks "
+        "through torch.compile. A step is forward and backward.",
     ),
     "cpu": (
         "Norms of tensors on a CPU, with bars.",

@@ -1,0 +1,163 @@
+"""PyTorch's features with what is no operator of its own, groups of columns, and with the rounding of each step."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.autograd import gradcheck, gradgradcheck
+from torch.func import grad, vmap
+
+import rownorm
+from support.operators import same_bits
+
+N_COLS, GROUP = 8, 4
+
+
+def grouped(x, gate, weight, bias):
+    return rownorm.rms_norm(
+        x,
+        weight,
+        bias,
+        gate=gate,
+        gate_activation="silu",
+        gate_first=True,
+        weight_shift=1.0,
+        group_cols=GROUP,
+    )
+
+
+def by_torch(x, gate, weight, bias):
+    u = (x * F.silu(gate)).unflatten(-1, (-1, GROUP))
+    return F.rms_norm(u, (GROUP,), eps=1e-6).flatten(-2) * (1 + weight) + bias
+
+
+def in_steps(x, residual, gate, scale, shift, residual_gate):
+    return rownorm.add_layer_norm(
+        x,
+        residual,
+        gate=gate,
+        gate_activation="sigmoid",
+        scale=scale,
+        shift=shift,
+        residual_gate=residual_gate,
+        scale_shift=1.0,
+        rounding="each",
+    )
+
+
+def rows_and_columns(device, rows=(3,), dtype=torch.float64, requires_grad=True):
+    shapes = [(*rows, N_COLS)] * 2 + [(N_COLS,)] * 2
+    make = {"dtype": dtype, "device": device, "requires_grad": requires_grad}
+    return tuple(torch.randn(shape, **make) for shape in shapes)
+
+
+def rows_and_samples(device, dtype=torch.float64, requires_grad=True):
+    shapes = [(2, 3, N_COLS)] * 3 + [(2, 1, N_COLS)] * 3
+    return tuple(
+        torch.randn(shape, device=device).to(dtype).requires_grad_(requires_grad)
+        for shape in shapes
+    )
+
+
+@pytest.fixture(autouse=True)
+def forget_compiled_code():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def test_derivatives_of_groups(device):
+    inputs = rows_and_columns(device, rows=(2,))
+    assert gradcheck(
+        grouped, inputs, fast_mode=True, check_forward_ad=True, check_batched_grad=True
+    )
+    assert gradgradcheck(grouped, inputs, fast_mode=True)
+
+
+def test_derivatives_with_every_step_rounded(device):
+    """fp64 has no roundings."""
+    inputs = rows_and_samples(device)
+    assert gradcheck(in_steps, inputs, fast_mode=True, check_forward_ad=True)
+    assert gradgradcheck(in_steps, inputs, fast_mode=True)
+
+
+def test_vmap_of_groups(device):
+    tensors = rows_and_columns(device, rows=(5, 3), requires_grad=False)
+    in_dims = (0, 0, None, None)
+
+    def gradients(function):
+        return vmap(grad(lambda *t: function(*t).sin().sum(), (0, 1, 2)), in_dims)(*tensors)
+
+    torch.testing.assert_close(vmap(grouped, in_dims)(*tensors), by_torch(*tensors))
+    torch.testing.assert_close(gradients(grouped), gradients(by_torch))
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_compiled_groups(dynamic, device):
+    compiled = torch.compile(grouped, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for rows in (3, 5) if dynamic else (3,):
+        tensors = rows_and_columns(device, (rows,), torch.float32)
+        y, expected = compiled(*tensors), grouped(*tensors)
+        same_bits(y, expected)
+        same_bits(*(torch.autograd.grad(one.sin().sum(), tensors) for one in (y, expected)))
+
+
+def test_compiled_steps(device):
+    tensors = rows_and_samples(device, torch.bfloat16)
+    compiled = torch.compile(in_steps, fullgraph=True, backend="aot_eager")
+    outputs, expected = compiled(*tensors), in_steps(*tensors)
+    same_bits(outputs, expected)
+    same_bits(*(torch.autograd.grad(one[0].sum(), tensors) for one in (outputs, expected)))
+
+
+def test_steps_without_rownorm(device, without_interpreter):
+    """The numbers of eager PyTorch, also in a program that was exported for another runtime."""
+    x, residual, gate, scale, shift, residual_gate = tensors = rows_and_samples(
+        "cpu", torch.bfloat16, requires_grad=False
+    )
+    h = residual + residual_gate * x
+    y = F.layer_norm(h, (N_COLS,)) * (1 + scale) + shift
+    expected = (y * torch.sigmoid(gate), h)
+    same_bits(in_steps(*tensors), expected)
+
+    class Model(torch.nn.Module):
+        def forward(self, *tensors):
+            return in_steps(*tensors)
+
+    program = torch.export.export(Model(), tensors).run_decompositions()
+    assert "rownorm" not in str(program.graph)
+    same_bits(program.module()(*tensors), expected)
+
+
+def test_exported_groups(device):
+    norm = rownorm.nn.RMSNormGated(N_COLS, gate_first=True, group_cols=GROUP).to(device)
+    batch = {0: torch.export.Dim("batch", min=1)}
+    inputs, others = (
+        tuple(torch.randn(n, 3, N_COLS, device=device) for _ in range(2)) for n in (2, 7)
+    )
+    program = torch.export.export(norm, inputs, dynamic_shapes=(batch, batch))
+    torch.testing.assert_close(program.module()(*others), norm(*others))
+    program = program.run_decompositions()
+    assert "rownorm" not in str(program.graph)
+    torch.testing.assert_close(program.module()(*others), norm(*others))
+
+
+def test_groups_of_rows_in_any_layout(device):
+    """Parts of a projection, transposed rows, no rows; in any batch, and under autocast."""
+    projection = torch.randn(3, 5, 24, dtype=torch.float64, device=device)
+    x, gate = projection[..., :N_COLS], projection[..., 11 : 11 + N_COLS]
+    weight, bias = torch.randn(2, N_COLS, dtype=torch.float64, device=device)
+    torch.testing.assert_close(grouped(x, gate, weight, bias), by_torch(x, gate, weight, bias))
+    x = torch.randn(N_COLS, 5, 3, dtype=torch.float64, device=device).permute(2, 1, 0)
+    torch.testing.assert_close(grouped(x, x, weight, bias), by_torch(x, x, weight, bias))
+    empty = rows_and_columns(device, rows=(0,))
+    gradients = torch.autograd.grad(grouped(*empty).sum(), empty)
+    assert [one.shape for one in gradients] == [one.shape for one in empty]
+    assert not any(one.any() for one in gradients)
+    x, gate, weight, bias = rows_and_columns(device, (9,), torch.float32, requires_grad=False)
+    with rownorm.batch_invariant():
+        together = grouped(x, gate, weight, bias)
+        same_bits(grouped(x[3:5], gate[3:5], weight, bias), together[3:5])
+    with torch.autocast(device, torch.bfloat16):
+        y = grouped(x.bfloat16(), gate.bfloat16(), weight, bias)
+    expected = by_torch(x.bfloat16().float(), gate.bfloat16().float(), weight, bias)
+    torch.testing.assert_close(y.float(), expected, rtol=0.02, atol=0.02)
