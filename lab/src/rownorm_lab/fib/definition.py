@@ -175,7 +175,7 @@ def definition_named(name: str) -> Definition | None:
             adds, kind, cols, dtype = found.groups()
             operation = OPERATION_OF[bool(adds), kind]
             eps = default_eps(called, operation, int(cols))
-            norm = norm_of(called, operation, int(cols), dtype or convention.dtype, eps)
+            norm = norm_of(called, operation, int(cols), dtype or convention.dtype, eps)  # type: ignore[arg-type]
             return definition_of(called, norm)
     return None
 

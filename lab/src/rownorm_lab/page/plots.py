@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import vl_convert
 
@@ -19,7 +19,7 @@ from .points import Point, points_of
 
 FONT = "Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
 INK = "#292524"
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "font": FONT,
     "background": "white",
     "view": {"stroke": None},

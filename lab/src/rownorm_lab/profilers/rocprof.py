@@ -180,9 +180,9 @@ def _busy(text: str) -> tuple[float, float]:
     busy = 0
     for of_agent in times.values():
         reached = first
-        for start, end in sorted(of_agent):
-            busy += max(0, end - max(start, reached))
-            reached = max(reached, end)
+        for began, ended in sorted(of_agent):
+            busy += max(0, ended - max(began, reached))
+            reached = max(reached, ended)
     return (last - first) * NANOSECOND, busy * NANOSECOND / len(times)
 
 

@@ -35,7 +35,7 @@ class Tensors(NamedTuple):
     @property
     def inputs(self) -> Inputs:
         """The operation's inputs, in order; None for those that no case has, such as gates."""
-        return Inputs(**{name: getattr(self, name, None) for name in INPUTS})
+        return Inputs(**{name: getattr(self, name, None) for name in INPUTS})  # type: ignore[arg-type]
 
     @property
     def leaves(self) -> list[Tensor]:

@@ -109,3 +109,12 @@ def test_check_of_a_triton_kernel_runs_in_the_interpreter():
     assert re.search(
         r"own_kernel.rms_norm( \(interpreter\))?: 5 of 5 results are accurate", ran.output
     )
+
+
+def test_without_op_the_norm_that_the_function_is_is_measured(tmp_path):
+    (tmp_path / "mine.py").write_text("def layer_norm(x, weight, bias, eps):\n    return x\n")
+    ran = invoke("bench", "--shape", "2x8", "--provider", "mine.py:layer_norm", "--list")
+    assert ran.output.startswith("layer_norm forward bf16 2x8")
+    (tmp_path / "other.py").write_text("def rms_norm(x, weight, eps):\n    return x\n")
+    ran = invoke("bench", "--shape", "2x8", "--provider", "other.py:rms_norm", "--list")
+    assert ran.output.startswith("rms_norm forward bf16 2x8")

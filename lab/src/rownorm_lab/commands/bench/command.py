@@ -28,9 +28,10 @@ from ...command_line.options import (
     words_aside,
 )
 from ...command_line.ray import connected, ray_option
-from ...data.case import ACTIVATIONS, DTYPES, GATE_ACTIVATIONS
+from ...data.case import ACTIVATIONS, DTYPES, GATE_ACTIVATIONS, OPERATIONS
 from ...data.shapes import SHAPE_EXAMPLES
 from ...data.suites import SUITES
+from ...data.user_files import is_place
 from .selection import parse_shapes_option, select_cases
 
 ROUNDS, QUICK_ROUNDS = 15, 7  # with fewer than 7, ``compare`` has no intervals for 50 cases
@@ -148,6 +149,10 @@ def command(
     else:
         if quick and not (suites or shapes):
             suites = ["quick"]
+        own = any(is_place(part) for value in providers for part in value.split(","))
+        names = chosen_providers(providers, beside_own=True) if own else []
+        if shapes and not operations:
+            operations = _operations_of(names)
         cases = select_cases(suites, shapes, operations, directions, dtypes, options)
         if not cases:
             raise click.UsageError(
@@ -159,7 +164,8 @@ def command(
             else:
                 click.echo("\n".join(f"{case.key}  {case.name}".rstrip() for case in cases))
             return
-        names = chosen_providers(providers, beside_own=True) if providers or not ray_address else []
+        if not names and (providers or not ray_address):
+            names = chosen_providers(providers)
         request = BenchRequest(
             cases=cases,
             providers=names,
@@ -179,6 +185,17 @@ def command(
     if as_json:
         print_json(document(folder))
     context.exit(status)
+
+
+def _operations_of(names: Sequence[str]) -> list[str]:
+    """What users' own providers offer, if none of them offers the operation that is measured by default."""
+    if not names:
+        return []
+    from ...providers import all_providers
+
+    known = all_providers()
+    offered = {one for name in names if known[name].source for one in known[name].operations}
+    return [] if "rms_norm" in offered else [one for one in OPERATIONS if one in offered]
 
 
 def _refuse_other_options(context: click.Context, option: str, allowed: Sequence[str]) -> None:

@@ -261,6 +261,8 @@ def _lines_of(pair: Pair, every: bool, widest: int, room: int | None) -> Iterato
         ]
     else:
         parts = [(line, None) for line in source] + [("    ", line) for line in code]
+    if not beside and not pair.source:
+        first, parts = first[1:], parts[1:]  # instructions of other sources
     for start, (before, after) in zip(first, parts, strict=False):
         yield Text.assemble(start, before, after or "")
 
