@@ -35,3 +35,25 @@ def test_the_language_is_restored_after_an_error():
         with pytest.raises(Exception, match="on purpose"):
             _fails[(1,)]()
     assert before == (tl.load, tl.static_assert)
+
+
+@triton.jit
+def _to_bf16_and_back(x_ptr, y_ptr, z_ptr, N: tl.constexpr):
+    lanes = tl.arange(0, N)
+    y = tl.load(x_ptr + lanes).to(tl.bfloat16)
+    tl.store(y_ptr + lanes, y)
+    tl.store(z_ptr + lanes, y.to(tl.float32))
+
+
+def test_bf16_is_rounded_to_nearest():
+    """As torch rounds, also ties, subnormals, overflow and what is not finite."""
+    x = torch.randn(64) * torch.logspace(-44, 38, 64, dtype=torch.float64).float()
+    x[:7] = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, 3.4e38, 1 + 2**-8, 1 + 3 * 2**-8])
+    y, z = torch.empty(64, dtype=torch.bfloat16), torch.empty(64)
+    _to_bf16_and_back[(1,)](x, y, z, 64)
+    assert torch.equal(y.view(torch.int16), x.bfloat16().view(torch.int16))
+    assert torch.equal(z, x.bfloat16().float())
+    x.fill_(torch.nan)
+    _to_bf16_and_back[(1,)](x, y, z, 64)
+    assert y.isnan().all()
+    assert z.isnan().all()

@@ -8,7 +8,7 @@ import torch
 import rownorm
 from support import norm_modules as norms
 
-FP16, FP32 = torch.float16, torch.float32  # the interpreter truncates bf16
+FP16, FP32 = torch.float16, torch.float32
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,7 @@ def test_what_a_function_offers_follows_from_its_names_and_parameters(own):
     [
         (RMS, "norm", {"bias": True}, "norm has no parameter bias"),
         (RMS, "norm", {"activation": "silu"}, "norm has no parameter activation"),
+        (RMS, "norm", {"gate_activation": "silu"}, "norm has no parameter gate"),
         (RMS.replace("x32 = x", "x32 = x.detach()"), "norm", {"direction": "both"}, None),
         ("def norm(x, weight, eps): return x.detach()", "norm", {"direction": "backward"},
          "the results of norm have no gradient"),

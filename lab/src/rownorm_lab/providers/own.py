@@ -4,9 +4,11 @@ The function is decorated with ``@provider``, or it is an ordinary function with
 function gets x as its first argument and the others by name, those of them that it has and the case has:
 
     residual, pre_bias, weight, bias    tensors
-    scale, shift                        tensors, (samples, 1, columns), where x is (samples, rows of each, columns)
+    gate                                a tensor of the shape of x
+    scale, shift, residual_gate         tensors, (samples, 1, columns), where x is (samples, rows of each, columns)
     eps                                 a float
-    activation                          a name
+    activation, gate_activation         names
+    gate_first                          True, or not passed
     normalized_shape                    (columns,), as torch.nn.functional has it
 
 A tensor that the case lacks is not passed; a parameter without a default gets None. The function returns y, or (y, h)
@@ -40,8 +42,12 @@ from . import (
 )
 from .data import Tensors
 
-TENSORS = ("residual", "pre_bias", "weight", "bias", "scale", "shift")
-PASSED = (*TENSORS, "eps", "activation", "normalized_shape")
+TENSORS = (
+    *("residual", "pre_bias", "weight", "bias", "scale", "shift"),
+    *("residual_gate", "gate"),
+)
+OPTIONS = ("activation", "gate_activation", "gate_first")
+PASSED = (*TENSORS, "eps", *OPTIONS, "normalized_shape")
 
 
 def add_provider(place: str) -> Provider:
@@ -105,7 +111,7 @@ def _parameters(function: Callable[..., Any], source: Source) -> dict[str, bool]
     found: dict[str, bool] = {}
     for one in others:
         if one.kind is one.VAR_KEYWORD:
-            found |= dict.fromkeys((*TENSORS, "eps", "activation"), False)
+            found |= dict.fromkeys((*TENSORS, "eps", *OPTIONS), False)
             continue
         required = one.default is one.empty and one.kind is not one.VAR_POSITIONAL
         if one.name in PASSED and one.kind is not one.POSITIONAL_ONLY:
@@ -133,7 +139,8 @@ def _operations(name: str, stem: str, parameters: Mapping[str, bool]) -> tuple[s
 
 def _make(function: Callable[..., Any], parameters: Mapping[str, bool], name: str) -> Make:
     def make(case: Case, t: Tensors) -> Call:
-        options = {each: getattr(t, each) for each in TENSORS} | {"activation": case.activation}
+        options = {each: getattr(t, each) for each in TENSORS}
+        options |= {each: getattr(case, each) or None for each in OPTIONS}
         for each, value in options.items():
             if value is not None and each not in parameters:
                 raise Refusal(f"{name} has no parameter {each}")

@@ -16,7 +16,6 @@ from ...measure.timing import step_seconds
 from ...models import DIT_SIZES, TINY, Size, Stage
 from ...models.tiny_dit import DiTConfig, TinyDiT
 from ...models.workload import repeated_blocks
-
 from .turns import Call, Workload
 
 BF16 = torch.bfloat16
