@@ -53,7 +53,8 @@ def test_rstd_has_22_bits(eps, fast_rstd, device):
     m2 = torch.logspace(-34, 38, 4096, dtype=torch.float64).float()
     m2[:3] = torch.tensor([math.inf, math.nan, 0.0])
     rstd = torch.empty(4096, device=device)
-    program = Spec(False, eps, 0.0, 0.0, None, None, None, "fp32")
+    fields = dict.fromkeys(Spec._fields) | {"EPS": eps, "COMPUTE_DTYPE": "fp32"}
+    program = Spec(**fields)
     _inverse_stds[(1,)](m2.to(device), rstd, n, program, fast_rstd, 4096)
     rstd = rstd.double().cpu()
     assert rstd[0] == 0.0

@@ -37,6 +37,7 @@ from .guard import Guard, Refused, refuse_files, refuse_programs
 from .protocol import ErrorReply, Launched, Mode, Reply, Request, Seen, Watch, plain
 from .wire import Closed, Made, decode, encode, receive, send
 
+BEGIN = "begin"  # instead of FD: begin a learner's process right away
 MEMORY = 6 << 30  # bytes of data of a process without a GPU
 # What the grader itself runs in this process: Triton and FlashInfer-Bench are of the learner's making there.
 OWN = {
@@ -315,6 +316,10 @@ HABITUAL = {
 
 def main() -> None:
     """Fork a process for every request on the control socket; or wait for one that has ended."""
+    if sys.argv[1] == BEGIN:
+        importlib.import_module("rownorm_course.interpreter")
+        _begin(json.loads(sys.argv[2]), *map(int, sys.argv[3:]))
+        return
     control, mode = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
     if mode == "compile":
         importlib.import_module("rownorm_course.compiled")
@@ -331,6 +336,8 @@ def main() -> None:
         pid = os.fork()
         if not pid:
             control.close()
+            if mode == "gpu":
+                _begin_anew(request, files)
             _begin(request, *files)
             os._exit(0)
         for one in files:
@@ -338,8 +345,16 @@ def main() -> None:
         control.send(json.dumps(pid).encode())
 
 
+def _begin_anew(request: dict[str, Any], files: list[int]) -> None:
+    """Begin in a new program: PyTorch refuses CUDA in a fork of a process that has counted the GPUs."""
+    for one in files:
+        os.set_inheritable(one, True)
+    command = ["-m", "rownorm_course.host", BEGIN, json.dumps(request), *map(str, files)]
+    os.execv(sys.executable, [sys.executable, *command])
+
+
 def _begin(request: dict[str, Any], channel: int, out: int, errors: int, stack: int) -> None:
-    """The forked process, until the grader has gone."""
+    """The learner's process, until the grader has gone."""
     os.setsid()
     mode, folder = request["mode"], Path(request["folder"])
     os.dup2(out, 1)

@@ -1,5 +1,7 @@
 """The learner's process: what it has, what it refuses, and what it leaves in the grader's."""
 
+import os
+
 import pytest
 import torch
 
@@ -49,6 +51,18 @@ def test_it_holds_nothing_of_the_grader(learner):
         assert "not read from a solution" in answer
     assert "rownorm" not in names
     assert "write the norm" in learner.function("look.py", "imported")("rownorm")
+
+
+def test_on_a_gpu_every_process_is_a_new_program(tmp_path):
+    """PyTorch refuses CUDA in a fork of a process that has counted the GPUs. Values without tensors need no GPU."""
+    source = "import os, sys\n\ndef told(x):\n    return [x, os.getpid(), sys.orig_argv]\n"
+    (tmp_path / "look.py").write_text(source)
+    with Learner(tmp_path, 2, "gpu", 11) as made:
+        value, process, command = made.function("look.py", "told")(7)
+    assert value == 7
+    assert "begin" in command
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
 
 
 def test_values_cross_as_they_are(learner):
