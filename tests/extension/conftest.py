@@ -19,8 +19,10 @@ static PyModuleDef module = {PyModuleDef_HEAD_INIT, "dummy", NULL, 0, NULL, slot
 PyMODINIT_FUNC PyInit_dummy(void) { return PyModuleDef_Init(&module); }
 """
 # The package alone: importing rownorm would import torch, which takes a second.
+# Interrupts end it, also where they are ignored because the tests run in the background.
 HEAD = """
-import os, sys
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.append(sys.argv[1])
 import extension
 from pathlib import Path
