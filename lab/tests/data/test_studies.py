@@ -12,7 +12,12 @@ from rownorm_lab.data.studies import (
     read_study,
     write_study,
 )
-from rownorm_lab.data.study_tables import comparison_table, kernel_tables, step_tables
+from rownorm_lab.data.study_tables import (
+    comparison_table,
+    kernel_table,
+    kernel_tables,
+    step_tables,
+)
 
 TURNS = [1.0, 1.2, 0.9, 1.1, 1.0, 1.3, 1.0, 0.95]  # the same disturbance for all stages of a turn
 
@@ -90,3 +95,12 @@ def test_a_study_is_read_as_it_was_written(tmp_path):
     file.write_text(file.read_text().replace('"schema": 1', '"schema": 2'))
     with pytest.raises(ValueError, match="cannot be read as a study"):
         read_study(file)
+
+
+def test_a_name_of_thousands_of_characters_does_not_widen_the_table():
+    name = (
+        "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<" + "float, " * 700 + "4>>()"
+    )
+    table = kernel_table("script", [KernelTime(name, 1, 1e-6)], 5)
+    assert table.lines[0][0].startswith("void at::native::reduce_kernel<512")
+    assert len(table.lines[0][0]) == 100

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from . import texts
 from .statistics import summarize
 from .studies import Comparison, KernelTime, StageRecord, Study, comparisons
-from .tables import Table
+from .tables import Table, shortened
 
 NOT_MEASURED = "not measured"
+NAME_WIDTH = 100  # of a kernel's name: those of C++ templates can have thousands of characters
 NOTE = (
     "Stages take turns, step by step. Times are medians; spread is the distance from the 20th to the 80th percentile "
     "of the step, over its median. A step is forward with loss, backward, and update of the parameters. Intervals of "
@@ -90,7 +91,7 @@ def kernel_table(
     what, total = "operator" if on_cpu else "kernel", sum(one.seconds for one in kernels)
     lines = [
         [
-            kernel.name,
+            shortened(kernel.name, NAME_WIDTH),
             f"{kernel.calls:g}",
             texts.duration(kernel.seconds),
             texts.percent(kernel.seconds / total),

@@ -7,11 +7,10 @@ from pathlib import Path
 from ...data.files import write_whole
 from ...data.studies import Study
 from ...data.study_tables import comparison_table, failures, kernel_tables, notes, step_tables
-from ...data.tables import markdown_page, sections, shortened
+from ...data.tables import markdown_page, sections
 from ...data.texts import count
 
 KERNELS = 8  # lines of a table of kernels
-NAME_WIDTH = 100  # of a kernel's name: those of templates are several lines long
 
 
 def publish(study: Study, folder: Path) -> Path:
@@ -24,15 +23,11 @@ def page(study: Study) -> str:
     where = (
         f"{study.environment.describe()}, {study.date}; {count(study.steps, 'step')} of each stage"
     )
-    kernels = [
-        one._replace(lines=[[shortened(cell, NAME_WIDTH) for cell in line] for line in one.lines])
-        for one in kernel_tables(study, KERNELS)
-    ]
     return markdown_page(
         study.title,
         "rownorm study",
         f"{where}.",
         " ".join(notes(study)),
         "\n".join(f"- {line}" for line in failures(study)),
-        *sections([comparison_table(study), *step_tables(study), *kernels]),
+        *sections([comparison_table(study), *step_tables(study), *kernel_tables(study, KERNELS)]),
     )
