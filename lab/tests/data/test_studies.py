@@ -101,6 +101,6 @@ def test_a_name_of_thousands_of_characters_does_not_widen_the_table():
     name = (
         "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<" + "float, " * 700 + "4>>()"
     )
-    table = kernel_table("script", [KernelTime(name, 1, 1e-6)], 5)
+    table = kernel_table("script", [KernelTime(name, 1, 1e-6, False)], 5)
     assert table.lines[0][0].startswith("void at::native::reduce_kernel<512")
     assert len(table.lines[0][0]) == 100
