@@ -117,8 +117,8 @@ class RMSNorm(_Norm, torch.nn.RMSNorm):
 
 
 class RMSNormGated(torch.nn.Module):
-    """The gated RMSNorm of linear attention and state space models, with the arguments and the ``state_dict`` of
-    transformers' ``*RMSNormGated``.
+    """The gated RMSNorm of linear attention and state space models, with the ``state_dict`` of transformers'
+    ``*RMSNormGated``; ``hidden_size`` and ``eps`` are as in Qwen3-Next.
 
     The defaults are Qwen3-Next's numbers: ``silu(gate)`` multiplies the result, and the normalized row and its product
     with the weight are rounded to the dtype of the rows. Kimi Linear: ``gate_activation="sigmoid", rounding="once"``.

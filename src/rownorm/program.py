@@ -135,7 +135,7 @@ class Program(NamedTuple):
     activation: Annotated[
         Activation | None,
         Option(
-            '`None`, `"relu"`, `"silu"`, `"gelu"` (exact) or `"gelu_tanh"`, applied last',
+            '`None`, `"relu"`, `"silu"`, `"gelu"` (exact) or `"gelu_tanh"`, applied last, before a gate of the result',
             (None, *ACTIVATIONS),
         ),
     ] = None

@@ -34,7 +34,7 @@ class ExercisePart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exercise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One exercise. checks: the module of ``checks`` that grades it; processes: the modes that it needs."""
+    """One exercise. checks: the module of ``checks`` that grades it."""
 
     title: str
     about: str
