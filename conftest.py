@@ -14,6 +14,7 @@ import torch
 if not torch.cuda.is_available():
     # Triton reads it when it is imported, so it is set before rownorm is imported.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+os.environ.pop("COLUMNS", None)  # of pytest-xdist: tests write to no terminal
 os.environ["ROWNORM_TABLES"] = (
     ""  # plans are those of the shipped tables, whatever the user has tuned
 )

@@ -123,7 +123,10 @@ def test_bad_input():
 def test_folders_that_cannot_be_read_again():
     Path("empty").mkdir()
     ran = invoke("profile", "--read", "empty")
-    assert (ran.exit_code, "does not hold a request of profile" in ran.output) == (2, True)
+    assert (ran.exit_code, "holds neither a request of rownorm profile nor CSVs" in ran.output) == (
+        2,
+        True,
+    )
     Path("empty/request.json").write_text("{")
     ran = invoke("profile", "--read", "empty")
     assert (ran.exit_code, "cannot be read as" in ran.output) == (2, True)

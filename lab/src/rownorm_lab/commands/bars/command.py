@@ -129,12 +129,12 @@ def measure(
         raise click.UsageError("cpu is measured alone, into a folder of its own")
     with usage_errors():
         check_folder(out, on_cpu)
-    context.with_resource(held(out))
     needs_gpu = [part.name for part in selected if part.has_settings and not part.is_trial]
     if needs_gpu and not on_cpu and not torch.cuda.is_available():
         raise click.UsageError(
             f"torch sees no GPU, which {needs_gpu[0]} needs; --tiny tries it on the CPU"
         )
+    context.with_resource(held(out))
     until, status = time.monotonic() + (limit_s or math.inf), 0
     jobs = bars.jobs_of(selected, providers or bars.PROVIDERS)
     try:
