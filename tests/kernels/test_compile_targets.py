@@ -121,10 +121,10 @@ def mixed_cases(arch: str) -> Iterator[tuple]:
             yield n_cols, dtype, options, ("weight", "bias"), residual, N_ROWS
 
 
-def form_failures(arch: str, widths: tuple[int, ...]) -> list[str]:
+def form_failures(arch: str, widths: tuple[int, ...], norms: tuple[tuple, ...]) -> list[str]:
     """What is wrong with the kernels of samples, gates and rounded steps, in every extent and order, at these widths.
 
-    They have no settings of their own at most widths, so they may spill; they must compile, and fit in shared memory.
+    norms: (whether it is LayerNorm, dtype). They have no settings of their own at most widths, so they may spill; they must compile, and fit in shared memory.
     """
     from rownorm.launch.resources import TARGETS, compile_backward, compile_forward
     from rownorm.program import INPUTS, Program
@@ -140,7 +140,7 @@ def form_failures(arch: str, widths: tuple[int, ...]) -> list[str]:
     ]
     wrong = []
     for n_cols in widths:
-        for center, dtype in ((True, torch.bfloat16), (False, torch.float32)):
+        for center, dtype in norms:
             x = torch.empty(*rows, n_cols, dtype=dtype, device="meta")
             for shapes, options in forms:
                 tensors = {name: x.new_empty(*shape, n_cols) for name, shape in shapes.items()}
@@ -162,12 +162,12 @@ def form_failures(arch: str, widths: tuple[int, ...]) -> list[str]:
 
 
 def failures(arch: str, cases: str) -> list[str]:
-    """What is wrong with the kernels of a target, one line each. cases: one of CASES, or of FORM_WIDTHS."""
+    """What is wrong with the kernels of a target, one line each. cases: one of CASES, or of FORMS."""
     from rownorm.launch.resources import TARGETS, compile_backward, compile_forward
     from rownorm.program import Program
 
-    if cases in FORM_WIDTHS:
-        return form_failures(arch, FORM_WIDTHS[cases])
+    if cases in FORMS:
+        return form_failures(arch, *FORMS[cases])
 
     target, wrong = TARGETS[arch], []
     for n_cols, dtype, options, parameters, residual_dtype, n_rows in CASES[cases](arch):
@@ -243,15 +243,18 @@ CASES = {
     "mixed": mixed_cases,
     "other": other_cases,
 }
-# Tiles of samples and tiles of a row; every regime, and widths around the tiles of samples.
-FORM_WIDTHS = {
-    "forms": (3072,),
-    "more forms": (7, 64, 1000, 1152, 2304, 5120, 8192, 12288, 20000, 131072),
+# Forms at one of the tiles of samples; in every regime, and at widths around these tiles.
+FORMS = {
+    "forms": ((3072,), ((True, torch.bfloat16),)),
+    "more forms": (
+        (7, 64, 1000, 1152, 2304, 3072, 5120, 8192, 12288, 20000, 131072),
+        ((True, torch.bfloat16), (False, torch.float32)),
+    ),
 }
 EXHAUSTIVE = pytest.mark.exhaustive
 LIKE_GFX942 = pytest.param("gfx90a", marks=EXHAUSTIVE)
 MORE_CASES = [pytest.param(name, marks=EXHAUSTIVE) for name in CASES if name != "common"]
-MORE_CASES += [pytest.param(name, marks=EXHAUSTIVE) for name in FORM_WIDTHS]
+MORE_CASES += [pytest.param(name, marks=EXHAUSTIVE) for name in FORMS]
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "gfx942", LIKE_GFX942])

@@ -69,13 +69,14 @@ def test_second_order_in_every_regime(case, settings, device):
 
 @few_cases
 def test_any_combination_of_inputs_requires_grad(case, device):
-    """A requested gradient does not depend on which others are requested."""
+    """A requested gradient does not depend on which others are requested: any of few inputs; of many one, two, and all
+    but one.
+    """
     tensors = case.tensors(device, requires_grad=True)
     everything = dict(zip(tensors, gradients(case(**tensors), tensors), strict=True))
     names = case.tensor_names
-    subsets = itertools.chain.from_iterable(
-        itertools.combinations(names, size) for size in range(1, len(names))
-    )
+    sizes = range(1, len(names)) if len(names) < 6 else (1, 2, len(names) - 1)
+    subsets = itertools.chain.from_iterable(itertools.combinations(names, size) for size in sizes)
     for subset in subsets:
         given = {name: t.detach().requires_grad_(name in subset) for name, t in tensors.items()}
         outputs = case(**given)
