@@ -124,7 +124,8 @@ def mixed_cases(arch: str) -> Iterator[tuple]:
 def form_failures(arch: str, widths: tuple[int, ...], norms: tuple[tuple, ...]) -> list[str]:
     """What is wrong with the kernels of samples, gates and rounded steps, in every extent and order, at these widths.
 
-    norms: (whether it is LayerNorm, dtype). They have no settings of their own at most widths, so they may spill; they must compile, and fit in shared memory.
+    norms: (whether it is LayerNorm, dtype). They have no settings of their own at most widths, so they may spill; they
+    must compile, and fit in shared memory.
     """
     from rownorm.launch.resources import TARGETS, compile_backward, compile_forward
     from rownorm.program import INPUTS, Program
