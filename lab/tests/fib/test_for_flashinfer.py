@@ -164,6 +164,32 @@ def test_what_its_loader_refuses_is_said(tmp_path, flashinfer):
     assert "rmsnorm_h48: wrong: FlashInfer stops the program: TypeError" in ran.output
 
 
+def test_what_callers_pass(tmp_path, flashinfer, monkeypatch):
+    from flashinfer import trace_apply
+
+    monkeypatch.setenv("FLASHINFER_TRACE_APPLY_PATH", str(export(tmp_path / "data")))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    x, weight = torch.randn(3, 48).half() / 100, torch.ones(48).half()
+    trace_apply.enable_apply()
+    try:
+        # The trap that the warning is about: should FlashInfer begin to pass eps, this fails.
+        ignored = flashinfer.rmsnorm(x, weight, eps=1.0)
+        torch.testing.assert_close(ignored, torch.nn.functional.rms_norm(x, (48,), weight, 1e-6))
+        passed = flashinfer.fused_rmsnorm_silu(x, weight, eps=1.0)
+        assert passed.abs().max() < 0.1
+        out = torch.empty_like(x)
+        assert flashinfer.rmsnorm(x, weight, out=out) is out
+        assert torch.equal(out, ignored)
+        heads = torch.randn(2, 48, 16)  # found by the number of heads
+        got = flashinfer.rmsnorm(heads, torch.ones(16))
+        torch.testing.assert_close(got, torch.nn.functional.rms_norm(heads, (16,), eps=1e-6))
+        with pytest.raises(TypeError, match="out_dtype must be one of"):
+            flashinfer.fused_rmsnorm_silu(x, weight, out=out.to(torch.float8_e4m3fn))
+        assert trace_apply.stats()["flashinfer.norm.rmsnorm"] == {"hit": 3}
+    finally:
+        trace_apply.disable_apply()
+
+
 def test_definitions_are_those_of_its_templates(flashinfer):
     from flashinfer.trace.templates import norm
 
