@@ -89,7 +89,7 @@ def _sizes(
     multiple=True,
     callback=_sizes,
     metavar="N,...",
-    help="Widths. Default: 4096; public: those of FlashInfer's dataset and of common models.",
+    help="Widths. Default: 4096; public and --for-flashinfer: those of common models.",
 )
 @click.option(
     "--batch", multiple=True, callback=_sizes, metavar="N,...", help="Default: 1,8,32,128,512."
