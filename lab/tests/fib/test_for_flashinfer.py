@@ -134,7 +134,7 @@ def flashinfer(tmp_path, monkeypatch):
 
 
 def test_its_loader_takes_the_dataset_and_its_functions_come_to_it(tmp_path, flashinfer):
-    folder = export(tmp_path / "data")
+    folder = export(tmp_path / "data", "--eps", "1e-5")
     ran = invoke("fib", "check", folder, "--for-flashinfer")
     assert ran.exit_code == 0, ran.output
     assert "6 Solutions: " in ran.output
@@ -154,14 +154,17 @@ def test_what_its_loader_refuses_is_said(tmp_path, flashinfer):
     assert "would apply nothing of it" in ran.output
     assert "duplicate solution for definition 'rmsnorm_h48'" in ran.output
     path.with_name("second.json").unlink()
-    path.write_text(whole.replace("eps=1e-06)", "eps=1.0)"))
+    path.write_text(whole.replace("eps=1e-06)", "eps=2e-06)"))
     ran = invoke("fib", "check", folder, "--for-flashinfer")
     assert ran.exit_code == 1
     assert "rmsnorm_h48: wrong: it differs from its reference" in ran.output
+    (definition,) = (folder / "definitions").rglob("layernorm_h48.json")
+    definition.write_text(definition.read_text().replace("def run", "def no_run"))
     path.write_text(whole.replace("def run(", "def run(scale, "))
     ran = invoke("fib", "check", folder, "--for-flashinfer")
     assert ran.exit_code == 1
     assert "rmsnorm_h48: wrong: FlashInfer stops the program: TypeError" in ran.output
+    assert "layernorm_h48: wrong: its reference: KeyError: 'run'" in ran.output
 
 
 def test_what_callers_pass(tmp_path, flashinfer, monkeypatch):

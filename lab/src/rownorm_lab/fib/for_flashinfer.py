@@ -258,10 +258,12 @@ def check(folder: Path, device: str) -> Iterator[Applied]:
         os.environ.pop(PATH_ENV)
         if before is not None:
             os.environ[PATH_ENV] = before
+    files = (folder / "definitions").rglob("*.json")
+    references = {one["name"]: one.get("reference", "") for one in map(_read, files)}
     try:
         with _no_capture():
             for name in names:
-                yield _call(folder, name, device)
+                yield _call(name, references[name], device)
     finally:
         trace_apply.disable_apply()
 
@@ -273,7 +275,11 @@ def _no_capture() -> contextlib.AbstractContextManager[Any]:
     return mock.patch("torch.cuda.is_current_stream_capturing", return_value=False)
 
 
-def _call(folder: Path, name: str, device: str) -> Applied:
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _call(name: str, reference: str, device: str) -> Applied:
     """Call the function of FlashInfer that this Definition stands for."""
     import flashinfer
     from flashinfer import trace_apply
@@ -282,11 +288,14 @@ def _call(folder: Path, name: str, device: str) -> Applied:
     form = FORMS.get(prefix)
     if form is None or not cols.isdigit():
         return Applied(name, "not called", "it is none of the norms that rownorm exports")
-    (path,) = (folder / "definitions").rglob(f"{name}.json")
-    namespace: dict[str, Any] = {}
-    exec(json.loads(path.read_text())["reference"], namespace)
     tensors = _tensors(form, int(cols), device)
-    expected = namespace["run"](**tensors)
+    options = {"eps": EPS} if form.takes_eps else {}
+    namespace: dict[str, Any] = {}
+    try:
+        exec(reference, namespace)
+        expected = namespace["run"](**tensors, **options)
+    except Exception as error:
+        return Applied(name, "wrong", f"its reference: {type(error).__name__}: {error}")
     api = f"flashinfer.norm.{prefix}"
     stats = trace_apply.stats().get(api, {})
     hits, errors = stats.get("hit", 0), stats.get("error", 0)
@@ -294,7 +303,7 @@ def _call(folder: Path, name: str, device: str) -> Applied:
     got: Any = None
     try:
         got = getattr(flashinfer, prefix)(
-            **{form.arguments[one]: tensor for one, tensor in tensors.items()}
+            **{form.arguments[one]: tensor for one, tensor in tensors.items()}, **options
         )
     except Exception as error:  # FlashInfer raises again what a Solution raises
         failure = f"{type(error).__name__}: {error}"
@@ -308,26 +317,28 @@ def _call(folder: Path, name: str, device: str) -> Applied:
         return Applied(name, "wrong", "FlashInfer keeps its own kernel")
     results = (tensors[form.x], tensors["residual"]) if form.is_in_place else (got,)
     wanted = expected if isinstance(expected, tuple) else (expected,)
-    if not all(_close(one, other) for one, other in zip(results, wanted, strict=True)):
+    # References of FlashInfer's templates have no sum among their results.
+    if not all(_close(one, other) for one, other in zip(results, wanted, strict=False)):
         return Applied(name, "wrong", "it differs from its reference")
     return Applied(name, "applied")
 
 
 def _tensors(form: Form, cols: int, device: str) -> dict[str, Tensor]:
+    """Random inputs; the rows are so small that a wrong eps is seen."""
     generator = torch.Generator().manual_seed(0)
-    shapes = definition_of(form, cols, EPS)["inputs"]
-    return {
-        name: torch.randn(
-            *((ROWS, cols) if len(spec["shape"]) == 2 else (cols,)), generator=generator
-        ).to(device, getattr(torch, spec["dtype"]))
-        for name, spec in shapes.items()
-        if spec["shape"] is not None
-    }
+    found = {}
+    for name, spec in definition_of(form, cols, EPS)["inputs"].items():
+        if spec["shape"] is not None:
+            is_rows = len(spec["shape"]) == 2
+            values = torch.randn((ROWS, cols) if is_rows else (cols,), generator=generator)
+            values *= 1e-3 if is_rows else 1
+            found[name] = values.to(device, getattr(torch, spec["dtype"]))
+    return found
 
 
 def _close(got: Tensor, wanted: Tensor) -> bool:
-    step = torch.finfo(torch.bfloat16).eps
-    with contextlib.suppress(AssertionError):
-        torch.testing.assert_close(got, wanted, rtol=2 * step, atol=2 * step)
-        return True
-    return False
+    """Equal up to two steps of bf16, at the size of the rows."""
+    rtol = 2 * torch.finfo(torch.bfloat16).eps
+    atol = rtol * wanted.float().square().mean().sqrt().item()
+    same_form = (got.shape, got.dtype) == (wanted.shape, wanted.dtype)
+    return same_form and torch.allclose(got.float(), wanted.float(), rtol, atol)
