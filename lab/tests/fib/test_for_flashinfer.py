@@ -142,6 +142,8 @@ def test_its_loader_takes_the_dataset_and_its_functions_come_to_it(tmp_path, fla
         status = "not applied: " if name == "gemma_fused_add_rmsnorm" else "applied\n"
         assert f"{name}_h48: {status}" in ran.output
     assert "WARNING: FlashInfer does not pass the caller's eps" in ran.output
+    printed = json.loads(invoke("fib", "check", folder, "--for-flashinfer", "--json").stdout)
+    assert {"name": "rmsnorm_h48", "status": "applied", "why": ""} in printed["results"]
 
 
 def test_what_its_loader_refuses_is_said(tmp_path, flashinfer):
