@@ -11,6 +11,7 @@ FOLDER = Path(rownorm.__file__).parent / "integrations"
 FRAMEWORKS = {
     "aten": set(),
     "axolotl": {"axolotl"},
+    "flashinfer": set(),
     "hf_kernels": set(),
     "lightning": {"lightning"},
     "megatron": {"megatron"},

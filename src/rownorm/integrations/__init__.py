@@ -3,6 +3,7 @@
 
 aten.py          PyTorch's own norms computed by rownorm: ``rownorm.override_aten``
 axolotl.py       a plugin: rownorm.patch when the model is built
+flashinfer.py    norms into the tensors that FlashInfer's Trace Apply passes
 hf_kernels.py    layers for ``kernelize`` of Hugging Face's package kernels; integrations/hf_kernels/ builds from them
 lightning.py     a callback: rownorm.patch before training
 megatron.py      a norm for layer specs

@@ -6,6 +6,7 @@
     solutions.py    three Solutions for a Definition: self-contained, the installed package, PyTorch
     dataset.py      a dataset folder: reading it file by file, writing it
     check.py, run.py, traces.py, applied.py    checking, running, reading traces, applying
+    for_flashinfer.py    a dataset that FlashInfer itself applies; needs no FlashInfer-Bench
 
 Nothing here imitates the package: its classes validate, its builders build, its runner times, its runtime applies.
 """

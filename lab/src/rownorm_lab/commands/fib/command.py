@@ -48,7 +48,7 @@ DATASET = click.argument("folder", metavar="DIR", type=EXISTING_FOLDER)
 def command() -> None:
     """FlashInfer-Bench: rownorm's kernels as Solutions, with its own tools to time and apply them.
 
-    Needs the package flashinfer-bench; rownorm info says how to install it.
+    Needs the package flashinfer-bench; rownorm info says how to install it. --for-flashinfer does not.
     """
 
 
@@ -71,6 +71,7 @@ def _sizes(
         "rownorm fib export results/wide --op rms_norm,layer_norm --cols 8192,16384 --dtype bf16",
         "rownorm fib export results/public --convention public",
         "rownorm fib export ~/flashinfer-trace --serve",
+        "rownorm fib export results/flashinfer --for-flashinfer --cols 4096,5120 --eps 1e-5",
     )
 )
 @click.argument("folder", metavar="DIR", type=FOLDER)
@@ -88,16 +89,25 @@ def _sizes(
     multiple=True,
     callback=_sizes,
     metavar="N,...",
-    help="Widths. Default: 4096; public: those of FlashInfer's dataset and of common models.",
+    help="Widths. Default: 4096; public and --for-flashinfer: those of common models.",
 )
 @click.option(
     "--batch", multiple=True, callback=_sizes, metavar="N,...", help="Default: 1,8,32,128,512."
 )
-@click.option("--eps", type=float, help="Default: 1e-6; 1e-5 for LayerNorm and public 4096, 8192.")
+@click.option(
+    "--eps",
+    type=float,
+    help="Default: 1e-6; 1e-5 for LayerNorm and public 4096, 8192. With --for-flashinfer: 1e-6 for all.",
+)
 @click.option(
     "--serve",
     is_flag=True,
     help="DIR is a dataset: add Solutions for those of its Definitions that rownorm computes.",
+)
+@click.option(
+    "--for-flashinfer",
+    is_flag=True,
+    help="A dataset that FlashInfer applies. It ignores the eps of its caller: see above.",
 )
 @click.pass_context
 def export(
@@ -111,6 +121,7 @@ def export(
     batch: Sequence[int],
     eps: float | None,
     serve: bool,
+    for_flashinfer: bool,
 ) -> None:
     """Write a dataset: Definitions, Workloads, and three Solutions for each Definition.
 
@@ -118,8 +129,21 @@ def export(
     rownorm_package_NAME calls the installed rownorm. torch_NAME is the baseline. Without options, the Definition is
     rmsnorm_d4096: fp16, eps as an input, batches of 1 to 512.
 
+    --for-flashinfer: a dataset for FlashInfer's own FLASHINFER_TRACE_APPLY=1, with its names of norms and one Solution
+    for each, which calls the installed rownorm. WARNING: FlashInfer does not pass the caller's eps to a Solution, so
+    every norm is computed with --eps, whatever the program asks for. Of the other options, it takes --cols.
+
     Exit status 1 if a Definition is skipped.
     """
+    if for_flashinfer:
+        if any((convention, operations, dtypes, batch, serve)):
+            raise click.UsageError("--for-flashinfer takes --cols and --eps; leave out the others")
+        refuse_taken(folder, "", "'DIR'")
+        _check_eps(eps)
+        from .flashinfer import export_for_flashinfer
+
+        export_for_flashinfer(folder, cols, eps)
+        return
     _require_package()
     from .export import export_new, serve_dataset
 
@@ -131,27 +155,46 @@ def export(
         dataset = _read(folder)
         context.exit(serve_dataset(dataset))
     refuse_taken(folder, ", or --serve to add Solutions to a dataset", "'DIR'")
-    if eps is not None and not 0 < eps < 1:
-        raise click.BadParameter("must be between 0 and 1", param_hint="'--eps'")
+    _check_eps(eps)
     export_new(folder, convention or "course", operations, dtypes, cols, batch, eps)
 
 
-@command.command(epilog=examples("rownorm fib check results/fib"))
+def _check_eps(eps: float | None) -> None:
+    if eps is not None and not 0 < eps < 1:
+        raise click.BadParameter("must be between 0 and 1", param_hint="'--eps'")
+
+
+@command.command(
+    epilog=examples(
+        "rownorm fib check results/fib", "rownorm fib check results/flashinfer --for-flashinfer"
+    )
+)
 @DATASET
 @json_option
+@click.option(
+    "--for-flashinfer", is_flag=True, help="Let FlashInfer load and apply it, and call each norm."
+)
 @click.pass_context
-def check(context: click.Context, /, folder: Path, as_json: bool) -> None:
+def check(context: click.Context, /, folder: Path, as_json: bool, for_flashinfer: bool) -> None:
     """Validate a dataset, build every Solution, and compare it with the reference on every workload.
 
     An error must be below 1e-3 of the value in fp16 and fp32, and at most one step in bf16. FlashInfer-Bench's looser
     verdict is shown beside it. Without a GPU the kernels run in Triton's interpreter: the default export takes a
     minute.
 
+    --for-flashinfer needs flashinfer-python and says what its loader says: whether it takes the folder, and for each
+    Solution whether a call of FlashInfer's function comes to it and gives what the Definition's reference gives.
+
     Exit status 1 if a file is bad, or a Solution is wrong or fails.
     """
     import torch
 
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    if for_flashinfer:
+        from .flashinfer import check_for_flashinfer
+
+        with usage_errors():
+            context.exit(check_for_flashinfer(folder, device, as_json=as_json))
     if device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
     dataset = _read(folder)
