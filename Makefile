@@ -131,7 +131,7 @@ release: $(STAMP) .venvs/release/.stamp
 
 docs: .venvs/docs/.stamp
 	.venvs/docs/bin/python tools/docs_site.py write build/docs
-	.venvs/docs/bin/zensical build --clean --strict
+	.venvs/docs/bin/python -m zensical build --clean --strict
 	.venvs/docs/bin/python tools/docs_site.py check site
 
 clean:
