@@ -160,10 +160,9 @@ def reference() -> str:
 
 
 def write(folder: Path) -> None:
-    """The Markdown of the site and the pictures that it shows."""
+    """The Markdown of the site, with its pictures and its style."""
     shutil.rmtree(folder, ignore_errors=True)
-    pictures = ("*.md", "*.py", "*.json")
-    shutil.copytree(ROOT / "docs", folder, ignore=shutil.ignore_patterns(*pictures))
+    shutil.copytree(ROOT / "docs", folder, ignore=shutil.ignore_patterns("*.md"))
     for document, name in pages().items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(page_of(document))
