@@ -52,7 +52,7 @@ define environment
 	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
 endef
 
-.PHONY: help test test-all test-versions same-code demo learn check format wheel clean
+.PHONY: help test test-all test-versions same-code demo learn check format docs wheel release clean
 
 help:
 	@echo "make test           set up $(or $(VENV),nothing), run the tests (on the GPU where there is one)"
@@ -63,7 +63,9 @@ help:
 	@echo "make learn          start the first exercise of the course (docs/course.md)"
 	@echo "make check          formatter, linter, type checker"
 	@echo "make format         apply the fixes of the formatter and the linter"
+	@echo "make docs           build the site of the documents and check its links: site/index.html"
 	@echo "make wheel          build dist/*.whl, library and lab; needs no environment but a small one of its own"
+	@echo "make release        build wheels and sdists into dist/, check their metadata, install and try each wheel"
 	@echo "make clean          remove everything that make created, except results/ and learn/, which have your work"
 	@echo "Settings (PYTHON, VENV, TORCH, PAIR, WORKERS, TESTS, BASE, DEMO) are described at the top of the Makefile."
 
@@ -119,8 +121,21 @@ wheel: $(BUILD_STAMP)
 	$(BUILD) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . ./lab
 	@ls dist/*.whl
 
+# From the sdists, so that these are complete. The wheels are tried with the torch of $(INTERPRETER).
+release: $(STAMP) .venvs/release/.stamp
+	rm -rf build lab/build dist
+	.venvs/release/bin/python -m build --no-isolation --outdir dist . > /dev/null
+	.venvs/release/bin/python -m build --no-isolation --outdir dist lab > /dev/null
+	.venvs/release/bin/python -m twine check --strict dist/*
+	$(INTERPRETER) tools/try_wheels.py dist
+
+docs: .venvs/docs/.stamp
+	.venvs/docs/bin/python tools/docs_site.py write build/docs
+	.venvs/docs/bin/python -m zensical build --clean --strict
+	.venvs/docs/bin/python tools/docs_site.py check site
+
 clean:
-	rm -rf build lab/build dist src/*.egg-info lab/src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build lab/build dist site src/*.egg-info lab/src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find examples lab src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 	@left=; for folder in $(VENV) .venvs/*; do \
 	  if test -e $$folder/$(MARKER); then echo "rm -rf $$folder"; rm -rf $$folder; \
@@ -139,8 +154,12 @@ $(VENV)/.stamp: pyproject.toml lab/pyproject.toml constraints/common.txt $(CONST
 	$(VENV)/bin/python -m pip install --quiet --no-deps flashinfer-bench
 	@touch $@
 
-# A wheel needs setuptools only, not torch.
-.venvs/build/.stamp: $(CONSTRAINTS)
-	$(call environment,.venvs/build)
-	.venvs/build/bin/python -m pip install --quiet setuptools
+# Neither a wheel nor the site needs torch.
+PACKAGES_build := setuptools
+PACKAGES_release := build setuptools twine
+PACKAGES_docs := zensical
+
+.venvs/%/.stamp: constraints/common.txt $(CONSTRAINTS)
+	$(call environment,.venvs/$*)
+	.venvs/$*/bin/python -m pip install --quiet $(PACKAGES_$*)
 	@touch $@

@@ -1,4 +1,4 @@
-"""``make``: a wheel without the environment for development, and ``clean`` that removes only what make created."""
+"""``make``: wheels, release and site, each with an environment of its own; ``clean`` removes only what make created."""
 
 import os
 import shutil
@@ -66,15 +66,40 @@ def test_wheel_installs_setuptools_only(tree):
     assert "install" not in asked  # the second time
 
 
+def test_release_builds_both_distributions_then_checks_and_tries_them(tree):
+    _, asked = make(tree, "release", f"VENV={tree / 'own'}")
+    steps = ("-m build --no-isolation --outdir dist .", "-m build --no-isolation --outdir dist lab")
+    steps += ("-m twine check --strict dist/*", "tools/try_wheels.py dist")
+    assert asked.splitlines()[-4:] == list(steps)
+    assert "install --quiet build setuptools twine" in asked
+    assert (tree / ".venvs/release/.stamp").exists()
+
+
+def test_docs_need_zensical_only_and_end_with_the_check_of_links(tree):
+    _, asked = make(tree, "docs")
+    installed = [line.split("install ")[1] for line in asked.splitlines() if "install" in line]
+    assert installed == ["--quiet zensical"]
+    assert not (tree / ".venv").exists()
+    assert asked.splitlines()[-3:] == [
+        "tools/docs_site.py write build/docs",
+        "-m zensical build --clean --strict",
+        "tools/docs_site.py check site",
+    ]
+
+
 def test_clean_removes_what_make_created(tree):
     make(tree, "check")
     make(tree, "check", "VENV=.venvs/torch-2.15", "TORCH=2.15")
     make(tree, "wheel")
+    make(tree, "docs")
+    for page in ("site/index.html", "build/docs/index.md"):
+        (tree / page).parent.mkdir(parents=True)
+        (tree / page).touch()
     for work in ("results/mine/records.jsonl", "learn/01_basics/kernel.py", "traces/mine.json"):
         (tree / work).parent.mkdir(parents=True)
         (tree / work).touch()
     make(tree, "clean")
-    for gone in (".venv", ".venvs", "dist", "tests/__pycache__"):
+    for gone in (".venv", ".venvs", "build", "dist", "site", "tests/__pycache__"):
         assert not (tree / gone).exists()
     for kept in ("results/mine/records.jsonl", "learn/01_basics/kernel.py", "traces/mine.json"):
         assert (tree / kept).exists()
