@@ -135,7 +135,7 @@ docs: .venvs/docs/.stamp
 	.venvs/docs/bin/python tools/docs_site.py check site
 
 clean:
-	rm -rf build lab/build dist site src/*.egg-info lab/src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build lab/build dist site .cache src/*.egg-info lab/src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find examples lab src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 	@left=; for folder in $(VENV) .venvs/*; do \
 	  if test -e $$folder/$(MARKER); then echo "rm -rf $$folder"; rm -rf $$folder; \

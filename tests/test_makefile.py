@@ -92,14 +92,14 @@ def test_clean_removes_what_make_created(tree):
     make(tree, "check", "VENV=.venvs/torch-2.15", "TORCH=2.15")
     make(tree, "wheel")
     make(tree, "docs")
-    for page in ("site/index.html", "build/docs/index.md"):
+    for page in ("site/index.html", "build/docs/index.md", ".cache/page"):
         (tree / page).parent.mkdir(parents=True)
         (tree / page).touch()
     for work in ("results/mine/records.jsonl", "learn/01_basics/kernel.py", "traces/mine.json"):
         (tree / work).parent.mkdir(parents=True)
         (tree / work).touch()
     make(tree, "clean")
-    for gone in (".venv", ".venvs", "build", "dist", "site", "tests/__pycache__"):
+    for gone in (".venv", ".venvs", ".cache", "build", "dist", "site", "tests/__pycache__"):
         assert not (tree / gone).exists()
     for kept in ("results/mine/records.jsonl", "learn/01_basics/kernel.py", "traces/mine.json"):
         assert (tree / kept).exists()

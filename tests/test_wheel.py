@@ -118,6 +118,8 @@ def test_works_in_an_empty_environment(wheel, tmp_path):
         "--no-deps",
         "--no-index",
         str(wheel),
+        # With a path to src, where builds leave metadata, pip would take the wheel for installed.
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
     )
     # torch and triton come from the environment of the tests. Its editable packages are not on this path.
     (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
