@@ -142,9 +142,10 @@ def chosen_providers(
 ) -> list[str]:
     """The providers that ``--provider`` names, those of files loaded; else ``default``, or what suits this machine.
 
-    beside_own: if all of them are of files, they are added to the default.
+    beside_own: if all of them are of files, they are added to the default. If Triton's interpreter runs them, other
+    kernels that it would run are left out of the default: they take it minutes.
     """
-    from ..providers import all_providers, usual
+    from ..providers import all_providers, is_interpreted, usual
 
     parts = [part.strip() for value in given for part in value.split(",") if part.strip()]
     own = [_own_provider(part) for part in dict.fromkeys(parts) if is_place(part)]
@@ -155,6 +156,8 @@ def chosen_providers(
             raise click.BadParameter(unknown("provider", name, known), param_hint="'--provider'")
     if not named and (beside_own or not own):
         named = list(default or usual())
+        if any(is_interpreted(known[name]) for name in own):
+            named = [name for name in named if not is_interpreted(known[name])]
     return list(dict.fromkeys([*named, *own]))
 
 
