@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from ..data.case import DIRECTIONS, DTYPES, OPERATIONS
+from ..data.hold import FILE as IN_USE
 from ..data.hold import InUse, hold
 from ..data.records import Reading
 from ..data.records import read as read_records
@@ -213,11 +214,22 @@ def print_json(content: object) -> None:
 
 
 def refuse_taken(folder: Path, alternative: str = "", hint: str = "'--out'") -> None:
-    """Refuse an output folder in which something would be overwritten. hint: where it was named."""
+    """Refuse an output folder in which something would be overwritten. hint: where it was named.
+
+    If a process writes into it, the message names that one.
+    """
+    refuse_in_use(folder)
     if is_taken(folder):
         raise click.BadParameter(
             f"{folder} exists and is not empty; choose another{alternative}", param_hint=hint
         )
+
+
+def refuse_in_use(folder: Path) -> None:
+    """Refuse an output folder into which a process writes; the file that a killed one left there is removed."""
+    if (folder / IN_USE).exists():
+        with held(folder):
+            pass
 
 
 @contextlib.contextmanager
