@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from lab_support import bars_records
 from lab_support.lab_commands import TINY, TWO_PROVIDERS, invoke, small_record, write_run
+from rownorm_lab.commands.tune import listing, static
+from rownorm_lab.compiled import compile
 
 pytestmark = pytest.mark.usefixtures("command_line")
 
@@ -69,6 +72,33 @@ def test_compare():
     (one,) = document["comparisons"]
     assert (one["verdict"], round(one["ratio"]["ratio"])) == ("slower", 2)
     assert len(document["only_base"]) == len(document["only_new"]) == 1
+
+
+def test_bars_judge(tmp_path, monkeypatch):
+    folder = bars_records.write_run(
+        tmp_path / "a", bars_records.good_records(bars_records.only(monkeypatch, "host"))
+    )
+    (of_run,) = printed("bars", "judge", folder, "--runs", 1)
+    assert keys_of(of_run) == documented("bars judge") - {"ratio", "low", "high"}
+    assert {one["part"] for one in of_run} == {"host"}
+    assert all(one["holds"] for one in of_run)
+
+
+def test_tune_list(monkeypatch):
+    """Of a compilation, which takes seconds for each candidate, the figures are made up; the keys are its own."""
+    figures = dict.fromkeys(static.CompiledCandidate._fields, 1) | {"cause": "", "why": ""}
+    monkeypatch.setattr(compile, "INTERPRETING", False)
+    monkeypatch.setattr(listing, "compiled", lambda *_: static.CompiledCandidate(**figures))
+    arguments = ("--op", "rms_norm", "--width", 64, "--dtype", "bf16", "--pass", "forward")
+    document = printed("tune", "--list", *arguments, "--target", "sm_90")
+    assert keys_of(document) == documented_list()
+    assert all(one["settings"] and one["target"] == "sm_90" for one in document["candidates"])
+
+
+def documented_list() -> set[str]:
+    """The keys that the paragraph of ``tune --list`` names."""
+    section = PAGE.read_text().partition("`--list`: `candidates`")[2].partition("\n\n")[0]
+    return {"candidates"} | set(re.findall(r"`(\w+)`", section))
 
 
 def test_fib_check():

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from ..data.case import DIRECTIONS, DTYPES, OPERATIONS
+from ..data.hold import FILE as IN_USE
 from ..data.hold import InUse, hold
 from ..data.records import Reading
 from ..data.records import read as read_records
@@ -142,9 +143,10 @@ def chosen_providers(
 ) -> list[str]:
     """The providers that ``--provider`` names, those of files loaded; else ``default``, or what suits this machine.
 
-    beside_own: if all of them are of files, they are added to the default.
+    beside_own: if all of them are of files, they are added to the default. If Triton's interpreter runs them, other
+    kernels that it would run are left out of the default: they take it minutes.
     """
-    from ..providers import all_providers, usual
+    from ..providers import all_providers, is_interpreted, usual
 
     parts = [part.strip() for value in given for part in value.split(",") if part.strip()]
     own = [_own_provider(part) for part in dict.fromkeys(parts) if is_place(part)]
@@ -155,6 +157,8 @@ def chosen_providers(
             raise click.BadParameter(unknown("provider", name, known), param_hint="'--provider'")
     if not named and (beside_own or not own):
         named = list(default or usual())
+        if any(is_interpreted(known[name]) for name in own):
+            named = [name for name in named if not is_interpreted(known[name])]
     return list(dict.fromkeys([*named, *own]))
 
 
@@ -210,11 +214,22 @@ def print_json(content: object) -> None:
 
 
 def refuse_taken(folder: Path, alternative: str = "", hint: str = "'--out'") -> None:
-    """Refuse an output folder in which something would be overwritten. hint: where it was named."""
+    """Refuse an output folder in which something would be overwritten. hint: where it was named.
+
+    If a process writes into it, the message names that one.
+    """
+    refuse_in_use(folder)
     if is_taken(folder):
         raise click.BadParameter(
             f"{folder} exists and is not empty; choose another{alternative}", param_hint=hint
         )
+
+
+def refuse_in_use(folder: Path) -> None:
+    """Refuse an output folder into which a process writes; the file that a killed one left there is removed."""
+    if (folder / IN_USE).exists():
+        with held(folder):
+            pass
 
 
 @contextlib.contextmanager

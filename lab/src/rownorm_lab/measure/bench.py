@@ -26,7 +26,7 @@ from ..providers import (
     as_tuple,
     data,
     import_failure,
-    interpreting,
+    is_interpreted,
     missing,
 )
 from . import timing
@@ -302,14 +302,13 @@ def _record(
         rounds=len(one.seconds),
         cold=machine.cold(case, size),
     )
-    in_interpreter = not machine.on_gpu and interpreting()
     reasons = suspect_reasons(
         case,
         method,
         one.seconds,
         clocks,
         peak=machine.environment.peak_bytes_per_second,
-        interpreted=in_interpreter and (one.provider.kind == "ours" or one.provider.interpreted),
+        interpreted=is_interpreted(one.provider, machine.device.type),
     )
     return msgspec.structs.replace(
         record,

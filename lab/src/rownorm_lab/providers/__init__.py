@@ -236,6 +236,12 @@ def interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "yes", "on")
 
 
+def is_interpreted(provider: Provider, device: str | None = None) -> bool:
+    """Whether a provider's kernels run in Triton's interpreter on a device (default: the present one)."""
+    on_gpu = torch.cuda.is_available() if device is None else device.startswith("cuda")
+    return not on_gpu and interpreting() and (provider.kind == "ours" or provider.interpreted)
+
+
 def by_autograd(case: Case, t: Tensors, forward: Call) -> Call:
     """The call for the case's direction, given a differentiable forward.
 

@@ -4,9 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from lab_support.lab_commands import TINY, invoke
 from rownorm_lab import providers
+from rownorm_lab.commands.bench import run
 from rownorm_lab.data.records import read
 
 pytestmark = pytest.mark.usefixtures("command_line")
@@ -109,6 +111,29 @@ def test_check_of_a_triton_kernel_runs_in_the_interpreter():
     assert re.search(
         r"own_kernel.rms_norm( \(interpreter\))?: 5 of 5 results are accurate", ran.output
     )
+
+
+def test_a_triton_kernel_in_the_interpreter_is_tried_quickly(monkeypatch):
+    monkeypatch.setenv(
+        "TRITON_INTERPRET", "1"
+    )  # the kernel itself is not run: the shapes are refused first
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    ran = bench_own("--shape", "4096x1024..16384", "--out", "made")
+    assert ran.exit_code == 2
+    assert "4096x1024 would take Triton's interpreter minutes" in " ".join(ran.output.split())
+    assert not Path("made").exists()
+    asked = []
+    monkeypatch.setattr(run, "run_bench", lambda folder, request, pool: asked.append(request) or 0)
+    for named in ("", ",rownorm"):
+        assert bench_own("--shape", "16x1024", named=named).exit_code == 0
+    assert [one.rounds for one in asked] == [3, 3]
+    assert {"torch", "own_kernel.rms_norm"} <= set(asked[0].providers)
+    assert not {"rownorm", "plain_block", "plain_loop"} & set(asked[0].providers)
+    assert asked[1].providers == ["rownorm", "own_kernel.rms_norm"]
+
+
+def bench_own(*arguments, named=""):
+    return invoke("bench", "--provider", f"{EXAMPLE}:rms_norm{named}", *arguments)
 
 
 def test_without_op_the_norm_that_the_function_is_is_measured(tmp_path):

@@ -17,6 +17,7 @@ from ...command_line.options import (
     examples,
     held,
     names_option,
+    refuse_in_use,
     usage_errors,
 )
 from . import bars
@@ -127,6 +128,7 @@ def measure(
     on_cpu = bars.CPU.name in names
     if on_cpu and len(names) > 1:
         raise click.UsageError("cpu is measured alone, into a folder of its own")
+    refuse_in_use(out)
     with usage_errors():
         check_folder(out, on_cpu)
     needs_gpu = [part.name for part in selected if part.has_settings and not part.is_trial]

@@ -28,13 +28,15 @@ from ...command_line.options import (
     words_aside,
 )
 from ...command_line.ray import connected, ray_option
-from ...data.case import ACTIVATIONS, DTYPES, GATE_ACTIVATIONS, OPERATIONS
+from ...data.case import ACTIVATIONS, DTYPES, GATE_ACTIVATIONS, OPERATIONS, Case
 from ...data.shapes import SHAPE_EXAMPLES
 from ...data.suites import SUITES
 from ...data.user_files import is_place
 from .selection import parse_shapes_option, select_cases
 
 ROUNDS, QUICK_ROUNDS = 15, 7  # with fewer than 7, ``compare`` has no intervals for 50 cases
+INTERPRETED_ROUNDS = 3
+INTERPRETED_ELEMENTS = 1 << 18  # a call takes Triton's interpreter about 10 ms for each 1024
 SUITE_LIST = "\b\nSuites:\n" + "\n".join(f"  {s.name:15} {s.about}" for s in SUITES.values())
 
 
@@ -166,10 +168,14 @@ def command(
             return
         if not names and (providers or not ray_address):
             names = chosen_providers(providers)
+        usual_rounds = QUICK_ROUNDS if quick else ROUNDS
+        if _are_interpreted(names):
+            usual_rounds = INTERPRETED_ROUNDS
+            _refuse_large(cases)
         request = BenchRequest(
             cases=cases,
             providers=names,
-            rounds=rounds or (QUICK_ROUNDS if quick else ROUNDS),
+            rounds=rounds or usual_rounds,
             sources=own_sources(names),
         )
         folder = out or new_name()
@@ -196,6 +202,26 @@ def _operations_of(names: Sequence[str]) -> list[str]:
     known = all_providers()
     offered = {one for name in names if known[name].source for one in known[name].operations}
     return [] if "rms_norm" in offered else [one for one in OPERATIONS if one in offered]
+
+
+def _are_interpreted(names: Sequence[str]) -> bool:
+    """Whether Triton's interpreter runs a user's own provider."""
+    if not names:
+        return False
+    from ...providers import all_providers, is_interpreted
+
+    chosen = [all_providers()[name] for name in names]
+    return any(one.source and is_interpreted(one) for one in chosen)
+
+
+def _refuse_large(cases: Sequence[Case]) -> None:
+    """Refuse a case that takes Triton's interpreter minutes."""
+    for case in cases:
+        if case.rows * case.cols > INTERPRETED_ELEMENTS:
+            raise click.UsageError(
+                f"{case.rows}x{case.cols} would take Triton's interpreter minutes, and its times mean nothing. "
+                "With TRITON_INTERPRET=1, use a small shape: --shape 16x1024"
+            )
 
 
 def _refuse_other_options(context: click.Context, option: str, allowed: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from ...data.records import FILE, OURS, Record, Writer
 from ...data.texts import count
 from ...device.environment import environment
 from ...measure.bench import bench
-from ...providers import all_providers, missing, usual
+from ...providers import all_providers, is_interpreted, missing, usual
 from ...providers.own import add_providers
 from .jobs import bench_on, providers_on
 from .table import bench_table, not_in_the_table
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 CPU_NOTE = "There is no GPU here: these are CPU timings."
 
 
+INTERPRETED_NOTE = (
+    "Triton's interpreter runs {}: this shows whether it is right, not how fast it is.\n"
+    "Other Triton kernels, rownorm's too, are run if --provider names them."
+)
 CPU_POOL_NOTE = "The processes disturb each other's times on a CPU: only to try it out."
 
 
@@ -70,6 +74,9 @@ def run_bench(folder: Path, request: runs.BenchRequest, pool: Pool | None = None
             click.echo(CPU_POOL_NOTE)
     else:
         click.echo(CPU_NOTE if here.kind == "cpu" else f"On {here.device}")
+    own = [name for name in request.providers if known[name].source and is_interpreted(known[name])]
+    if own and pool is None:
+        click.echo(INTERPRETED_NOTE.format(", ".join(own)))
     if not any(left.values()):
         click.echo("Nothing is left to measure.")
     again = {record.case.key for record in before if left.get(record.case.key)}

@@ -13,6 +13,7 @@ from ...command_line.options import (
     FOLDER,
     count_option,
     examples,
+    held,
     name_option,
     names_option,
     refuse_taken,
@@ -110,6 +111,7 @@ def command(context: click.Context, /, arguments: Sequence[str], **given: Any) -
     if given["again"] is not None:
         _refuse_others(given, arguments, "--read summarizes a folder again", "again")
         folder: Path = given["again"]
+        context.with_resource(held(folder))
         profile = _read_again(folder)
         interrupted = False
     else:
@@ -118,6 +120,7 @@ def command(context: click.Context, /, arguments: Sequence[str], **given: Any) -
 
         folder = given["out"] or new_name()
         refuse_taken(folder)
+        context.with_resource(held(folder))
         profile, interrupted = _profiled(request, folder, given["tools"])
     _write(profile, folder)
     if given["as_json"]:

@@ -109,7 +109,7 @@ def stages_command(task: str) -> click.Command:
         The study is written after every stage, so Ctrl-C keeps what was measured; --resume --out FOLDER continues it,
         with its size, steps and samples. Exit status 1 if a stage failed or is wrong.
         """
-        context.exit(_study(task, **given))
+        context.exit(_study(context, task, **given))
 
     return stages
 
@@ -121,6 +121,7 @@ for one in ABOUT:
 
 
 def _study(
+    context: click.Context,
     task: str,
     *,
     size: str | None,
@@ -151,6 +152,7 @@ def _study(
         raise click.UsageError("--resume needs the folder of the study: --out FOLDER")
     folder = out or new_name()
     file = file_of(folder, task)
+    context.with_resource(held(folder))  # first: a folder that cannot be written is found at once
     if resume:
         study = _resumed(file, {"size": size, "steps": n_steps, "samples": samples})
     else:
@@ -163,9 +165,8 @@ def _study(
     chosen = [one for one in SETTINGS if one in (settings or _usual_settings(study, device))]
     try:
         ordered = [one for one in STAGES if one in (stages or STAGES)]
-        with held(folder):
-            write_study(folder, study)  # first: a folder that cannot be written is found at once
-            study = _measured(study, folder, chosen, ordered)
+        write_study(folder, study)  # before anything is timed: Ctrl-C leaves a study to resume
+        study = _measured(study, folder, chosen, ordered)
     except KeyboardInterrupt:
         click.echo(
             "Interrupted. What was measured is kept: "
