@@ -26,6 +26,10 @@ def interrupted_at_3(monkeypatch):
         step(self)
 
     monkeypatch.setattr(Trainer, "step", one)
+    # A program that is started in the background ignores the signal, also the tests.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_ctrl_c_saves_the_state_after_the_step(interrupted_at_3, tmp_path):
