@@ -34,6 +34,11 @@ def reports(tmp_path_factory):
         "one": gpu_records()[:1],
         "empty": [],
         "failed": failed_records(),
+        "single times": [
+            record(case, name, seconds=[seconds], host_seconds=[])
+            for case in (Case(operation="rms_norm", rows=8, cols=64),)
+            for name, seconds in (("rownorm", 1e-5), ("torch", 2e-5))
+        ],
         "failed on a CPU": [
             record(case, name, CPU, status="failed", why="not enough memory")
             for case in (Case(operation="rms_norm", rows=8, cols=64),)

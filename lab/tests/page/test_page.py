@@ -28,6 +28,12 @@ def test_it_draws_every_chart_and_shows_the_verdict(shared):
     assert not page.locator(".empty:visible").count()
 
 
+def test_a_ratio_of_single_times_has_no_interval(shared):
+    """FlashInfer-Bench's traces have one latency for each workload."""
+    speedups = [line[4] for line in lines(shared("single times"))]
+    assert sorted(speedups) == ["2.00x", "baseline"]
+
+
 def test_filters_act_on_charts_and_table(reports, visit):
     page = visit(reports("gpu"))
     everything = marks(page)

@@ -9,7 +9,7 @@ function showRows(points) {
     line.hidden = !shown.has(i);
     count += !line.hidden;
     const p = rows[i], other = over.get(caseOf(p)), found = p.speedups?.[other];
-    const [ratio, interval] = found ? found[1].split(/ (?=\()/) : [p.provider === other ? "baseline" : "", ""];
+    const [ratio, interval = ""] = found ? found[1].split(/ (?=\()/) : [p.provider === other ? "baseline" : "", ""];
     const cell = find(".speedup", line);
     cell.dataset.v = found ? found[0] : "";
     cell.innerHTML = `${escaped(ratio)} <small>${escaped(interval)}</small>`;
