@@ -163,6 +163,20 @@ class OtherOrder(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+class InFp64(TorchFunctionMode):
+    """What a module converts to fp32 is converted to fp64, so that a module in fp64 computes all in fp64."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.float:
+            return args[0].double()
+        args = [torch.float64 if one is torch.float32 else one for one in args]
+        kwargs = {
+            name: torch.float64 if one is torch.float32 else one
+            for name, one in (kwargs or {}).items()
+        }
+        return func(*args, **kwargs)
+
+
 def gated_classes(package):
     """(name, module) of every class called *RMSNormGated in the modeling files."""
     for file in sorted((Path(package.__file__).parent / "models").glob("*/modeling_*.py")):
