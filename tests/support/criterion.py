@@ -44,7 +44,8 @@ def assert_case(
     """Assert the criterion for every output and gradient of a case.
 
     results: what is judged; None computes it here. PyTorch's largest error on one batch varies by half from seed
-    to seed, so it is taken over these tensors and ``batches`` further draws of the same case.
+    to seed, so it is taken over these tensors and ``batches`` further draws of the same case, and over eight times as
+    many before a result is refused: the suite has thousands of results, and so the largest error of thousands.
     """
     results = ours(case, tensors) if results is None else results
     truth = oracle(case, tensors)
@@ -56,15 +57,18 @@ def assert_case(
 def _assert_close(case, results, tensors, truths: dict, names: tuple, batches: int, **how) -> None:
     by_torch = torch_own(case, tensors, **how)
     here = largest_errors(by_torch, truths)
-    elsewhere = errors_of_torch(case, tensors["x"].device, batches, **how)
     assert results.keys() == truths.keys()
     for name in names:
         value, own, truth = results[name], by_torch[name], truths[name]
         assert value.dtype == own.dtype, f"{name}: {value.dtype}, PyTorch gives {own.dtype}"
         assert value.shape == own.shape, f"{name}: {value.shape}, PyTorch gives {own.shape}"
-        torch_error = max(here[name], elsewhere.get(name, 0))
         error = np.where(compared(own, truth), errors(value, truth), 0)
-        allowed = 1.25 * torch_error + one_rounding(truth, value.dtype)
+        for draws in (batches, 8 * batches):
+            elsewhere = errors_of_torch(case, tensors["x"].device, draws, **how)
+            torch_error = max(here[name], elsewhere.get(name, 0))
+            allowed = 1.25 * torch_error + one_rounding(truth, value.dtype)
+            if (error <= allowed).all():
+                break
         worst = np.unravel_index(np.argmax(error - allowed), error.shape) if error.size else ()
         assert (error <= allowed).all(), (
             f"{name}{[int(i) for i in worst]}: {float(exact(value)[worst])}, should be "
