@@ -120,3 +120,21 @@ def test_every_page_of_a_folder_is_linked():
     }
     pages = {page.resolve() for folder in folders for page in folder.glob("*.md")}
     assert not sorted(str(one.relative_to(ROOT)) for one in pages - linked)
+
+
+def test_contributing_names_every_file_and_function_of_the_library():
+    """The trees and tables before the glossary: every source file, and only functions that exist."""
+    told = (ROOT / "CONTRIBUTING.md").read_text().partition("## Glossary")[0]
+    library = Path(rownorm.__file__).parent
+    sources = [file for file in library.rglob("*") if file.suffix in (".py", ".c", ".h", ".cpp")]
+    names = {file.name for file in sources} - {"__init__.py"}
+    assert not [name for name in names if not re.search(rf"(?<!\w){re.escape(name)}", told)]
+    (formulas,) = re.findall(r"^\| formula .*?^$", told, re.MULTILINE | re.DOTALL)
+    kernels = "".join(file.read_text() for file in (library / "kernels").rglob("*.py"))
+    functions = {
+        name
+        for line in formulas.splitlines()[2:]
+        for name in re.findall(r"`([a-z_]+)`", line.split("|")[2])
+    }
+    assert "_row_sums" in functions
+    assert not [name for name in functions if f"def {name}(" not in kernels]

@@ -2,6 +2,8 @@
 
 import ast
 import importlib
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import click
@@ -49,17 +51,20 @@ def module_of(file):
     return names[:-1] if names[-1] == "__init__" else names
 
 
+@cache
 def imports_of(file):
     """(module, name) of every import, inside functions too."""
+    found = []
     module = module_of(file)
     package = module if file.name == "__init__.py" else module[:-1]
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            yield from ((tuple(alias.name.split(".")), "") for alias in node.names)
+            found += ((tuple(alias.name.split(".")), "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else ()
             target = (*base, *(node.module or "").split(".")) if node.module else base
-            yield from ((target, alias.name) for alias in node.names)
+            found += ((target, alias.name) for alias in node.names)
+    return found
 
 
 def room_of(module, name=""):
@@ -97,6 +102,18 @@ def test_imports_of_the_library_go_down():
                 assert room == own or (
                     room is not None and LIBRARY_FLOOR_OF[room] > LIBRARY_FLOOR_OF[own]
                 ), f"{file} imports {'.'.join(target)} {name}"
+
+
+def test_no_files_import_each_other():
+    """No circle of imports between files either, not even inside a folder or inside functions."""
+    files = {module_of(file): file for file in (*FILES, *LIBRARY.rglob("*.py"))}
+    order = TopologicalSorter()
+    for module, file in files.items():
+        for target, name in imports_of(file):
+            of = next((one for one in ((*target, name), target) if one in files), module)
+            if of != module:
+                order.add(module, of)
+    order.prepare()  # raises CycleError, which names the files of a circle
 
 
 def test_no_command_imports_another():

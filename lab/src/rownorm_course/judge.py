@@ -59,18 +59,16 @@ def try_all(
     call: Call,
     trials: Sequence[TriedCase],
     alternatives: Alternatives | None = None,
-    may_use: Sequence[str] = (),
     most_launches: int = 0,
     counts: Callable[[Finding], bool] = bool,
 ) -> None:
     """Run every trial; Failure at the first that is wrong.
 
-    may_use: operators of PyTorch that are allowed; most_launches: 0 is any number of kernels; counts: which findings of
-    the interpreter belong to this step.
+    most_launches: 0 is any number of kernels; counts: which findings of the interpreter belong to this step.
     """
     tried = []
     for trial in trials:
-        ran = _tried(_Trying(learner, call, may_use), trial, alternatives or {}, counts)
+        ran = _tried(_Trying(learner, call), trial, alternatives or {}, counts)
         seen = ran.seen
         tried.append((trial, ran))
         if 0 < most_launches < len(seen.launches):
@@ -113,7 +111,6 @@ class _Trying(NamedTuple):
 
     learner: Learner
     call: Call
-    may_use: Sequence[str]
 
     def run(self, trial: TriedCase, outside: float = torch.nan, masked: float = torch.nan) -> _Ran:
         """Run one trial. outside: what memory behind and between the rows holds; masked: see ``observed``."""
@@ -125,7 +122,7 @@ class _Trying(NamedTuple):
         outputs = [returned] if isinstance(returned, Tensor) else list(returned or ())
         if not outputs:
             raise Failure(f"{trial}: the function returned None; it must return {_names(case)}")
-        _watch_operators(trial, seen, self.may_use)
+        _watch_operators(trial, seen)
         if seen.changed:
             raise Failure(
                 f"{trial}: argument {seen.changed[0] + 1} of your function was changed; write to an output instead"
@@ -163,10 +160,9 @@ def try_one(
     call: Call,
     trial: TriedCase,
     alternatives: Alternatives,
-    may_use: Sequence[str] = (),
 ) -> Seen:
     """Run one trial and return what was seen; Failure if something is wrong."""
-    return _tried(_Trying(learner, call, may_use), trial, alternatives).seen
+    return _tried(_Trying(learner, call), trial, alternatives).seen
 
 
 def _tried(
@@ -264,10 +260,9 @@ def _names(case: Case) -> str:
     return ", ".join(output_names(case))
 
 
-def _watch_operators(trial: TriedCase, seen: Seen, may_use: Sequence[str]) -> None:
-    used = sorted(set(seen.operators) - set(may_use))
-    if used:
-        what = ", ".join(f"torch's {name}" for name in used)
+def _watch_operators(trial: TriedCase, seen: Seen) -> None:
+    if seen.operators:
+        what = ", ".join(f"torch's {name}" for name in sorted(set(seen.operators)))
         raise Failure(f"{trial}: {what} ran inside your function", "torch-norm")
     if not seen.launches:
         raise Failure(f"{trial}: the function returned without a kernel", "no-kernel")

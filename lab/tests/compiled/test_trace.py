@@ -222,7 +222,7 @@ def test_masked_threads_do_not_count():
 
 
 def test_a_trace_that_misses_rows_is_an_error():
-    flow = traffic.Flow("x", "load", 16, 16, 1, 16, 512.0, 1024)
+    flow = traffic.Flow("x", "load", 16, 1, 16, 512.0, 1024)
     kernel = SimpleNamespace(name="k", tensors={"x": 1024})
     with pytest.raises(Unresolved, match=r"50\.0% of x"):
         traffic._check([flow], kernel)

@@ -145,7 +145,6 @@ def test_unknown_names():
 
 def test_kernels_are_checked_in_the_interpreter():
     """A real process with TRITON_INTERPRET=1, and the CPU path in this one."""
-    steps = []
     made = rows(
         operations=("layer_norm",),
         dtypes=("bf16",),
@@ -154,7 +153,6 @@ def test_kernels_are_checked_in_the_interpreter():
         directions=("forward", "backward"),
         kernels=True,
         shapes=((3, 40),),
-        on_step=steps.append,
     )
     assert [(row.provider, row.direction, row.status) for row in made] == [
         ("rownorm", "forward", "ok"),
@@ -166,7 +164,6 @@ def test_kernels_are_checked_in_the_interpreter():
     ]
     # bf16 is rounded here and cut off there: the kernels really ran somewhere else.
     assert made[0].max_ulp <= 0.51 < made[2].max_ulp
-    assert steps == ["rownorm layer_norm", "kernels in Triton's interpreter"]
 
 
 def test_a_process_that_dies_is_an_error(monkeypatch):

@@ -8,6 +8,7 @@ to the kernel that was there before.
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 import warnings
@@ -126,16 +127,6 @@ def _with_original(name: str, key: str, kernel: Callable[..., Any]) -> Callable[
     return call
 
 
-def _native_layer_norm(
-    x: Tensor,
-    shape: Sequence[int],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-) -> Any:
-    return _forward(x, shape, weight, bias, eps, center=True)
-
-
 def _fused_rms_norm(
     x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None
 ) -> Any:
@@ -160,19 +151,6 @@ def _forward(
     per_row = (*x.shape[: x.dim() - len(shape)], *(1 for _ in shape))
     statistics = [t.view(per_row) for t in (mu, rstd) if t is not None]
     return (y.view(x.shape), *statistics)
-
-
-def _native_layer_norm_backward(
-    dy: Tensor,
-    x: Tensor,
-    shape: Sequence[int],
-    mean: Tensor,
-    rstd: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mask: Sequence[bool],
-) -> Any:
-    return _backward(dy, x, shape, mean, rstd, weight, bias, mask)
 
 
 def _fused_rms_norm_backward(
@@ -238,8 +216,8 @@ def _backward(
 _KERNELS: dict[str, Callable[..., Any]] = {
     "_fused_rms_norm": _fused_rms_norm,
     "_fused_rms_norm_backward": _fused_rms_norm_backward,
-    "native_layer_norm": _native_layer_norm,
-    "native_layer_norm_backward": _native_layer_norm_backward,
+    "native_layer_norm": functools.partial(_forward, center=True),
+    "native_layer_norm_backward": _backward,
 }
 
 

@@ -85,10 +85,13 @@ def calls(
         steps = _multipass_calls(problem, plan, integers, constants)
     else:
         steps = [_resident_call(plan, integers, constants)]
-    if plan.sums_tile:
-        steps.append(_column_sums_call(problem, plan.sums_tile, integers, constants))
-    if plan.sample_sums_tile:
-        steps.append(_sample_sums_call(problem, plan.sample_sums_tile, integers, constants))
+    if tile := plan.sums_tile:
+        n_sums = problem.n_column_sums - problem.n_sample_sums
+        steps.append(_sums_call(column_sums, n_sums, problem, tile, integers, constants))
+    if tile := plan.sample_sums_tile:
+        assert problem.samples is not None
+        n_sums = problem.samples.n_samples * problem.n_sample_sums
+        steps.append(_sums_call(sample_sums, n_sums, problem, tile, integers, constants))
     return steps
 
 
@@ -168,24 +171,18 @@ def _multipass_calls(
     ]
 
 
-def _column_sums_call(
-    problem: Problem, tile: SumsTile, integers: dict[str, Any], constants: dict[str, Any]
+def _sums_call(
+    kernel: Any,
+    n_sums: int,
+    problem: Problem,
+    tile: SumsTile,
+    integers: dict[str, Any],
+    constants: dict[str, Any],
 ) -> Call:
-    """The kernel that adds up the partial sums of all programs."""
-    n_sums = problem.n_column_sums - problem.n_sample_sums
+    """The kernel that adds up the partial sums of all programs, or of all spans of a sample. n_sums: of a column."""
     grid = -(-problem.n_cols // tile.cols) * n_sums
     constants = {**constants, "BLOCK_ROWS": tile.rows, "BLOCK_COLS": tile.cols}
-    return Call(column_sums, grid, tile.num_warps, integers, constants)
-
-
-def _sample_sums_call(
-    problem: Problem, tile: SumsTile, integers: dict[str, Any], constants: dict[str, Any]
-) -> Call:
-    """The kernel that adds up the partial sums of all spans of a sample."""
-    assert problem.samples is not None
-    grid = -(-problem.n_cols // tile.cols) * problem.samples.n_samples * problem.n_sample_sums
-    constants = {**constants, "BLOCK_ROWS": tile.rows, "BLOCK_COLS": tile.cols}
-    return Call(sample_sums, grid, tile.num_warps, integers, constants)
+    return Call(kernel, grid, tile.num_warps, integers, constants)
 
 
 def prepare(

@@ -53,8 +53,7 @@ class Resources(NamedTuple):
     registers: int  # per thread
     spills: int  # bytes per thread; should be 0
     shared: int  # bytes per program
-    load_bytes: int  # widest access of one thread, in bytes; should be 16
-    store_bytes: int
+    load_bytes: int  # widest load of one thread, in bytes; should be 16
     wide_loads: int  # instructions that move 16 bytes or more per thread
     wide_stores: int
 
@@ -188,7 +187,6 @@ def resources(call: Call, compiled: Any) -> Resources:
         spills=spills,
         shared=compiled.metadata.shared,
         load_bytes=max(loads, default=0),
-        store_bytes=max(stores, default=0),
         wide_loads=sum(width >= 16 for width in loads),
         wide_stores=sum(width >= 16 for width in stores),
     )

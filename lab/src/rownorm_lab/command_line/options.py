@@ -28,6 +28,8 @@ EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 ALL_PROVIDERS = "all; without a GPU, all but torch.compile"
 
 Decorator = Callable[..., Any]
+ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942")  # that kernels can be compiled for
+DEFAULT_TARGET = "sm_90"  # without a GPU
 
 
 class SuggestingGroup(click.Group):
@@ -52,6 +54,16 @@ def examples(*commands: str, before: str = "") -> str:
     """The end of a command's help: ``before``, then commands that can be copied."""
     lines = "\n".join(f"  {line}" for line in commands)
     return f"{before}\b\nExamples:\n{lines}"
+
+
+def named_options(context: click.Context) -> dict[str, str]:
+    """The parameters of a command that the command line gives, each with its flag."""
+    return {
+        one.name: one.opts[0]
+        for one in context.command.params
+        if one.name
+        and context.get_parameter_source(one.name) == click.core.ParameterSource.COMMANDLINE
+    }
 
 
 # ---- names ----
@@ -223,6 +235,12 @@ def refuse_taken(folder: Path, alternative: str = "", hint: str = "'--out'") -> 
         raise click.BadParameter(
             f"{folder} exists and is not empty; choose another{alternative}", param_hint=hint
         )
+
+
+def refuse_written(file: Path) -> None:
+    """Refuse an output folder that has this file."""
+    if file.exists():
+        raise click.BadParameter(f"{file} exists; choose another folder", param_hint="'--out'")
 
 
 def refuse_in_use(folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import click
@@ -56,15 +56,6 @@ def own_kernel_options(command: Decorator) -> Decorator:
     for flag, metavar, kind, text in rows:
         command = click.option(flag, metavar=metavar, type=kind, help=text)(command)
     return command
-
-
-@contextlib.contextmanager
-def usage_errors() -> Iterator[None]:
-    """A ValueError inside is the user's: a usage error with its message."""
-    try:
-        yield
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
 
 
 def values_of(text: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rownorm.inside import Target
 
@@ -12,10 +13,12 @@ from ..measure.bench import in_one_line
 from . import isa
 from .accesses import Kind
 from .compile import ROWS, Compilation, CompiledKernel, compile_case, compile_loop
-from .occupancy import occupancy_of
+from .occupancy import Occupancy, occupancy_of
 from .roofline import (
     Ceiling,
     Limits,
+    MemoryBytes,
+    Times,
     ceiling_of,
     kernel_times,
     limits_of,
@@ -85,47 +88,63 @@ def analyze(
 def _kernel(
     kernel: CompiledKernel, case: Case, arch: str, limits: Limits, ceiling: Ceiling
 ) -> KernelAnalysis:
-    code = isa.default_isa(kernel.compiled)
-    lines = isa.lines_of(kernel.compiled, code)
     fits = occupancy_of(kernel, arch)
     traffic = traffic_of(kernel, arch, _row_bytes(kernel, case), case.rows)
     unrolled = isa.unrolling(kernel.compiled)
     running = running_programs(kernel, fits, limits.sms)
     moved = memory_bytes(kernel, traffic, running, limits.l2_bytes, case.rows)
     times = kernel_times(traffic, moved, running, unrolled, ceiling)
-    loads: tuple[Kind, ...] = ("load", "copy", "poll")
-    stores: tuple[Kind, ...] = ("store", "atomic")
-    requests = traffic.total("requests", *loads, *stores)
     return KernelAnalysis(
         kernel=kernel.name,
         programs=kernel.n_programs,
-        warps=kernel.num_warps,
-        registers=kernel.resources.registers,
-        registers_allocated=fits.registers,
-        spilled_bytes=kernel.resources.spills,
-        shared_bytes=fits.shared,
-        occupancy=fits.fraction,
-        programs_per_sm=fits.programs,
-        limited_by=fits.limited_by,
-        instructions=isa.counts(lines),
-        load_widths=isa.widths(lines, "load"),
-        store_widths=isa.widths(lines, "store"),
-        isa=code,
-        tensors=tensor_traffic(traffic),
-        load_requests_per_row=traffic.total("requests", *loads) / case.rows,
-        store_requests_per_row=traffic.total("requests", *stores) / case.rows,
-        load_sectors_per_row=traffic.total("sectors", *loads) / case.rows,
-        store_sectors_per_row=traffic.total("sectors", *stores) / case.rows,
-        sectors_per_request=traffic.total("sectors", *loads, *stores) / requests,
-        sector_bytes=traffic.sector_bytes,
-        sector_use=traffic.sector_use,
         passes=_passes(traffic),
-        in_flight_bytes=traffic.in_flight * unrolled,
-        memory_read=moved.read,
-        memory_written=moved.written,
-        predicted_seconds=max(times),
-        bound=times.limited_by,
+        **code_fields(kernel, fits),
+        **traffic_fields(traffic, moved, times, unrolled, "row", case.rows),
     )
+
+
+def code_fields(kernel: CompiledKernel, fits: Occupancy) -> dict[str, Any]:
+    """The fields of a ``CompiledCode``."""
+    code = isa.default_isa(kernel.compiled)
+    lines = isa.lines_of(kernel.compiled, code)
+    return {
+        "warps": kernel.num_warps,
+        "registers": kernel.resources.registers,
+        "registers_allocated": fits.registers,
+        "spilled_bytes": kernel.resources.spills,
+        "shared_bytes": fits.shared,
+        "occupancy": fits.fraction,
+        "programs_per_sm": fits.programs,
+        "limited_by": fits.limited_by,
+        "instructions": isa.counts(lines),
+        "load_widths": isa.widths(lines, "load"),
+        "store_widths": isa.widths(lines, "store"),
+        "isa": code,
+    }
+
+
+def traffic_fields(
+    traffic: Traffic, moved: MemoryBytes, times: Times, unrolled: float, unit: str, n: int
+) -> dict[str, Any]:
+    """The fields of a kernel's traffic and predicted time. unit, n: rows or programs, and how many there are."""
+    loads: tuple[Kind, ...] = ("load", "copy", "poll")
+    stores: tuple[Kind, ...] = ("store", "atomic")
+    requests = traffic.total("requests", *loads, *stores)
+    return {
+        "tensors": _tensor_traffic(traffic),
+        f"load_requests_per_{unit}": traffic.total("requests", *loads) / n,
+        f"store_requests_per_{unit}": traffic.total("requests", *stores) / n,
+        f"load_sectors_per_{unit}": traffic.total("sectors", *loads) / n,
+        f"store_sectors_per_{unit}": traffic.total("sectors", *stores) / n,
+        "sectors_per_request": traffic.total("sectors", *loads, *stores) / requests,
+        "sector_bytes": traffic.sector_bytes,
+        "sector_use": traffic.sector_use,
+        "in_flight_bytes": traffic.in_flight * unrolled,
+        "memory_read": moved.read,
+        "memory_written": moved.written,
+        "predicted_seconds": max(times),
+        "bound": times.limited_by,
+    }
 
 
 def _row_bytes(kernel: CompiledKernel, case: Case) -> int:
@@ -134,7 +153,7 @@ def _row_bytes(kernel: CompiledKernel, case: Case) -> int:
     return min(sizes, default=case.cols * 4 * case.rows) // case.rows
 
 
-def tensor_traffic(traffic: Traffic) -> list[TensorTraffic]:
+def _tensor_traffic(traffic: Traffic) -> list[TensorTraffic]:
     """The flows of a kernel, as an analysis has them."""
     return [
         TensorTraffic(

@@ -30,6 +30,7 @@ from ..providers.data import input_names, program_of
 from ..providers.kernels import loop
 
 ROWS = ("x", "residual", "y", "h", "dy", "dh", "dx", "dresidual")  # (rows, columns)
+LOOP_WARPS = 4  # of the plain loop
 
 
 class CompiledKernel(NamedTuple):
@@ -39,17 +40,19 @@ class CompiledKernel(NamedTuple):
     n_programs: int
     num_warps: int
     warp_size: int
-    share: int  # neighboring programs that work on the same rows: a cluster, a group, the parts of a row
-    turns_over: int  # rows of all programs in one turn of their loop over rows; 0: no such loop
-    rows_each: int  # rows of a program without such a loop
-    sections: int  # column_sums: vectors whose columns the programs divide among themselves; else 0
     arguments: dict[str, int]  # in order: tensors by role, with their bytes; integers by name
     tensors: dict[str, int]  # bytes by role
-    programs_per_sm: int  # programs that shared memory is reserved for; 0: the driver decides
-    cluster_size: int
-    pipeline_depth: int
     resources: Resources
     compiled: Any  # Triton's: ``asm`` and ``metadata``
+    share: int = (
+        1  # neighboring programs that work on the same rows: a cluster, a group, the parts of a row
+    )
+    turns_over: int = 0  # rows of all programs in one turn of their loop over rows; 0: no such loop
+    rows_each: int = 1  # rows of a program without such a loop
+    sections: int = 0  # column_sums: vectors whose columns the programs divide among themselves
+    programs_per_sm: int = 0  # programs that shared memory is reserved for; 0: the driver decides
+    cluster_size: int = 1
+    pipeline_depth: int = 0
 
 
 class Compilation(NamedTuple):
@@ -101,7 +104,7 @@ def compile_case(case: Case, target: Target) -> Compilation:
     return Compilation(case, target, compiled.plan, kernels)
 
 
-def compile_loop(case: Case, block: int, target: Target, num_warps: int = 4) -> Compilation:
+def compile_loop(case: Case, block: int, target: Target) -> Compilation:
     """Compile the plain kernel that loops over a row in blocks of that many columns; forward only."""
     kernel = loop.layer_norm_kernel if case.centers else loop.rms_norm_kernel
     names = ("x", "weight", "y", *(("bias",) if case.has_bias else ()))
@@ -124,8 +127,8 @@ def compile_loop(case: Case, block: int, target: Target, num_warps: int = 4) -> 
             signature[name] = "constexpr"
             constants[position,] = block if name == "BLOCK" else None
     source = ASTSource(kernel, signature, constants, attributes)
-    compiled = triton.compile(source, target=target.triton, options={"num_warps": num_warps})
-    call = Call(kernel, case.rows, num_warps, integers, {})
+    compiled = triton.compile(source, target=target.triton, options={"num_warps": LOOP_WARPS})
+    call = Call(kernel, case.rows, LOOP_WARPS, integers, {})
     sizes = _sizes(case, None, 1)
     arguments = {
         name: sizes.get(name.removesuffix("_ptr"), integers.get(name, 0))
@@ -135,17 +138,10 @@ def compile_loop(case: Case, block: int, target: Target, num_warps: int = 4) -> 
     one = CompiledKernel(
         name=kernel.__name__,
         n_programs=case.rows,
-        num_warps=num_warps,
+        num_warps=LOOP_WARPS,
         warp_size=target.device.warp_size,
-        share=1,
-        turns_over=0,
-        rows_each=1,
-        sections=0,
         arguments=arguments,
         tensors={name: sizes[name] for name in names},
-        programs_per_sm=0,
-        cluster_size=1,
-        pipeline_depth=0,
         resources=resources(call, compiled),
         compiled=compiled,
     )

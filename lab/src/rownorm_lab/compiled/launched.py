@@ -45,10 +45,6 @@ def compile_launch(launched: Launched, target: Target) -> CompiledKernel:
         n_programs=x * y * z,
         num_warps=compiled.metadata.num_warps,
         warp_size=target.device.warp_size,
-        share=1,
-        turns_over=0,
-        rows_each=1,
-        sections=0,
         arguments={
             name: tensor_bytes(value) if isinstance(value, torch.Tensor) else value
             for name, value in passed.items()
@@ -58,9 +54,7 @@ def compile_launch(launched: Launched, target: Target) -> CompiledKernel:
             for name, value in passed.items()
             if isinstance(value, torch.Tensor)
         },
-        programs_per_sm=0,
         cluster_size=getattr(compiled.metadata, "num_ctas", 1),
-        pipeline_depth=0,
         resources=resources(call, compiled),
         compiled=compiled,
     )

@@ -16,6 +16,7 @@ from ..measure.machine import Machine, machine_of
 from ..measure.timing import rounds_of
 from ..providers import all_providers, data
 from ..providers.kernels import loop
+from .compile import LOOP_WARPS
 
 ROUNDS = 10
 
@@ -79,7 +80,7 @@ def _loop(case: Case, t: data.Tensors, block: int) -> Callable[[], Any]:
     def call() -> torch.Tensor:
         y = torch.empty_like(t.x)
         arguments = (t.x, t.weight, t.bias, y, t.x.stride(0), case.cols, case.eps)
-        kernel[(case.rows,)](*arguments, BLOCK=block, num_warps=4)
+        kernel[(case.rows,)](*arguments, BLOCK=block, num_warps=LOOP_WARPS)
         return y
 
     return call

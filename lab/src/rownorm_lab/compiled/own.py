@@ -20,8 +20,8 @@ from ..data.case import Case
 from ..data.own_analyses import OwnAnalysis, OwnTraffic
 from ..data.user_files import Source
 from . import isa, llir
-from .accesses import Access, Kind
-from .analysis import tensor_traffic
+from .accesses import Access
+from .analysis import code_fields, traffic_fields
 from .compile import CompiledKernel
 from .launched import compile_launch
 from .occupancy import Occupancy, occupancy_of
@@ -43,8 +43,6 @@ LARGE = 16  # a large tensor has at least this part of the largest one's bytes
 EDGE, FEWEST_INNER, INNER_THREADS = 4, 24, 1 << 15
 LIMIT_S = 60.0
 MATRIX = re.compile(r"mma\.|wgmma|mfma|tcgen05")
-LOADS: tuple[Kind, ...] = ("load", "copy", "poll")
-STORES: tuple[Kind, ...] = ("store", "atomic")
 
 
 def analyze_launch(
@@ -68,8 +66,6 @@ def analyze_compiled(
     import triton
 
     arch, limits = target.device.arch, limits_of(target)
-    code = isa.default_isa(kernel.compiled)
-    lines = isa.lines_of(kernel.compiled, code)
     fits = occupancy_of(kernel, arch)
     moved = sum(kernel.tensors.values())
     roof = ceiling or ceiling_of(limits, _similar(moved))
@@ -92,18 +88,7 @@ def analyze_compiled(
         triton=triton.__version__,
         ceiling=roof.bytes_per_second,
         ceiling_source=roof.source,
-        warps=kernel.num_warps,
-        registers=kernel.resources.registers,
-        registers_allocated=fits.registers,
-        spilled_bytes=kernel.resources.spills,
-        shared_bytes=fits.shared,
-        occupancy=fits.fraction,
-        programs_per_sm=fits.programs,
-        limited_by=fits.limited_by,
-        instructions=isa.counts(lines),
-        load_widths=isa.widths(lines, "load"),
-        store_widths=isa.widths(lines, "store"),
-        isa=code,
+        **code_fields(kernel, fits),
         traffic=traffic,
         notes=[launched.note] if launched.note else [],
         unknown=unknown,
@@ -159,26 +144,12 @@ def _traffic(
     moved = memory_bytes(kernel, traffic, running, limits.l2_bytes, kernel.n_programs, large)
     times = kernel_times(traffic, moved, running, unrolled, ceiling, large)
     loaded = [one for one in flows if one.tensor in large and one.kind in ("load", "copy")]
-    requests = traffic.total("requests", *LOADS, *STORES)
     sizes = sum(one.tensor_bytes for one in loaded)
-    programs = kernel.n_programs
     return OwnTraffic(
         traced_programs=len(sampled[0]),
-        tensors=tensor_traffic(traffic),
-        sector_bytes=traffic.sector_bytes,
-        load_requests_per_program=traffic.total("requests", *LOADS) / programs,
-        store_requests_per_program=traffic.total("requests", *STORES) / programs,
-        load_sectors_per_program=traffic.total("sectors", *LOADS) / programs,
-        store_sectors_per_program=traffic.total("sectors", *STORES) / programs,
-        sectors_per_request=traffic.total("sectors", *LOADS, *STORES) / requests,
-        sector_use=traffic.sector_use,
         passes=sum(one.bytes for one in loaded) / sizes if sizes else 0.0,
-        in_flight_bytes=traffic.in_flight * unrolled,
-        memory_read=moved.read,
-        memory_written=moved.written,
         compulsory_bytes=sum(one.tensor_bytes * min(1.0, one.passes) for one in flows),
-        predicted_seconds=max(times),
-        bound=times.limited_by,
+        **traffic_fields(traffic, moved, times, unrolled, "program", kernel.n_programs),
     )
 
 

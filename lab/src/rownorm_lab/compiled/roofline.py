@@ -58,7 +58,6 @@ class MemoryBytes(NamedTuple):
 
     read: float
     written: float
-    reloaded: bool  # whether rows that are loaded again come from memory again
 
     @property
     def total(self) -> float:
@@ -118,6 +117,7 @@ def memory_bytes(
         if flow.tensor in tensors and flow.kind in ("load", "copy") and flow.passes > 1.5
     ]
     row_bytes = sum(flow.tensor_bytes for flow in again) / rows
+    # Whether rows that are loaded again come from memory again.
     reloaded = l2_bytes is not None and in_work * row_bytes > l2_bytes / 2
     read = written = 0.0
     for flow in traffic.flows:
@@ -129,7 +129,7 @@ def memory_bytes(
             passes = flow.passes
         if flow.kind != "poll":
             read += flow.tensor_bytes * passes
-    return MemoryBytes(read, written, reloaded)
+    return MemoryBytes(read, written)
 
 
 def ceiling_of(limits: Limits, case: Case) -> Ceiling:

@@ -37,7 +37,6 @@ class Flow(NamedTuple):
     tensor: str
     kind: Kind
     width: int  # bytes of one thread, the widest access
-    narrowest: int
     requests: float
     sectors: float
     bytes: float  # that threads ask for, each element once for each time a program loads it
@@ -108,7 +107,7 @@ def flows_of(counts: Counts, kernel: CompiledKernel) -> list[Flow]:
         widths = [width for width, _ in found]
         requests, sectors, size = map(float, sum(counted for _, counted in found))
         whole = kernel.tensors[tensor]
-        flows.append(Flow(tensor, kind, max(widths), min(widths), requests, sectors, size, whole))
+        flows.append(Flow(tensor, kind, max(widths), requests, sectors, size, whole))
     return flows
 
 

@@ -38,11 +38,9 @@ class TensorTraffic(msgspec.Struct, frozen=True, kw_only=True):
     sector_use: float
 
 
-class KernelAnalysis(msgspec.Struct, frozen=True, kw_only=True):
-    """One kernel."""
+class CompiledCode(msgspec.Struct, frozen=True, kw_only=True):
+    """What a kernel's machine code has and takes, and how many of its programs fit on a multiprocessor."""
 
-    kernel: str
-    programs: int
     warps: int  # of a program
     registers: int  # of a thread
     registers_allocated: int
@@ -56,6 +54,13 @@ class KernelAnalysis(msgspec.Struct, frozen=True, kw_only=True):
     load_widths: dict[int, int]
     store_widths: dict[int, int]
     isa: str
+
+
+class KernelAnalysis(CompiledCode, frozen=True, kw_only=True):
+    """One kernel."""
+
+    kernel: str
+    programs: int
     tensors: list[TensorTraffic]
     load_requests_per_row: float
     store_requests_per_row: float

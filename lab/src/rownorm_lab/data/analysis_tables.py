@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from . import texts
-from .analyses import Analysis, KernelAnalysis
+from .analyses import Analysis, CompiledCode, KernelAnalysis
 from .tables import fitted, wrapped
 
 EQUAL = 1.005  # times that differ by less count as equal
@@ -29,49 +29,37 @@ def _widths(widths: dict[int, int]) -> str:
     return " ".join(f"{width}" for width in sorted(widths, reverse=True)) or "-"
 
 
-def _total(field: str) -> Callable[[Analysis], str]:
-    return lambda one: texts.number(sum(getattr(kernel, field) for kernel in one.kernels))
+def _per_row(name: str, field: str) -> FigureLine:
+    """A number of each kernel, whose sum is that of the pass."""
+    return FigureLine(
+        name,
+        "derived",
+        lambda kernel: texts.number(getattr(kernel, field)),
+        lambda one: texts.number(sum(getattr(kernel, field) for kernel in one.kernels)),
+    )
 
 
+# (name, source, text) of what is read from compiled code; a user's kernel has these, too.
+CODE_FIGURES: tuple[tuple[str, str, Callable[[CompiledCode], str]], ...] = (
+    ("warps per program", "compiler", lambda k: str(k.warps)),
+    ("registers per thread", "compiler", lambda k: str(k.registers)),
+    ("spills, B per thread", "compiler", lambda k: str(k.spilled_bytes)),
+    ("shared memory, B", "compiler", lambda k: f"{k.shared_bytes:,}"),
+    ("occupancy", "derived", lambda k: texts.percent(k.occupancy)),
+    ("limited by", "derived", lambda k: k.limited_by),
+    ("load width, B per thread", "compiler", lambda k: _widths(k.load_widths)),
+    ("store width, B per thread", "compiler", lambda k: _widths(k.store_widths)),
+)
 FIGURES = (
     FigureLine("programs", "derived", lambda k: f"{k.programs:,}"),
-    FigureLine("warps per program", "compiler", lambda k: str(k.warps)),
-    FigureLine("registers per thread", "compiler", lambda k: str(k.registers)),
-    FigureLine("spills, B per thread", "compiler", lambda k: str(k.spilled_bytes)),
-    FigureLine("shared memory, B", "compiler", lambda k: f"{k.shared_bytes:,}"),
-    FigureLine("occupancy", "derived", lambda k: texts.percent(k.occupancy)),
-    FigureLine("limited by", "derived", lambda k: k.limited_by),
-    FigureLine("load width, B per thread", "compiler", lambda k: _widths(k.load_widths)),
-    FigureLine("store width, B per thread", "compiler", lambda k: _widths(k.store_widths)),
-    FigureLine(
-        "loads per row",
-        "derived",
-        lambda k: texts.number(k.load_requests_per_row),
-        _total("load_requests_per_row"),
-    ),
-    FigureLine(
-        "stores per row",
-        "derived",
-        lambda k: texts.number(k.store_requests_per_row),
-        _total("store_requests_per_row"),
-    ),
-    FigureLine(
-        "sectors loaded per row",
-        "derived",
-        lambda k: texts.number(k.load_sectors_per_row),
-        _total("load_sectors_per_row"),
-    ),
-    FigureLine(
-        "sectors stored per row",
-        "derived",
-        lambda k: texts.number(k.store_sectors_per_row),
-        _total("store_sectors_per_row"),
-    ),
+    *(FigureLine(*figure) for figure in CODE_FIGURES),
+    _per_row("loads per row", "load_requests_per_row"),
+    _per_row("stores per row", "store_requests_per_row"),
+    _per_row("sectors loaded per row", "load_sectors_per_row"),
+    _per_row("sectors stored per row", "store_sectors_per_row"),
     FigureLine("sectors per access", "derived", lambda k: texts.number(k.sectors_per_request)),
     FigureLine("use of sectors", "derived", lambda k: texts.percent(k.sector_use)),
-    FigureLine(
-        "passes over the row", "derived", lambda k: texts.number(k.passes), _total("passes")
-    ),
+    _per_row("passes over the row", "passes"),
     FigureLine("in flight per program, B", "derived", lambda k: f"{k.in_flight_bytes:,.0f}"),
     FigureLine(
         "memory bytes",

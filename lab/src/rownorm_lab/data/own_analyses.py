@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from . import texts
-from .analyses import TensorTraffic
-from .files import read_json, write_whole
+from .analyses import CompiledCode, TensorTraffic
+from .analysis_tables import CODE_FIGURES
+from .files import json_text, read_json, write_whole
 from .tables import fitted, wrapped
 from .user_files import Source
 
@@ -42,7 +43,7 @@ class OwnTraffic(msgspec.Struct, frozen=True, kw_only=True):
     bound: str  # bandwidth, latency or launch
 
 
-class OwnAnalysis(msgspec.Struct, frozen=True, kw_only=True):
+class OwnAnalysis(CompiledCode, frozen=True, kw_only=True):
     """A launch on a target. traffic: None if the addresses could not be traced; ``unknown`` says why."""
 
     source: Source
@@ -55,18 +56,6 @@ class OwnAnalysis(msgspec.Struct, frozen=True, kw_only=True):
     triton: str
     ceiling: float
     ceiling_source: str
-    warps: int
-    registers: int
-    registers_allocated: int
-    spilled_bytes: int
-    shared_bytes: int
-    occupancy: float
-    programs_per_sm: int
-    limited_by: str
-    instructions: dict[str, int]
-    load_widths: dict[int, int]
-    store_widths: dict[int, int]
-    isa: str
     traffic: OwnTraffic | None
     notes: list[str]  # what is special about the launch
     unknown: list[str]  # what the analysis could not tell, and why
@@ -91,7 +80,7 @@ class OwnDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 def encoded(analyses: Sequence[OwnAnalysis]) -> bytes:
     """The analyses as JSON."""
-    return msgspec.json.format(msgspec.json.encode(OwnDocument(kernels=list(analyses))), indent=1)
+    return json_text(OwnDocument(kernels=list(analyses)))
 
 
 def write(folder: Path, analyses: Sequence[OwnAnalysis]) -> Path:
@@ -105,24 +94,13 @@ def read(folder: Path) -> list[OwnAnalysis]:
     return read_json(file, OwnDocument, "analyses of a kernel").kernels if file.exists() else []
 
 
-def _widths(widths: dict[int, int]) -> str:
-    return " ".join(f"{width}" for width in sorted(widths, reverse=True)) or "-"
-
-
 def _traffic(text: Callable[[OwnTraffic], Any]) -> Callable[[OwnAnalysis], str]:
     return lambda one: str(text(one.traffic)) if one.traffic else "unknown"
 
 
 FIGURES: tuple[tuple[str, str, Callable[[OwnAnalysis], str]], ...] = (
     ("programs", "recorded", lambda k: f"{k.programs:,}"),
-    ("warps per program", "compiler", lambda k: str(k.warps)),
-    ("registers per thread", "compiler", lambda k: str(k.registers)),
-    ("spills, B per thread", "compiler", lambda k: str(k.spilled_bytes)),
-    ("shared memory, B", "compiler", lambda k: f"{k.shared_bytes:,}"),
-    ("occupancy", "derived", lambda k: texts.percent(k.occupancy)),
-    ("limited by", "derived", lambda k: k.limited_by),
-    ("load width, B per thread", "compiler", lambda k: _widths(k.load_widths)),
-    ("store width, B per thread", "compiler", lambda k: _widths(k.store_widths)),
+    *CODE_FIGURES,
     ("loads per program", "derived", _traffic(lambda t: texts.number(t.load_requests_per_program))),
     ("stores per program", "derived", _traffic(lambda t: texts.number(t.store_requests_per_program))),
     ("sectors loaded per program", "derived", _traffic(lambda t: texts.number(t.load_sectors_per_program))),

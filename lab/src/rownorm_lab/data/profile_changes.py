@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable, Iterable
 import msgspec
 
 from . import texts
-from .profile_tables import short_name, value_of
-from .profiles import Figure, Profile
+from .profile_tables import WRITERS, short_name
+from .profiles import Profile
 from .tables import Table
 
 
@@ -105,8 +105,7 @@ def change_tables(found: Iterable[Change], most: int) -> list[Table]:
 def _text(one: Change, value: float | None) -> str:
     if value is None:
         return "none"
-    figure = Figure(name="", subject="", value=value, unit=one.unit, source="")  # type: ignore[arg-type]
-    return value_of(figure)
+    return WRITERS[one.unit](value)
 
 
 def unlike(before: Profile, after: Profile) -> list[str]:

@@ -41,10 +41,10 @@ def records_in(folder: Path) -> list[Record]:
     return read(folder).records if (folder / FILE).exists() else []
 
 
-def new_name(parent: Path = Path("results")) -> Path:
+def new_name() -> Path:
     """A folder name made of the time, which does not exist yet."""
     stamp = datetime.now().strftime("%Y-%m-%d-%H%M%S")
-    names = (parent / (stamp if n == 1 else f"{stamp}-{n}") for n in range(1, 1000))
+    names = (Path("results") / (stamp if n == 1 else f"{stamp}-{n}") for n in range(1, 1000))
     return next(name for name in names if not name.exists())
 
 

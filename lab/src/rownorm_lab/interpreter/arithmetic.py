@@ -169,10 +169,10 @@ def _reduce(operation: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-def _tensor(handle: Any, like: Any = None) -> Any:
+def _tensor(handle: Any) -> Any:
     scalar = handle.dtype.scalar
     shape = list(np.shape(handle.data))
-    kind = like or (tl.block_type(scalar, shape) if np.size(handle.data) > 1 else scalar)
+    kind = tl.block_type(scalar, shape) if np.size(handle.data) > 1 else scalar
     return tl.core.tensor(handle, kind)
 
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rownorm.inside import Inputs, execute, reference
+from rownorm.inside import INPUTS, Inputs, execute, reference
 
 from ..data.case import Case
 from ..data.records import Accuracy
@@ -33,8 +33,11 @@ from ..providers.data import Tensors, output_names, program_of
 PEER_ROUNDINGS = 16
 PEER_MEAN = 2.0
 FP32_ROUNDING = 2.0**-24
-SUMS = ("dpre_bias", "dweight", "dbias")  # over rows
-SAMPLE_SUMS = ("dscale", "dshift", "dresidual_gate")  # over the rows of a sample
+# Gradients that are sums over rows, and over the rows of a sample.
+SUMS, SAMPLE_SUMS = (
+    tuple(f"d{name}" for name, described in INPUTS.items() if described.extent == extent)
+    for extent in ("columns", "samples")
+)
 CHUNK = 1 << 22  # elements converted to fp64 at a time
 
 
@@ -168,44 +171,29 @@ class _Row:
     """Some rows of a case in fp64: the exact results, and how far roundings before the store can move each of them."""
 
     def __init__(self, case: Case, t: Tensors, rows: slice) -> None:
-        def some(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else _in_rows(tensor.detach())[rows].double()
-
-        def of_row(tensor: Tensor | None) -> Tensor | None:
-            """What a row of each sample is to every row."""
+        def in_fp64(tensor: Tensor | None, extent: str) -> Tensor | None:
+            """What these rows have of a tensor; what is of samples, for every row."""
             if tensor is None:
                 return None
+            values = tensor.detach()
+            if extent == "columns":
+                return values.double()
+            if extent == "rows":
+                return _in_rows(values)[rows].double()
             samples = slice(rows.start // case.sample_rows, rows.stop // case.sample_rows)
-            values = _in_rows(tensor.detach())[samples].double()
-            return values.repeat_interleave(case.sample_rows, 0)
+            return _in_rows(values)[samples].double().repeat_interleave(case.sample_rows, 0)
 
-        def whole(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor.detach().double()
-
-        self.x = _in_rows(t.x.detach())[rows].double()
-        self.residual, self.dy, self.dh = some(t.residual), some(t.dy), some(t.dh)
-        self.pre_bias, self.weight, self.bias = map(whole, (t.pre_bias, t.weight, t.bias))
-        self.scale, self.shift = of_row(t.scale), of_row(t.shift)
-        self.residual_gate, self.gate = of_row(t.residual_gate), some(t.gate)
-        self.case = case
-        self.program = program_of(case)
-        self.inputs = Inputs(
-            x=self.x,
-            residual=self.residual,
-            pre_bias=self.pre_bias,
-            weight=self.weight,
-            bias=self.bias,
-            scale=self.scale,
-            shift=self.shift,
-            residual_gate=self.residual_gate,
-            gate=self.gate,
-        )
+        self.case, self.program = case, program_of(case)
+        given = zip(t.inputs, INPUTS.values(), strict=True)
+        self.inputs = Inputs(*(in_fp64(one, described.extent) for one, described in given))  # type: ignore[arg-type]
+        self.dy, self.dh = in_fp64(t.dy, "rows"), in_fp64(t.dh, "rows")
         self.outputs = reference.forward(*self.inputs, self.program)
         self.rstd = self.outputs.rstd.unsqueeze(-1)
-        self.h = reference.prologue(self.x, self.residual, self.pre_bias, self.residual_gate)
-        first, last = reference.gate_factors(self.gate, self.program, torch.float64)
+        exact = self.inputs
+        self.h = reference.prologue(exact.x, exact.residual, exact.pre_bias, exact.residual_gate)
+        first, last = reference.gate_factors(self.inputs.gate, self.program, torch.float64)
         self.first, self.last = (
-            torch.ones_like(self.x[:1]) if one is None else one for one in (first, last)
+            torch.ones_like(self.inputs.x[:1]) if one is None else one for one in (first, last)
         )
         mu = 0 if self.outputs.mu is None else self.outputs.mu.unsqueeze(-1)
         self.x_hat = (self.h * self.first - mu) * self.rstd
@@ -226,17 +214,18 @@ class _Row:
 
         Scale and shift are taken as a weight and a bias of their own for every row.
         """
-        one, zero = torch.ones_like(self.x[0]), torch.zeros_like(self.x[0])
-        of_norm = one if self.weight is None else self.weight.abs()
-        bias_of_norm = zero if self.bias is None else self.bias.abs()
-        scale = one if self.scale is None else (self.scale + self.program.scale_shift).abs()
+        t = self.inputs
+        one, zero = torch.ones_like(t.x[0]), torch.zeros_like(t.x[0])
+        of_norm = one if t.weight is None else t.weight.abs()
+        bias_of_norm = zero if t.bias is None else t.bias.abs()
+        scale = one if t.scale is None else (t.scale + self.program.scale_shift).abs()
         weight = of_norm * scale
-        bias = bias_of_norm * scale + (zero if self.shift is None else self.shift.abs())
+        bias = bias_of_norm * scale + (zero if t.shift is None else t.shift.abs())
         first, last = self.first.abs(), self.last.abs()
-        residual_gate = one if self.residual_gate is None else self.residual_gate.abs()
-        update = self.x.abs() + (zero if self.pre_bias is None else self.pre_bias.abs())
+        residual_gate = one if t.residual_gate is None else t.residual_gate.abs()
+        update = t.x.abs() + (zero if t.pre_bias is None else t.pre_bias.abs())
         terms = update * residual_gate
-        terms = terms if self.residual is None else terms + self.residual.abs()
+        terms = terms if t.residual is None else terms + t.residual.abs()
         # 1 where nothing cancels
         ill = ((terms * first).amax(-1, keepdim=True) * self.rstd).clamp(min=1.0)
         noise = {"y": a * (ill * weight + bias) * last, "h": a * terms}
@@ -269,8 +258,8 @@ class _Row:
             "dweight": ((dz * x_hat + dy * hat + of_sum * dy * x_hat) * scale).sum(0),
             "dbias": ((dz + of_sum * dy) * scale).sum(0),
         }
-        if self.gate is not None:
-            slope = _gate_slope(self.gate, self.program.gate_activation)
+        if t.gate is not None:
+            slope = _gate_slope(t.gate, self.program.gate_activation)
             of_first = du_noise * terms + du * (h_noise + a * terms)
             of_last = self.dy.abs() * (1.2 * z_noise + a * z)  # no activation is steeper
             noise["dgate"] = slope * (of_first if self.program.gate_first else of_last)
@@ -278,7 +267,7 @@ class _Row:
             of_z, of_z_noise = x_hat * of_norm + bias_of_norm, hat * of_norm + a * bias_of_norm
             noise["dscale"] = self._of_samples(dz * of_z + dy * of_z_noise + of_sum * dy * of_z)
             noise["dshift"] = self._of_samples(dz + of_sum * dy)
-        if self.residual_gate is not None:
+        if t.residual_gate is not None:
             noise["dresidual_gate"] = self._of_samples(update * (dstream_noise + of_sum * dstream))
         return noise
 
@@ -295,10 +284,11 @@ class _Row:
         if self.case.activation is None:
             return 0.0
         if self.case.activation == "relu":  # its derivative jumps at 0
-            z = self.x_hat if self.weight is None else self.x_hat * self.weight
-            z = z if self.bias is None else z + self.bias
-            if self.scale is not None and self.shift is not None:
-                z = z * (self.scale + self.program.scale_shift) + self.shift
+            t = self.inputs
+            z = self.x_hat if t.weight is None else self.x_hat * t.weight
+            z = z if t.bias is None else z + t.bias
+            if t.scale is not None and t.shift is not None:
+                z = z * (t.scale + self.program.scale_shift) + t.shift
             return (z.abs() <= z_noise).double()
         return (z_noise + a).clamp(max=1.2)
 

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -84,7 +84,6 @@ class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
     directions: Sequence[Direction] = ("forward", "backward")
     shapes: Sequence[tuple[int, int]] = SHAPES
     device: str = "cpu"
-    seed: int = 0
     sources: Sequence[Source] = ()  # of the providers in users' files
 
 
@@ -98,14 +97,11 @@ def check(
     shapes: Sequence[tuple[int, int]] | None = None,
     device: str | None = None,
     kernels: bool = True,
-    seed: int = 0,
-    on_step: Callable[[str], None] = lambda _: None,
 ) -> Iterator[CheckResult]:
     """Yield a result for every combination, as soon as it is known.
 
     shapes: None are those that suit the device. Without a GPU, and with ``kernels``, the kernels of rownorm, of the
-    plain providers and of users' files are checked too, by Triton's interpreter in another process. on_step: called
-    with what is checked.
+    plain providers and of users' files are checked too, by Triton's interpreter in another process.
     """
     known = all_providers()
     for name in providers:
@@ -124,12 +120,11 @@ def check(
         directions=directions,
         shapes=shapes or (GPU_SHAPES if on != "cpu" else cpu_shapes),
         device=on,
-        seed=seed,
     )
     in_interpreter = on == "cpu" and kernels and not interpreting()
     plain = [name for name in request.providers if known[name].interpreted]
     here = [name for name in request.providers if not (in_interpreter and name in plain)]
-    yield from _results(msgspec.structs.replace(request, providers=here), on_step)
+    yield from _results(msgspec.structs.replace(request, providers=here))
     if in_interpreter:
         names = [name for name in request.providers if known[name].kind == "ours"] + plain
         small = msgspec.structs.replace(
@@ -139,7 +134,7 @@ def check(
             sources=[source for name in names if (source := known[name].source)],
         )
         if names:
-            yield from _interpreted(small, on_step)
+            yield from _interpreted(small)
 
 
 def cannot_check(name: str) -> str | None:
@@ -156,12 +151,9 @@ def offered_operations(names: Sequence[str]) -> list[Operation]:
     return [each for each in OPERATIONS if any(each in known[name].operations for name in names)]
 
 
-def _results(
-    request: CheckRequest, on_step: Callable[[str], None] = lambda _: None
-) -> Iterator[CheckResult]:
+def _results(request: CheckRequest) -> Iterator[CheckResult]:
     providers = [all_providers()[name] for name in request.providers]
     for provider, operation in itertools.product(providers, request.operations):
-        on_step(f"{provider.name} {operation}")
         rest = itertools.product(request.directions, request.dtypes, request.data_sets)
         for direction, dtype, kind in rest:
             empty = CheckResult(
@@ -202,7 +194,7 @@ def _result(row: CheckResult, provider: Provider, request: CheckRequest) -> Chec
 
 
 def _judged(row: CheckResult, provider: Provider, case: Case, request: CheckRequest) -> CheckResult:
-    (t,) = data.rotation(case, 1, request.device, data=row.data, seed=request.seed)
+    (t,) = data.rotation(case, 1, request.device, data=row.data)
     outputs = as_tuple(provider.prepare(case, t)())
     judged = judge(case, t, outputs, strict=row.ours)
     row = msgspec.structs.replace(
@@ -225,9 +217,8 @@ def _judged(row: CheckResult, provider: Provider, case: Case, request: CheckRequ
     )
 
 
-def _interpreted(request: CheckRequest, on_step: Callable[[str], None]) -> Iterator[CheckResult]:
+def _interpreted(request: CheckRequest) -> Iterator[CheckResult]:
     """The results of a process with TRITON_INTERPRET=1, which Triton reads when it is imported."""
-    on_step("kernels in Triton's interpreter")
     command = [
         sys.executable,
         "-m",

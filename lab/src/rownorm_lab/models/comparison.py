@@ -27,13 +27,11 @@ class StageResult(NamedTuple):
         return statistics.median(self.seconds)
 
 
-def compare_stages(
-    task: str, size: str, n_steps: int, seed: int = 0, amp: str | None = None
-) -> list[StageResult]:
+def compare_stages(task: str, size: str, n_steps: int, amp: str | None = None) -> list[StageResult]:
     """Train every stage for n_steps steps on the GPU, or on the CPU where there is none."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     trainers = [
-        Trainer(TrainingRequest(task, size, stage, seed, amp), World(), device) for stage in STAGES
+        Trainer(TrainingRequest(task, size, stage, 0, amp), World(), device) for stage in STAGES
     ]
     seconds: dict[Stage, list[float]] = {stage: [] for stage in STAGES}
     for _, trainer in in_turns(trainers, n_steps):

@@ -101,11 +101,7 @@ class TensorProcesses(Processes):
         parallelize(model, init_device_mesh(self.device, (self.size,)))  # type: ignore[arg-type]
         return model
 
-    def part_of(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        return batch
-
-    def mean(self, loss: Tensor) -> Tensor:
-        return loss
+    part_of, mean = World.part_of, World.mean
 
     def saved_state(self, model: State, optimizer: State) -> tuple[State, State]:
         return self._states.joined(model, optimizer)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from ..data import texts
 from ..data.measurements import Measurement, Results
@@ -32,16 +32,7 @@ Limit = Literal[
     "compute",
     "unknown",
 ]
-LIMITS: tuple[Limit, ...] = (  # in the order of the table
-    "memory",
-    "mostly memory",
-    "launch",
-    "latency",
-    "launch or latency",
-    "overhead",
-    "compute",
-    "unknown",
-)
+LIMITS: tuple[Limit, ...] = get_args(Limit)  # in the order of the table
 MEMORY = 0.8  # of the time is moving: memory is the limit
 MOSTLY_MEMORY = 0.6
 # Of the peak: the best ceiling counts as at least this much, even if only small cases were measured.

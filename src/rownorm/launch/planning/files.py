@@ -16,13 +16,13 @@ import functools
 import json
 import os
 import warnings
-from importlib import resources
 from pathlib import Path
 
 from ..triton_version import INSTALLED_VERSION
 from .table import Source, Table, parse
 
 VARIABLE = "ROWNORM_TABLES"
+TABLES = Path(__file__).parent / "tables"
 
 
 @functools.cache
@@ -70,20 +70,19 @@ def own_source(arch: str) -> Source | None:
 
 def shipped_file(arch: str) -> Path | None:
     """The table of the package for an architecture (``sm_90``); None if there is none."""
-    file = Path(__file__).parent / "tables" / f"{arch}.json"
+    file = TABLES / f"{arch}.json"
     return file if file.is_file() else None
 
 
 def shipped_source(arch: str) -> Source | None:
     """The table of the package; None if there is none."""
-    file = resources.files(__package__) / "tables" / f"{arch}.json"
-    return parse(json.loads(file.read_text()), f"{arch}.json", arch) if file.is_file() else None
+    file = shipped_file(arch)
+    return None if file is None else parse(json.loads(file.read_text()), file.name, arch)
 
 
 def shipped_archs() -> list[str]:
     """The architectures that the package has a table for."""
-    names = [file.name for file in (resources.files(__package__) / "tables").iterdir()]
-    return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
+    return sorted(file.stem for file in TABLES.glob("*.json"))
 
 
 def measured_with(arch: str) -> str:

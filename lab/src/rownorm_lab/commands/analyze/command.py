@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...command_line.blocks import ELEMENTS, block_sizes
-from ...command_line.options import FOLDER, examples, held, name_option, names_option, unknown
+from ...command_line.options import (
+    ARCHS,
+    FOLDER,
+    examples,
+    held,
+    name_option,
+    named_options,
+    names_option,
+    refuse_written,
+    unknown,
+    usage_errors,
+)
 from ...command_line.own_kernel import OwnOptions, own_kernel_options
 from ...data.case import (
     ACTIVATIONS,
@@ -27,7 +38,6 @@ if TYPE_CHECKING:
     from ...compiled.roofline import Ceiling
     from ...data.analyses import Analysis
 
-ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942")
 DEFAULT_TARGETS = ("sm_90", "gfx942")  # an H200 and an MI300X
 PASSES = ("forward", "backward")
 
@@ -135,7 +145,7 @@ def command(
         raise click.BadParameter(
             unknown("operation", operation, OPERATIONS), param_hint="'OPERATION'"
         )
-    try:
+    with usage_errors():
         case = Case(
             operation=operation,
             direction=direction or "forward",
@@ -147,16 +157,11 @@ def command(
             pre_bias=pre_bias,
             activation=activation,
         )
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
     sizes = block_sizes(blocks, case)
     if out is not None:
         from ...data.analyses import FILE
 
-        if (out / FILE).exists():
-            raise click.BadParameter(
-                f"{out / FILE} exists; choose another folder", param_hint="'--out'"
-            )
+        refuse_written(out / FILE)
         context.with_resource(held(out))  # first: a folder that cannot be written is found at once
     _say_what_begins(targets)
     chosen = checked_targets(targets, measure)
@@ -189,10 +194,9 @@ def _say_what_begins(targets: Sequence[str]) -> None:
 
 def _refuse(context: click.Context, names: Sequence[str], what: str, not_what: str) -> None:
     """Refuse options that are for something else."""
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        if parameter.name in names and source == click.core.ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"{parameter.opts[0]} is an option for {what}, not {not_what}")
+    for name, flag in named_options(context).items():
+        if name in names:
+            raise click.UsageError(f"{flag} is an option for {what}, not {not_what}")
 
 
 def checked_targets(targets: Sequence[str], measure: bool) -> list[str]:
@@ -234,10 +238,8 @@ def analyses_of(
     from ...compiled.compile import target_of
 
     for name in targets:
-        try:
+        with usage_errors():
             target = target_of(name)
-        except ValueError as error:
-            raise click.UsageError(str(error)) from None
         found, failed = analysis.analyses_of(case, target, blocks, ceiling, measure)
         failures += failed
         if found:

@@ -8,13 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...command_line.own_kernel import (
-    OwnOptions,
-    combinations,
-    label_of,
-    sweep_of,
-    usage_errors,
-)
+from ...command_line.options import refuse_written, usage_errors
+from ...command_line.own_kernel import OwnOptions, combinations, label_of, sweep_of
 from ...compiled.compile import target_of
 from ...compiled.own import analyze_launch
 from ...compiled.recorded import chosen_launch, compiler_message, require_constants
@@ -34,10 +29,8 @@ def analyze_own(
     out: Path | None,
 ) -> int:
     """Analyze a launch on each target, alone or with several values of a constant. Return the exit status."""
-    if out is not None and (out / FILE).exists():
-        raise click.BadParameter(
-            f"{out / FILE} exists; choose another folder", param_hint="'--out'"
-        )
+    if out is not None:
+        refuse_written(out / FILE)
     sweep = combinations([sweep_of(blocks, "--blocks")], "--blocks") if blocks else []
     arguments = options.launch_arguments()
     analyses: list[OwnAnalysis] = []

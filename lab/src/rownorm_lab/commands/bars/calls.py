@@ -22,7 +22,7 @@ from rownorm import nn as ours_nn
 from ...data.case import Case
 from ...data.records import OURS
 from ...measure.timing import HOST_CALLS, host_seconds
-from .turns import Call, Workload
+from .workload import Call, Workload
 
 
 def _autocast(dtype: torch.dtype) -> Callable[[str], Any]:
@@ -117,8 +117,8 @@ def _function(
 
 WORKLOAD = Workload(
     calls_of,
+    lambda call, repeats, _: (None, host_seconds(call, repeats)),
     lambda case, device: CONTEXTS[case.setting](device),
-    round=lambda call, repeats, _: (None, host_seconds(call, repeats)),
     rounds=25,
     warm_up=2,  # they compile
     repeats=lambda _: HOST_CALLS,

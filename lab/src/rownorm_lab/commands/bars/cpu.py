@@ -15,7 +15,7 @@ from ...measure.timing import host_seconds
 from ...providers import all_providers
 from ...providers.data import rotation
 from .settings import THREADS
-from .turns import Call, Workload
+from .workload import Call, Workload
 
 ROUNDS = 41
 ROUND = 2e-3  # seconds; short, so that both sides of a ratio find the same machine
@@ -45,8 +45,8 @@ def _threads(case: Case, device: str) -> Iterator[None]:
 
 WORKLOAD = Workload(
     calls_of,
+    lambda call, repeats, _: (host_seconds(call, repeats), None),
     _threads,
-    round=lambda call, repeats, _: (host_seconds(call, repeats), None),
     rounds=ROUNDS,
     warm_up=0,
     repeats=repeats_of,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +14,7 @@ from ...measure.timing import step_seconds
 from ...models import DIT_SIZES, TINY, Size, Stage
 from ...models.tiny_dit import DiTConfig, TinyDiT
 from ...models.workload import repeated_blocks
-from .turns import Call, Workload
+from .workload import Call, Workload
 
 BF16 = torch.bfloat16
 N_LETTERS = 16
@@ -70,15 +68,4 @@ def config_of(size: Size) -> DiTConfig:
     )
 
 
-def _context(case: Case, device: str) -> Any:
-    return contextlib.nullcontext()
-
-
-WORKLOAD = Workload(
-    calls_of,
-    _context,
-    round=lambda step, _, device: step_seconds(step, device),
-    rounds=30,
-    warm_up=5,
-    repeats=lambda _: 1,
-)
+WORKLOAD = Workload(calls_of, lambda step, _, device: step_seconds(step, device))

@@ -212,7 +212,7 @@ def of_ceiling(measured: MeasuredCase) -> float:
 
 
 def speed_of(name: str, ours: str = OURS) -> Callable[[MeasuredCase], float]:
-    """The figure: the speed of ``ours`` over that of the provider ``name``, the median over the rounds."""
+    """The figure: the speed of ``ours`` over that of the provider ``name``."""
 
     def figure(measured: MeasuredCase) -> float:
         measured.timed(name)
@@ -245,7 +245,7 @@ def microseconds(measured: MeasuredCase) -> float:
 
 
 def of_host_cost(measured: MeasuredCase) -> float:
-    """rownorm's host time over that of eager PyTorch, the median over the rounds."""
+    """rownorm's host time over that of eager PyTorch."""
     ours, theirs = (measured.timed(name) for name in (OURS, EAGER))
     if not (ours.host and theirs.host):
         raise Missing("no host time")

@@ -39,7 +39,7 @@ HOW_TO_READ = {
 CEILING_NOTE = "`ceiling` is PyTorch's elementwise kernel over the same bytes."
 RATIO_NOTE = (
     "`over the fastest peer` is rownorm's speed over that of the fastest other provider: above 1, none is faster. "
-    "Ratios are medians of the ratios within each round, not ratios of the figures shown."
+    "Ratios are those of the medians shown."
 )
 
 
@@ -128,7 +128,7 @@ def settings_page(runs: Sequence[Run], part: Part) -> str:
     return page(
         f"{part.title} ({part.unit})",
         run_list(runs),
-        f"{part.note} {count(rounds, 'round')}. Ratios are medians of the ratios within each round. "
+        f"{part.note} {count(rounds, 'round')}. Ratios are those of the medians. "
         "[How it is measured](../method.md).",
         f"{n} of {count(len(lines), 'bar')} hold in every run.",
         markdown(header, lines),

@@ -13,7 +13,7 @@ from ...data.case import Case
 from ...measure.timing import step_seconds
 from ...models import SMALL_MODELS, TINY, SmallModel
 from ...models.small import VOCABULARY, Model, Norms
-from .turns import Call, Workload
+from .workload import Call, Workload
 
 BF16 = torch.bfloat16
 
@@ -52,11 +52,4 @@ def _context(case: Case, device: str) -> Any:
     return torch.device(device) if has_default else contextlib.nullcontext()
 
 
-WORKLOAD = Workload(
-    calls_of,
-    _context,
-    round=lambda step, _, device: step_seconds(step, device),
-    rounds=30,
-    warm_up=5,
-    repeats=lambda _: 1,
-)
+WORKLOAD = Workload(calls_of, lambda step, _, device: step_seconds(step, device), _context)

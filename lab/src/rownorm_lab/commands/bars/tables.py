@@ -40,7 +40,9 @@ def run_tables(run: Run, parts: Sequence[Part], first: FirstCallBar) -> Iterator
         for title, group in itertools.groupby(known, key=title_of):
             yield from ("", title, *case_table(part, list(group)))
     if run.first_calls:
-        yield from ("", "Kernels that the first calls compile", *first_call_table(run, first))
+        header = ["columns", *first.most, "bar"]
+        yield from ("", "Kernels that the first calls compile")
+        yield from columns(header, first_call_lines(run, first))
     for remark in remarks(run.records):
         yield from wrapped(remark)
 
@@ -119,11 +121,6 @@ def case_cells(part: Part, measured: MeasuredCase, found: Sequence[Finding]) -> 
         "-" if ours is None or ours.of_ceiling is None else f"{ours.of_ceiling:.3f}",
         verdict(found),
     ]
-
-
-def first_call_table(run: Run, first: FirstCallBar) -> list[str]:
-    """The number of kernels that each step compiled."""
-    return columns(["columns", *first.most, "bar"], first_call_lines(run, first))
 
 
 def first_call_lines(run: Run, first: FirstCallBar) -> list[list[str]]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -15,28 +13,12 @@ from ...data.runs import timestamp
 from ...device.environment import cpu_environment, environment
 from ...measure.bench import OnStep, Step, in_one_line
 from ...measure.timing import in_turns
-from . import settings
-
-Call = Callable[[], Any]
-Times = tuple[float | None, float | None]  # seconds of a call, and of the host; None: not measured
-
-
-class Workload(NamedTuple):
-    """How the cases of a part are run and timed."""
-
-    calls: Callable[[Case, Sequence[str], str], Mapping[str, Call]]  # (case, providers, device)
-    context: Callable[[Case, str], AbstractContextManager[object]]  # around all calls
-    round: Callable[[Call, int, str], Times]  # (call, how many times, device)
-    rounds: int
-    warm_up: int  # rounds that do not count
-    repeats: Callable[[Sequence[Call]], int]  # calls of a round
-    on_cpu: bool = False  # wherever there is a GPU
+from . import calls, cpu, dit, settings, small
+from .workload import Times, Workload
 
 
 def workload_of(case: Case) -> Workload:
     """The workload of a case in a setting."""
-    from . import calls, cpu, dit, small
-
     if case.setting in settings.STEPS:
         return small.WORKLOAD
     if case.setting in settings.DIT_STEPS:

@@ -20,11 +20,13 @@ from ...command_line.options import (
     held,
     json_option,
     name_option,
+    named_options,
     names_option,
     own_sources,
     print_json,
     provider_option,
     refuse_taken,
+    usage_errors,
     words_aside,
 )
 from ...command_line.ray import connected, ray_option
@@ -144,10 +146,8 @@ def command(
     if resume is not None:
         _refuse_other_options(context, "resume", allowed=("ray_address", "as_json"))
         folder = resume
-        try:
+        with usage_errors():
             request = read_request(folder)
-        except ValueError as error:
-            raise click.UsageError(str(error)) from None
     else:
         if quick and not (suites or shapes):
             suites = ["quick"]
@@ -226,13 +226,8 @@ def _refuse_large(cases: Sequence[Case]) -> None:
 
 def _refuse_other_options(context: click.Context, option: str, allowed: Sequence[str]) -> None:
     """Refuse every option of the command line but ``option``, which is used, and ``allowed``."""
-    others = [
-        parameter.opts[0]
-        for parameter in context.command.params
-        if parameter.name
-        and parameter.name not in (option, *allowed)
-        and context.get_parameter_source(parameter.name) == click.core.ParameterSource.COMMANDLINE
-    ]
+    named = named_options(context).items()
+    others = [flag for name, flag in named if name not in (option, *allowed)]
     if others:
         raise click.UsageError(
             f"--{option} uses the options that the run was started with; {', '.join(others)} cannot be changed",

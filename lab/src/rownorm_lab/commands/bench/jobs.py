@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import functools
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ...data.records import Record
-from ...data.runs import BenchRequest
+from ...data.runs import BenchRequest, timestamp
 from ...measure.bench import bench
 from ...providers import all_providers, missing, usual
 from ...providers.own import add_providers
@@ -80,7 +79,7 @@ def _failed(request: BenchRequest, run: str, why: str, pool: Pool) -> Iterator[R
             why=why,
             environment=pool.environment,
             run=run,
-            time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            time=timestamp(),
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 import msgspec
 
+from ...command_line.options import usage_errors
 from ...data.case import Case, Direction, Dtype
 from ...data.shapes import Shape, parse_shapes
 from ...data.suites import SUITES, grid
@@ -87,7 +88,5 @@ def _of_shapes(
 ) -> list[Case]:
     passes: list[Direction] = list(directions) or ["forward"]  # type: ignore[arg-type]
     types: list[Dtype] = list(dtypes) or ["bf16"]  # type: ignore[arg-type]
-    try:
+    with usage_errors():
         return grid(operations or ["rms_norm"], passes, types, shapes, **options)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None

@@ -8,7 +8,7 @@ from ...data import texts
 from ...data.profiles import NEAR_PEAK, Figure, ScriptNorm
 from ...data.studies import KernelTime
 from ...profilers.request import ProfileRequest
-from .figures import IDLE, NORM_SHARE, OCCUPANCY, OVERHEAD, PEAK_SHARE, TIME
+from .figures import IDLE, NORM_SHARE, OCCUPANCY, OVERHEAD, PEAK_SHARE, TIME, value_of
 
 MOSTLY_IDLE = 0.3
 FEW_WARPS = 0.25
@@ -32,8 +32,10 @@ def bottleneck_of(
     if request.case is None:
         return _of_step(request, figures, kernels, norms)
     subject = "rownorm"
-    time, host = (_value(figures, name.format(request.unit), subject) for name in (TIME, OVERHEAD))
-    share = _value(figures, PEAK_SHARE, subject)
+    time, host = (
+        value_of(figures, name.format(request.unit), subject) for name in (TIME, OVERHEAD)
+    )
+    share = value_of(figures, PEAK_SHARE, subject)
     if time is None:
         return NOTHING, ["Read the reasons of the tools above."]
     if host is not None and host > time:
@@ -84,8 +86,8 @@ def _of_step(
     if not kernels.get(subject):
         return NOTHING, ["Read the reasons of the tools above."]
     advice = _saving(norms) if norms or not request.script else [NO_NORM]
-    idle = _value(figures, IDLE, subject)
-    share = _value(figures, NORM_SHARE, subject)
+    idle = value_of(figures, IDLE, subject)
+    share = value_of(figures, NORM_SHARE, subject)
     if idle is not None and idle > MOSTLY_IDLE:
         advice += [
             "Launch fewer kernels: fused norms, a fused optimizer, torch.compile, CUDA graphs, larger batches."
@@ -105,7 +107,7 @@ def _of_step(
 def _on_cpu(
     request: ProfileRequest, figures: Sequence[Figure], norms: Sequence[ScriptNorm]
 ) -> tuple[str, list[str]]:
-    share = _value(figures, NORM_SHARE, request.subjects[0])
+    share = value_of(figures, NORM_SHARE, request.subjects[0])
     advice = _saving(norms) if norms or not request.script else [NO_NORM]
     if request.case:
         advice += [
@@ -143,7 +145,3 @@ def _arguments(request: ProfileRequest) -> str:
     assert case is not None
     direction = "" if case.direction == "forward" else " --pass backward"
     return f"{case.operation} --cols {case.cols} --rows {case.rows} --dtype {case.dtype}{direction}"
-
-
-def _value(figures: Sequence[Figure], name: str, subject: str) -> float | None:
-    return next((one.value for one in figures if (one.name, one.subject) == (name, subject)), None)

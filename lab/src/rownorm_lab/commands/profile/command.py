@@ -16,6 +16,7 @@ from ...command_line.options import (
     held,
     name_option,
     names_option,
+    print_json,
     refuse_taken,
     unknown,
     usage_errors,
@@ -186,16 +187,12 @@ def _refuse_others(given: dict[str, Any], arguments: Sequence[str], what: str, o
 
 def _compare(first: Path, second: Path, as_json: bool) -> None:
     """Print what changed between two profiles."""
-    import msgspec
-
     from ...data.profile_changes import change_tables, changes, largest, unlike
     from ...data.profiles import read_profile
     from ...data.tables import table_text, wrapped
 
-    try:
+    with usage_errors():
         before, after = read_profile(first), read_profile(second)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
     for folder, profile in ((first, before), (second, after)):
         if profile is None:
             raise click.UsageError(f"{folder} has no profile: rownorm profile --out writes one")
@@ -203,7 +200,7 @@ def _compare(first: Path, second: Path, as_json: bool) -> None:
     assert after is not None
     found = changes(before, after)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=1))
+        print_json(found)
         return
     for line in unlike(before, after):
         click.echo("\n".join(wrapped(f"Note: another {line}")))

@@ -167,10 +167,7 @@ def predicted(case: Case) -> Iterator[Figure]:
 def speed_up(request: ProfileRequest, figures: Sequence[Figure]) -> Iterator[Figure]:
     """rownorm beside torch: in kernel time, and in the time of the clock."""
     for name in (TIME.format(request.unit), f"time of a {request.unit}"):
-        ours, others = (
-            next((one.value for one in figures if (one.name, one.subject) == (name, subject)), None)
-            for subject in ("rownorm", "torch")
-        )
+        ours, others = (value_of(figures, name, subject) for subject in ("rownorm", "torch"))
         if ours and others:
             source = f"{name}, of torch over that of rownorm"
             yield _figure("speed beside torch", "rownorm", others / ours, "number", source)
@@ -188,3 +185,8 @@ def of_saving(norms: Sequence[ScriptNorm], kernels: Sequence[KernelTime]) -> Ite
 
 def _figure(name: str, subject: str, value: float, unit: Unit, source: str) -> Figure:
     return Figure(name=name, subject=subject, value=value, unit=unit, source=source)
+
+
+def value_of(figures: Sequence[Figure], name: str, subject: str) -> float | None:
+    """The value of the first figure of that name; None without one."""
+    return next((one.value for one in figures if (one.name, one.subject) == (name, subject)), None)

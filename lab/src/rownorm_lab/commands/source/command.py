@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...command_line.options import examples, name_option, unknown
-from ...command_line.own_kernel import OwnOptions, own_kernel_options, usage_errors
+from ...command_line.options import (
+    ARCHS,
+    DEFAULT_TARGET,
+    examples,
+    name_option,
+    print_json,
+    unknown,
+    usage_errors,
+)
+from ...command_line.own_kernel import OwnOptions, own_kernel_options
 from ...data.case import DTYPES, OPERATIONS, Case, Dtype, Operation
 from ...data.user_files import is_place
 
@@ -20,7 +28,6 @@ if TYPE_CHECKING:
     from ...compiled.isa import Line
     from .beside import Pair, Shown
 
-ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942", "this")
 ISAS = ("sass", "ptx", "amdgcn")
 BESIDE = 110  # characters of a terminal in which code fits beside its source
 NUMBER = 6  # characters of a line number and the space after it
@@ -53,7 +60,9 @@ COLORS = {
 @click.option("--cols", type=click.IntRange(min=1), help="Default: a width at which it is used.")
 @name_option("--dtype", what="dtype", known=DTYPES, help="Default: bf16. One of")
 @own_kernel_options
-@name_option("--target", what="target", known=ARCHS, help="Default: sm_90. One of")
+@name_option(
+    "--target", what="target", known=(*ARCHS, "this"), help=f"Default: {DEFAULT_TARGET}. One of"
+)
 @name_option("--isa", what="instruction set", known=ISAS, help="Default: sass or amdgcn. One of")
 @click.option("--all", "every", is_flag=True, help="Print every instruction, not only marked ones.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -89,7 +98,9 @@ def command(
     if is_place(kernel):
         if operation or cols or dtype:
             raise click.UsageError("--op, --cols and --dtype are for rownorm's kernels; use --call")
-        _show(_read_own(kernel, OwnOptions(**own), target or "sm_90", isa), every, as_json, out)
+        _show(
+            _read_own(kernel, OwnOptions(**own), target or DEFAULT_TARGET, isa), every, as_json, out
+        )
         return
     if given := OwnOptions(**own).given():
         raise click.UsageError(f"{', '.join(given)}: for FILE.py:kernel, not for rownorm's kernels")
@@ -105,17 +116,15 @@ def command(
         cols=cols or entry.cols,
         dtype=dtype or "bf16",
     )
-    _show(_read(kernel, case, target or "sm_90", isa), every, as_json, out)
+    _show(_read(kernel, case, target or DEFAULT_TARGET, isa), every, as_json, out)
 
 
 def _show(shown: Shown, every: bool, as_json: bool, out: Path | None) -> None:
     """Print or write a kernel beside its code."""
     if as_json:
-        import msgspec
-
         names = ("analysis", "isa", "answers", "code")
         found = {name: getattr(shown, name) for name in names}
-        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=1))
+        print_json(found)
     elif out is not None:
         from ...data.files import write_whole
         from .page import page
@@ -141,11 +150,9 @@ def _read(kernel: str, case: Case, target: str, isa: str | None) -> Shown:
     from .beside import Shown, listings
     from .kernels import LOOP_BLOCK, compiled
 
-    try:
+    with usage_errors():
         compilation = compiled(kernel, case, target)
         chosen, lines = _lines(compilation.kernels[0].compiled, isa)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
     name = compilation.kernels[0].name
     analysis = analyze(compilation, LOOP_BLOCK if kernel == "plain_loop" else None)
     return Shown(

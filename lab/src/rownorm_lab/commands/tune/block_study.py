@@ -14,18 +14,16 @@ import click
 import torch
 
 from ...command_line.blocks import ELEMENTS, block_sizes
-from ...command_line.options import print_json, refuse_taken, usage_errors
+from ...command_line.options import DEFAULT_TARGET, print_json, refuse_taken, usage_errors
 from ...compiled.analysis import analyses_of
 from ...compiled.compile import target_of
 from ...data.analyses import Analysis
 from ...data.analyses import write as write_analyses
 from ...data.analysis_tables import text_of
-from ...data.case import Case
+from ...data.suites import grid
 from ...data.tuning_tables import fusion_text
 from ...data.tunings import STUDY, Fusion, FusionStudy, write
 from . import fusion
-
-DEFAULT_TARGET = "sm_90"
 
 
 def run_study(
@@ -45,7 +43,8 @@ def run_study(
         target = target_of("this" if measure else target_name or DEFAULT_TARGET)
     analyses, fusions, failures = list[Analysis](), list[Fusion](), list[str]()
     click.echo(f"compiling for {target.device.name}", err=True)
-    for case in _cases(widths or (4096,), operations or ("rms_norm",), dtypes or ("bf16",)):
+    shapes = [(max(1, ELEMENTS // cols), cols) for cols in widths or (4096,)]
+    for case in grid(operations or ["rms_norm"], ["forward"], dtypes or ["bf16"], shapes):  # type: ignore[arg-type]
         found, failed = analyses_of(case, target, block_sizes(blocks, case), measure=measure)
         analyses, failures = analyses + found, failures + failed
         if found:
@@ -61,12 +60,3 @@ def run_study(
     for failure in failures:
         click.echo(f"Error: {failure}", err=True)
     return 1 if failures else 0
-
-
-def _cases(widths: Sequence[int], operations: Sequence[str], dtypes: Sequence[str]) -> list[Case]:
-    return [
-        Case(operation=operation, rows=max(1, ELEMENTS // cols), cols=cols, dtype=dtype)  # type: ignore[arg-type]
-        for operation in operations
-        for dtype in dtypes
-        for cols in widths
-    ]

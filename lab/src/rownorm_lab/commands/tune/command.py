@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...command_line.options import (
+    ARCHS,
     EXISTING_FOLDER,
     FOLDER,
     case_options,
@@ -18,6 +19,7 @@ from ...command_line.options import (
     held,
     json_option,
     name_option,
+    named_options,
     refuse_taken,
     split_names,
     usage_errors,
@@ -38,7 +40,6 @@ WIDTHS = (
     *(16384, 32768, 65536, 131072, 262144),
 )
 OPTIONS = ("pre_bias", "activation", *ACTIVATIONS)
-ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942")
 BLOCKS = "64,128,256,512,1024,2048,4096"
 _CASES = ("widths", "operations", "dtypes")
 _OWN = ("over", *OwnOptions._fields)  # options of a user's kernel
@@ -240,17 +241,17 @@ def command(
 def _refuse_others(context: click.Context) -> None:
     """Refuse options that what is asked for does not use."""
     mode = next((name for name in USES if context.params.get(name)), "")
-    flags = {one.name or "": one.opts[0] for one in context.command.params}
+    flags = named_options(context)
     others = [
         flags[name]
         for name in context.params
-        if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
+        if name in flags
         and name != mode
         and ((name not in USES[mode]) if mode else name in ("blocks", "target", *_OWN))
     ]
     if others:
         where = f"{flags[mode]} does not use" if mode else "only --list and --study use"
-        if not mode and set(others) & {flags[name] for name in _OWN}:
+        if not mode and set(others) & {flags.get(name) for name in _OWN}:
             where = "only FILE.py:kernel uses"
         raise click.UsageError(f"{where} {', '.join(others)}", context)
 

@@ -9,7 +9,7 @@ import torch
 
 from rownorm.inside import in_words
 
-from ...command_line.options import print_json, usage_errors
+from ...command_line.options import DEFAULT_TARGET, print_json, usage_errors
 from ...compiled.compile import target_of
 from ...data.tables import wrapped
 from ...data.texts import count, percent
@@ -18,7 +18,6 @@ from .candidates import candidates
 from .run import studies_of
 from .static import compiled
 
-DEFAULT_TARGET = "sm_90"
 HEADER = ("registers", "spills", "programs", "occupancy", "candidate")
 
 

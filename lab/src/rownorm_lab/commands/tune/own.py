@@ -10,8 +10,8 @@ import click
 import msgspec
 import torch
 
-from ...command_line.options import print_json
-from ...command_line.own_kernel import OwnOptions, combinations, label_of, sweep_of, usage_errors
+from ...command_line.options import DEFAULT_TARGET, print_json, refuse_written, usage_errors
+from ...command_line.own_kernel import OwnOptions, combinations, label_of, sweep_of
 from ...compiled.compile import target_of
 from ...compiled.own import analyze_launch
 from ...compiled.recorded import Launched, chosen_launch, compiler_message, require_constants
@@ -56,10 +56,8 @@ def tune_own(
 ) -> int:
     """Try every combination of the values. Return the exit status: 1 if none can be used."""
     sweep = combinations([sweep_of(one, "--over") for one in over], "--over")
-    if out is not None and (out / FILE).exists():
-        raise click.BadParameter(
-            f"{out / FILE} exists; choose another folder", param_hint="'--out'"
-        )
+    if out is not None:
+        refuse_written(out / FILE)
     measure = target_name is None and torch.cuda.is_available()
     if measure and options.signature is not None:
         raise click.UsageError(
@@ -67,7 +65,7 @@ def tune_own(
         )
     arguments = options.launch_arguments()
     with usage_errors():
-        target = target_of("this" if measure else target_name or "sm_90")
+        target = target_of("this" if measure else target_name or DEFAULT_TARGET)
         source, launched, _ = chosen_launch(place, target, **arguments)
         require_constants(launched, sweep[0])
     said = wrapped(f"{launched.kernel.__name__}: {launched.describe()}", indent=2)
