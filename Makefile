@@ -38,7 +38,7 @@ else
 INTERPRETER := $(VENV)/bin/python
 RUN := $(INTERPRETER)
 STAMP := $(VENV)/.stamp
-PARALLEL := -n $(WORKERS)
+PARALLEL := -n $(WORKERS) --dist worksteal
 BUILD := .venvs/build/bin/python
 BUILD_STAMP := .venvs/build/.stamp
 endif

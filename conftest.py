@@ -110,7 +110,7 @@ def poisoned_memory():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def interpreter():
+def interpreter(pytestconfig):
     """Triton's interpreter rounds like a GPU, and prepares its language once per kernel: ``support/interpreter.py``."""
     if os.environ.get("TRITON_INTERPRET") != "1":
         yield
@@ -118,7 +118,7 @@ def interpreter():
     from support.interpreter import apply
 
     with pytest.MonkeyPatch.context() as patch:
-        apply(patch)
+        apply(patch, check_overflow=pytestconfig.getoption("--exhaustive"))
         yield
 
 

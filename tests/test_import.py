@@ -37,9 +37,14 @@ def run() -> dict:
     return json.loads(finished.stdout)
 
 
+MOST = 0.1  # of the time that the import of torch takes
+
+
 @pytest.fixture(scope="module")
 def runs() -> list[dict]:
-    return [run(), run()]
+    """A second one only if the first was slow, because the machine may have been busy."""
+    first = run()
+    return [first] if first["ratio"] < MOST else [first, run()]
 
 
 @pytest.mark.parametrize(
@@ -74,8 +79,8 @@ def test_nothing_is_patched(runs):
 
 
 def test_import_takes_little_time(runs):
-    """Without the import of torch. The better of two runs, because the machine may be busy."""
-    assert min(run["ratio"] for run in runs) < 0.1
+    """Without the import of torch. The better of two runs."""
+    assert min(run["ratio"] for run in runs) < MOST
 
 
 def test_public_names():

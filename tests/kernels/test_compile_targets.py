@@ -44,12 +44,17 @@ def plain_norms(dtype: str, widths: tuple[int, ...]) -> Iterator[tuple]:
 
 
 def common_cases(arch: str) -> Iterator[tuple]:
-    """(columns, dtype, options, parameters, residual dtype, rows) of plain norms."""
-    yield from plain_norms("bfloat16", WIDTHS if arch in MAIN_TARGETS else FEW_WIDTHS)
+    """(columns, dtype, options, parameters, residual dtype, rows) of plain norms, those that take more registers.
+
+    LayerNorm at every width, for its mean and its bias, and RMSNorm at one; ``other_cases`` has the rest.
+    """
+    for n_cols in WIDTHS if arch in MAIN_TARGETS else FEW_WIDTHS:
+        yield n_cols, "bfloat16", {"center": True}, ("weight", "bias"), None, N_ROWS
     if arch in MAIN_TARGETS:
-        yield from plain_norms("float32", (8192,))
+        yield 4096, "bfloat16", {"center": False}, ("weight",), None, N_ROWS
+        yield 8192, "float32", {"center": True}, ("weight", "bias"), None, N_ROWS
         # The statistics of the narrowest rows take as much shared memory as the rows.
-        yield from plain_norms("float64", (1,))
+        yield 1, "float64", {"center": True}, ("weight", "bias"), None, N_ROWS
         yield 3, "float64", EVERYTHING, EVERY_PARAMETER, None, N_ROWS
     if arch in ("sm_80", "sm_100"):  # a thread has elements of many narrow rows
         yield 31, "float32", {"center": True}, ("weight", "bias"), None, N_ROWS
@@ -67,12 +72,11 @@ def narrow_cases(arch: str) -> Iterator[tuple]:
 
 def other_cases(arch: str) -> Iterator[tuple]:
     """Every other width, and the options: all of them for the main targets, those of special plans for the others."""
-    main_target = arch in MAIN_TARGETS
-    if not main_target:
-        yield from plain_norms("bfloat16", tuple(n for n in WIDTHS if n not in FEW_WIDTHS))
-    yield from plain_norms(
-        "float32", (256, 1000, 4096, 16384, 65536) if main_target else (1000, 8192, 16384)
-    )
+    main_target, common = arch in MAIN_TARGETS, [*common_cases(arch)]
+    plain = [*plain_norms("bfloat16", WIDTHS)]
+    plain += plain_norms("float32", WIDTHS if main_target else (1000, 8192, 16384))
+    plain += plain_norms("float64", (1,) if main_target else ())
+    yield from (case for case in plain if case not in common)
     if arch in ("sm_80", "sm_100"):
         yield 200_000, "bfloat16", EVERYTHING, EVERY_PARAMETER, "float32", 1024
     if arch == "sm_80":

@@ -158,8 +158,11 @@ def test_a_run_is_interrupted_and_resumed(monkeypatch):
     command = ("calls", "--tiny", "--rounds", "1", "--out", "made")
     assert "What was measured is kept" in study(*command, status=130)
     assert len(read("made").records) == 4
-    left[0] = 1000
-    assert "36 cases, 34 of them to be measured" in study(*command)
+    left[0] = 2  # one case, then again
+    assert "36 cases, 34 of them to be measured" in study(*command, status=130)
+    assert len(read("made").records) == 6
+    left[0] = 0
+    assert "36 cases, 33 of them to be measured" in study(*command, status=130)
 
 
 @pytest.mark.parametrize("name", PARTS)
