@@ -128,7 +128,7 @@ def settings_page(runs: Sequence[Run], part: Part) -> str:
     return page(
         f"{part.title} ({part.unit})",
         run_list(runs),
-        f"{part.note} {count(rounds, 'round')}. Ratios are medians of the ratios within each round. "
+        f"{part.note} {count(rounds, 'round')}. Ratios are those of the medians. "
         "[How it is measured](../method.md).",
         f"{n} of {count(len(lines), 'bar')} hold in every run.",
         markdown(header, lines),

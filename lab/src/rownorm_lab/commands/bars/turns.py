@@ -35,12 +35,14 @@ class Workload(NamedTuple):
 
 def workload_of(case: Case) -> Workload:
     """The workload of a case in a setting."""
-    from . import calls, cpu, dit, small
+    from . import calls, cpu, dit, forms, small
 
     if case.setting in settings.STEPS:
         return small.WORKLOAD
     if case.setting in settings.DIT_STEPS:
         return dit.WORKLOAD
+    if case.setting == settings.BESIDE_PLAIN:
+        return forms.WORKLOAD
     return cpu.WORKLOAD if case.setting in settings.THREADS else calls.WORKLOAD
 
 
