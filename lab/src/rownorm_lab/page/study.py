@@ -14,7 +14,7 @@ import vl_convert
 
 from ..data import texts
 from ..data.files import write_whole
-from ..data.measurements import case_line, results_of
+from ..data.measurements import results_of
 from ..data.records import CEILING, EAGER, OURS, Record
 from ..data.runs import records_in
 from ..data.studies import Study, read_study, studies_in
