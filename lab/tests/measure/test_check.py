@@ -157,7 +157,9 @@ def test_every_form_has_a_result():
 def test_a_gate_that_is_ignored_is_over_the_budget():
     add_provider("ignores", lambda y: y, options=("gate", "gate_first", "modulation", "no_weight"))
     made = rows(providers=("ignores",), forms=("modulated", "gate", "gate_first"))
-    assert {row.form: row.status for row in made} == dict.fromkeys(("modulated", "gate", "gate_first"), "over")
+    assert {row.form: row.status for row in made} == dict.fromkeys(
+        ("modulated", "gate", "gate_first"), "over"
+    )
 
 
 def test_unknown_names():

@@ -86,7 +86,7 @@ def _in_settings(records: Sequence[Record]) -> str:
     header = ["case", "provider", "beside", "its time", "with rownorm", "speed"]
     table = Table("In a setting", header, lines)
     how = (
-        f"{records[-1].environment.describe()}, {records[-1].time[:10]}. Times are medians; speed is the other's time over "
+        f"{records[-1].environment.describe()}, {records[-1].time[:10]}. Times are medians; speed is its time over "
         "rownorm's. rownorm bars judge compares them with their bars."
     )
     return table_html(table) + f'<p class="how">{escape(how)}</p>'
