@@ -224,3 +224,11 @@ def test_out_dtype(name, device):
     y.sum().backward()
     assert (x.grad.dtype, module.weight.grad.dtype) == (torch.float32, torch.float32)
     assert set(module.state_dict()) <= {"weight", "bias"}
+
+
+@pytest.mark.parametrize("eps", [64, 1, 0, 1.0, 64.0, True, None])
+def test_gated_norm_refuses_an_eps_that_is_a_size(eps):
+    """Zamba2's class has the size of a group in this place."""
+    with pytest.raises(ValueError, match=r"eps must be a float below 1.*group_cols"):
+        rownorm.nn.RMSNormGated(4096, eps)
+    assert rownorm.nn.RMSNormGated(8, 0.0, group_cols=4).variance_epsilon == 0.0

@@ -138,6 +138,11 @@ class RMSNormGated(torch.nn.Module):
         device: Device = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        if not isinstance(eps, float) or eps >= 1:
+            raise ValueError(
+                f"rownorm.nn.RMSNormGated: eps must be a float below 1; got {eps!r}. The columns of a group, which "
+                "Zamba2's class takes in this place, are the keyword group_cols."
+            )
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(hidden_size, device=device, dtype=dtype))
         self.variance_epsilon = eps

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 import rownorm
 from rownorm.launch import force
+from rownorm.launch.rows import sample_strides
 from support.cases import Case, call, ours, outputs_and_gradients
 from support.criterion import assert_case, assert_same_bits
 from support.regimes import ON_GPU, forced
@@ -216,3 +217,48 @@ def test_each_step_is_rounded(regime, device):
     expected = F.layer_norm(stream, (70,)) * (1 + scale) + shift
     assert_same_bits(h, stream)
     assert (y != expected * torch.sigmoid(gate)).float().mean() < 0.02
+
+
+@pytest.mark.parametrize("n_cols", [1, 3, 17, 33, 65])
+def test_odd_widths(n_cols, device):
+    """Every form, each width in another regime: a row of one column, and around powers of two."""
+    regime = REGIMES[n_cols % len(REGIMES)]
+    gated = {"gate_dtype": torch.float32, "gate_activation": "silu"}
+    samples = dict.fromkeys(("scale", "shift", "residual_gate"), "samples")
+    forms = (gated, gated | {"gate_first": True}, {"residual_dtype": torch.float32, **samples})
+    for fields in forms:
+        case = Case(False, shape=(2, 3, n_cols), **fields)
+        with forced(regime, n_programs=2):
+            assert_case(case, case.tensors(device), batches=32)
+
+
+def test_groups_in_bf16(device):
+    """The same bits every time, and those of fp64 but for one rounding."""
+    x, gate = (torch.randn(2, 5, 48, device=device).bfloat16() for _ in range(2))
+    weight = torch.rand(48, device=device).bfloat16()
+    options = {"gate_activation": "silu", "gate_first": True, "group_cols": 16}
+
+    def results(*tensors):
+        leaves = [t.requires_grad_() for t in tensors]
+        y = rownorm.rms_norm(leaves[0], leaves[2], gate=leaves[1], **options)
+        return y, *torch.autograd.grad(y, leaves, torch.ones_like(y))
+
+    first, again = results(x, gate, weight), results(x, gate, weight)
+    exact = results(*(t.detach().double() for t in (x, gate, weight)))
+    for one, same, truth in zip(first, again, exact, strict=True):
+        assert_same_bits(one, same)
+        limit = 2.0**-8 * truth.abs() + 1e-5
+        assert ((one.double() - truth).abs() <= limit).all()
+
+
+def test_a_residual_gate_that_is_a_chunk_is_read_in_place(device):
+    x, residual = leaf(3, 5, 40, device=device), leaf(3, 5, 40, device=device)
+    projection = leaf(3, 1, 6 * 40, device=device)
+    shift, scale, gate, *_ = projection.chunk(6, dim=-1)
+    assert sample_strides(x.shape, (scale, shift, gate)) == (240, 240, 240)
+    y, h = rownorm.add_layer_norm(
+        x, residual, residual_gate=gate, scale=scale, shift=shift, scale_shift=1.0
+    )
+    stream = residual + gate * x
+    expected = F.layer_norm(stream, (40,)) * (1 + scale) + shift
+    assert_same_gradients(y * h, expected * stream, (x, residual, projection))

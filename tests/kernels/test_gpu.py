@@ -1,6 +1,7 @@
 """Tests that need a GPU: sizes past 2^31, real shapes, streams, and every way to launch a kernel."""
 
 import fcntl
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,8 +10,8 @@ import rownorm
 from rownorm import launch
 from rownorm.launch import launcher, native
 from rownorm.ops import execute
-from rownorm.program import INPUTS
-from support.cases import Case, call, ours
+from rownorm.program import INPUTS, SAMPLES
+from support.cases import EXTENTS, Case, call, ours
 from support.criterion import assert_case, assert_same_bits
 from support.oracle import exact, oracle
 from support.rounding import one_rounding
@@ -76,6 +77,111 @@ def test_past_two_to_the_31_elements(n_rows, n_cols, device, alone, unpoisoned):
         rstd = (wide.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
         expected += (wide * rstd * some_dy.double()).sum(0)
     torch.testing.assert_close(dweight.double(), expected, rtol=2.0**-8, atol=1e-3 * n_rows**0.5)
+
+
+HUGE_FORMS = {
+    "gate last": {"gate_dtype": BF16, "gate_activation": "silu"},
+    "gate first": {"gate_dtype": BF16, "gate_activation": "silu", "gate_first": True},
+    "scale and shift of samples": {"weight": False, "scale": "samples", "shift": "samples"},
+    "scale and shift of rows": {"weight": False, "scale": "rows", "shift": "rows"},
+    "residual_gate": {
+        "weight": False,
+        "residual_dtype": BF16,
+        "residual_gate": "samples",
+        "scale": "samples",
+    },
+}
+
+
+@pytest.mark.parametrize("n_cols", [256, 3072])
+@pytest.mark.parametrize("form", HUGE_FORMS)
+def test_forms_past_two_to_the_31_elements(form, n_cols, device, alone, unpoisoned):
+    """Rows past the range of 32 bits have the results and gradients that they have alone: the same bits where the mode
+    promises them. The sums over the rows of a sample are close.
+    """
+    fields = HUGE_FORMS[form]
+    sample_rows = 1 << 12
+    n_samples = (1 << 31) // (sample_rows * n_cols) + 2
+    case = Case(form != "gate last", BF16, (n_samples, sample_rows, n_cols), **fields)
+    enough_memory(16 * n_samples * sample_rows * n_cols * 2)
+
+    def random(shape):
+        return torch.empty(shape, dtype=BF16, device=device).normal_()
+
+    names = [
+        name
+        for name in INPUTS
+        if name in ("x", "residual", "gate", "scale", "shift", "residual_gate")
+    ]
+    present = {
+        "x": case.shape,
+        "residual": case.shape if case.residual_dtype else None,
+        "gate": case.shape if case.gate_dtype else None,
+        **{
+            name: EXTENTS[extent](case.shape) for name in SAMPLES if (extent := getattr(case, name))
+        },
+    }
+    tensors = {name: random(shape) for name in names if (shape := present.get(name))}
+    tensors = dict.fromkeys((*INPUTS, "dh")) | tensors | {"dy": random(case.shape)}
+    if case.weight:
+        tensors["weight"] = random((n_cols,))
+    if case.residual_dtype:
+        tensors["dh"] = random(case.shape)
+    whole = ours(case, tensors)
+    last = slice(n_samples - 1, n_samples)
+    part = {
+        name: t[last] if t is not None and t.shape[0] == n_samples else t
+        for name, t in tensors.items()
+    }
+    alone_case = replace(case, shape=(1, sample_rows, n_cols))
+    with rownorm.batch_invariant():
+        batch = ours(case, tensors)
+        single = ours(alone_case, part)
+    for name in whole:
+        if batch[name].shape[0] != n_samples:  # of the weight: over all rows
+            continue
+        if batch[name].shape == case.shape:
+            assert_same_bits(batch[name][last], single[name])
+        torch.testing.assert_close(
+            whole[name][last].float(), single[name].float(), rtol=2.0**-6, atol=2.0**-6
+        )
+
+
+@pytest.mark.parametrize(
+    ("n_samples", "sample_rows", "n_cols"),
+    [
+        (1, 256, 1152),
+        (1, 60_000, 1536),
+        (64, 256, 3072),
+        (3, 60_000, 1152),
+        (64, 1024, 5120),
+        (16_384, 1, 3072),
+    ],
+)
+@pytest.mark.parametrize("residual", [False, True], ids=["modulated", "residual_gate"])
+def test_real_samples(n_samples, sample_rows, n_cols, residual, device):
+    """Chunks of one projection, of another dtype than x: against PyTorch in fp32, also the sums over a sample."""
+    x = torch.randn(n_samples, sample_rows, n_cols, device=device).to(BF16).requires_grad_()
+    stream = torch.randn_like(x).requires_grad_() if residual else None
+    projection = 0.5 * torch.randn(n_samples, 1, 3 * n_cols, device=device)
+    projection.requires_grad_()
+    scale, shift, gate = projection.chunk(3, dim=-1)
+    options = {"scale": scale, "shift": shift, "scale_shift": 1.0}
+    if stream is None:
+        y = rownorm.layer_norm(x, **options)
+        h = x.float()
+    else:
+        y, _ = rownorm.add_layer_norm(x, stream, residual_gate=gate, **options)
+        h = stream.float() + gate * x.float()
+    expected = torch.nn.functional.layer_norm(h, (n_cols,)) * (1 + scale) + shift
+    torch.testing.assert_close(y.float(), expected, rtol=2.0**-7, atol=2.0**-7)
+    leaves = [t for t in (x, stream, projection) if t is not None]
+    dy = torch.randn_like(y)
+    actual = torch.autograd.grad(y, leaves, dy)
+    exact = torch.autograd.grad(expected, leaves, dy.float())
+    for own, torchs in zip(actual, exact, strict=True):
+        limit = 2.0**-7 * torchs.float().abs().max().item()
+        torch.testing.assert_close(own.float(), torchs.float(), rtol=2.0**-6, atol=limit)
 
 
 REAL = [

@@ -197,6 +197,31 @@ def test_invalid_input_raises(operation, wrong, requires_grad, device):
         assert_same_bits(t.detach(), before[name])
 
 
+FORMS = [
+    wrong
+    for wrong in BAD | BAD_RESIDUAL
+    if any(word in wrong for word in ("scale", "shift", "gate", "group"))
+]
+
+
+@pytest.mark.parametrize("wrong", FORMS)
+def test_nothing_is_launched(wrong, device, monkeypatch):
+    """Where a scale does not broadcast, a gate has another shape, ...: the call is refused before it is prepared."""
+
+    def launched(*_):
+        raise AssertionError("a kernel was prepared")
+
+    for name in ("_prepare_forward", "_prepare_backward"):
+        monkeypatch.setattr(execute, name, launched)
+    operation = "add_rms_norm" if wrong in BAD_RESIDUAL else "rms_norm"
+    good = arguments(operation, device)
+    changes, exception, _ = (BAD | BAD_RESIDUAL)[wrong]
+    bad = good | {n: change(good[n]) if n in good else change for n, change in changes.items()}
+    execute._forward_calls.clear()
+    with pytest.raises(exception, match=f"^rownorm.{operation}: "):
+        getattr(rownorm, operation)(**bad)
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_valid_call_is_accepted(operation, device):
     """So the tests above do not pass for another reason."""

@@ -50,8 +50,8 @@ def rows_and_columns(device, rows=(3,), dtype=torch.float64, requires_grad=True)
     return tuple(torch.randn(shape, **make) for shape in shapes)
 
 
-def rows_and_samples(device, dtype=torch.float64, requires_grad=True):
-    shapes = [(2, 3, N_COLS)] * 3 + [(2, 1, N_COLS)] * 3
+def rows_and_samples(device, dtype=torch.float64, requires_grad=True, rows=3):
+    shapes = [(2, rows, N_COLS)] * 3 + [(2, 1, N_COLS)] * 3
     return tuple(
         torch.randn(shape, device=device).to(dtype).requires_grad_(requires_grad)
         for shape in shapes
@@ -101,12 +101,31 @@ def test_compiled_groups(dynamic, device):
         same_bits(*(torch.autograd.grad(one.sin().sum(), tensors) for one in (y, expected)))
 
 
-def test_compiled_steps(device):
-    tensors = rows_and_samples(device, torch.bfloat16)
-    compiled = torch.compile(in_steps, fullgraph=True, backend="aot_eager")
-    outputs, expected = compiled(*tensors), in_steps(*tensors)
-    same_bits(outputs, expected)
-    same_bits(*(torch.autograd.grad(one[0].sum(), tensors) for one in (outputs, expected)))
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_compiled_steps(dynamic, device):
+    compiled = torch.compile(in_steps, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for rows in (3, 5) if dynamic else (3,):
+        tensors = rows_and_samples(device, torch.bfloat16, rows=rows)
+        outputs, expected = compiled(*tensors), in_steps(*tensors)
+        same_bits(outputs, expected)
+        same_bits(*(torch.autograd.grad(one[0].sum(), tensors) for one in (outputs, expected)))
+
+
+@pytest.mark.parametrize("options", [{"gate_first": True}, {"rounding": "each"}], ids=str)
+def test_gates_under_autocast(options, device):
+    """As a call that says what autocast makes of it: fp32 results of rows in bf16, and gradients of their dtypes."""
+    *rows, weight, _ = rows_and_columns(device, dtype=torch.bfloat16)
+
+    def gated(**more):
+        x, gate = rows
+        return rownorm.layer_norm(x, weight, gate=gate, gate_activation="silu", **options, **more)
+
+    with torch.autocast(device, torch.bfloat16):
+        y = gated()
+    expected = gated(out_dtype=y.dtype)
+    same_bits(y, expected)
+    leaves = (*rows, weight)
+    same_bits(*(torch.autograd.grad(one.sin().sum(), leaves) for one in (y, expected)))
 
 
 def test_steps_without_rownorm(device, without_interpreter):

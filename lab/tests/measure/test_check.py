@@ -1,12 +1,14 @@
 """Errors of every provider on easy and hard data."""
 
 import math
+from collections import Counter
 
 import msgspec
 import pytest
 
 import rownorm
 from rownorm_lab import providers
+from rownorm_lab.data.case import FORMS
 from rownorm_lab.measure import check as check_module
 from rownorm_lab.measure.check import check
 from rownorm_lab.providers import Refusal, provider
@@ -136,11 +138,37 @@ def test_failed_refused_and_missing():
     assert (backward.status, backward.why) == ("refused", "narrow has no backward pass")
 
 
+def test_every_form_has_a_result():
+    """Only an add has a gate of the residual. Other forms than plain ones have one data set, unless some are named."""
+    asked = {"operations": ("rms_norm", "add_layer_norm"), "forms": tuple(FORMS)}
+    made = rows(providers=("rownorm", "torch"), directions=("forward", "backward"), **asked)
+    assert [row for row in made if row.status != "ok"] == []
+    found = Counter(row.norm for row in made if row.provider == "rownorm")
+    modulated = {"rms_norm modulated": 2, "add_layer_norm modulated": 2}
+    gated = {
+        f"{name} {form}": 2 for name in asked["operations"] for form in FORMS if "gate" in form
+    }
+    del gated["rms_norm residual_gate"]
+    assert found == {"rms_norm": 10, "add_layer_norm": 10} | modulated | gated
+    few = rows(providers=("rownorm",), forms=("gate",), data_sets=("offset", "outliers"))
+    assert [row.data for row in few] == ["offset", "outliers"]
+
+
+def test_a_gate_that_is_ignored_is_over_the_budget():
+    add_provider("ignores", lambda y: y, options=("gate", "gate_first", "modulation", "no_weight"))
+    made = rows(providers=("ignores",), forms=("modulated", "gate", "gate_first"))
+    assert {row.form: row.status for row in made} == dict.fromkeys(
+        ("modulated", "gate", "gate_first"), "over"
+    )
+
+
 def test_unknown_names():
     with pytest.raises(ValueError, match="unknown provider 'rownrom'; known: rownorm, "):
         rows(providers=("rownrom",))
     with pytest.raises(ValueError, match="unknown data set 'hard'; known: normal, offset, "):
         rows(data_sets=("hard",))
+    with pytest.raises(ValueError, match="unknown form 'gates'; known: plain, modulated, "):
+        rows(forms=("gates",))
 
 
 def test_kernels_are_checked_in_the_interpreter():

@@ -96,8 +96,8 @@ def test_plain_kernels_need_a_gpu_or_the_interpreter(monkeypatch):
         ("fla", {"operation": "rms_norm", "sample_rows": 1}, "does not offer scale and shift"),
         (
             "fla",
-            {"operation": "rms_norm", "gate_activation": "silu", "gate_first": True},
-            "a gate before the norm",
+            {"operation": "rms_norm", "gate_activation": "sigmoid", "gate_first": True},
+            "a silu gate before the norm, and no other",
         ),
         ("fla", {"operation": "add_rms_norm", "gate_activation": "silu"}, "not with both"),
         ("liger", {"operation": "rms_norm", "gate_activation": "silu"}, "a gate after the norm"),

@@ -29,7 +29,18 @@ from ..data.case import ITEMSIZE, Case
 from ..providers.data import input_names, program_of
 from ..providers.kernels import loop
 
-ROWS = ("x", "residual", "y", "h", "dy", "dh", "dx", "dresidual")  # (rows, columns)
+ROWS = (
+    "x",
+    "residual",
+    "gate",
+    "y",
+    "h",
+    "dy",
+    "dh",
+    "dx",
+    "dresidual",
+    "dgate",
+)  # (rows, columns)
 LOOP_WARPS = 4  # of the plain loop
 
 
@@ -203,7 +214,7 @@ def _sizes(case: Case, plan: Plan | None, n_parts: int) -> dict[str, int]:
     stream = ITEMSIZE[case.residual_dtype or case.dtype]
     elements, statistics = case.rows * case.cols, 4 * case.rows
     n_partials = plan.n_programs if plan is not None else 0
-    sizes = dict.fromkeys(("x", "y", "dy", "dx"), elements * item)
+    sizes = dict.fromkeys(("x", "gate", "y", "dy", "dx", "dgate"), elements * item)
     # Without a residual, h of backward is x.
     sizes |= dict.fromkeys(("residual", "dh", "dresidual"), elements * stream)
     sizes["h"] = elements * (stream if case.adds else item)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -27,6 +27,13 @@ DATA_SETS = {  # kinds of input values
     "near_eps": "tiny values, whose variance is about eps",
     "outliers": "one value in twenty is a thousand times larger",
     "constant": "all values of a row are equal",
+}
+FORMS = {  # of a norm, in ``rownorm check``
+    "plain": "no scale, shift or gate",
+    "modulated": "scale and shift of two samples, or of each row; no weight",
+    "residual_gate": "the same, with a gate of the residual add; add_ operations only",
+    "gate": "a silu gate of the result",
+    "gate_first": "a silu gate of the row",
 }
 ITEMSIZE: dict[Dtype, int] = {"fp16": 2, "bf16": 2, "fp32": 4}
 
@@ -231,6 +238,18 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return {"forward": forward, "backward": backward, "both": forward + backward}[
             self.direction
         ]
+
+
+def form_options(form: str, rows: int) -> dict[str, Any]:
+    """The fields of a case with this many rows that make it one of FORMS."""
+    samples = {"weight": False, "sample_rows": rows // 2 if rows % 2 == 0 else 1}
+    return {
+        "plain": {},
+        "modulated": samples,
+        "residual_gate": samples | {"residual_gate": True},
+        "gate": {"gate_activation": "silu"},
+        "gate_first": {"gate_activation": "silu", "gate_first": True},
+    }[form]
 
 
 def _one_of(field: str, value: object, known: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Accuracy of every provider, operation, pass, dtype and data set against fp64.
+"""Accuracy of every provider, operation, form, pass, dtype and data set against fp64.
 
 ``python -m rownorm_lab.measure.check REQUEST`` reads a ``CheckRequest`` as JSON and writes results as JSON lines. It is
 the process that runs the kernels in Triton's interpreter when there is no GPU.
@@ -17,7 +17,17 @@ from typing import Literal
 import msgspec
 import torch
 
-from ..data.case import DATA_SETS, DTYPES, OPERATIONS, Case, Direction, Dtype, Operation
+from ..data.case import (
+    DATA_SETS,
+    DTYPES,
+    FORMS,
+    OPERATIONS,
+    Case,
+    Direction,
+    Dtype,
+    Operation,
+    form_options,
+)
 from ..data.user_files import Source
 from ..providers import (
     Provider,
@@ -47,6 +57,7 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
 
     provider: str
     operation: Operation
+    form: str = "plain"  # of FORMS
     direction: Direction
     dtype: Dtype
     data: str
@@ -69,6 +80,11 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the results are accurate enough, or were not required."""
         return self.status not in ("over", "failed")
 
+    @property
+    def norm(self) -> str:
+        """The operation and its form: ``rms_norm gate_first``."""
+        return self.operation if self.form == "plain" else f"{self.operation} {self.form}"
+
     def severity(self) -> tuple[bool, float, float]:
         """The order of results, the worst last."""
         return not self.ok, self.allowance_used or 0.0, self.max_ulp or 0.0
@@ -80,11 +96,18 @@ class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
     operations: Sequence[Operation] = OPERATIONS
     dtypes: Sequence[Dtype] = DTYPES
     providers: Sequence[str] = ("rownorm",)
-    data_sets: Sequence[str] = tuple(DATA_SETS)
+    forms: Sequence[str] = ("plain",)
+    data_sets: Sequence[str] | None = None
     directions: Sequence[Direction] = ("forward", "backward")
     shapes: Sequence[tuple[int, int]] = SHAPES
     device: str = "cpu"
     sources: Sequence[Source] = ()  # of the providers in users' files
+
+    def data_of(self, form: str) -> Sequence[str]:
+        """The data sets of a form: those that were named, else all for plain norms and normal data for the others."""
+        if self.data_sets is not None:
+            return self.data_sets
+        return tuple(DATA_SETS) if form == "plain" else ("normal",)
 
 
 def check(
@@ -92,14 +115,16 @@ def check(
     dtypes: Sequence[Dtype] = DTYPES,
     providers: Sequence[str] = ("rownorm", "torch"),
     *,
-    data_sets: Sequence[str] = tuple(DATA_SETS),
+    forms: Sequence[str] = ("plain",),
+    data_sets: Sequence[str] | None = None,
     directions: Sequence[Direction] = ("forward", "backward"),
     shapes: Sequence[tuple[int, int]] | None = None,
     device: str | None = None,
     kernels: bool = True,
 ) -> Iterator[CheckResult]:
-    """Yield a result for every combination, as soon as it is known.
+    """Yield a result for every combination, as soon as it is known. Only add_ operations have a residual_gate.
 
+    data_sets: None are all of them for plain norms, and normal data for other forms.
     shapes: None are those that suit the device. Without a GPU, and with ``kernels``, the kernels of rownorm, of the
     plain providers and of users' files are checked too, by Triton's interpreter in another process.
     """
@@ -107,15 +132,20 @@ def check(
     for name in providers:
         if name not in known:
             raise ValueError(f"unknown provider {name!r}; known: {', '.join(known)}")
-    for name in data_sets:
-        if name not in DATA_SETS:
-            raise ValueError(f"unknown data set {name!r}; known: {', '.join(DATA_SETS)}")
+    for what, names, all_names in (
+        ("data set", data_sets or (), DATA_SETS),
+        ("form", forms, FORMS),
+    ):
+        for name in names:
+            if name not in all_names:
+                raise ValueError(f"unknown {what} {name!r}; known: {', '.join(all_names)}")
     on = device or ("cuda" if torch.cuda.is_available() else "cpu")
     cpu_shapes = INTERPRETED_SHAPES if on == "cpu" and interpreting() else SHAPES
     request = CheckRequest(
         operations=operations,
         dtypes=dtypes,
         providers=[name for name in providers if known[name].kind != "ceiling"],
+        forms=forms,
         data_sets=data_sets,
         directions=directions,
         shapes=shapes or (GPU_SHAPES if on != "cpu" else cpu_shapes),
@@ -154,11 +184,23 @@ def offered_operations(names: Sequence[str]) -> list[Operation]:
 def _results(request: CheckRequest) -> Iterator[CheckResult]:
     providers = [all_providers()[name] for name in request.providers]
     for provider, operation in itertools.product(providers, request.operations):
-        rest = itertools.product(request.directions, request.dtypes, request.data_sets)
-        for direction, dtype, kind in rest:
+        forms = [
+            form
+            for form in request.forms
+            if form != "residual_gate" or operation.startswith("add_")
+        ]
+        rest = (
+            (form, *others)
+            for form in forms
+            for others in itertools.product(
+                request.directions, request.dtypes, request.data_of(form)
+            )
+        )
+        for form, direction, dtype, kind in rest:
             empty = CheckResult(
                 provider=provider.name,
                 operation=operation,
+                form=form,
                 direction=direction,
                 dtype=dtype,
                 data=kind,
@@ -177,7 +219,12 @@ def _result(row: CheckResult, provider: Provider, request: CheckRequest) -> Chec
     refusals: list[str] = []
     for rows, cols in request.shapes:
         case = Case(
-            operation=row.operation, direction=row.direction, rows=rows, cols=cols, dtype=row.dtype
+            operation=row.operation,
+            direction=row.direction,
+            rows=rows,
+            cols=cols,
+            dtype=row.dtype,
+            **form_options(row.form, rows),
         )
         try:
             found.append(_judged(row, provider, case, request))

@@ -14,7 +14,7 @@ import vl_convert
 
 from ..data import texts
 from ..data.files import write_whole
-from ..data.measurements import case_line, results_of
+from ..data.measurements import results_of
 from ..data.records import CEILING, EAGER, OURS, Record
 from ..data.runs import records_in
 from ..data.studies import Study, read_study, studies_in
@@ -68,7 +68,7 @@ def _one(study: Study) -> str:
 
 
 def _in_settings(records: Sequence[Record]) -> str:
-    """Cases in a setting, as ``rownorm bars`` measures them: torch and rownorm in one table."""
+    """Cases in a setting, as ``rownorm bars`` measures them: rownorm and what it is compared with, in one table."""
     by_case: dict[str, list[Record]] = {}
     for record in records:
         by_case.setdefault(record.case.key, []).append(record)
@@ -76,17 +76,17 @@ def _in_settings(records: Sequence[Record]) -> str:
     for of_case in by_case.values():
         rows = {row.provider: row for row in results_of(of_case)[0].rows}
         found = {name: row.time or row.host for name, row in rows.items()}
-        for name in (name for name in found if name != EAGER):
-            line = case_line(rows, name, [EAGER])
-            speed = line and (line.over_eager or line.host_over_eager)
-            times = [
-                texts.duration(t.median) if (t := found.get(of)) else "" for of in (EAGER, name)
-            ]
-            lines.append([of_case[0].case.title, name, *times, texts.if_known(speed, texts.times)])
-    header = ["case", "provider", EAGER, "with rownorm", "speed"]
-    table = Table("In a setting, beside torch", header, lines)
+        other = EAGER if EAGER in found else next((name for name in found if name != OURS), "")
+        for name in (name for name in found if name != other):
+            times = [found.get(other), found[name]]
+            speed = times[0].median / times[1].median if times[0] and times[1] else None
+            shown = [texts.duration(t.median) if t else "" for t in times]
+            title = of_case[0].case.title
+            lines.append([title, name, other, *shown, texts.if_known(speed, texts.times)])
+    header = ["case", "provider", "beside", "its time", "with rownorm", "speed"]
+    table = Table("In a setting", header, lines)
     how = (
-        f"{records[-1].environment.describe()}, {records[-1].time[:10]}. Times are medians; speed is torch's time over "
+        f"{records[-1].environment.describe()}, {records[-1].time[:10]}. Times are medians; speed is its time over "
         "rownorm's. rownorm bars judge compares them with their bars."
     )
     return table_html(table) + f'<p class="how">{escape(how)}</p>'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..data.case import Case
 from . import Call, Refusal, by_autograd, provider
 from .data import Tensors
@@ -13,6 +15,7 @@ WIDEST = 65536  # its calculate_settings rejects a larger block
     "liger",
     about="Liger-Kernel, Triton kernels for training",
     operations=("layer_norm", "rms_norm", "add_rms_norm"),
+    options=("no_weight", "modulation"),
     package="liger-kernel",
     needs=("liger_kernel",),
     needs_gpu=True,
@@ -24,6 +27,10 @@ def liger(case: Case, t: Tensors) -> Call:
         raise Refusal(f"liger takes rows of up to {WIDEST} columns")
     # in_place would overwrite dy with dx. "gemma" computes in fp32 until the store, as the case requires.
     options = {"casting_mode": "gemma", "in_place": False}
+    if case.sample_rows:
+        return _modulated(case, t, options)
+    if not case.weight:
+        raise Refusal("liger is measured without a weight only with scale and shift")
     if case.operation == "layer_norm":
         return by_autograd(
             case, t, lambda: functional.liger_layer_norm(t.x, t.weight, t.bias, case.eps)
@@ -37,3 +44,14 @@ def liger(case: Case, t: Tensors) -> Call:
         t,
         lambda: functional.liger_fused_add_rms_norm(t.x, t.residual, t.weight, case.eps, **options),
     )
+
+
+def _modulated(case: Case, t: Tensors, options: dict[str, Any]) -> Call:
+    """RMSNorm with scale and shift, which it multiplies by 1 + scale."""
+    from liger_kernel.transformers import functional
+
+    if case.operation != "rms_norm":
+        raise Refusal("liger has scale and shift with rms_norm only")
+    if (norm := getattr(functional, "liger_modulated_rms_norm", None)) is None:
+        raise Refusal("this version of liger has no modulated RMSNorm")
+    return by_autograd(case, t, lambda: norm(t.x, t.weight, t.scale, t.shift, case.eps, **options))

@@ -14,7 +14,7 @@ import rownorm
 from lab_support.bars_records import only, record, write_run
 from lab_support.lab_commands import invoke
 from rownorm_lab import providers
-from rownorm_lab.commands.bars import bars, measure
+from rownorm_lab.commands.bars import bars, measure, settings
 from rownorm_lab.data.case import Case
 from rownorm_lab.data.records import FILE, read
 
@@ -97,7 +97,9 @@ def test_some_of_the_providers(tmp_path, monkeypatch, without_interpreter):
     quick = bars.jobs_of(bars.PARTS, ("rownorm", "ceiling"))
     assert [case for case, _ in quick] == [case for case, _ in everything]
     with_add = ("rownorm", "rownorm add")  # training steps
-    assert {names for _, names in quick} == {("rownorm", "ceiling"), ("rownorm",), with_add}
+    with_plain = ("rownorm", "rownorm plain")  # calls of forms
+    alone = {("rownorm", "ceiling"), ("rownorm",)}
+    assert {names for _, names in quick} == alone | {with_add, with_plain}
     assert bars.jobs_of(bars.PARTS, ("fla",)) == [
         (case, ("fla",)) for case, names in everything if "fla" in names
     ]
@@ -248,6 +250,21 @@ def test_the_slowest_to_compile_come_first():
     assert sorted(pairs, key=measure.slowest_to_compile_first) == [
         (case, name) for name in ("fla", "quack") for case in (backward, wide, narrow)
     ]
+
+
+def test_models_and_forms_are_compiled_in_advance():
+    """Of the cases in a setting: those that torch.compile compiles, with both providers, and calls of forms."""
+    compiled, eager = (settings.dit_cases()[number] for number in (2, 0))
+    assert (compiled.setting, eager.setting) == ("DiT step, compiled", "DiT step, bf16")
+    assert all(measure.compiles(compiled, name) for name in ("torch", "rownorm"))
+    assert not measure.compiles(eager, "rownorm")
+    case = settings.form_cases(tiny=True)[0]
+    assert measure.compiles(case, "rownorm")
+    assert measure.slowest_to_compile_first((compiled, "torch")) < measure.slowest_to_compile_first(
+        (Case(operation="rms_norm", rows=8, cols=65536), "fla")
+    )
+    assert [measure.compile_pair(case, name) for name in ("rownorm", settings.PLAIN)] == ["", ""]
+    assert "no such" in measure.compile_pair(msgspec.structs.replace(case, cols=16), "no such")
 
 
 def test_a_process_that_compiles_does_not_autotune(monkeypatch):

@@ -9,7 +9,18 @@ import torch
 
 from lab_support.bars_records import record, write_run
 from lab_support.lab_commands import invoke, refused
-from rownorm_lab.commands.bars import bars, calls, cpu, dit, figures, judge, settings, small, turns
+from rownorm_lab.commands.bars import (
+    bars,
+    calls,
+    cpu,
+    dit,
+    figures,
+    forms,
+    judge,
+    settings,
+    small,
+    turns,
+)
 from rownorm_lab.data.case import Case
 from rownorm_lab.data.records import read
 from rownorm_lab.data.texts import count as count_of
@@ -29,7 +40,8 @@ PARTS = {part.name: part for part in (*bars.PARTS, bars.CPU) if part.has_setting
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(calls, "WORKLOAD", calls.WORKLOAD._replace(repeats=lambda _: 1))
+    for module in (calls, forms):
+        monkeypatch.setattr(module, "WORKLOAD", module.WORKLOAD._replace(repeats=lambda _: 1))
     monkeypatch.setattr(cpu, "ROUND", 1e-6)
     for module in (settings, small, dit):
         monkeypatch.setattr(module, "TINY", Size(8, 1, 2, 1, 2))
@@ -42,13 +54,14 @@ def study(*arguments, status=0):
 
 
 def write_measured(folder, part, slower, **changes):
-    """A complete run as on an H200: rownorm takes ``slower`` times as long as torch everywhere."""
+    """A complete run as on an H200: rownorm takes ``slower`` times as long as what it is compared with."""
+    compared = ("torch", settings.PLAIN)
     records = [
         record(
             case,
             name,
-            seconds=[1.0 if name == "torch" else slower],
-            host_seconds=[1.0 if name == "torch" else slower],
+            seconds=[1.0 if name in compared else slower],
+            host_seconds=[1.0 if name in compared else slower],
             **changes,
         )
         for case, names in bars.jobs_of([part])
@@ -120,6 +133,7 @@ def test_the_settings_of_each_part():
     by_part = {name: {case.setting for case in part.cases} for name, part in PARTS.items()}
     assert by_part == {
         "calls": {*settings.CALLS},
+        "host-forms": {settings.BESIDE_PLAIN},
         "small": {*settings.STEPS},
         "dit-steps": {*settings.DIT_STEPS},
         "cpu": {*settings.THREADS},
@@ -212,6 +226,17 @@ def test_the_widths_of_the_dit():
     for size in DIT_SIZES.values():
         assert dit.config_of(size).n_tokens == size.n_tokens
     assert all(bar.applies(case) for case, bar in zip(cases, bars.DIT, strict=False))
+
+
+def test_forms_are_called_beside_the_plain_norm():
+    """The call of the form, and that of a norm of the same shape with a weight and nothing else."""
+    for case in settings.form_cases(tiny=True):
+        made = forms.calls_of(case, ["rownorm", settings.PLAIN], "cpu")
+        form, plain = (as_tuple(call()) for call in made.values())
+        assert form[0].numel() == plain[0].numel() == 8 * 16
+        assert len(form) == len(output_names(case))
+        assert len(plain) == len(output_names(figures.plain_of(case)))
+        assert bars.HOST_OF_FORMS[0].applies(case)
 
 
 def test_a_setting_is_part_of_the_identity_of_a_case():

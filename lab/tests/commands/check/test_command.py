@@ -8,7 +8,8 @@ from lab_support.lab_commands import TWO_PROVIDERS, invoke
 
 pytestmark = pytest.mark.usefixtures("command_line")
 
-SMALL = ("--op", "rms_norm", "--dtype", "fp32", "--data", "normal", "--pass", "forward")
+NORM = ("--op", "rms_norm", "--dtype", "fp32", "--data", "normal", "--pass", "forward")
+SMALL = (*NORM, "--form", "plain")
 
 
 def test_check_passes():
@@ -17,6 +18,14 @@ def test_check_passes():
     assert re.search(r"^rownorm rms_norm forward\n  fp32 +normal ", ran.output, re.MULTILINE)
     assert re.search(r"^rownorm: (\d+) of \1 results are accurate", ran.output, re.MULTILINE)
     assert max(map(len, ran.output.splitlines())) <= 100
+
+
+def test_forms_have_headings_of_their_own():
+    ran = invoke("check", *NORM, "--provider", "torch")
+    assert ran.exit_code == 0, ran.output
+    headings = re.findall(r"^torch (.*) forward$", ran.output, re.MULTILINE)
+    forms = ("modulated", "gate", "gate_first")
+    assert headings == ["rms_norm", *(f"rms_norm {form}" for form in forms)]
 
 
 def test_quick_check_shows_the_worst_of_each_dtype():

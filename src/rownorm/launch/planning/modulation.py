@@ -11,8 +11,15 @@ import dataclasses
 from typing import NamedTuple
 
 from ..problem import Problem
-from . import multipass, resident
-from .capacity import PARTIAL_SUM_BYTES, ceil_div, sums_tile
+from . import cluster, multipass, resident
+from .capacity import (
+    PARTIAL_SUM_BYTES,
+    ceil_div,
+    chunks_of,
+    sums_tile,
+    threads_of,
+    vector_cols,
+)
 from .settings import Plan, SumsTile
 
 # Regimes that have neither: their programs keep the parameters of the first row for all rows, or work on two rows at
@@ -54,6 +61,10 @@ TILES = {  # experiments MOD-01, MOD-02
         _Tile(4096, 1024, 4, 3, 2, most_sums=2),
     ),
 }
+# Elements of a row that a thread has no registers for: in forward beside a gate of the result, if two programs of
+# MOST_WARPS are to fit on a multiprocessor; in backward of 16-bit rows beside a gate_first, or a residual_gate.
+MOST_WARPS = 16
+CROWDED = {"forward": 16, "gate_first": 32, "residual_gate": 28}
 # Beginning a span, and storing its sums, takes about as long as so many rows.
 SPAN_OVERHEAD_ROWS = 4
 MOST_SPANS = 4096  # of a sample
@@ -89,22 +100,61 @@ def supported(plan: Plan, problem: Problem) -> Plan:
         plan = (regime.with_options(other, asked) or multipass.rule(asked)).adapted(
             f"{_what(problem)} in the regime {plan.regime}"
         )
-    keeps_h = problem.direction == "backward" and problem.gate_first
-    if keeps_h and plan.block_rows > 1:
-        block_rows = plan.block_rows // 2
-        plan = plan.adapted(
-            "half the rows of a tile, because h and the gate are kept until dx is known",
-            regime="tile" if block_rows > 1 else "resident",
-            block_rows=block_rows,
-        )
-    tile = None if plan.source == "forced" else _tile(problem)
-    if tile is not None:
-        return _tiled(tile, problem)
+    if problem.direction == "backward" and problem.gate_first and plan.block_rows > 1:
+        plan = _with_half_the_rows(plan, problem)
+    if plan.source != "forced":
+        if (tile := _tile(problem)) is not None:
+            return _tiled(tile, problem)
+        plan = _with_registers(plan, problem)
     if plan.prefetch_parameters and problem.samples is not None:
         return plan.adapted(
             "parameters not prefetched, because scale and shift would take more registers",
             prefetch_parameters=False,
         )
+    return plan
+
+
+def _with_half_the_rows(plan: Plan, problem: Problem) -> Plan:
+    """Backward with the gate first: h and the gate are kept until dx is known."""
+    block_rows, num_warps = plan.block_rows // 2, plan.num_warps
+    tile_bytes = block_rows * plan.block_cols * problem.dtype.itemsize
+    while num_warps > 1 and tile_bytes < 16 * problem.device.warp_size * num_warps:
+        num_warps //= 2  # a thread still loads 16 bytes at once
+    return plan.adapted(
+        "half the rows of a tile, because h and the gate are kept until dx is known",
+        regime="tile" if block_rows > 1 else "resident",
+        block_rows=block_rows,
+        num_warps=num_warps,
+        programs_per_sm=min(2, plan.num_warps // num_warps) * plan.programs_per_sm,
+    )
+
+
+def _with_registers(plan: Plan, problem: Problem) -> Plan:
+    """Fewer elements for a thread, where the plan of a norm without gates is too wide for them (experiment MOD-04)."""
+    cols = plan.block_cols * chunks_of(plan, problem)
+    elements = plan.block_rows * cols // threads_of(plan, problem)
+    if problem.direction == "forward":
+        has_gate_last = problem.gate_dtype is not None and not problem.gate_first
+        is_wide = plan.regime == "resident" and plan.block_cols > vector_cols(plan, problem)
+        crowded = elements >= CROWDED["forward"] and plan.num_warps == MOST_WARPS
+        if not (has_gate_last and is_wide and crowded):
+            return plan
+        return plan.adapted(
+            "tiles of half the columns, so that with a gate two programs fit on a multiprocessor",
+            block_cols=plan.block_cols // 2,
+        )
+    kinds = [name for name in ("gate_first", "residual_gate") if getattr(problem, name)]
+    if problem.dtype.itemsize > 2 or not any(elements >= CROWDED[name] for name in kinds):
+        return plan
+    if plan.regime == "cluster":
+        return plan.adapted(
+            f"twice the warps, because {kinds[0]} takes registers",
+            block_cols=2 * plan.block_cols,
+            num_warps=2 * plan.num_warps,
+            programs_per_sm=max(1, plan.programs_per_sm // 2),
+        )
+    if plan.regime == "resident" and problem.residual_gate and problem.device.max_clusters(2):
+        return cluster.widened(plan, problem)
     return plan
 
 

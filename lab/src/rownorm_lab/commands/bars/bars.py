@@ -18,7 +18,7 @@ from .figures import (
     Part,
     plain_of,
 )
-from .settings import ADD, DIT_STEPS, STEPS
+from .settings import ADD, DIT_STEPS, OWN_PROVIDERS, PLAIN, STEPS
 
 FORWARD, BACKWARD, STEP = ("forward",), ("backward",), ("both",)
 PEERS_AND_CEILING = (EAGER, "torch.compile", "liger", "quack", "fla", CEILING)
@@ -102,9 +102,11 @@ PARTS = (
         "host-forms",
         "Host cost of a call with a modulation or a gate",
         ("host-forms",),
-        (),
+        (PLAIN,),
         "host µs",
         HOST_OF_FORMS,
+        "rownorm's call and its call of the plain norm of the same shape take turns, round by round. Times are medians "
+        "of the host's time for one call. Modulation is of two samples, and without a weight.",
     ),
     Part(
         "small",
@@ -183,7 +185,7 @@ def jobs_of(parts: Sequence[Part], chosen: Collection[str] = PROVIDERS) -> list[
 
     A part that is compared with the plain norms adds them.
     """
-    chosen = {*chosen, *((ADD,) if OURS in chosen else ())}
+    chosen = {*chosen, *(OWN_PROVIDERS if OURS in chosen else ())}
     jobs: dict[str, Job] = {}
     for part in parts:
         for case in part.cases:

@@ -36,7 +36,7 @@ part_option = names_option(
 tiny_option = click.option(
     "--tiny",
     is_flag=True,
-    help="Tiny cases of calls, small and cpu: a trial, also without a GPU. It is not judged.",
+    help="Tiny cases of the parts with settings, such as calls: a trial, also without a GPU. It is not judged.",
 )
 
 

@@ -150,11 +150,11 @@ class Part(NamedTuple):
     @property
     def needs_plain_norms(self) -> bool:
         """Whether a bar compares its cases with the plain norms of the same shapes."""
-        return any(bar.figure in (OF_PLAIN, OF_PLAIN_HOST) for bar in self.bars)
+        return any(bar.figure == OF_PLAIN for bar in self.bars)
 
     @property
     def peers(self) -> list[str]:
-        return [name for name in self.providers if name not in (CEILING, settings.ADD)]
+        return [name for name in self.providers if name not in (CEILING, *settings.OWN_PROVIDERS)]
 
 
 class Missing(Exception):
@@ -231,12 +231,11 @@ def of_plain(measured: MeasuredCase) -> float:
 
 
 def of_plain_host(measured: MeasuredCase) -> float:
-    """rownorm's host time over that of the plain norm of this shape."""
-    ours, plain = measured.timed(OURS), measured.plain
-    time = UNITS["host µs"](plain) if plain else None
-    return known(UNITS["host µs"](ours), "no host time") / known(
-        time, "the plain norm was not measured"
-    )
+    """rownorm's host time over that of the plain norm of this shape, measured in turns."""
+    ours, plain = (measured.timed(name) for name in (OURS, settings.PLAIN))
+    if not (ours.host and plain.host):
+        raise Missing("no host time")
+    return host_ratio(ours.record, plain.record).ratio
 
 
 def microseconds(measured: MeasuredCase) -> float:

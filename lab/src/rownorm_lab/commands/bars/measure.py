@@ -39,7 +39,8 @@ from ...measure.bench import bench, in_one_line
 from ...providers import Refusal, all_providers, data, import_failure, missing
 from .figures import FirstCall, Job, plain_of
 from .judge import FIRST_CALL_FILE
-from .turns import bench_in_turns
+from .settings import BESIDE_PLAIN
+from .turns import bench_in_turns, workload_of
 
 # For the processes that only compile: they autotune on a busy device, so their choices must not be stored.
 COMPILING = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "FLA_CACHE_RESULTS": "0"}
@@ -190,12 +191,7 @@ def fill_caches(jobs: Sequence[Job], workers: int) -> None:
     Failures are printed; the measurement will report them.
     """
     began = time.time()
-    pairs = [
-        (case, name)
-        for case, names in jobs
-        for name in names
-        if name not in (EAGER, CEILING) and not case.setting
-    ]
+    pairs = [(case, name) for case, names in jobs for name in names if compiles(case, name)]
     pairs.sort(key=slowest_to_compile_first)
     spawn = multiprocessing.get_context("spawn")
     with (
@@ -218,13 +214,20 @@ def fill_caches(jobs: Sequence[Job], workers: int) -> None:
     click.echo(f"caches filled in {time.time() - began:.0f} s")
 
 
-def slowest_to_compile_first(pair: tuple[Case, str]) -> tuple[bool, bool, int]:
-    """The sort key of compilations. fla compiles for over a minute for wide rows, so it comes first.
+def compiles(case: Case, name: str) -> bool:
+    """Whether enough is compiled to do it in advance. Of the cases in a setting, most compile little."""
+    if case.setting:
+        return case.setting.endswith("compiled") or case.setting == BESIDE_PLAIN
+    return name not in (EAGER, CEILING)
+
+
+def slowest_to_compile_first(pair: tuple[Case, str]) -> tuple[bool, bool, bool, int]:
+    """The sort key of compilations. Models take the longest. fla compiles for over a minute for wide rows.
 
     A backward case also compiles its forward, so it comes before the forward case.
     """
     case, name = pair
-    return name != "fla", case.direction == "forward", -case.cols
+    return not case.setting, name != "fla", case.direction == "forward", -case.cols
 
 
 def disable_autotuning() -> None:
@@ -242,12 +245,15 @@ def call_once(
 
 def compile_pair(case: Case, name: str) -> str:
     """Run a case once with a provider. Return the failure in one line, or an empty string."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    provider, failure = all_providers()[name], ""
-    if missing(provider, device) is not None or provider.refusal(case) is not None:
-        return failure
+    device, failure = "cuda" if torch.cuda.is_available() else "cpu", ""
     try:
-        provider.prepare(case, data.rotation(case, 1, device)[0])()
+        if case.setting:
+            workload = workload_of(case)
+            calls = workload.calls(case, [name], device)
+            with workload.context(case, device):
+                calls[name]()
+        elif missing(all_providers()[name], device) is None:
+            all_providers()[name].prepare(case, data.rotation(case, 1, device)[0])()
     except Refusal:
         pass
     except ImportError as error:

@@ -1,12 +1,13 @@
 """Cases in a setting, which the bars measure beside torch: calls as training code makes them, norms on a CPU, and
-training steps of two small models. How they are run is in ``calls.py``, ``cpu.py`` and ``small.py``; this file needs
-no torch.
+training steps of small models; and calls with a modulation or a gate, beside the plain norm. How they are run is in
+``calls.py``, ``forms.py``, ``cpu.py``, ``small.py`` and ``dit.py``; this file needs no torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -16,6 +17,11 @@ from ...data.suites import NORMS, grid
 from ...models import DIT_SIZES, SMALL_MODELS, TINY
 
 ADD = "rownorm add"  # a provider of training steps: rownorm's norms with the residual add
+PLAIN = (
+    "rownorm plain"  # a provider of calls with a modulation or a gate: the plain norm of the shape
+)
+OWN_PROVIDERS = (ADD, PLAIN)  # rownorm's, which is measured with each
+BESIDE_PLAIN = "beside the plain norm"
 CALLS = (
     *("plain", "autocast bf16", "autocast fp16", "default device", "profiler"),
     *("saved-tensor hooks", "inference mode", "checkpoint", "module, 3-D", "module, 4-D"),
@@ -43,6 +49,30 @@ def call_cases(tiny: bool = False) -> list[Case]:
         for case in plain
         for setting in CALLS
         if setting != left_out[case.direction]
+    ]
+
+
+def form_cases(tiny: bool = False) -> list[Case]:
+    """Modulation, a residual add with its gate, and gates in both orders."""
+    rows, cols = 8, 16 if tiny else 4096
+    modulated = {"weight": False, "sample_rows": 4}
+    forms: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("layer_norm", modulated),
+        ("add_layer_norm", modulated | {"residual_gate": True}),
+        ("rms_norm", {"gate_activation": "silu"}),
+        ("rms_norm", {"gate_activation": "silu", "gate_first": True}),
+    )
+    return [
+        case
+        for operation, options in forms
+        for case in grid(
+            [operation],
+            ["forward", "both"],
+            ["bf16"],
+            [(rows, cols)],
+            setting=BESIDE_PLAIN,
+            **options,
+        )
     ]
 
 
@@ -96,6 +126,7 @@ SUITES: dict[str, Callable[[], list[Case]]] = {
     name + ending: partial(cases, tiny)
     for name, cases in (
         ("calls", call_cases),
+        ("host-forms", form_cases),
         ("cpu", cpu_cases),
         ("small", step_cases),
         ("dit-steps", dit_cases),

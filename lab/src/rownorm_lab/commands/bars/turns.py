@@ -13,7 +13,7 @@ from ...data.runs import timestamp
 from ...device.environment import cpu_environment, environment
 from ...measure.bench import OnStep, Step, in_one_line
 from ...measure.timing import in_turns
-from . import calls, cpu, dit, settings, small
+from . import calls, cpu, dit, forms, settings, small
 from .workload import Times, Workload
 
 
@@ -23,6 +23,8 @@ def workload_of(case: Case) -> Workload:
         return small.WORKLOAD
     if case.setting in settings.DIT_STEPS:
         return dit.WORKLOAD
+    if case.setting == settings.BESIDE_PLAIN:
+        return forms.WORKLOAD
     return cpu.WORKLOAD if case.setting in settings.THREADS else calls.WORKLOAD
 
 

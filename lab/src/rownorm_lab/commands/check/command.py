@@ -17,7 +17,7 @@ from ...command_line.options import (
     print_json,
     provider_option,
 )
-from ...data.case import DATA_SETS, DTYPES
+from ...data.case import DATA_SETS, DTYPES, FORMS
 
 if TYPE_CHECKING:
     from ...measure.check import CheckResult
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         "rownorm check --quick",
         "rownorm check --op rms_norm,layer_norm --dtype bf16 --provider rownorm,torch",
         "rownorm check --data offset,near_eps",
+        "rownorm check --form gate,gate_first --op rms_norm",
         "rownorm check --provider my_norm.py:rms_norm",
     ),
 )
@@ -39,7 +40,14 @@ if TYPE_CHECKING:
     "data_sets",
     what="data set",
     known=list(DATA_SETS),
-    help=f"{', '.join(DATA_SETS)}. Default: all.",
+    help=f"{', '.join(DATA_SETS)}. Default: all for plain norms, normal for other forms.",
+)
+@names_option(
+    "--form",
+    "forms",
+    what="form",
+    known=list(FORMS),
+    help=f"{', '.join(FORMS)}. Default: all; with --quick plain.",
 )
 @provider_option(ALL_PROVIDERS)
 @click.option(
@@ -56,11 +64,12 @@ def command(
     directions: Sequence[str],
     dtypes: Sequence[str],
     data_sets: Sequence[str],
+    forms: Sequence[str],
     providers: Sequence[str],
     quick: bool,
     as_json: bool,
 ) -> None:
-    """Measure errors against fp64 for every provider, operation, pass, dtype and hard data set.
+    """Measure errors against fp64 for every provider, operation, form, pass, dtype and hard data set.
 
     An ulp is one step of the output's dtype. Without a GPU the kernels are checked in Triton's interpreter.
 
@@ -82,7 +91,8 @@ def command(
             operations or offered_operations(names),  # type: ignore[arg-type]
             dtypes or (("bf16", "fp32") if quick else DTYPES),  # type: ignore[arg-type]
             names,
-            data_sets=data_sets or (("normal", "offset", "outliers") if quick else list(DATA_SETS)),
+            forms=forms or (("plain",) if quick else tuple(FORMS)),
+            data_sets=data_sets or (("normal", "offset", "outliers") if quick else None),
             directions=directions or ("forward", "backward"),  # type: ignore[arg-type]
         ):
             results.append(result)

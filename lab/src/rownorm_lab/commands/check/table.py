@@ -26,15 +26,15 @@ STORED_H = (
 
 
 def check_table(results: Iterable[CheckResult], brief: bool = False) -> Iterator[str]:
-    """Lines as the results come, under a heading for each provider, operation and pass.
+    """Lines as the results come, under a heading for each provider, operation, form and pass.
 
     brief: only the worst result of each dtype. A reason why something was not computed is printed once.
     """
     yield from HEADER
     printed: set[str] = set()
-    blocks = itertools.groupby(results, lambda one: (one.provider, one.operation, one.direction))
-    for (provider, operation, direction), block in blocks:
-        heading = f"{provider} {operation} {direction}"
+    blocks = itertools.groupby(results, lambda one: (one.provider, one.norm, one.direction))
+    for (provider, norm, direction), block in blocks:
+        heading = f"{provider} {norm} {direction}"
         for result in worst_of_each_dtype(block) if brief else block:
             if result.max_error is None and result.ok:
                 name = provider if result.status == "missing" else heading

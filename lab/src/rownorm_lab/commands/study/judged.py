@@ -1,4 +1,4 @@
-"""``rownorm study small``, ``dit-steps``, ``calls`` and ``cpu``: parts of ``rownorm bars`` that are whole studies.
+"""``rownorm study small``, ``dit-steps``, ``calls``, ``host-forms``, ``cpu``: parts of ``rownorm bars``, whole studies.
 
 They are measured, judged and published by the commands of ``rownorm bars``, which are called here by their names.
 """
@@ -25,6 +25,11 @@ ABOUT = {
         "Time what one eager call costs the host, rownorm's and torch's, forward alone and with backward. Each setting "
         "is one in which people call a norm: plain, autocast, a default device, a profiler, hooks on saved tensors, "
         "inference mode, checkpoints, modules.",
+    ),
+    "host-forms": (
+        "Host cost of one call with a modulation or a gate, with bars.",
+        "Time what one eager call with scale and shift, with a gated residual add or with a gate costs the host, and "
+        "the call of the plain norm of the same shape, forward alone and with backward.",
     ),
     "dit-steps": (
         "Training steps of a DiT, with bars.",

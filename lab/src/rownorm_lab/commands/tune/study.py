@@ -125,8 +125,9 @@ def _backward(case: Case, program: Program, t: data.Tensors) -> Call:
     outputs = reference.ForwardOutputs(*execute.forward(*inputs, program, True))  # type: ignore[arg-type]
     assert t.dy is not None
     saved = reference.backward_inputs(t.dy, t.dh, inputs, outputs)
-    # If x and the residual have the same dtype, one tensor is the gradient of both.
-    own_gradient = case.adds and case.torch_residual_dtype != case.torch_dtype
+    # If x and the residual have the same dtype, and no gate is between them, one tensor is the gradient of both.
+    has_own = case.torch_residual_dtype != case.torch_dtype or case.residual_gate
+    own_gradient = case.adds and has_own
     wanted = (True, own_gradient, *(each is not None for each in inputs[2:]))
 
     def call() -> Sequence[Tensor]:
