@@ -32,9 +32,9 @@ import torch
 from torch import Tensor
 
 from . import observe
-from .grades import Failure, Pending
+from .grades import Failure, Mode, Pending
 from .guard import Guard, Refused, refuse_files, refuse_programs
-from .protocol import ErrorReply, Launched, Mode, Reply, Request, Seen, Watch, plain
+from .protocol import ErrorReply, Launched, Reply, Request, Seen, Watch, plain
 from .wire import Closed, Made, decode, encode, receive, send
 
 BEGIN = "begin"  # instead of FD: begin a learner's process right away

@@ -29,7 +29,7 @@ from triton.runtime import interpreter, jit
 from triton.runtime.autotuner import Autotuner
 
 from rownorm_lab.interpreter.findings import Finding, RecordedLaunch
-from rownorm_lab.interpreter.record import first_configuration, recorded
+from rownorm_lab.interpreter.record import first_configuration, lanes_of, recorded
 
 from .protocol import GUARD, POISON, unwritten
 
@@ -201,7 +201,7 @@ def _launches_seen(seen: Observed, launch: bool, masked: float) -> Iterator[None
     def masked_load(
         self: Any, ptrs: Any, mask: Any, other: Any, *options: Any, **named: Any
     ) -> Any:
-        if other is None and not mask.data.all():
+        if other is None and not lanes_of(mask).all():
             _note_place(seen)
             other = _undefined(ptrs, masked)
         return load(self, ptrs, mask, other, *options, **named)

@@ -13,7 +13,6 @@ from rownorm_lab.data.analyses import KernelAnalysis
 from rownorm_lab.data.case import Case
 from rownorm_lab.interpreter.findings import Finding, RecordedLaunch
 
-Mode = Literal["interpret", "gpu", "compile"]
 GUARD = 1024  # elements before and after an allocation
 # A NaN that no computation gives, as an integer: memory that was never written has it.
 POISON = {
