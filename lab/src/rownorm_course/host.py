@@ -349,7 +349,7 @@ def _begin_anew(request: dict[str, Any], files: list[int]) -> None:
     """Begin in a new program: PyTorch refuses CUDA in a fork of a process that has counted the GPUs."""
     for one in files:
         os.set_inheritable(one, True)
-    command = ["-m", "rownorm_course.host", BEGIN, json.dumps(request), *map(str, files)]
+    command = ["-P", "-m", "rownorm_course.host", BEGIN, json.dumps(request), *map(str, files)]
     os.execv(sys.executable, [sys.executable, *command])
 
 

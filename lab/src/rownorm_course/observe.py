@@ -37,8 +37,12 @@ BFLOAT16_NAN = 0x7FC0  # the interpreter holds bfloat16 as uint16
 
 
 def threads() -> int:
-    """Threads of this process, without those in which rownorm loads its extensions."""
-    return sum(not one.name.startswith("rownorm") for one in threading.enumerate())
+    """Threads that Python started here, without those in which rownorm loads its extensions.
+
+    On a GPU, autograd calls Python's backward functions in a thread of its own.
+    """
+    started = (one for one in threading.enumerate() if not isinstance(one, threading._DummyThread))
+    return sum(not one.name.startswith("rownorm") for one in started)
 
 
 THREADS = threads()  # before a learner's file is imported

@@ -68,7 +68,8 @@ class Spawner:
         self.control, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "rownorm_course.host", str(other.fileno()), mode],
+                # -P: the current folder is the learner's, whose files are no modules of the host.
+                [sys.executable, "-P", "-m", "rownorm_course.host", str(other.fileno()), mode],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,

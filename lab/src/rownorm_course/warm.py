@@ -85,7 +85,7 @@ def start() -> None:
 def _start(place: Path) -> subprocess.Popen[bytes]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     return subprocess.Popen(
-        [sys.executable, "-m", "rownorm_course.warm", str(place)],
+        [sys.executable, "-P", "-m", "rownorm_course.warm", str(place)],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -146,6 +146,7 @@ def _changed() -> Iterator[tuple[str, int]]:
 def main() -> None:
     """Listen on the socket until nobody has asked for a while."""
     place = Path(sys.argv[1])
+    os.chdir("/")  # the learner may remove the folder
     with open(f"{place}.lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
