@@ -112,7 +112,7 @@ class Host:
         if watch.purpose == "measure":
             return Reply(seen=_measured(function, request, watch))
         before = [_memory(one) for one in args]
-        with observe.observed(watch.launch and not compiles, watch.masked) as raw:
+        with observe.observed(watch.launch and not compiles, watch.masked, watch.orders) as raw:
             args = [
                 torch.empty(one.shape, dtype=one.dtype, device=self.device)
                 if isinstance(one, Made)

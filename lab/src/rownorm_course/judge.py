@@ -33,6 +33,7 @@ class TriedCase(NamedTuple):
 
     layout: "plain", or "strided": rows of a wider tensor, with NaN between them. shape: of x as the function gets it,
     (rows, cols) by default. habit: a key of ``CONTRASTS``, the reason if the trial fails and its contrast passes.
+    orders: of the programs, in the interpreter, beside the usual one.
     """
 
     case: Case
@@ -43,6 +44,7 @@ class TriedCase(NamedTuple):
     shift: float = 0.0  # and this is added
     weight_scale: float = 1.0
     shape: tuple[int, ...] = ()
+    orders: int = 1
 
     def __str__(self) -> str:
         words = [f"{self.data} values"] if self.data != "normal" else []
@@ -95,6 +97,7 @@ CONTRASTS: Mapping[str, Callable[[TriedCase], TriedCase]] = {
     "weight-overflow": _in_fp32,
     "cancellation": lambda trial: trial._replace(data="normal"),
     "welford-weights": _in_whole_blocks,
+    "many-rows": lambda trial: trial._replace(case=msgspec.structs.replace(trial.case, rows=7)),
     "any-shape": lambda trial: trial._replace(shape=()),
 }
 
@@ -120,7 +123,7 @@ class _Trying(NamedTuple):
         case = trial.case
         tensors = tensors_of(trial, self.learner, outside)
         given = tensors._replace(x=tensors.x.view(trial.shape)) if trial.shape else tensors
-        with self.learner.observed(Watch(masked=masked)) as seen:
+        with self.learner.observed(Watch(masked=masked, orders=trial.orders)) as seen:
             returned = self.call(case, given)
         outputs = [returned] if isinstance(returned, Tensor) else list(returned or ())
         if not outputs:

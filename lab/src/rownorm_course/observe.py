@@ -159,14 +159,17 @@ class _Watch(TorchDispatchMode):
 
 
 @contextmanager
-def observed(launch: bool = True, masked: float = np.nan) -> Iterator[Observed]:
+def observed(launch: bool = True, masked: float = np.nan, orders: int = 1) -> Iterator[Observed]:
     """Watch everything in the block. Without ``launch``, kernels are recorded and not started.
 
     masked: what a load without ``other`` gives its masked lanes in the interpreter, if they are floating-point.
+    orders: how many other orders of the programs are tried there.
     """
     with contextlib.ExitStack() as stack:
         if knobs.runtime.interpret and launch:
-            recording = stack.enter_context(recorded(orders=1, views_only=True, wrapper=__file__))
+            recording = stack.enter_context(
+                recorded(orders=orders, views_only=True, wrapper=__file__)
+            )
             seen = Observed([], [], [], [], [], recording.findings, recording.launches)
         else:
             stack.enter_context(mock.patch.object(Autotuner, "run", first_configuration()))
