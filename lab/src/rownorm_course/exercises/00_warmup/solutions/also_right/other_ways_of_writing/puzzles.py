@@ -65,7 +65,9 @@ def scale_kernel(x_ptr, weight_ptr, y_ptr, n_rows, n_cols, ROWS: tl.constexpr, B
     c = tile % BLOCK
     ok = (r < n_rows) & (c < n_cols)
     w = tl.load(weight_ptr + c, mask=c < n_cols, other=0.0)
-    tl.store(y_ptr + r * n_cols + c, tl.load(x_ptr + r * n_cols + c, mask=ok, other=0.0) * w, mask=ok)
+    tl.store(
+        y_ptr + r * n_cols + c, tl.load(x_ptr + r * n_cols + c, mask=ok, other=0.0) * w, mask=ok
+    )
 
 
 def scale(x, weight):
@@ -111,7 +113,9 @@ def largest(x):
 
 
 @triton.jit
-def copy_strided_kernel(x_ptr, y_ptr, x_row, x_col, n_rows, n_cols, R: tl.constexpr, BLOCK: tl.constexpr):
+def copy_strided_kernel(
+    x_ptr, y_ptr, x_row, x_col, n_rows, n_cols, R: tl.constexpr, BLOCK: tl.constexpr
+):
     r = tl.program_id(0) * R + tl.arange(0, R)[:, None]
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
     ok = (r < n_rows) & (c < n_cols)

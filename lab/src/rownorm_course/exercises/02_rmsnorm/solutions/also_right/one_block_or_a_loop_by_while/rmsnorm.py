@@ -1,4 +1,5 @@
 """The row kept when it fits one block; tl.dot-free; block pointers; several programs per row is another kernel. Weight premultiplied."""
+
 import torch
 from rownorm_course.interpreter import DEVICE
 import triton
@@ -11,7 +12,9 @@ def sq_add(a, b):
 
 
 @triton.jit
-def fwd(w_ptr, x_ptr, y_ptr, eps, n, sx: tl.int64, sy: tl.int64, BLOCK: tl.constexpr, ONE: tl.constexpr):
+def fwd(
+    w_ptr, x_ptr, y_ptr, eps, n, sx: tl.int64, sy: tl.int64, BLOCK: tl.constexpr, ONE: tl.constexpr
+):
     row = tl.program_id(0)
     x_ptr += row * sx
     y_ptr += row * sy

@@ -1,4 +1,5 @@
 """LayerNorm, by a learner with other habits: tiles of rows, tl.reduce with a tuple, one kernel with a constant."""
+
 import torch
 from rownorm_course.interpreter import DEVICE
 import triton
@@ -16,7 +17,20 @@ def combine(mean_a, m2_a, n_a, mean_b, m2_b, n_b):
 
 
 @triton.jit
-def norm(x_ptr, w_ptr, b_ptr, y_ptr, sx, sy, rows, n, eps, HOW: tl.constexpr, R: tl.constexpr, B: tl.constexpr):
+def norm(
+    x_ptr,
+    w_ptr,
+    b_ptr,
+    y_ptr,
+    sx,
+    sy,
+    rows,
+    n,
+    eps,
+    HOW: tl.constexpr,
+    R: tl.constexpr,
+    B: tl.constexpr,
+):
     row = (tl.program_id(0) * R + tl.arange(0, R))[:, None]
     live = row < rows
     x_ptr += row.to(tl.int64) * sx
@@ -73,7 +87,9 @@ def norm(x_ptr, w_ptr, b_ptr, y_ptr, sx, sy, rows, n, eps, HOW: tl.constexpr, R:
 def _go(how, x, weight, bias, eps, rows=1):
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     m, n = x.shape
-    norm[(triton.cdiv(m, rows),)](x, weight, bias, y, x.stride(0), n, m, n, eps, HOW=how, R=rows, B=BLOCK)
+    norm[(triton.cdiv(m, rows),)](
+        x, weight, bias, y, x.stride(0), n, m, n, eps, HOW=how, R=rows, B=BLOCK
+    )
     return y
 
 
@@ -109,7 +125,9 @@ def layer_norm_tuned(x, weight, bias, eps=1e-5):
     b = triton.next_power_of_2(n)
     rows = max(1, 1024 // b)
     warps = 4 if b <= 1024 else min(16, b // 256)
-    held[(triton.cdiv(m, rows),)](x, weight, bias, y, x.stride(0), n, m, n, eps, R=rows, B=b, num_warps=warps)
+    held[(triton.cdiv(m, rows),)](
+        x, weight, bias, y, x.stride(0), n, m, n, eps, R=rows, B=b, num_warps=warps
+    )
     return y
 
 

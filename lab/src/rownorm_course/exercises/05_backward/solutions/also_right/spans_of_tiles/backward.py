@@ -1,4 +1,5 @@
 """Backward by a learner: tiles of rows, contiguous spans of rows, a tree of partial sums."""
+
 import torch
 from rownorm_course.interpreter import DEVICE
 import triton
@@ -41,6 +42,8 @@ def rms_norm_backward(dy, x, weight, rstd):
     per = triton.cdiv(triton.cdiv(m, programs), 4) * 4
     dx, dweight = torch.empty_like(x), torch.empty_like(weight)
     table = torch.empty(programs, n, device=x.device, dtype=torch.float32)
-    rows_of[(programs,)](rstd, weight, x, dy, dx, table, m, n, per, R=4, B=triton.next_power_of_2(n))
+    rows_of[(programs,)](
+        rstd, weight, x, dy, dx, table, m, n, per, R=4, B=triton.next_power_of_2(n)
+    )
     add_up[(triton.cdiv(n, 64),)](table, dweight, programs, n, P=32, B=64)
     return dx, dweight
