@@ -70,8 +70,8 @@ HABITS = {
     "no-rstd": "dweight is the sum of dy * x_hat, and x_hat = x * rstd.",
     "weight-last-row": "dweight is a sum over all rows. A program that stores its own row's product overwrites the "
     "others.",
-    "many-rows": "With seven rows it is right. Something counts on few: the partial sums that are added, or the rows of a "
-    "program. Let both follow from the number of rows.",
+    "many-rows": "With seven rows it is right. Something counts on few: partial sums that are added, or rows "
+    "of a program. Let both follow from the number of rows.",
     "weight-overflow": "dweight was summed in the dtype of the rows. Sum it in fp32 and round once.",
     "atomics": "Floating-point atomics add in the order in which programs finish, which differs between runs. Store "
     "one partial sum for each program, and add them in a fixed order in a second kernel.",

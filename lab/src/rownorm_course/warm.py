@@ -34,8 +34,10 @@ STAYS_S = 600.0  # without a check, unless the variable says otherwise; 0: no pr
 START_S = 60.0  # to import everything
 GPUS = ("/dev/nvidiactl", "/dev/kfd")
 # Variables that a program may read when it begins: another value needs another process.
-READ_EARLY = ("CUDA", "HIP", "HOME", "LD_", "MKL", "OMP", "PATH", "PYTHON", "ROWNORM", "TMPDIR")
-READ_EARLY += ("TORCH", "TRITON", "XDG")
+READ_EARLY = (
+    *("CUDA", "HIP", "HOME", "LD_", "MKL", "OMP", "PATH", "PYTHON", "ROWNORM", "TMPDIR", "TORCH"),
+    *("TRITON", "XDG"),
+)
 
 
 def stays_s() -> float:
@@ -206,8 +208,8 @@ def _one(channel: socket.socket) -> None:
         os.close(one)
     watched = os.pidfd_open(child)
     try:
-        ready = select.select([watched, channel], [], [])[0]
-        if watched not in ready:  # the command has gone
+        waited: list[Any] = [watched, channel]
+        if watched not in select.select(waited, [], [])[0]:  # the command has gone
             signal.pidfd_send_signal(watched, signal.SIGINT)
         _, status = os.waitpid(child, 0)
     finally:

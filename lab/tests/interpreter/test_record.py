@@ -111,8 +111,6 @@ def gated(dtype):
 
 
 FORMS = (rms_norm, layer_norm, fused, modulated, gated)
-# A cluster or a grid of several programs waits within the kernel; what has no plan there takes another regime.
-ALONE = {(form, regime) for form in (modulated, gated) for regime in ("cluster", "grid")}
 
 
 @pytest.mark.parametrize("regime", REGIMES)
@@ -129,8 +127,6 @@ ALONE = {(form, regime) for form in (modulated, gated) for regime in ("cluster",
 )
 def test_rownorms_kernels_have_no_race(regime, form, dtype):
     """Forward and backward, in every regime that the interpreter can run."""
-    if (form, regime) in ALONE:
-        pytest.skip("this form has no kernel in this regime that the interpreter runs")
     with forced(regime), recorded(orders=1, views_only=True) as recording:
         y = form(dtype)
         y.backward(torch.randn_like(y))

@@ -52,7 +52,7 @@ CHOICES = all_of(
         "other": (
             "b",
             "what do masked lanes hold here, and what does its exponential add to the sum?",
-            "exp(-inf) is 0, and -inf is no maximum. For a plain sum other would have to be 0: it depends on what follows.",
+            "exp(-inf) is 0, and -inf is no maximum. For a plain sum other would have to be 0.",
         ),
         "reduction": (
             "d",
