@@ -29,6 +29,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rownorm_lab.command_line.plain import NAME as PLAIN
+from rownorm_lab.command_line.plain import use_plain_characters
+
 VARIABLE = "ROWNORM_LEARN_WARM_S"
 STAYS_S = 600.0  # without a check, unless the variable says otherwise; 0: no process stays
 START_S = 60.0  # to import everything
@@ -64,7 +67,7 @@ def check(arguments: list[str], number: int) -> int | None:
         request = {
             "arguments": arguments,
             "number": number,
-            "encoding": sys.stdout.encoding,
+            "encoding": "ascii" if sys.stdout.encoding == PLAIN else sys.stdout.encoding,
             "program": sys.argv[0],
             "folder": os.getcwd(),
             "environment": dict(os.environ),
@@ -210,7 +213,7 @@ def _one(channel: socket.socket) -> None:
     try:
         waited: list[Any] = [watched, channel]
         if watched not in select.select(waited, [], [])[0]:  # the command has gone
-            signal.pidfd_send_signal(watched, signal.SIGINT)
+            signal.pidfd_send_signal(watched, signal.SIGTERM)
         _, status = os.waitpid(child, 0)
     finally:
         os.close(watched)
@@ -221,16 +224,16 @@ def _checked(request: dict[str, Any], files: list[int]) -> None:
     """In the fork: be the command that asked. Does not return."""
     status = 1
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))  # the command has said so itself
         for number, one in enumerate(files, 1):
             os.dup2(one, number)
         os.environ.clear()
         os.environ.update(request["environment"] | {VARIABLE: "0"})  # it does not ask again
         os.chdir(request["folder"])
-        sys.argv = [request["program"], "learn", "check", *request["arguments"]]
+        sys.argv = [request["program"]]
         sys.stdout = os.fdopen(1, "w", 1, encoding=request["encoding"])
         sys.stderr = os.fdopen(2, "w", 1, encoding=request["encoding"])
-        status = _exit_status()
+        status = _exit_status(request["arguments"])
         sys.stdout.flush()
     except BaseException:  # the command's own errors are its output
         os.write(2, traceback.format_exc().encode())
@@ -238,21 +241,16 @@ def _checked(request: dict[str, Any], files: list[int]) -> None:
         os._exit(status)
 
 
-def _exit_status() -> int:
-    from rownorm_lab.main import main as command
-
+def _exit_status(arguments: list[str]) -> int:
     from . import process
+    from .command import check as command
 
-    inherited = set(process.started())
+    inherited = process.started()
     try:
-        command()
+        use_plain_characters()
+        command.main(arguments, prog_name="rownorm learn check")
     except SystemExit as ended:
-        if isinstance(ended.code, str):
-            print(ended.code, file=sys.stderr)
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    except BaseException:
-        traceback.print_exc()
-        return 1
     finally:
         process.close(inherited)
     return 0
