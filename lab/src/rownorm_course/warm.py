@@ -61,22 +61,28 @@ def check(arguments: list[str], number: int) -> int | None:
         files = [sys.stdout.fileno(), sys.stderr.fileno()]
         if stays_s() <= 0 or (channel := _connected()) is None:
             return None
+        with channel:
+            return _asked(channel, files, arguments, number)
     except OSError:  # no file, no folder that is ours alone, or its name is too long for a socket
         return None
-    with channel:
-        request = {
-            "arguments": arguments,
-            "number": number,
-            "encoding": "ascii" if sys.stdout.encoding == PLAIN else sys.stdout.encoding,
-            "program": sys.argv[0],
-            "folder": os.getcwd(),
-            "environment": dict(os.environ),
-        }
-        message = json.dumps(request).encode()
-        sys.stdout.flush()
-        socket.send_fds(channel, [len(message).to_bytes(8, "little")], files)
-        channel.sendall(message)
-        answer = channel.recv(16)  # Ctrl-C closes the channel, which ends the check
+
+
+def _asked(
+    channel: socket.socket, files: list[int], arguments: list[str], number: int
+) -> int | None:
+    request = {
+        "arguments": arguments,
+        "number": number,
+        "encoding": "ascii" if sys.stdout.encoding == PLAIN else sys.stdout.encoding,
+        "program": sys.argv[0],
+        "folder": os.getcwd(),
+        "environment": dict(os.environ),
+    }
+    message = json.dumps(request).encode()
+    sys.stdout.flush()
+    socket.send_fds(channel, [len(message).to_bytes(8, "little")], files)
+    channel.sendall(message)
+    answer = channel.recv(16)  # Ctrl-C closes the channel, which ends the check
     return int(answer) if answer else None
 
 
@@ -111,8 +117,11 @@ def _connected() -> socket.socket | None:
             channel.close()
         if process is None:
             process = _start(place)
-        elif process.poll():  # 0: another one is about to listen
+        elif process.poll():
             return None
+        elif process.poll() == 0:  # another one is about to listen, or to end
+            process = None
+            time.sleep(0.2)
         time.sleep(0.02)
     return None
 
