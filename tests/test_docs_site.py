@@ -34,7 +34,19 @@ def test_navigation_names_every_page_and_no_other(site):
     written = {path.relative_to(site).as_posix() for path in site.rglob("*.md")}
     assert sorted(named) == sorted(set(named))
     assert not set(named) - written
-    assert {name for name in written if "/" not in name or name.endswith("/index.md")} == set(named)
+    whole = {name for name in written if re.match(r"[^/]+$|course/|.*/index\.md$", name)}
+    assert whole == set(named)
+
+
+def test_pictures_of_the_course_are_on_the_site(site):
+    """Those that code draws stand in the texts; a picture is a block of code below its mark."""
+    texts = (ROOT / "lab/src/rownorm_course/exercises").glob("*/text.md")
+    picture = re.compile(r"<!-- picture: (\w+) -->\n```\n.*?```\n", re.DOTALL)
+    drawn = {one[1]: one[0] for text in texts for one in picture.finditer(text.read_text())}
+    assert {"grid", "sectors", "reduction", "instructions", "welford", "cluster"} <= drawn.keys()
+    pages = "".join(page.read_text() for page in (site / "course").glob("*.md"))
+    for block in drawn.values():
+        assert block in pages
 
 
 def test_links_lead_to_pages_or_to_the_repository(tool):

@@ -1,6 +1,7 @@
 """The pages of the documentation site, and a check of its links: both for ``make docs``.
 
-    python tools/docs_site.py write build/docs     # pages: README, docs/, CONTRIBUTING, CHANGELOG and the reference
+    python tools/docs_site.py write build/docs     # pages: README, docs/, CONTRIBUTING, CHANGELOG, the texts of the
+                                                   # course's exercises with their pictures, and the reference
     python tools/docs_site.py check site           # after the build: exit status 1 if a link is broken
 
 The documents are written for GitHub. A page of the site has other neighbours, so ``write`` rewrites links: to the page
@@ -27,6 +28,7 @@ BESIDE_DOCS = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
+EXERCISES = "lab/src/rownorm_course/exercises"
 NOT_PAGES = {"docs/package-index.md"}  # the description on a package index repeats README.md
 REFERENCE = "reference.md"
 MODULES = ("rownorm", "rownorm.nn", "rownorm.functional")
@@ -40,7 +42,12 @@ def pages() -> dict[str, str]:
         for name in documents
         if name not in NOT_PAGES
     }
-    return BESIDE_DOCS | names
+    texts = sorted((ROOT / EXERCISES).glob("*/text.md"))
+    exercises = {
+        str(path.relative_to(ROOT)): f"course/{path.parent.name}.md"  # with the pictures in them
+        for path in texts
+    }
+    return BESIDE_DOCS | names | exercises
 
 
 # Code, in which brackets are no links: fences, indented lines, spans.

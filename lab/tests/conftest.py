@@ -1,8 +1,12 @@
 """Fixtures of the lab's tests."""
 
+import os
+
 import pytest
 
 from rownorm_lab import providers
+
+os.environ["ROWNORM_LEARN_WARM_S"] = "0"  # no process stays behind; test_warm.py lets one stay
 
 
 @pytest.fixture

@@ -82,6 +82,7 @@ def start(name: str | None, folder: Path | None) -> None:
 
     Files that are there are kept; missing ones are written again.
     """
+    from . import warm
     from .progress import folder_of, home_folder, next_new
     from .progress import start as start_one
 
@@ -101,6 +102,7 @@ def start(name: str | None, folder: Path | None) -> None:
         click.echo(f"written to {place}: {', '.join(written)}")
     if one.needs:
         click.echo(f"It needs {one.needs}.")
+    warm.start()
     click.echo(
         f"Read {place / 'text.md'}, edit the other files, then: {_program()} learn check {one.number}"
     )
@@ -145,7 +147,10 @@ def check(
         known = [each.name for each in one.part]
         raise click.BadParameter(unknown("part", part, known), param_hint="'--part'")
     if not watch:
-        context.exit(_check(one, home, part, fail_fast=not every))
+        status = _checked_by_another(one, home, part, every)
+        if status is None:
+            status = _check(one, home, part, fail_fast=not every)
+        context.exit(status)
     click.echo(f"Watching {folder_of(one, home)}; Ctrl-C ends it.")
     before: dict[str, int] = {}
     try:
@@ -157,6 +162,14 @@ def check(
             time.sleep(0.3)
     except KeyboardInterrupt:
         click.echo("\nNo longer watching.")
+
+
+def _checked_by_another(one: Exercise, home: Path, part: str, every: bool) -> int | None:
+    """The exit status of the process that stays warm, if there can be one."""
+    from . import warm
+
+    arguments = [str(one.number), "--folder", str(home.resolve()), *(["--all"] if every else [])]
+    return warm.check([*arguments, *(["--part", part] if part else [])], one.number)
 
 
 def _check(

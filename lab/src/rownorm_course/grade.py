@@ -11,9 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from .catalog import exercises
-from .grades import Failure, GradedStep, Pending, Spent
+from .grades import Failure, GradedStep, Mode, Pending, Spent
 from .learner import Learner
-from .protocol import Mode
 
 GPU_REASON = "needs a GPU: check again on a machine with one. These points wait until then"
 INTERPRETED_S = 30  # limit of a step in the interpreter; the solutions take less than a second

@@ -8,6 +8,7 @@ import msgspec
 
 from .catalog import Exercise, ExercisePart
 
+Mode = Literal["interpret", "gpu", "compile"]  # where kernels run
 Status = Literal["passed", "failed", "pending", "skipped", "running"]
 
 
@@ -81,3 +82,16 @@ class Grade(msgspec.Struct, kw_only=True):
     def finished(self) -> bool:
         """Whether nothing is left to do on this machine."""
         return all(step.status in ("passed", "pending") for step in self.steps)
+
+
+class Watcher:
+    """Called during a check, for progress output. This base class prints nothing."""
+
+    def began(self, step: GradedStep, mode: Mode) -> None:
+        """A step is running."""
+
+    def waits(self, step: GradedStep, seconds: float) -> None:
+        """It has been running for that long."""
+
+    def ended(self, step: GradedStep, mode: Mode) -> None:
+        """A step has its result."""

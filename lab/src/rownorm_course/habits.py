@@ -48,8 +48,8 @@ HABITS = {
     "Convert after the load, tl.load(...).to(tl.float32), and back at the store.",
     "cancellation": "mean(x^2) - mean(x)^2 subtracts two large, nearly equal numbers: with a mean of 10000 and a "
     "spread of 1, fp32 has no digit of the variance left. Subtract the mean first, then square.",
-    "two-roundings": "The result was rounded to 16 bits on the way and again at the end. Keep everything in fp32 until "
-    "the store.",
+    "two-roundings": "The result was rounded to 16 bits on the way and again at the end. Keep everything in fp32 "
+    "until the store, partial sums too.",
     "overflows": "Choose values whose squares fit in fp32: up to about 1e19.",
     "same-kernel": "Welford's merging is a kernel of its own, or at least another constant of the same one.",
     "welford-weights": "Two blocks of different sizes were merged as if they were equal. The merged mean is "
@@ -70,6 +70,8 @@ HABITS = {
     "no-rstd": "dweight is the sum of dy * x_hat, and x_hat = x * rstd.",
     "weight-last-row": "dweight is a sum over all rows. A program that stores its own row's product overwrites the "
     "others.",
+    "many-rows": "With seven rows it is right. Something counts on few: partial sums that are added, or rows "
+    "of a program. Let both follow from the number of rows.",
     "weight-overflow": "dweight was summed in the dtype of the rows. Sum it in fp32 and round once.",
     "atomics": "Floating-point atomics add in the order in which programs finish, which differs between runs. Store "
     "one partial sum for each program, and add them in a fixed order in a second kernel.",

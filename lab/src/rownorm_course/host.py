@@ -32,9 +32,9 @@ import torch
 from torch import Tensor
 
 from . import observe
-from .grades import Failure, Pending
+from .grades import Failure, Mode, Pending
 from .guard import Guard, Refused, refuse_files, refuse_programs
-from .protocol import ErrorReply, Launched, Mode, Reply, Request, Seen, Watch, plain
+from .protocol import ErrorReply, Launched, Reply, Request, Seen, Watch, plain
 from .wire import Closed, Made, decode, encode, receive, send
 
 BEGIN = "begin"  # instead of FD: begin a learner's process right away
@@ -112,7 +112,7 @@ class Host:
         if watch.purpose == "measure":
             return Reply(seen=_measured(function, request, watch))
         before = [_memory(one) for one in args]
-        with observe.observed(watch.launch and not compiles, watch.masked) as raw:
+        with observe.observed(watch.launch and not compiles, watch.masked, watch.orders) as raw:
             args = [
                 torch.empty(one.shape, dtype=one.dtype, device=self.device)
                 if isinstance(one, Made)
@@ -349,7 +349,7 @@ def _begin_anew(request: dict[str, Any], files: list[int]) -> None:
     """Begin in a new program: PyTorch refuses CUDA in a fork of a process that has counted the GPUs."""
     for one in files:
         os.set_inheritable(one, True)
-    command = ["-m", "rownorm_course.host", BEGIN, json.dumps(request), *map(str, files)]
+    command = ["-P", "-m", "rownorm_course.host", BEGIN, json.dumps(request), *map(str, files)]
     os.execv(sys.executable, [sys.executable, *command])
 
 

@@ -14,9 +14,9 @@ from typing import Any
 from rownorm_lab.data.case import Case
 
 from .catalog import exercises
-from .grades import Failure, Pending
+from .grades import Failure, Mode, Pending
 from .process import Ended, LearnerProcess
-from .protocol import Mode, Reply, Request, Seen, Watch
+from .protocol import Reply, Request, Seen, Watch
 from .wire import decode, encode
 
 # Calls that compute a norm. The dispatcher is watched too, so that an alias does not help.

@@ -29,7 +29,7 @@ from triton.runtime import interpreter, jit
 from triton.runtime.autotuner import Autotuner
 
 from rownorm_lab.interpreter.findings import Finding, RecordedLaunch
-from rownorm_lab.interpreter.record import first_configuration, recorded
+from rownorm_lab.interpreter.record import first_configuration, lanes_of, recorded
 
 from .protocol import GUARD, POISON, unwritten
 
@@ -37,8 +37,12 @@ BFLOAT16_NAN = 0x7FC0  # the interpreter holds bfloat16 as uint16
 
 
 def threads() -> int:
-    """Threads of this process, without those in which rownorm loads its extensions."""
-    return sum(not one.name.startswith("rownorm") for one in threading.enumerate())
+    """Threads that Python started here, without those in which rownorm loads its extensions.
+
+    On a GPU, autograd calls Python's backward functions in a thread of its own.
+    """
+    started = (one for one in threading.enumerate() if not isinstance(one, threading._DummyThread))
+    return sum(not one.name.startswith("rownorm") for one in started)
 
 
 THREADS = threads()  # before a learner's file is imported
@@ -155,14 +159,17 @@ class _Watch(TorchDispatchMode):
 
 
 @contextmanager
-def observed(launch: bool = True, masked: float = np.nan) -> Iterator[Observed]:
+def observed(launch: bool = True, masked: float = np.nan, orders: int = 1) -> Iterator[Observed]:
     """Watch everything in the block. Without ``launch``, kernels are recorded and not started.
 
     masked: what a load without ``other`` gives its masked lanes in the interpreter, if they are floating-point.
+    orders: how many other orders of the programs are tried there.
     """
     with contextlib.ExitStack() as stack:
         if knobs.runtime.interpret and launch:
-            recording = stack.enter_context(recorded(orders=1, views_only=True, wrapper=__file__))
+            recording = stack.enter_context(
+                recorded(orders=orders, views_only=True, wrapper=__file__)
+            )
             seen = Observed([], [], [], [], [], recording.findings, recording.launches)
         else:
             stack.enter_context(mock.patch.object(Autotuner, "run", first_configuration()))
@@ -201,7 +208,7 @@ def _launches_seen(seen: Observed, launch: bool, masked: float) -> Iterator[None
     def masked_load(
         self: Any, ptrs: Any, mask: Any, other: Any, *options: Any, **named: Any
     ) -> Any:
-        if other is None and not mask.data.all():
+        if other is None and not lanes_of(mask).all():
             _note_place(seen)
             other = _undefined(ptrs, masked)
         return load(self, ptrs, mask, other, *options, **named)

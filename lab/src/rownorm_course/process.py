@@ -14,13 +14,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
 
-from .grades import Failure
-from .protocol import Mode, Reply, Request
+from .grades import Failure, Mode
+from .protocol import Reply, Request
 from .wire import NONCE, Closed, Garbled, TooLate, receive, send
 
 START_S = 120.0  # for a process to import torch and Triton
@@ -40,11 +40,18 @@ def spawner(mode: Mode) -> Spawner:
     return _spawners[mode]
 
 
-@atexit.register
-def close() -> None:
-    """End all of them."""
-    while _spawners:
-        _spawners.popitem()[1].close()
+def started() -> set[Mode]:
+    """The modes that have one."""
+    return set(_spawners)
+
+
+def close(but: Collection[Mode] = ()) -> None:
+    """End all of them, but those."""
+    for mode in started() - set(but):
+        _spawners.pop(mode).close()
+
+
+atexit.register(close)
 
 
 class Spawner:
@@ -61,7 +68,8 @@ class Spawner:
         self.control, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "rownorm_course.host", str(other.fileno()), mode],
+                # -P: the current folder is the learner's, whose files are no modules of the host.
+                [sys.executable, "-P", "-m", "rownorm_course.host", str(other.fileno()), mode],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,

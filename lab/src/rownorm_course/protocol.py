@@ -13,7 +13,6 @@ from rownorm_lab.data.analyses import KernelAnalysis
 from rownorm_lab.data.case import Case
 from rownorm_lab.interpreter.findings import Finding, RecordedLaunch
 
-Mode = Literal["interpret", "gpu", "compile"]
 GUARD = 1024  # elements before and after an allocation
 # A NaN that no computation gives, as an integer: memory that was never written has it.
 POISON = {
@@ -34,12 +33,13 @@ class Watch(msgspec.Struct, kw_only=True):
     """How a call is watched.
 
     purpose: "run"; "kernels" and "analysis": its kernels are compiled instead of started, and analyzed; "measure": it
-    is timed, beside the providers ``others``. masked: see ``observe.observed``.
+    is timed, beside the providers ``others``. masked, orders: see ``observe.observed``.
     """
 
     purpose: Literal["run", "kernels", "analysis", "measure"] = "run"
     launch: bool = True
     masked: float = float("nan")
+    orders: int = 1
     case: Case | None = None
     target: str = ""
     others: list[str] = []

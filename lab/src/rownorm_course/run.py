@@ -8,23 +8,9 @@ from pathlib import Path
 
 from .catalog import Exercise
 from .grade import grade, tasks_of
-from .grades import Grade, GradedStep
+from .grades import Grade, GradedStep, Mode, Watcher
 from .learner import Learner
 from .process import spawner
-from .protocol import Mode
-
-
-class Watcher:
-    """Called during a check, for progress output. This base class prints nothing."""
-
-    def began(self, step: GradedStep, mode: Mode) -> None:
-        """A step is running."""
-
-    def waits(self, step: GradedStep, seconds: float) -> None:
-        """It has been running for that long."""
-
-    def ended(self, step: GradedStep, mode: Mode) -> None:
-        """A step has its result."""
 
 
 def check(

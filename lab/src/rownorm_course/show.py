@@ -13,10 +13,8 @@ from rownorm_lab.data.texts import count
 
 from . import progress
 from .catalog import Exercise, exercises
-from .grades import Grade, GradedStep
+from .grades import Grade, GradedStep, Mode, Watcher
 from .habits import HABITS
-from .protocol import Mode
-from .run import Watcher
 
 MARKS = {"passed": "ok", "failed": "WRONG", "pending": "waits", "skipped": "-"}
 PLACES = {"interpret": "", "gpu": ", on the GPU", "compile": ", compiled for sm_90"}

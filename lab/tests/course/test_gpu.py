@@ -1,6 +1,5 @@
 """The course on a machine with a GPU: every right solution gets every point, those for speed and traces too."""
 
-import json
 import os
 import subprocess
 import sys
@@ -12,6 +11,8 @@ from lab_support.learning import put
 from rownorm_course import run
 from rownorm_course.catalog import exercises
 from rownorm_lab.data.files import write_whole
+from rownorm_lab.data.records import read as read_records
+from rownorm_lab.data.statistics import summarize
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -21,7 +22,7 @@ def failures(grade):
 
 
 def measure(folder):
-    """What a learner does in exercise 6: run benchmark.py, and fill in the analysis from its traces."""
+    """What a learner does in exercise 6: run benchmark.py, and fill in the analysis from its device times."""
     paths = os.pathsep.join(filter(None, sys.path))
     subprocess.run(
         [sys.executable, "benchmark.py"],
@@ -30,23 +31,20 @@ def measure(folder):
         check=True,
         timeout=540,
     )
-    from flashinfer_bench import Trace
-
-    from rownorm_lab.fib.definition import definition_of, norm_of
-    from rownorm_lab.fib.traces import record_of
-
-    listed = [Trace.model_validate(one) for one in json.loads((folder / "traces.json").read_text())]
-    mine = {
-        one.workload.axes["batch"]: one for one in listed if one.solution == "learner_rmsnorm_d4096"
+    found = {
+        one.case.rows: one
+        for one in read_records(folder / "records.jsonl").records
+        if one.provider.startswith("learner")
     }
-    latency = {batch: one.evaluation.performance.latency_ms * 1e-3 for batch, one in mine.items()}
-    definition = definition_of("course", norm_of("course", "rms_norm", 4096, "fp16", 1e-6))
-    peak = next(record_of(definition, None, mine[512])).environment.peak_bytes_per_second
-    moved = (2 * 512 + 1) * 4096 * 2  # x, out and weight
+    seconds = {batch: summarize(one.seconds).median for batch, one in found.items()}
+    peak = found[512].environment.peak_bytes_per_second
     text = (folder / "analysis.md").read_text()
     for name, value in (
-        ("slowdown_from_1_to_512", latency[512] / latency[1]),
-        ("percent_of_peak_at_512", 100 * moved / latency[512] / (peak or 1.0)),
+        ("slowdown_from_1_to_512", seconds[512] / seconds[1]),
+        (
+            "percent_of_peak_at_512",
+            100 * found[512].case.compulsory_bytes / seconds[512] / (peak or 1.0),
+        ),
     ):
         assert f"{name}:\n" in text
         text = text.replace(f"{name}:\n", f"{name}: {value:.4g}\n")

@@ -90,3 +90,16 @@ def test_grading_leaves_the_interpreter_of_this_process(tmp_path):
         assert one_step(learner, dtypes).status == "passed"
     after = dict(vars(builder)), interpreter.GridExecutor.__call__, interpreter.ReduceOps.apply
     assert before == after
+
+
+def test_grading_leaves_the_interpreter_of_this_process_as_it_was(tmp_path):
+    """Its arithmetic is mended in the learner's process only."""
+    from triton.language.extra import libdevice
+    from triton.runtime import interpreter
+
+    owners = (interpreter.InterpreterBuilder, interpreter.ReduceOps, interpreter.GridExecutor)
+    before = [dict(vars(one)) for one in (*owners, libdevice)]
+    with Learner(put(tmp_path, 2), 2, "interpret", 11) as rms_norm:
+        (task,) = (one for one in tasks_of(2) if one.name == "16-bit rows")
+        assert one_step(rms_norm, task).status == "passed"
+    assert [dict(vars(one)) for one in (*owners, libdevice)] == before

@@ -97,6 +97,27 @@ def test_wrong_solutions_fail_in_their_part(number, name, tmp_path, learner_of):
     assert steps[-1].message
 
 
+@pytest.mark.parametrize(
+    ("file", "old", "new", "habit", "text"),
+    [
+        # What FlashInfer-Bench's clock gives: the launch is in it.
+        ("analysis.md", "at_512: 44.3", "at_512: 5.82", "not-your-figures", "the device 3.95 µs"),
+        ("analysis.md", "to_512: 2.62", "to_512: 1.085", "not-your-figures", "device time"),
+        ("records.jsonl", "NVIDIA H200", "NVIDIA A100", "hand-written", "and the trace on"),
+        ("records.jsonl", '"learner (learner)"', '"other"', "batches", "lacks batch"),
+        ("records.jsonl", "e-6", "e-4", "hand-written", "longer than the call"),
+    ],
+)
+def test_bandwidth_is_that_of_the_device(file, old, new, habit, text, tmp_path, learner_of):
+    skip_without_packages(6)
+    folder = put(tmp_path, 6, "measured_traces", "also_right")
+    (folder / file).write_text((folder / file).read_text().replace(old, new))
+    (task,) = (one for one in tasks_of(6) if one.name == "your own figures")
+    step = one_step(learner_of(folder, 6), task)
+    assert (step.status, step.habit) == ("failed", habit), step.message
+    assert text in " ".join(step.message.split())
+
+
 @pytest.mark.parametrize("number", exercises())
 def test_starters_are_not_solutions(number, tmp_path, learner_of):
     skip_without_packages(number)

@@ -43,3 +43,41 @@ def test_rounding_is_to_the_nearest_even_value():
     )
     got = torch.from_numpy(narrow(values.numpy()).data.view("int16")).view(torch.bfloat16)
     assert torch.equal(got.nan_to_num(7.0), values.bfloat16().nan_to_num(7.0))
+
+
+@triton.jit
+def merge(mean_a, m2_a, n_a, mean_b, m2_b, n_b):
+    n = n_a + n_b
+    delta = mean_b - mean_a
+    return mean_a + delta * (n_b / n), m2_a + m2_b + delta * delta * (n_a * n_b / n), n
+
+
+@triton.jit
+def later(a, b):
+    return b
+
+
+@triton.jit
+def reduce_by_functions(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, BLOCK))
+    mean, m2, n = tl.reduce((x, tl.zeros_like(x), tl.full((BLOCK,), 1.0, tl.float32)), 0, merge)
+    tl.store(out_ptr, mean)
+    tl.store(out_ptr + 1, m2 / n)
+    tl.store(out_ptr + 2, tl.reduce(x, 0, later))
+    tile = tl.reshape(x, (4, BLOCK // 4))
+    tl.store(out_ptr + 3, tl.reduce(tile, None, later))
+    last = tl.reduce(tile, 1, later, keep_dims=True)
+    tl.store(out_ptr + 4 + tl.arange(0, 4)[:, None], last)
+
+
+def test_a_function_of_ones_own_reduces_by_a_tree():
+    """Each element once, in order; a large mean loses no more than on a GPU, where 512 lanes are nine steps."""
+    from rownorm_lab.interpreter.arithmetic import mended
+
+    x, out = 1000 + torch.randn(512), torch.empty(8)
+    with mended():
+        reduce_by_functions[(1,)](x, out, BLOCK=512)
+    var, mean = torch.var_mean(x.double(), correction=0)
+    assert abs(out[0] - mean) < 2e-4
+    assert abs(out[1] - var) < 1e-5 * var
+    assert torch.equal(out[2:], torch.cat([x[-1:], x[-1:], x[127::128]]))

@@ -75,24 +75,60 @@ def test_the_interpreter_is_as_before_afterwards():
     )
 
 
+COLS = 100
+
+
+def rows(*shape, dtype=torch.float32):
+    return torch.randn(*shape, COLS, dtype=dtype, requires_grad=True)
+
+
+def rms_norm(dtype):
+    return rownorm.rms_norm(rows(5, dtype=dtype), rows(dtype=dtype))
+
+
+def layer_norm(dtype):
+    return rownorm.layer_norm(rows(5, dtype=dtype), rows(dtype=dtype), rows(dtype=dtype))
+
+
+def fused(dtype):
+    y, h = rownorm.add_layer_norm(
+        *(rows(5, dtype=dtype), rows(5, dtype=dtype), rows(dtype=dtype), rows(dtype=dtype)),
+        pre_bias=rows(dtype=dtype),
+        activation="silu",
+    )
+    return torch.cat([y, h])
+
+
+def modulated(dtype):
+    """Scale and shift belong to samples of three rows, so that rows add to one gradient."""
+    scale, shift = rows(2, 1, dtype=dtype), rows(2, 1, dtype=dtype)
+    return rownorm.layer_norm(rows(2, 3, dtype=dtype), scale=scale, shift=shift, scale_shift=1.0)
+
+
+def gated(dtype):
+    x, gate = rows(5, dtype=dtype), rows(5, dtype=dtype)
+    return rownorm.rms_norm(x, rows(dtype=dtype), gate=gate, gate_activation="silu")
+
+
+FORMS = (rms_norm, layer_norm, fused, modulated, gated)
+
+
 @pytest.mark.parametrize("regime", REGIMES)
 @pytest.mark.parametrize(
-    ("operation", "dtype"),
+    ("form", "dtype"),
     [
-        ("rms_norm", torch.float32),
-        pytest.param("rms_norm", torch.bfloat16, marks=pytest.mark.exhaustive),
-        pytest.param("layer_norm", torch.float32, marks=pytest.mark.exhaustive),
-        pytest.param("layer_norm", torch.bfloat16, marks=pytest.mark.exhaustive),
+        pytest.param(
+            *(form, dtype),
+            marks=() if (form, dtype) == (rms_norm, torch.float32) else pytest.mark.exhaustive,
+        )
+        for form in FORMS
+        for dtype in (torch.float32, torch.bfloat16)
     ],
 )
-def test_rownorms_kernels_have_no_race(regime, operation, dtype):
+def test_rownorms_kernels_have_no_race(regime, form, dtype):
     """Forward and backward, in every regime that the interpreter can run."""
-    x = torch.randn(5, 100, dtype=dtype, requires_grad=True)
-    parameters = [torch.ones(100, dtype=dtype, requires_grad=True)]
-    if operation == "layer_norm":
-        parameters.append(torch.zeros(100, dtype=dtype, requires_grad=True))
     with forced(regime), recorded(orders=1, views_only=True) as recording:
-        y = getattr(rownorm, operation)(x, *parameters)
+        y = form(dtype)
         y.backward(torch.randn_like(y))
     assert len(recording.launches) >= 2
     assert not recording.findings, recording.findings

@@ -54,7 +54,7 @@ def put(folder, number, other="", kind="wrong"):
         if file.suffix == ".diff":
             target = folder / file.stem
             target.write_text(changed(target.read_text(), file.read_text()))
-        elif file.suffix in (".py", ".json"):
+        elif file.suffix in (".py", ".json", ".jsonl"):
             write_whole(folder / file.name, file.read_bytes())
     return folder
 

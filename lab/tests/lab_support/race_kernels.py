@@ -145,7 +145,19 @@ def no_kernel():
     return torch.zeros(3)
 
 
-RIGHT = (count_to_the_last, copy, near)
+@triton.jit
+def annotated_kernel(x_ptr, y_ptr, stride: tl.int64, BLOCK: tl.constexpr):
+    """A stride that is annotated is an int64."""
+    place = tl.program_id(0) * stride + tl.arange(0, BLOCK)
+    tl.store(y_ptr + place, tl.load(x_ptr + place))
+
+
+def annotated():
+    x = torch.empty((1 << 31) // 4096 + 1024, 4096, dtype=torch.float16, device="meta")
+    annotated_kernel[(len(x),)](x, torch.empty_like(x), x.stride(0), BLOCK=4096)
+
+
+RIGHT = (count_to_the_last, copy, near, annotated)
 WRONG = {  # the kinds that must be found, and no other
     add_to_one_sum: {"read-write", "write-write", "order"},
     let_the_last_add: {"read-write", "order"},

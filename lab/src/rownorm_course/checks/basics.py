@@ -21,7 +21,7 @@ CHOICES = all_of(
         ),
         "program": (
             "c",
-            "look at the grid in rms_norm: (n_rows,)",
+            "look at the grid in softmax: (n_rows,)",
             "The grid is (n_rows,): program r takes row r, whatever its width.",
         ),
         "block_size": (
@@ -34,7 +34,7 @@ CHOICES = all_of(
             "what must be known of tl.arange(0, BLOCK) when the kernel is compiled?",
             "tl.arange(0, BLOCK) is a block of that size, and its elements are placed in registers at compile time.",
         ),
-        "eps": (
+        "scale": (
             "b",
             "what does Triton do when a constexpr gets a value that it did not have before?",
             "A constexpr is part of the compiled code, so a new value compiles anew. An argument is only passed.",
@@ -51,8 +51,8 @@ CHOICES = all_of(
         ),
         "other": (
             "b",
-            "what do masked lanes hold here, and what does its square add to the sum?",
-            "0 squared is 0. For a maximum it would have to be -inf: other depends on what follows.",
+            "what do masked lanes hold here, and what does its exponential add to the sum?",
+            "exp(-inf) is 0, and -inf is no maximum. For a plain sum other would have to be 0.",
         ),
         "reduction": (
             "d",
@@ -60,9 +60,9 @@ CHOICES = all_of(
             "The loop adds block to block, lane by lane. The lanes are combined once, at the end.",
         ),
         "passes": (
-            "b",
+            "c",
             "count the loops that contain tl.load(x_row_ptr + ...)",
-            "One loop for the sum, one for the output. The second may be served by a cache; it is a pass all the same.",
+            "The maximum, the sum, the output. Later ones may be served by a cache; they are passes all the same.",
         ),
         "registers": (
             "c",
@@ -77,7 +77,7 @@ CHOICES = all_of(
         "precision": (
             "d",
             "look at what follows each tl.load, and at the conversion in tl.store",
-            "fp16 ends at 65504 and has 11 bits. Squares and sums need fp32; y is rounded when it is stored.",
+            "fp16 ends at 65504 and has 11 bits. Sums need fp32; y is rounded when it is stored.",
         ),
         "portability": (
             "c",
@@ -87,7 +87,7 @@ CHOICES = all_of(
     }
 )
 RUN = {  # figures of the learner's own run, and what each is
-    "programs": "the programs that ran: look at the grid in rms_norm",
+    "programs": "the programs that ran: look at the grid in softmax",
     "turns": "the turns of the first loop, in one program",
     "masked_lanes": "the lanes of the last turn that have no column",
     "loads_of_an_element": "how many times the kernel loads each element of x",
@@ -139,7 +139,7 @@ def own_run(learner: Learner) -> None:
         "programs": rows,
         "turns": turns,
         "masked_lanes": turns * block - cols,
-        "loads_of_an_element": 2,
+        "loads_of_an_element": 3,
         "checksum": _checksum(learner, rows, cols, block),
     }
     wrong = [name for name in RUN if not math.isclose(given[name], expected[name], rel_tol=1e-3)]

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import tempfile
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ import torch
 from torch import Tensor
 
 from rownorm_lab.data.case import Case, Dtype
+from rownorm_lab.data.records import Record
+from rownorm_lab.data.records import read as read_records
+from rownorm_lab.data.statistics import summarize
+from rownorm_lab.data.texts import duration, gigabytes_per_second
 from rownorm_lab.fib.package import missing
 from rownorm_lab.providers.data import Tensors
 
@@ -28,13 +33,13 @@ from ..wire import Made, Model
 from .addresses import no_spills, passes_over_rows
 
 KERNEL, SOLUTION, BENCHMARK = "triton_rmsnorm.py", "create_solution.py", "benchmark.py"
-ANALYSIS, TRACES = "analysis.md", "traces.json"
+ANALYSIS, TRACES, DEVICE_TIMES = "analysis.md", "traces.json", "records.jsonl"
 BATCHES = (1, 8, 32, 128, 512)
 TRIED = (1, 8)  # batches that the grader runs
 COLS, EPS = 4096, 1e-6
 FIGURES = {  # of the analysis, from the learner's traces
-    "slowdown_from_1_to_512": "latency_ms of batch 512 over that of batch 1",
-    "percent_of_peak_at_512": "the bytes of x, weight and out over latency_ms, as a share of the peak bandwidth",
+    "slowdown_from_1_to_512": "the device time of batch 512 over that of batch 1",
+    "percent_of_peak_at_512": "the bytes of x, weight and out over the device time, as a share of the peak bandwidth",
 }
 LEAST_S = 1e-6  # no launch is shorter
 MOST_BYTES_PER_S = 30e12  # no GPU's L2 is faster
@@ -286,13 +291,61 @@ def _not_measured(trace: Any, listed: list[Any]) -> str:
 
 
 def traced(learner: Learner) -> None:
-    """A PASSED trace for every batch."""
+    """A PASSED trace for every batch, and its device time."""
     passed = {one.workload.axes["batch"] for one in _traces(learner) if one.is_successful()}
     absent = sorted(set(BATCHES) - passed)
     if absent:
         raise Failure(
             f"no PASSED trace of your Solution with batch {', '.join(map(str, absent))}", "batches"
         )
+    absent = sorted(set(BATCHES) - _device_times(learner).keys())
+    if absent:
+        raise Failure(
+            f"{DEVICE_TIMES} has no device time of your Solution with batch {', '.join(map(str, absent))}",
+            "batches",
+        )
+
+
+def _device_times(learner: Learner) -> dict[int, Record]:
+    """The lab's records of the learner's Solution, by batch. They are written with the traces."""
+    from rownorm_lab.fib.solutions import label
+
+    traces = {one.workload.axes["batch"]: one for one in _traces(learner) if one.is_successful()}
+    path = learner.folder / DEVICE_TIMES
+    if not path.exists():
+        raise Failure(
+            f"{DEVICE_TIMES} is not there: python {BENCHMARK} writes it beside {TRACES}, with times of the device. An "
+            f"older {BENCHMARK} does not: its main() is the starter's, so move it away and rownorm learn start 6"
+        )
+    found = read_records(path).records
+    mine = {one.case.rows: one for one in found if one.provider == label(_made(learner))}
+    for batch, record in mine.items():
+        if record.status != "ok" or not record.seconds:
+            raise Failure(f"{DEVICE_TIMES}, batch {batch}: {record.status}: {record.why}")
+        if batch in traces and (why := _not_timed(record, traces[batch], found)):
+            raise Failure(
+                f"{DEVICE_TIMES}, batch {batch}: {why}. Run python {BENCHMARK}, which writes it",
+                "hand-written",
+            )
+    return mine
+
+
+def _not_timed(record: Record, trace: Any, listed: Sequence[Record]) -> str:
+    """Why the lab cannot have measured a record beside a trace; empty if it can."""
+    performance, environment = trace.evaluation.performance, trace.evaluation.environment
+    seconds, moved = summarize(record.seconds).median, record.case.compulsory_bytes
+    if record.method is None or len(record.seconds) != record.method.rounds:
+        return "it has not one time for each round"
+    if len(record.seconds) > 2 and len(set(record.seconds)) == 1:
+        return "all rounds took the same time"
+    if record.environment.device != environment.hardware:
+        return f"it was measured on {record.environment.device}, and the trace on {environment.hardware}"
+    if seconds > performance.latency_ms * 1e-3:
+        return "the device alone took longer than the call with its launch"
+    if moved / seconds > MOST_BYTES_PER_S:
+        return f"{duration(seconds)} is less than the bytes take"
+    together = {one.provider for one in listed if one.run == record.run and one.seconds}
+    return "" if len(together) > 1 else "nothing else was measured in the same run"
 
 
 def figures_of(text: str) -> dict[str, str]:
@@ -328,29 +381,31 @@ def intensity(learner: Learner) -> None:
         )
 
 
-def own_figures(learner: Learner) -> None:
-    """Share of the peak and scaling, from the learner's own traces."""
-    from rownorm_lab.fib.traces import record_of
-
+def own_figures(learner: Learner) -> str:
+    """Share of the peak and scaling, from the learner's own device times; the call with its launch beside them."""
     found = figures_of(learner.text(ANALYSIS))
-    definition, _ = _definition()
+    records = _device_times(learner)
     traces = {one.workload.axes["batch"]: one for one in _traces(learner) if one.is_successful()}
-    if not {1, 512} <= traces.keys():
-        raise Failure(f"{TRACES} lacks batch 1 or 512", "batches")
-    record = next(iter(record_of(definition, None, traces[512])))
-    seconds, peak = record.seconds[0], record.environment.peak_bytes_per_second
-    right = {
-        "slowdown_from_1_to_512": seconds / (traces[1].evaluation.performance.latency_ms * 1e-3)
-    }
+    if not {1, 512} <= records.keys() & traces.keys():
+        raise Failure(f"{TRACES} or {DEVICE_TIMES} lacks batch 1 or 512", "batches")
+    one, many = (summarize(records[batch].seconds).median for batch in (1, 512))
+    moved, peak = records[512].case.compulsory_bytes, records[512].environment.peak_bytes_per_second
+    launched = traces[512].evaluation.performance.latency_ms * 1e-3
+    right = {"slowdown_from_1_to_512": many / one}
     if peak:
-        right["percent_of_peak_at_512"] = 100 * record.case.compulsory_bytes / seconds / peak
+        right["percent_of_peak_at_512"] = 100 * moved / many / peak
     for name, value in right.items():
         given = _figure(found, name)
         if abs(given / value - 1) > 0.05:
             raise Failure(
-                f"{name} is {given:g}, which does not follow from {TRACES}: {FIGURES[name]}",
+                f"{name} is {given:g}, which does not follow from {DEVICE_TIMES}: {FIGURES[name]}. A call with its "
+                f"launch takes {duration(launched)} at batch 512, the device {duration(many)}",
                 "not-your-figures",
             )
+    return (
+        f"batch 512: {duration(many)} on the device, {gigabytes_per_second(moved / many)}; {duration(launched)} with "
+        f"the launch on the host, by FlashInfer-Bench, which would be {gigabytes_per_second(moved / launched)}"
+    )
 
 
 TASKS = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -25,8 +26,9 @@ def _puzzle(
     function: str,
     inputs: Callable[[torch.Generator], list[Inputs]],
     expected: Callable[..., Tensor],
+    also: Callable[[str, Seen, Tensor], None] = lambda title, seen, right: None,
 ) -> Task:
-    """One puzzle: the function's results for all inputs, in fp64; then what its kernels did."""
+    """One puzzle: the function's results for all inputs, in fp64; then what its kernels did, and what ``also`` asks."""
 
     def check(learner: Learner) -> str:
         call = learner.function(FILE, function)
@@ -39,7 +41,9 @@ def _puzzle(
             with learner.observed() as seen:
                 got = call(*given)
             drawn = drawn or _drawn(seen)
-            _judge(title, seen, got, expected(*(one.double() for one in given)), drawn)
+            right = expected(*(one.double() for one in given))
+            _judge(title, seen, got, right, drawn)
+            also(title, seen, right)
         return drawn
 
     return Task(part, function, check)
@@ -103,6 +107,22 @@ def _strided(generator: torch.Generator) -> list[Inputs]:
     return [(x,), (x.t(),), (x[:, ::2],), (x[1:, 3:],)]
 
 
+def _no_copy(title: str, seen: Seen, right: Tensor) -> None:
+    if sum(seen.created) > right.numel():
+        raise Failure(
+            f"{title}: torch copied x before the kernel did; give the kernel x and its strides",
+            "torch-norm",
+        )
+
+
+def _several_programs(title: str, seen: Seen, right: Tensor) -> None:
+    n_programs = max(math.prod(one.grid) for one in seen.launches)
+    if "9000" in title and n_programs < 2:
+        raise Failure(
+            f"{title}: one program added all elements; let several have a part each", "few-programs"
+        )
+
+
 TASKS = [
     _puzzle("mask", "copy", _random((5,), (8,), (300,)), lambda x: x),
     _puzzle("sum", "row_sum", _random((3, 5), (4, 300)), lambda x: x.sum(1)),
@@ -110,6 +130,8 @@ TASKS = [
     _puzzle("tile", "scale", _tiles, lambda x, weight: x * weight),
     _puzzle("mend", "double", _random((3, 5), (3, 16)), lambda x: 2 * x),
     _puzzle("reduce", "largest", _random((3, 5), (2, 9)), lambda x: x.abs().amax(1)),
-    _puzzle("strides", "copy_strided", _strided, lambda x: x),
-    _puzzle("total", "total", _random((10,), (9000,)), lambda x: x.sum().reshape(1)),
+    _puzzle("strides", "copy_strided", _strided, lambda x: x, _no_copy),
+    _puzzle(
+        "total", "total", _random((10,), (9000,)), lambda x: x.sum().reshape(1), _several_programs
+    ),
 ]

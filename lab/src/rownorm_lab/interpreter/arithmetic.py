@@ -2,7 +2,9 @@
 
 The interpreter keeps bfloat16 as 16-bit integers and computes with those: the product of two bf16 values is wrong, a
 conversion from fp32 cuts digits off, and ``tl.full`` in bf16 raises. A GPU computes in fp32 and rounds to the nearest.
-Functions of libdevice return nothing there. Triton 3.6 cannot turn a scalar into an int with NumPy 2.4.
+Functions of libdevice return nothing there. ``tl.reduce`` with a function of one's own goes from lane to lane, which
+rounds worse than the tree of a GPU and takes a call for each lane. Triton 3.6 cannot turn a scalar into an int with
+NumPy 2.4.
 """
 
 from __future__ import annotations
@@ -72,6 +74,7 @@ def _patches() -> list[tuple[Any, str, Any]]:
         (builder, "create_fp_to_fp", _fp_to_fp(builder.create_fp_to_fp)),
         (builder, "get_bf16", lambda _, value: narrow(np.array([value], np.float32))),
         (interpreter.ReduceOps, "apply", _reduce(interpreter.ReduceOps.apply)),
+        (interpreter.ReduceOps, "generic_reduce", _by_a_tree(interpreter.ReduceOps.generic_reduce)),
     ]
     found += [
         (libdevice, name, _of_numpy(function))
@@ -174,6 +177,43 @@ def _tensor(handle: Any) -> Any:
     shape = list(np.shape(handle.data))
     kind = tl.block_type(scalar, shape) if np.size(handle.data) > 1 else scalar
     return tl.core.tensor(handle, kind)
+
+
+# ---- reductions with a function of one's own ----
+
+
+def _by_a_tree(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """Neighbors first, so that the function must be associative and need not be commutative, as Triton demands."""
+
+    def generic_reduce(reduction: Any, values: Any) -> Any:
+        whole = [np.asarray(one.handle.data) for one in values]
+        arrays = whole if reduction.axis is not None else [one.reshape(-1) for one in whole]
+        axis, kinds = reduction.axis or 0, [one.dtype.scalar for one in values]
+        size = arrays[0].shape[axis] if arrays[0].ndim else 0
+        if size < 1 or size & (size - 1):
+            return operation(reduction, values)
+        while arrays[0].shape[axis] > 1:
+            pairs = [
+                reduction.to_tensor(np.take(one, range(first, one.shape[axis], 2), axis), kind)
+                for first in (0, 1)
+                for one, kind in zip(arrays, kinds, strict=True)
+            ]
+            made = reduction.combine_fn.fn(*pairs)
+            many = made if isinstance(made, tuple) else (made,)
+            shape = pairs[0].handle.data.shape
+            arrays = [
+                np.broadcast_to(new.handle.data, shape).astype(old.dtype)
+                if isinstance(new, tl.tensor)
+                else np.full(shape, new, old.dtype)
+                for new, old in zip(many, arrays, strict=True)
+            ]
+        if not reduction.keep_dims:
+            arrays = [one.squeeze(axis) for one in arrays]
+        elif reduction.axis is None:
+            arrays = [one.reshape((1,) * whole[0].ndim) for one in arrays]
+        return [reduction.to_tensor(one, kind) for one, kind in zip(arrays, kinds, strict=True)]
+
+    return generic_reduce
 
 
 # ---- functions that are missing ----

@@ -113,6 +113,10 @@ class _Recorder:
 
         def launched(executor: Any, *args: Any, **named: Any) -> Any:
             given = dict(zip(executor.arg_names, args, strict=False)) | named
+            args = tuple(
+                _annotated(executor, *one) for one in zip(executor.arg_names, args, strict=False)
+            )
+            named = {name: _annotated(executor, name, value) for name, value in named.items()}
             arguments = [one for name, value in given.items() for one in _tensors(name, value)]
             number = len(self.recording.launches)
             memory = Memory(number, executor.fn.__name__, arguments, self.views_only)
@@ -188,6 +192,9 @@ class _Recorder:
 
         def implicit(value: Any) -> Any:
             made = convert(value)
+            if isinstance(value, _Wide):
+                data = np.array([value], np.int64)
+                return tl.tensor(interpreter.TensorHandle(data, tl.int64), tl.int64)
             tensor = _plain(value)
             if isinstance(tensor, Tensor) and self.memory is not None:
                 region = self.memory.of_tensor[id(tensor)]
@@ -247,7 +254,7 @@ class _Recorder:
             return None
         shape = np.shape(pointers.data)
         addresses = np.ascontiguousarray(pointers.data, np.uint64).reshape(-1)
-        active = np.broadcast_to(_data(mask), shape).reshape(-1).astype(bool)
+        active = np.broadcast_to(lanes_of(mask), shape).reshape(-1).astype(bool)
         width = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
         stored = None if values is None else np.broadcast_to(values.data, shape).reshape(-1)
         real, allowed = self.memory.access(
@@ -296,7 +303,7 @@ class _Recorder:
         def atomic_rmw(
             builder: Any, operation: Any, pointer: Any, value: Any, mask: Any, sem: Any, scope: Any
         ) -> Any:
-            self.synchronize(pointer, _data(mask), sem)
+            self.synchronize(pointer, lanes_of(mask), sem)
             seen = self.access("atomic", pointer, mask)
             pointer, mask = seen or (pointer, mask)
             return change(builder, operation, pointer, value, mask, sem, scope)
@@ -356,6 +363,17 @@ def first_configuration() -> Callable[..., Any]:
     return run_first
 
 
+class _Wide(int):
+    """A number for a parameter that is annotated with tl.int64."""
+
+
+def _annotated(executor: Any, name: str, value: Any) -> Any:
+    """A number that a compiled kernel has as an int64: the interpreter ignores annotations."""
+    kind = executor.fn.__annotations__.get(name)
+    wide = str(kind).rpartition(".")[2] in ("int64", "i64")
+    return _Wide(value) if wide and type(value) is int else value
+
+
 def _tensors(name: str, value: Any) -> list[Argument]:
     """The tensors of one argument; those of a tuple have the name of its field or its place."""
     if isinstance(value, tuple):
@@ -372,7 +390,7 @@ def _plain(value: Any) -> Any:
     return value.base if isinstance(value, TensorWrapper) else value
 
 
-def _data(mask: Any) -> Any:
+def lanes_of(mask: Any) -> Any:
     """A mask's lanes; block pointers of Triton 3.6 and 3.7 give an array."""
     return mask if isinstance(mask, np.ndarray) else mask.data
 

@@ -42,6 +42,21 @@ def test_nothing_is_found_in_a_copy():
 
 
 @interpreted
+def test_nothing_is_found_in_rownorms_kernels(tmp_path):
+    """Through the command, as a user would look; lab/tests/interpreter/test_record.py has every regime."""
+    (tmp_path / "own.py").write_text(
+        "import rownorm, torch\n\n"
+        "def main():\n"
+        "    x, weight = torch.randn(5, 100, requires_grad=True), torch.ones(100, requires_grad=True)\n"
+        "    rownorm.rms_norm(x, weight).sum().backward()\n"
+    )
+    ran = invoke("race", tmp_path / "own.py")
+    assert ran.exit_code == 0, ran.output
+    assert "Nothing was found." in ran.output
+    assert "dweight" in ran.output
+
+
+@interpreted
 def test_addresses_of_a_size_that_no_machine_holds():
     assert race(race_kernels.copy, "--meta").exit_code == 2  # it looks at values
     ran = race(race_kernels.far, "--meta")

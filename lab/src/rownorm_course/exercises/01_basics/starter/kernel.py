@@ -1,4 +1,6 @@
-"""RMSNorm with one program for each row. Read it; nothing is to be changed here.
+"""Softmax with one program for each row. Read it; nothing is to be changed here.
+
+    y = exp(scale * x - m) / sum(exp(scale * x - m)), m = max(scale * x), scale > 0          for each row of x
 
 python kernel.py ROWS COLS BLOCK
 """
@@ -14,40 +16,45 @@ import triton.language as tl
 
 
 @triton.jit
-def rms_norm_kernel(x_ptr, weight_ptr, y_ptr, n_cols, eps, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
+def softmax_kernel(x_ptr, y_ptr, n_cols, scale, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
     x_row_ptr = x_ptr + row * n_cols
     y_row_ptr = y_ptr + row * n_cols
 
-    squares = tl.zeros((BLOCK,), tl.float32)
+    highest = tl.full((BLOCK,), float("-inf"), tl.float32)
     for first in range(0, n_cols, BLOCK):
         cols = first + tl.arange(0, BLOCK)
-        x = tl.load(x_row_ptr + cols, mask=cols < n_cols, other=0.0).to(tl.float32)
-        squares += x * x
-    rstd = 1.0 / tl.sqrt(tl.sum(squares, axis=0) / n_cols + tl.cast(eps, tl.float32))
+        x = tl.load(x_row_ptr + cols, mask=cols < n_cols, other=float("-inf")).to(tl.float32)
+        highest = tl.maximum(highest, x * scale)
+    m = tl.max(highest, axis=0)
+
+    sums = tl.zeros((BLOCK,), tl.float32)
+    for first in range(0, n_cols, BLOCK):
+        cols = first + tl.arange(0, BLOCK)
+        x = tl.load(x_row_ptr + cols, mask=cols < n_cols, other=float("-inf")).to(tl.float32)
+        sums += tl.exp(x * scale - m)
+    total = tl.sum(sums, axis=0)
 
     for first in range(0, n_cols, BLOCK):
         cols = first + tl.arange(0, BLOCK)
-        x = tl.load(x_row_ptr + cols, mask=cols < n_cols, other=0.0).to(tl.float32)
-        weight = tl.load(weight_ptr + cols, mask=cols < n_cols, other=0.0).to(tl.float32)
-        y = x * rstd * weight
+        x = tl.load(x_row_ptr + cols, mask=cols < n_cols, other=float("-inf")).to(tl.float32)
+        y = tl.exp(x * scale - m) / total
         tl.store(y_row_ptr + cols, y.to(y_ptr.dtype.element_ty), mask=cols < n_cols)
 
 
-def rms_norm(x, weight, eps=1e-6, block=256):
-    """x: (rows, cols), contiguous; weight: (cols,)."""
+def softmax(x, scale=1.0, block=256):
+    """x: (rows, cols), contiguous."""
     n_rows, n_cols = x.shape
     y = torch.empty_like(x)
-    rms_norm_kernel[(n_rows,)](x, weight, y, n_cols, eps, BLOCK=block)
+    softmax_kernel[(n_rows,)](x, y, n_cols, scale, BLOCK=block)
     return y
 
 
 def checksum(rows, cols, block):
     """A number that depends on every element of the output."""
     place = torch.arange(rows * cols, device=DEVICE, dtype=torch.float32).reshape(rows, cols)
-    x = torch.sin(place)
-    weight = 1 + torch.arange(cols, device=DEVICE, dtype=torch.float32) / cols
-    return round(rms_norm(x, weight, block=block).abs().sum().item(), 2)
+    y = softmax(torch.sin(place), 2.0, block=block)
+    return round((y * (1 + place % cols)).sum().item(), 2)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The dataset, and its traces: python benchmark.py (on a machine with a GPU) writes traces.json."""
+"""The dataset and its times: python benchmark.py (on a machine with a GPU) writes traces.json and records.jsonl."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ def write_dataset(folder):
 
 
 def main():
-    """Time it, and copy the traces."""
+    """Time it; copy the traces, and the device times of the same Solutions."""
     import tempfile
 
     import torch
@@ -27,7 +27,8 @@ def main():
         folder = Path(temporary) / "dataset"
         write_dataset(folder)
         status = run_dataset(read(folder), definitions=(), resume=False, rounds=10, iterations=50)
-        (HERE / "traces.json").write_bytes((folder / "traces.json").read_bytes())
+        for name in ("traces.json", "records.jsonl"):
+            (HERE / name).write_bytes((folder / name).read_bytes())
     sys.exit(status)
 
 
