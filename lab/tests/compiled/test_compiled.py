@@ -12,10 +12,13 @@ import msgspec
 import pytest
 import triton
 
+from rownorm.inside import INPUTS
 from rownorm_lab.commands.analyze.command import DEFAULT_TARGETS
+from rownorm_lab.compiled import compile as compile_module
 from rownorm_lab.data.analyses import Analysis
 from rownorm_lab.data.analysis_tables import text_of
 from rownorm_lab.data.case import Case
+from rownorm_lab.providers.data import input_names
 from support.compiled import json_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "analysis.md"
@@ -167,6 +170,23 @@ def test_the_source_of_a_kernel(triton_cache):
     assert answers["How many passes over the rows?"].startswith(
         "x is loaded 2 times; y is stored 1"
     )
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_every_tensor_of_a_form_has_a_size(direction):
+    case = Case(
+        operation="add_layer_norm",
+        direction=direction,
+        rows=8,
+        cols=16,
+        sample_rows=4,
+        residual_gate=True,
+        gate_activation="silu",
+    )
+    sizes = compile_module._sizes(case, None, 1)
+    for name in input_names(case):
+        assert sizes[name] == sizes[f"d{name}"] > 0
+        assert (name in compile_module.ROWS) == (INPUTS[name].extent == "rows")
 
 
 if __name__ == "__main__":

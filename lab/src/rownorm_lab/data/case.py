@@ -243,13 +243,14 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def form_options(form: str, rows: int) -> dict[str, Any]:
     """The fields of a case with this many rows that make it one of FORMS."""
     samples = {"weight": False, "sample_rows": rows // 2 if rows % 2 == 0 else 1}
-    return {
+    options: dict[str, dict[str, Any]] = {
         "plain": {},
         "modulated": samples,
         "residual_gate": samples | {"residual_gate": True},
         "gate": {"gate_activation": "silu"},
         "gate_first": {"gate_activation": "silu", "gate_first": True},
-    }[form]
+    }
+    return options[form]
 
 
 def _one_of(field: str, value: object, known: tuple[str, ...]) -> None:
