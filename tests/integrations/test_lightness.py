@@ -15,8 +15,10 @@ FRAMEWORKS = {
     "hf_kernels": set(),
     "lightning": {"lightning"},
     "megatron": {"megatron"},
+    "sglang": {"sglang"},
     "torchtitan": {"torchtitan"},
     "trainer": {"transformers"},
+    "vllm": {"vllm"},
 }
 
 

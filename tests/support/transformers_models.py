@@ -67,6 +67,7 @@ HUB_DECODERS = {
     "arcee": ("ArceeConfig", "ArceeForCausalLM"),
     "bitnet": ("BitNetConfig", "BitNetForCausalLM"),
     "cwm": ("CwmConfig", "CwmForCausalLM"),
+    "diffllama": ("DiffLlamaConfig", "DiffLlamaForCausalLM"),
     "ernie4_5": ("Ernie4_5Config", "Ernie4_5ForCausalLM"),
     "exaone4": ("Exaone4Config", "Exaone4ForCausalLM"),
     "flex_olmo": ("FlexOlmoConfig", "FlexOlmoForCausalLM"),

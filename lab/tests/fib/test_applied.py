@@ -1,7 +1,9 @@
 """``rownorm_lab.fib.enable`` and ``rownorm fib apply``."""
 
 import os
+import re
 import sys
+from pathlib import Path
 
 import flashinfer_bench
 import pytest
@@ -93,6 +95,21 @@ def test_the_tolerance_can_be_set(tmp_path, tensors):
     with enable(folder, max_rtol=1e-3, log=lines.append):
         assert not call(*tensors).any()
     assert lines == ["rmsnorm_d64: fallback, because no Solution has a trace"]
+
+
+def test_the_example_of_the_page(tmp_path, monkeypatch):
+    """Its call has no trace in this dataset, so the fallback serves it."""
+    page = Path(__file__).parents[3] / "docs" / "flashinfer-bench.md"
+    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    add_traces(export(tmp_path / "results" / "fib"))
+    monkeypatch.chdir(tmp_path)
+    names = {
+        "x": torch.randn(3, 4096),
+        "weight": torch.ones(4096),
+        "my_rms_norm": lambda x, weight, eps: F.rms_norm(x, (4096,), weight, eps),
+    }
+    exec(block, names)
+    assert names["y"].shape == (3, 4096)
 
 
 def test_without_traces_there_is_nothing_to_apply(tmp_path):

@@ -1,0 +1,5 @@
+"""A mode that is off."""
+
+
+def is_batch_invariant_mode_enabled():
+    return False
