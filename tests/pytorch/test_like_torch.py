@@ -283,7 +283,7 @@ def test_a_tensor_whose_memory_was_freed_is_an_error(form, device):
 @every_form
 @pytest.mark.parametrize("grad_enabled", [False, True])
 def test_a_node_refuses_gradients_that_are_not_of_its_output(form, grad_enabled, device):
-    """Autograd never passes such ones, but a node can be called."""
+    """Autograd never passes such ones, but a node can be called. Also where right ones prepared a call before."""
     (ours, tensors), _ = both(form, device)
     outputs = outputs_of(ours, tensors)
     call = getattr(outputs[0].grad_fn, "apply", outputs[0].grad_fn)
@@ -293,6 +293,8 @@ def test_a_node_refuses_gradients_that_are_not_of_its_output(form, grad_enabled,
         torch.ones(ROWS - 1, COLS, device=device),
         torch.ones(ROWS, COLS // 2, device=device, dtype=torch.float64),
     )
+    with torch.no_grad():
+        call(*[right] * len(outputs))
     with torch.set_grad_enabled(grad_enabled):
         for dy in wrong:
             for number in range(len(outputs)):
@@ -396,6 +398,22 @@ def test_pre_bias_beside_a_residual_may_be_modified(form, device):
         return gradients(outputs, tensors)
 
     assert_alike(form, device, run)
+
+
+@pytest.mark.parametrize("form", ["add_layer_norm", "add_rms_norm"])
+def test_gradients_at_h_are_as_documented(form, device):
+    """Unlike those of the composition, because y and h are results of one node: docs/operations.md."""
+    (ours, tensors), _ = both(form, device)
+    y, h = ours(**tensors)
+    h.retain_grad()
+    (y.sin().sum() + 2 * h.sum()).backward(retain_graph=True)
+    assert torch.equal(h.grad, torch.full_like(h, 2))  # not what comes through y
+    with pytest.raises(RuntimeError, match="not have been used in the graph"):
+        torch.autograd.grad(y.sum(), h, retain_graph=True)
+    seen = []
+    y.register_hook(seen.append)
+    h.sum().backward()
+    assert seen == [None]
 
 
 def settled_memory():
