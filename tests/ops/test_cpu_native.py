@@ -231,6 +231,40 @@ def test_results_do_not_depend_on_the_number_of_threads(n_rows, dtype, module, t
             assert_same_bits(result, expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_results_allocated_in_cpp(dtype, module, node):
+    """They are those that PyTorch's functions in Python allocate, without a call of these."""
+    x, residual = torch.randn(1, 3, 8, dtype=dtype), torch.randn(1, 3, 8)
+    weight, bias = torch.randn(8, dtype=dtype), torch.randn(8)
+
+    def run():
+        y, h, mu, rstd = module.forward(inputs(x, residual, None, weight, bias), OPTIONS, True)
+        saved = (h, None, weight, bias, *NO_OTHERS, None, mu, rstd)
+        wanted = wants("x", "residual", "weight", "bias")
+        gradients = module.backward((y, h, *saved), OPTIONS, True, wanted)
+        return y, h, mu, rstd, *(g for g in gradients if g is not None)
+
+    def allocations(profile):
+        return sum(event.name.startswith("aten::empty") for event in profile.function_events)
+
+    expected = run()
+    with torch.autograd.profiler.profile() as profile:
+        run()
+    assert allocations(profile) >= len(expected) == 8
+    module.use_allocator(node.allocator)
+    try:
+        with torch.autograd.profiler.profile() as profile:
+            found = run()
+        with torch.inference_mode():
+            assert all(t.is_inference() for t in run())
+    finally:
+        module.use_allocator(None)
+    assert allocations(profile) == 0
+    for one, other in zip(found, expected, strict=True):
+        assert (one.shape, one.stride(), one.dtype) == (other.shape, other.stride(), other.dtype)
+        assert_same_bits(one, other)
+
+
 def test_calls_at_the_same_time(module):
     """The extension releases the GIL while it computes."""
     rows = [torch.randn(300, 500) for _ in range(8)]

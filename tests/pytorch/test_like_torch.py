@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import rownorm
-from rownorm.ops import eager, execute
+from rownorm.ops import cpu_native, eager, execute
 from rownorm.program import Inputs, Program
 from support.fake_driver import needs_compiler
 from support.native_fixtures import ON_GPU
@@ -283,7 +283,7 @@ def test_a_tensor_whose_memory_was_freed_is_an_error(form, device):
 @every_form
 @pytest.mark.parametrize("grad_enabled", [False, True])
 def test_a_node_refuses_gradients_that_are_not_of_its_output(form, grad_enabled, device):
-    """Autograd never passes such ones, but a node can be called."""
+    """Autograd never passes such ones, but a node can be called. Also where right ones prepared a call before."""
     (ours, tensors), _ = both(form, device)
     outputs = outputs_of(ours, tensors)
     call = getattr(outputs[0].grad_fn, "apply", outputs[0].grad_fn)
@@ -293,6 +293,8 @@ def test_a_node_refuses_gradients_that_are_not_of_its_output(form, grad_enabled,
         torch.ones(ROWS - 1, COLS, device=device),
         torch.ones(ROWS, COLS // 2, device=device, dtype=torch.float64),
     )
+    with torch.no_grad():
+        call(*[right] * len(outputs))
     with torch.set_grad_enabled(grad_enabled):
         for dy in wrong:
             for number in range(len(outputs)):
@@ -398,6 +400,22 @@ def test_pre_bias_beside_a_residual_may_be_modified(form, device):
     assert_alike(form, device, run)
 
 
+@pytest.mark.parametrize("form", ["add_layer_norm", "add_rms_norm"])
+def test_gradients_at_h_are_as_documented(form, device):
+    """Unlike those of the composition, because y and h are results of one node: docs/operations.md."""
+    (ours, tensors), _ = both(form, device)
+    y, h = ours(**tensors)
+    h.retain_grad()
+    (y.sin().sum() + 2 * h.sum()).backward(retain_graph=True)
+    assert torch.equal(h.grad, torch.full_like(h, 2))  # not what comes through y
+    with pytest.raises(RuntimeError, match="not have been used in the graph"):
+        torch.autograd.grad(y.sum(), h, retain_graph=True)
+    seen = []
+    y.register_hook(seen.append)
+    h.sum().backward()
+    assert seen == [None]
+
+
 def settled_memory():
     """Bytes allocated on the GPU, once autograd's thread has let go of the gradients that it returned."""
     gc.collect()
@@ -408,6 +426,7 @@ def settled_memory():
 @plain_forms
 def test_statistics_are_freed_after_backward(form, way, device, monkeypatch):
     ours, _, names = FORMS[form]
+    n_statistics = 2 if form == "layer_norm" else 1
     if ON_GPU:
         tensors = make(names, device)
         tensors["x"] = torch.randn(1 << 16, COLS, device=device, requires_grad=True)
@@ -418,31 +437,39 @@ def test_statistics_are_freed_after_backward(form, way, device, monkeypatch):
             before = settled_memory()
             torch.autograd.grad(y, (*tensors.values(),), dy, retain_graph=retain)
             freed = before - settled_memory()
-            n_statistics = 2 if form == "layer_norm" else 1
             assert freed == (0 if held else n_statistics * 4 << 16)
         return
-    if way != "python":
-        pytest.skip("what C++ holds can be seen on a GPU only")
-    seen, find = [], execute.find_forward
+    if way in ("c", "c++"):
+        pytest.skip("what C++ allocates for the fake driver can be seen on a GPU only")
+    seen = []
 
-    def watch(*arguments):
-        call, addresses = find(*arguments)
+    def watch(outputs):
+        seen.extend(weakref.ref(t) for t in outputs[2:] if t is not None)
+        return outputs
 
-        def watched(*inputs):
-            outputs = call(*inputs)
-            seen.extend(weakref.ref(t) for t in outputs[2:] if t is not None)
-            return outputs
+    if way == "python":
+        find = execute.find_forward
 
-        return watched, addresses
+        def find_watched(*arguments):
+            call, addresses = find(*arguments)
+            return lambda *inputs: watch(call(*inputs)), addresses
 
-    monkeypatch.setattr(execute, "find_forward", watch)
+        monkeypatch.setattr(execute, "find_forward", find_watched)
+    else:
+        of_cpu = cpu_native.load()
+        forward = lambda *arguments: watch(of_cpu.forward(*arguments))  # noqa: E731
+        monkeypatch.setattr(cpu_native, "forward", forward)
+        if way == "cpu and c++":
+            node = eager.native._node
+            functions = (eager.eager_norm, eager._EagerNorm.backward, eager.NodeContext)
+            node.use(None, forward, of_cpu.backward, *functions)
     tensors = make(names, device)
     y = ours(**tensors)
     gc.collect()
     assert all(ref() is not None for ref in seen)
     y.sum().backward()
     gc.collect()
-    assert [ref() for ref in seen] == [None] * (2 if form == "layer_norm" else 1)
+    assert [ref() for ref in seen] == [None] * n_statistics
 
 
 @every_form

@@ -9,6 +9,7 @@ proved, keeps the forward of its class.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import weakref
 from typing import Any, NamedTuple
@@ -91,7 +92,8 @@ class _Call(NamedTuple):
 
 def _norm(module: Any, x: Tensor, *gates: Tensor | None) -> Tensor:
     """What the forward of the module's class computes. gates: none, or the second argument of that forward."""
-    call = _call_of(module, x.dtype)
+    is_traced = torch.compiler.is_compiling()
+    call = _traced_call_of(id(module), x.dtype) if is_traced else _call_of(module, x.dtype)
     gate = gates[0] if gates else None
     if (
         call is None
@@ -121,11 +123,17 @@ _calls: weakref.WeakKeyDictionary[nn.Module, dict[DtypePair, _Call]] = weakref.W
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _call_of(module: nn.Module, dtype: torch.dtype) -> _Call | None:
-    """The call for rows of this dtype, or None where none was proved.
+def _traced_call_of(identity: int, dtype: torch.dtype) -> _Call | None:
+    """``_call_of`` for the module of this ``id``, which lives because torch.compile traces it.
 
-    torch.compile calls it when it traces the module. The parameters' dtypes are constants of a graph, too.
+    torch.compile calls this function when it traces. It would not pass the module with torch 2.11; ``id`` is a constant
+    of a graph, as the parameters' dtypes are.
     """
+    return _call_of(ctypes.cast(identity, ctypes.py_object).value, dtype)
+
+
+def _call_of(module: nn.Module, dtype: torch.dtype) -> _Call | None:
+    """The call for rows of this dtype, or None where none was proved."""
     try:
         calls = _calls[module]
     except KeyError:

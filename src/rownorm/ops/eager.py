@@ -270,6 +270,8 @@ class Native:
             if node is not None:
                 on_cpu = (None, None) if cpu is None else (cpu.forward, cpu.backward)
                 interface = None if module is None else module.interface
+                if cpu is not None:
+                    cpu.use_allocator(node.allocator)
                 node.use(interface, *on_cpu, eager_norm, _EagerNorm.backward, NodeContext)
                 self.record = node.record
             if module is not None:

@@ -40,7 +40,9 @@ def compiler(tmp_path, monkeypatch):
 def background(monkeypatch):
     """The state of the background build, as in a new process."""
     monkeypatch.setattr(native.node, "_thread", None)
-    monkeypatch.setattr(native.node, "_state", "no norm with gradients was called yet")
+    monkeypatch.setattr(
+        native.node, "_state", "no norm with gradients that it can record was called yet"
+    )
 
 
 @pytest.fixture
@@ -93,6 +95,17 @@ def test_without_a_compiler(background, monkeypatch, tmp_path):
     assert "CXX" in native.node.reason()
 
 
+def test_the_reason_while_it_is_built(cpu, background, node, monkeypatch):
+    """The first norm with gradients changes it."""
+    may_end = threading.Event()
+    monkeypatch.setattr(native.node, "build", lambda: may_end.wait(60) and node)
+    rownorm.rms_norm(torch.randn(4, 24, requires_grad=True))
+    assert native.node.reason() == "it is being built"
+    may_end.set()
+    assert native.node.wait()
+    assert native.node.reason() == ""
+
+
 def test_a_setting_turns_it_off(background, monkeypatch):
     monkeypatch.setenv("ROWNORM_NODE", "0")
     native.node.load_in_background(pytest.fail)
@@ -108,13 +121,14 @@ def test_it_is_installed_from_a_thread(background, node):
     assert [module.__file__ for module in installed] == [node.__file__]
 
 
-def test_the_first_norm_with_gradients_has_it_built(cpu, node, monkeypatch):
+def test_the_first_norm_with_gradients_has_it_built(cpu, background, node, monkeypatch):
     """The first, not the second: every call after it can be native."""
     started = []
     monkeypatch.setattr(native.node, "load_in_background", started.append)
     x = torch.randn(4, 24)
     rownorm.rms_norm(x)
     assert started == []
+    assert native.node.reason() == "no norm with gradients that it can record was called yet"
     x.requires_grad_()
     y = rownorm.rms_norm(x)
     (install,) = started

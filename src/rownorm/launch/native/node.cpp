@@ -9,6 +9,7 @@
 
    What it gains: experiment HST-08 in docs/experiments/host.md. */
 
+#include <ATen/DLConvertor.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/SavedTensorHooks.h>
@@ -169,6 +170,16 @@ at::Tensor allocate(const PreparedCall *call, Py_ssize_t i, const Allocation &al
                                                          at::Device(at::kCUDA))); /* the current one */
 #endif
     return at::Tensor(at::detail::empty_strided_cpu(allocation.sizes, allocation.strides, allocation.dtype));
+}
+
+/* The allocator of ops/cpu_native: a contiguous tensor, whose data is written to ``data``. NULL with an exception. It
+   fills no memory for torch.use_deterministic_algorithms: the extension writes every element. */
+PyObject *new_on_cpu(DLDataType dtype, int n_dims, const int64_t *shape, void **data) {
+    HANDLE_TH_ERRORS
+    at::Tensor tensor(at::detail::empty_cpu(at::IntArrayRef(shape, n_dims), at::toScalarType(dtype)));
+    *data = tensor.mutable_data_ptr();
+    return THPVariable_Wrap(std::move(tensor));
+    END_HANDLE_TH_ERRORS
 }
 
 /* Allocate, start the kernels, and return the returned tensors, as ``start`` of launch.c does. Empty: Python has to do
@@ -540,7 +551,9 @@ PyTypeObject *make_node_type() {
 PyMODINIT_FUNC PyInit_rownorm_node(void) {
     HANDLE_TH_ERRORS
     PyObject *module = PyModule_Create(&definition);
-    if (module != nullptr && PyModule_AddObjectRef(module, "NormBackward", (PyObject *)make_node_type()))
+    THPObjectPtr allocator(PyCapsule_New((void *)new_on_cpu, "rownorm_node.allocator", nullptr));
+    if (module != nullptr && (!allocator || PyModule_AddObjectRef(module, "allocator", allocator)
+                              || PyModule_AddObjectRef(module, "NormBackward", (PyObject *)make_node_type())))
         Py_CLEAR(module);
     return module;
     END_HANDLE_TH_ERRORS

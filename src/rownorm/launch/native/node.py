@@ -25,7 +25,7 @@ SOURCES = ("prepared_call.h", "node.cpp")
 # ten times as long. Nobody waits for it, and a compiler that was stopped too early is not tried again for a day.
 LIMIT = 600  # seconds
 log = logging.getLogger(__name__)
-_state = "no norm with gradients was called yet"
+_state = "no norm with gradients that it can record was called yet"
 _thread: threading.Thread | None = None
 
 

@@ -77,8 +77,8 @@ static PyObject *forward(PyObject *module, PyObject *const *arguments, Py_ssize_
     f.scratch = memory + 3 * x->n_cols;
 
     PyObject *const *tensors = &PyTuple_GET_ITEM(arguments[0], 0), *outputs[N_OUTPUTS] = {NULL};
-    int is_allocated = (outputs[Y] = allocate_like(tensors[X], &f.y)) != NULL
-        && (f.residual == NULL || (outputs[H] = allocate_like(tensors[RESIDUAL], &f.h)) != NULL)
+    int is_allocated = (outputs[Y] = allocate_like(tensors[X], x, &f.y)) != NULL
+        && (f.residual == NULL || (outputs[H] = allocate_like(tensors[RESIDUAL], &in[RESIDUAL], &f.h)) != NULL)
         && (!(want_statistics && f.center) || (outputs[MU] = allocate_statistic(x, &f.mu)) != NULL)
         && (!want_statistics || (outputs[RSTD] = allocate_statistic(x, &f.rstd)) != NULL);
     if (is_allocated) run(&work);
@@ -136,7 +136,7 @@ static PyObject *backward(PyObject *module, PyObject *const *arguments, Py_ssize
     int is_allocated = 1;
     for (int i = 0; i < N_INPUTS && is_allocated; i++)
         if (PyTuple_GET_ITEM(wanted, i) == Py_True && in[LIKE[i]].data != NULL) {
-            gradients[i] = allocate_like(PyTuple_GET_ITEM(arguments[0], LIKE[i]), &data[i]);
+            gradients[i] = allocate_like(PyTuple_GET_ITEM(arguments[0], LIKE[i]), &in[LIKE[i]], &data[i]);
             is_allocated = gradients[i] != NULL;
         }
     if (is_allocated) {
@@ -174,8 +174,17 @@ static PyObject *use(PyObject *module, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
+/* use_allocator(``allocator`` of node.cpp, or None): tensors are allocated by it, or by the functions in Python. */
+static PyObject *use_allocator(PyObject *module, PyObject *capsule) {
+    void *function = capsule == Py_None ? NULL : PyCapsule_GetPointer(capsule, "rownorm_node.allocator");
+    if (PyErr_Occurred()) return NULL;
+    memcpy(&new_tensor, &function, sizeof new_tensor);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"use", use, METH_VARARGS, "Take the functions and types of PyTorch."},
+    {"use_allocator", use_allocator, METH_O, "Take the allocator in C++."},
     {"forward", (PyCFunction)(void (*)(void))forward, METH_FASTCALL, "execute.forward, or None"},
     {"backward", (PyCFunction)(void (*)(void))backward, METH_FASTCALL, "execute.backward, or None"},
     {NULL}};

@@ -2,6 +2,9 @@
 
 static PyObject *tensor_type, *parameter_type, *empty_like, *empty_strided, *fp32_on_cpu;
 static const DLPackExchangeAPI *dlpack;
+/* ``new_on_cpu`` of launch/native/node.cpp. NULL until it is loaded: PyTorch's functions in Python allocate. */
+static PyObject *(*new_tensor)(DLDataType dtype, int n_dims, const int64_t *shape, void **data);
+static const DLDataType DLPACK_TYPE[] = {{kDLFloat, 32, 1}, {kDLFloat, 16, 1}, {kDLBfloat, 16, 1}}; /* by DType */
 
 typedef struct {
     DType dtype;
@@ -94,14 +97,16 @@ static PyObject *with_data(PyObject *tensor, void *data) {
     return tensor;
 }
 
-/* A tensor like ``tensor``; its data is written to ``data``, a pointer to a pointer. */
-static PyObject *allocate_like(PyObject *tensor, void *data) {
+/* A tensor like ``tensor``, which was read as ``rows``; its data is written to ``data``, a pointer to a pointer. */
+static PyObject *allocate_like(PyObject *tensor, const Rows *rows, void *data) {
+    if (new_tensor != NULL) return new_tensor(DLPACK_TYPE[rows->dtype], rows->n_dims, rows->shape, data);
     return with_data(PyObject_CallOneArg(empty_like, tensor), data);
 }
 
 /* A tensor with one element in fp32 for each row of x. empty_strided parses its arguments faster than empty. */
 static PyObject *allocate_statistic(const Rows *x, void *data) {
     int n = x->n_dims - 1;
+    if (new_tensor != NULL) return new_tensor(DLPACK_TYPE[FP32], n, x->shape, data);
     PyObject *shape = PyTuple_New(n), *strides = PyTuple_New(n), *tensor = NULL;
     int64_t stride = 1;
     for (int i = n - 1; shape != NULL && strides != NULL && i >= 0; i--) {
