@@ -83,7 +83,12 @@ HUGE_FORMS = {
     "gate last": {"gate_dtype": BF16, "gate_activation": "silu"},
     "gate first": {"gate_dtype": BF16, "gate_activation": "silu", "gate_first": True},
     "scale and shift of samples": {"weight": False, "scale": "samples", "shift": "samples"},
-    "scale and shift of rows": {"weight": False, "scale": "rows", "shift": "rows"},
+    "scale and shift of rows": {
+        "weight": False,
+        "scale": "rows",
+        "shift": "rows",
+        "rounding": "each",
+    },
     "residual_gate": {
         "weight": False,
         "residual_dtype": BF16,
