@@ -5,11 +5,17 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import grad, vmap
+from torch.library import opcheck
 
 import rownorm
+from rownorm.ops import inductor
+from rownorm.ops.groups import in_groups
+from rownorm.program import ARGUMENTS, WITH_RESIDUAL, Inputs, Program
 from support.operators import same_bits
 
 N_COLS, GROUP = 8, 4
+# Of ``grouped``.
+OF_GROUPS = Program(False, 1e-6, gate_activation="silu", gate_first=True, weight_shift=1.0)
 
 
 def grouped(x, gate, weight, bias):
@@ -80,6 +86,26 @@ def test_derivatives_with_every_step_rounded(device):
     assert gradgradcheck(in_steps, inputs, fast_mode=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_operators_of_groups_and_steps(dtype, device):
+    """``opcheck`` of the calls that the public functions make: rows of groups are views, steps are rounded."""
+    x, gate, weight, bias = rows_and_columns(device, dtype=dtype)
+    inputs = Inputs(x, None, None, weight, bias, gate=gate)
+    grouped_inputs, grouped_program = in_groups(inputs, OF_GROUPS, GROUP)
+    x, residual, gate, scale, shift, residual_gate = rows_and_samples(device, dtype)
+    samples = {"scale": scale, "shift": shift, "residual_gate": residual_gate}
+    steps = Inputs(x, residual, None, None, None, **samples, gate=gate)
+    each = Program(True, 1e-5, scale_shift=1.0, gate_activation="sigmoid", rounding="each")
+    for name, tensors, options in (
+        ("rms_norm", grouped_inputs, grouped_program),
+        ("add_layer_norm", steps, each),
+    ):
+        without = () if name.startswith("add_") else WITH_RESIDUAL
+        arguments = [getattr(tensors, one) for one in ARGUMENTS if one not in without]
+        operator = getattr(torch.ops.rownorm, name).default
+        opcheck(operator, tuple(arguments), options.operator_keywords())
+
+
 def test_vmap_of_groups(device):
     tensors = rows_and_columns(device, rows=(5, 3), requires_grad=False)
     in_dims = (0, 0, None, None)
@@ -99,6 +125,17 @@ def test_compiled_groups(dynamic, device):
         y, expected = compiled(*tensors), grouped(*tensors)
         same_bits(y, expected)
         same_bits(*(torch.autograd.grad(one.sin().sum(), tensors) for one in (y, expected)))
+
+
+def test_what_inductor_gets_of_groups_and_steps(device):
+    """PyTorch's operators for groups and a gate that comes first; rounded steps stay an operator."""
+    x, gate, weight, bias = rows_and_columns(device)
+    inputs, program = in_groups(Inputs(x, None, None, weight, bias, gate=gate), OF_GROUPS, GROUP)
+    assert inductor.is_forward_composed(inputs, program)
+    composed = inductor.forward(inputs, program).y.flatten(-2)
+    expected = by_torch(x, gate, weight, bias)
+    torch.testing.assert_close(composed, expected)
+    assert not inductor.is_forward_composed(inputs, program._replace(rounding="each"))
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
