@@ -1,5 +1,7 @@
 """PyTorch's features with what is no operator of its own, groups of columns, and with the rounding of each step."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,7 +13,10 @@ import rownorm
 from rownorm.ops import inductor
 from rownorm.ops.groups import in_groups
 from rownorm.program import ARGUMENTS, WITH_RESIDUAL, Inputs, Program
+from support.cases import call
 from support.operators import same_bits
+from support.pairwise import combinations
+from support.torch_answers import torch_activation, torch_gate
 
 N_COLS, GROUP = 8, 4
 # Of ``grouped``.
@@ -182,6 +187,45 @@ def test_steps_without_rownorm(device, without_interpreter):
     program = torch.export.export(Model(), tensors).run_decompositions()
     assert "rownorm" not in str(program.graph)
     same_bits(program.module()(*tensors), expected)
+
+
+def eager_steps(case, t):
+    """(y, h) by PyTorch's operators in the dtype of x. The norm and its weight and bias are one step."""
+    gate = None if t["gate"] is None else torch_gate(case.gate_activation, t["gate"])
+    h = t["x"] if t["pre_bias"] is None else t["x"] + t["pre_bias"]
+    h = h if t["residual_gate"] is None else t["residual_gate"] * h
+    h = h if t["residual"] is None else t["residual"] + h
+    u = h * gate if case.gate_first and gate is not None else h
+    weight = None if t["weight"] is None else t["weight"].float() + case.weight_shift
+    bias = None if t["bias"] is None else t["bias"].float()
+    norm = F.layer_norm if case.center else F.rms_norm
+    parameters = (weight, bias) if case.center else (weight,)
+    z = norm(u.float(), u.shape[-1:], *parameters, eps=case.program.eps).to(u.dtype)
+    z = z if t["scale"] is None else z * (t["scale"] + case.scale_shift)
+    y = torch_activation(case.activation, z if t["shift"] is None else z + t["shift"])
+    return y if case.gate_first or gate is None else y * gate, h
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_any_steps_are_those_of_eager_pytorch(seed, without_interpreter):
+    """The bits of y and h on a CPU, but for elements where another order of the norm's sums rounds otherwise."""
+    for case in combinations(seed):
+        if case.dtype.itemsize > 2:
+            continue
+        one_dtype = {
+            "residual_dtype": case.residual_dtype and case.dtype,
+            "gate_dtype": case.gate_dtype and case.dtype,
+            "parameter_dtype": None,
+            "out_dtype": None,
+        }
+        bias = case.bias and case.center  # F.rms_norm has none
+        case = replace(case, **one_dtype, bias=bias, rounding="each", shape=(2, 5, 40))
+        tensors = case.tensors("cpu")
+        y, h = call(case, tensors)
+        expected, stream = eager_steps(case, tensors)
+        assert (y != expected).float().mean() < 0.02, case
+        if h is not None:
+            same_bits(h, stream)
 
 
 def test_exported_groups(device):
