@@ -153,6 +153,17 @@ def test_forms_past_two_to_the_31_elements(form, n_cols, device, alone, unpoison
 
 
 @pytest.mark.parametrize(
+    ("sample_rows", "n_cols"),
+    [(7, 64), (7, 1152), (7, 4096), (7, 8192), (100, 20_000), (7, 70_000)],
+)
+@pytest.mark.parametrize("form", HUGE_FORMS)
+def test_real_widths_of_forms(form, sample_rows, n_cols, device):
+    """With the plans that forms have by themselves: tiles, clusters, rows in chunks and in parts."""
+    case = Case(form != "gate last", BF16, (3, sample_rows, n_cols), **HUGE_FORMS[form])
+    assert_case(case, case.tensors(device), batches=8 if n_cols < 10_000 else 1)
+
+
+@pytest.mark.parametrize(
     ("n_samples", "sample_rows", "n_cols"),
     [
         (1, 256, 1152),
