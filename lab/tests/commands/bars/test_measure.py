@@ -253,11 +253,13 @@ def test_the_slowest_to_compile_come_first():
 
 
 def test_models_and_forms_are_compiled_in_advance():
-    """Of the cases in a setting: those that torch.compile compiles, with both providers, and calls of forms."""
+    """Of the cases in a setting: those that torch.compile compiles, with both providers, and rownorm's forms."""
     compiled, eager = (settings.dit_cases()[number] for number in (2, 0))
     assert (compiled.setting, eager.setting) == ("DiT step, compiled", "DiT step, bf16")
     assert all(measure.compiles(compiled, name) for name in ("torch", "rownorm"))
-    assert not measure.compiles(eager, "rownorm")
+    assert measure.compiles(eager, "rownorm")
+    assert not measure.compiles(eager, "torch")
+    assert not measure.compiles(settings.step_cases()[0], "rownorm")
     case = settings.form_cases(tiny=True)[0]
     assert measure.compiles(case, "rownorm")
     assert measure.slowest_to_compile_first((compiled, "torch")) < measure.slowest_to_compile_first(
