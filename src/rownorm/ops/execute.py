@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..program import BACKWARD_ROWS, INPUTS, ROWS, SAMPLES, Inputs, Program, has_numbers
+from ..program import BACKWARD_ROWS, ROWS, SAMPLES, Inputs, Program, has_numbers
 from ..reference import BackwardInputs, Gradients
 from . import cpu, cpu_native
 from .call_key import forward_key, tensor_key
