@@ -399,9 +399,13 @@ def test_options_that_are_refused_are_not_kept(device):
         for module in (rownorm.nn.LayerNorm, rownorm.nn.RMSNorm):
             with pytest.raises(TypeError, match="eps"):
                 module(COLS, eps=eps, device=device)(x)
-        del eps
+        first = torch.tensor(True)
+        kept_too = weakref.ref(first)
+        with pytest.raises(ValueError, match="gate_first must be one of False, True"):
+            rownorm.rms_norm(x, gate=torch.ones_like(x), gate_first=first)
+        del eps, first
         gc.collect()
-        assert kept() is None
+        assert kept() is kept_too() is None
         for name in ("eps", "weight_shift"):
             rownorm.rms_norm(x, torch.ones_like(x[0]), **{name: 1})
             with pytest.raises(TypeError, match=name):

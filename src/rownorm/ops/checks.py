@@ -136,7 +136,7 @@ def check_options(
         value = getattr(program, name)
         if option.is_number:
             _check_number(operation, name, value)
-        elif not any(value is known or value == known for known in option.values):
+        elif isinstance(value, Tensor) or value not in option.values:
             _unknown(operation, name, value, option.values)
     if program.eps < 0:
         raise ValueError(
