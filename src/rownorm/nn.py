@@ -21,6 +21,7 @@ from .functional import default_rms_eps, layer_norm, rms_norm
 from .integration import leaf_of_trace, quantize_like, refuse_torchscript
 from .ops import eager
 from .ops.batch_invariance import is_on, state
+from .ops.checks import check_options
 from .ops.fast_path import is_traced
 from .program import GateActivation, Program, Rounding
 
@@ -32,7 +33,10 @@ torch.fx.wrap("rms_norm")
 
 @functools.lru_cache(typed=True)  # eps=True is refused, eps=1 is not
 def _program(center: bool, eps: float, out_dtype: torch.dtype | None, mode: bool) -> Program:
-    return Program(center, eps, out_dtype=out_dtype, batch_invariant=mode)
+    program = Program(center, eps, out_dtype=out_dtype, batch_invariant=mode)
+    # What raises is not kept by the cache: an eps could be a tensor.
+    check_options(f"rownorm.{program.name}", program, has_weight=False)
+    return program
 
 
 class _Norm(torch.nn.Module):
