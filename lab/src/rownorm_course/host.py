@@ -112,7 +112,9 @@ class Host:
         if watch.purpose == "measure":
             return Reply(seen=_measured(function, request, watch))
         before = [_memory(one) for one in args]
-        with observe.observed(watch.launch and not compiles, watch.masked, watch.orders) as raw:
+        given = [*args, *named.values()]
+        runs = watch.launch and not compiles
+        with observe.observed(runs, watch.masked, watch.orders, given) as raw:
             args = [
                 torch.empty(one.shape, dtype=one.dtype, device=self.device)
                 if isinstance(one, Made)
@@ -128,6 +130,8 @@ class Host:
         ]
         if request.answer >= 0:
             value = args[request.answer]
+        if raw.provenance is not None:
+            seen.foreign = raw.provenance.foreign(value)
         if compiles:
             seen.compiled = _compiled(raw, request, watch, args, list(named.values()))
             value = None
@@ -150,9 +154,11 @@ class Host:
         del module.weight
         module.weight = weight  # type: ignore[assignment]
         before = _memory(x), _memory(weight)
-        with observe.observed() as raw:
+        with observe.observed(given=(x, weight)) as raw:
             y = module(x.view(shape) if shape else x)
         seen = _told(raw)
+        if raw.provenance is not None:
+            seen.foreign = raw.provenance.foreign(y)
         gradients = None
         if isinstance(y, Tensor) and y.requires_grad and y.numel() == dy.numel():
             found = torch.autograd.grad(y.reshape(dy.shape), [x, weight], dy, allow_unused=True)

@@ -12,7 +12,7 @@ from rownorm_lab.interpreter.picture import picture
 
 from ..grade import Task
 from ..grades import Failure
-from ..judge import refuse_findings
+from ..judge import refuse_findings, refuse_foreign
 from ..learner import Learner
 from ..protocol import Seen, unwritten
 
@@ -79,6 +79,7 @@ def _judge(title: str, seen: Seen, got: object, right: Tensor, drawn: str) -> No
             f"{int(wrong.sum())} of {right.numel()} are wrong\n{drawn}",
             "mask-other" if not bool(values.isfinite().all()) else "",
         )
+    refuse_foreign(title, seen)
 
 
 def _drawn(seen: Seen) -> str:

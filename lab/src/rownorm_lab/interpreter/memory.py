@@ -45,6 +45,7 @@ class Region:
         self.real = storage.data_ptr() if self.backed else 0
         self.bytes = storage.nbytes()
         self.item = min(one.tensor.element_size() for one in arguments)
+        self.dtypes = {one.tensor.dtype for one in arguments}
         self.origin = min(
             int(one.tensor.storage_offset()) * one.tensor.element_size() // self.item
             for one in arguments
@@ -82,11 +83,12 @@ class Region:
         inside = np.zeros(self.elements, bool)
         for _, tensor in arguments:
             width = tensor.element_size() // self.item
-            whole = torch.from_numpy(inside).view(-1, width) if width > 1 else None
-            flat = torch.from_numpy(inside) if whole is None else whole.new_zeros(len(whole))
-            flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).fill_(True)
-            if whole is not None:
-                whole |= flat[:, None]
+            own = np.zeros(self.elements // width, bool)
+            view = torch.from_numpy(own).as_strided(
+                tensor.shape, tensor.stride(), tensor.storage_offset()
+            )
+            view.fill_(True)
+            inside[: len(own) * width] |= np.repeat(own, width)
         return inside
 
     def address(self, tensor: Tensor) -> int:

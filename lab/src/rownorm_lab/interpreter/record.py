@@ -32,7 +32,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .arithmetic import mended
 from .findings import RecordedLaunch, Recording, Site
-from .memory import Argument, Memory
+from .memory import Argument, Array, Memory, Region
 
 TRITON = str(Path(triton.__file__).parent)
 HERE = str(Path(__file__).parent)
@@ -43,17 +43,24 @@ RELEASES = {ir.MEM_SEMANTIC.RELEASE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE}
 SEED = 0
 LANGUAGES = {id(tl), id(tl.core)}
 Patch = tuple[Any, str, Any]
+Contents = list[tuple[Region, Array]]
 
 
 @contextmanager
-def recorded(orders: int = 2, views_only: bool = False, wrapper: str = HERE) -> Iterator[Recording]:
+def recorded(
+    orders: int = 2,
+    views_only: bool = False,
+    wrapper: str = HERE,
+    after: Callable[[Memory, Contents], None] | None = None,
+) -> Iterator[Recording]:
     """Record the launches of the block.
 
     orders: how many times a launch is repeated with its programs in another order. views_only: an access must stay
     inside of the tensors that the kernel was given, not only inside of their storages. wrapper: a file of the caller
-    that wraps loads as well, so that its lines are no kernel's.
+    that wraps loads as well, so that its lines are no kernel's. after: is called after every launch, with what its
+    storages held before.
     """
-    recorder = _Recorder(orders, views_only, wrapper)
+    recorder = _Recorder(orders, views_only, wrapper, after)
     with mended(), contextlib.ExitStack() as stack:
         for owner, name, value in recorder.patches():
             before = owner.__dict__.get(name)
@@ -70,8 +77,14 @@ def _restore(owner: Any, name: str, before: Any) -> None:
 
 
 class _Recorder:
-    def __init__(self, orders: int, views_only: bool, wrapper: str) -> None:
-        self.orders, self.views_only = orders, views_only
+    def __init__(
+        self,
+        orders: int,
+        views_only: bool,
+        wrapper: str,
+        after: Callable[[Memory, Contents], None] | None,
+    ) -> None:
+        self.orders, self.views_only, self.after = orders, views_only, after
         self.not_kernels = (TRITON, HERE, wrapper)
         self.recording = Recording([], [])
         self.memory: Memory | None = None
@@ -134,6 +147,8 @@ class _Recorder:
                 if not far and len(self.ran) > 1:
                     after = [region.contents().copy() for region in backed]
                     self.repeat(memory, before, after, lambda: call(executor, *args, **named))
+                if self.after is not None:
+                    self.after(memory, list(zip(backed, before, strict=True)))
             finally:
                 self.memory = outer
                 executor.grid = grid
