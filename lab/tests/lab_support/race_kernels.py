@@ -118,6 +118,21 @@ def copy():
     assert torch.equal(x, y)
 
 
+@triton.jit
+def shift_rows(x_ptr, n_cols, BLOCK: tl.constexpr):
+    """In place, so that a program may find what its neighbor has written."""
+    cols = tl.program_id(0) * n_cols + tl.arange(0, BLOCK)
+    tl.store(x_ptr + cols, tl.load(x_ptr + n_cols + cols))
+
+
+def shift_in_place():
+    shift_rows[(3,)](torch.randn(4, 8), 8, BLOCK=8)
+
+
+def store_without_a_mask():
+    shift_rows[(1,)](torch.randn(7), 0, BLOCK=8)
+
+
 def load_without_a_mask():
     copy_row[(3,)](torch.randn(3, 5), torch.empty(3, 5), 5, MASK=False, BLOCK=8)
 
@@ -161,9 +176,11 @@ RIGHT = (count_to_the_last, copy, near, annotated)
 WRONG = {  # the kinds that must be found, and no other
     add_to_one_sum: {"read-write", "write-write", "order"},
     let_the_last_add: {"read-write", "order"},
+    shift_in_place: {"read-write", "order"},
     add_to_statistics: {"read-write", "write-write", "order"},
     add_by_atomics: {"order"},
     load_without_a_mask: {"bounds"},
+    store_without_a_mask: {"bounds"},
     far: {"int32"},
     store_halves: {"lanes"},
 }

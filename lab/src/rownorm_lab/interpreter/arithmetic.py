@@ -3,8 +3,8 @@
 The interpreter keeps bfloat16 as 16-bit integers and computes with those: the product of two bf16 values is wrong, a
 conversion from fp32 cuts digits off, and ``tl.full`` in bf16 raises. A GPU computes in fp32 and rounds to the nearest.
 Functions of libdevice return nothing there. ``tl.reduce`` with a function of one's own goes from lane to lane, which
-rounds worse than the tree of a GPU and takes a call for each lane. Triton 3.6 cannot turn a scalar into an int with
-NumPy 2.4.
+rounds worse than the tree of a GPU and takes a call for each lane. ``@triton.autotune`` asks for a GPU.
+Triton 3.6 cannot turn a scalar into an int with NumPy 2.4.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 from triton.runtime import interpreter
+from triton.runtime.autotuner import Autotuner
 
 Array = np.ndarray[Any, Any]
 LIBDEVICE: dict[str, Callable[[Array], Array]] = {  # by name: of one argument
@@ -81,7 +82,25 @@ def _patches() -> list[tuple[Any, str, Any]]:
         for name, function in LIBDEVICE.items()
         if hasattr(libdevice, name)
     ]
-    return found + _index_of_one()
+    return [*found, (Autotuner, "run", first_configuration()), *_index_of_one()]
+
+
+# ---- tuning ----
+
+
+def first_configuration() -> Callable[..., Any]:
+    """``@triton.autotune`` without a GPU has nothing to time: the first configuration runs."""
+    run = Autotuner.run
+
+    def run_first(tuner: Any, *args: Any, **named: Any) -> Any:
+        every = tuner.configs
+        tuner.configs = every[:1]
+        try:
+            return run(tuner, *args, **named)
+        finally:
+            tuner.configs = every
+
+    return run_first
 
 
 # ---- bfloat16 ----

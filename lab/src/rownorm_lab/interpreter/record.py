@@ -26,7 +26,6 @@ import triton.language as tl
 from torch import Tensor
 from triton._C.libtriton import ir
 from triton.runtime import interpreter
-from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import TensorWrapper
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -110,7 +109,6 @@ class _Recorder:
             (builder, "create_masked_store", self.store()),
             (builder, "create_atomic_rmw", self.read_modify_write()),
             (builder, "create_atomic_cas", self.compare_and_swap()),
-            (Autotuner, "run", first_configuration()),
         ]
         found += [
             (builder, name, self.as_atomic(name))
@@ -361,21 +359,6 @@ class _Recorder:
         if self.memory is not None and np.size(pointer.data) == 1 and bool(np.all(mask)):
             address = int(np.ravel(pointer.data)[0])
             self.memory.order(address, sem in ACQUIRES, sem in RELEASES)
-
-
-def first_configuration() -> Callable[..., Any]:
-    """``@triton.autotune`` without a GPU has nothing to time: the first configuration runs."""
-    run = Autotuner.run
-
-    def run_first(tuner: Any, *args: Any, **named: Any) -> Any:
-        every = tuner.configs
-        tuner.configs = every[:1]
-        try:
-            return run(tuner, *args, **named)
-        finally:
-            tuner.configs = every
-
-    return run_first
 
 
 class _Wide(int):
