@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ def check_dataset(folder: Path, device: str) -> list[tuple[int | None, str, str]
     from rownorm_lab.fib.check import Checked, check
     from rownorm_lab.fib.dataset import read
 
-    with tempfile.TemporaryDirectory() as cache:
+    with tempfile.TemporaryDirectory() as cache, _away_from(Path.cwd()):
         os.environ["FIB_CACHE_PATH"] = cache
         checked = check(read(folder), "cuda:0" if device == "cuda" else "cpu")
         return [
@@ -24,6 +27,21 @@ def check_dataset(folder: Path, device: str) -> list[tuple[int | None, str, str]
             else (None, "failed", str(one))
             for one in checked
         ]
+
+
+@contextmanager
+def _away_from(folder: Path) -> Iterator[None]:
+    """Without the modules of the learner's folder, as on another machine."""
+    modules, paths = dict(sys.modules), list(sys.path)
+    for name, module in modules.items():
+        if Path(getattr(module, "__file__", None) or "/").is_relative_to(folder):
+            del sys.modules[name]
+    sys.path[:] = [path for path in paths if Path(path) != folder]
+    try:
+        yield
+    finally:
+        sys.modules.update(modules)
+        sys.path[:] = paths
 
 
 def reference(code: str, x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -307,11 +307,19 @@ _NUMBER = (
     "In the interpreter, the variable of a loop and a number that is passed are Python's. "
     "tl.cast(value, tl.int64) works for them and on a GPU."
 )
+_NO_GPU = (
+    "Here is no GPU to ask or to start a kernel on. Choose a number of programs or warps without asking: a constant "
+    "will do. A kernel runs in the interpreter if DEVICE is imported from rownorm_course.interpreter before triton, as "
+    "in the starter; when a file is compiled for a GPU, it starts none at its import: below if __name__ == "
+    '"__main__" it may.'
+)
 HABITUAL = {
     "'int' object has no attribute 'to'": _NUMBER,
     "'float' object has no attribute 'to'": _NUMBER,
-    "active drivers": "A kernel is started without a GPU and outside of the interpreter. Import DEVICE from "
-    "rownorm_course.interpreter before triton, as the starter does.",
+    "active drivers": _NO_GPU,
+    "Torch not compiled with CUDA enabled": _NO_GPU,
+    "No CUDA GPUs are available": _NO_GPU,
+    "Found no NVIDIA driver": _NO_GPU,
     "'NoneType' object has no attribute 'type'": "Something in the kernel is None: a function without return, or one "
     "that the interpreter does not have.",
 }
