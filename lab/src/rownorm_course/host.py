@@ -45,6 +45,7 @@ OWN = {
     "reduction_code": "compiled",
     "check_dataset": "fib_inside",
     "reference": "fib_inside",
+    "what_ran": "fib_inside",
 }
 
 
