@@ -58,6 +58,7 @@ def test_on_a_gpu_every_process_is_a_new_program(tmp_path):
     source = "import os, sys\n\ndef told(x):\n    return [x, os.getpid(), sys.orig_argv]\n"
     (tmp_path / "look.py").write_text(source)
     with Learner(tmp_path, 2, "gpu", 11) as made:
+        made.begin_step(120)  # it imports torch
         value, process, command = made.function("look.py", "told")(7)
     assert value == 7
     assert "begin" in command
