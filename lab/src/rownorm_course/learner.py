@@ -170,8 +170,9 @@ class Learner:
         if self._process is None:
             library = self.mode == "gpu" or bool(exercises()[self.number].needs)
             self._process = LearnerProcess(self.mode, self.folder, library)
+        deadline = self.begun + self.limit_s
         reply = self._process.ask(
-            request, self.begun, self.limit_s, lambda: self.waiting(time.monotonic() - self.begun)
+            request, deadline, self.limit_s, lambda: self.waiting(time.monotonic() - self.begun)
         )
         if reply.patched:
             raise Failure(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import json
 import linecache
-import math
 import os
 import re
 import secrets
@@ -26,7 +25,6 @@ from .wire import NONCE, Closed, Garbled, TooLate, receive, send
 
 START_S = 120.0  # for a process to import torch and Triton
 POLL_S = 0.05
-PATIENCE = 4  # times the limit by the clock, if the process got little of the processor
 PRINTED = 4000  # characters that are kept of what a step prints
 _spawners: dict[Mode, Spawner] = {}
 
@@ -124,12 +122,10 @@ class LearnerProcess:
         self.printed, self.errors, self.stack = paths
         self.ended = ""  # why; empty while it lives
         self.begun = 0  # bytes that were printed before this step
-        self.busy_before = 0.0  # seconds of computing
 
     def begin_step(self) -> None:
-        """What is printed and computed from now on belongs to another step."""
+        """What is printed from now on belongs to another step."""
         self.begun = self.printed.stat().st_size
-        self.busy_before = self._busy()
 
     def printed_now(self) -> str:
         """The beginning of what this step has printed."""
@@ -138,18 +134,13 @@ class LearnerProcess:
             return file.read(4 * PRINTED).decode(errors="replace")[:PRINTED]
 
     def ask(
-        self, request: Request, begun: float, limit_s: float, waiting: Callable[[], None]
+        self, request: Request, deadline: float, limit_s: float, waiting: Callable[[], None]
     ) -> Reply:
-        """The answer; Ended if there is none. begun: when the step did; limit_s: of the step."""
+        """The answer; Ended if there is none."""
         nonce = secrets.token_bytes(NONCE)
-
-        def goes_on() -> bool:
-            waiting()
-            return not self._is_late(time.monotonic() - begun, limit_s)
-
         try:
             send(self.channel, nonce, msgspec.msgpack.encode(request))
-            _, message = receive(self.channel, nonce, goes_on)
+            _, message = receive(self.channel, nonce, deadline, waiting)
             return msgspec.msgpack.decode(message, type=Reply)
         except Closed:
             self._stop()
@@ -168,20 +159,6 @@ class LearnerProcess:
             habit = "patches-grader"
         self.ended = why
         raise Ended(f"{why}{self._tail()}", habit)
-
-    def _is_late(self, seconds: float, limit_s: float) -> bool:
-        """By the clock; in the interpreter by its own time, as other programs may leave it little of the processor."""
-        if seconds < limit_s or self.mode != "interpret":
-            return seconds >= limit_s
-        return seconds >= PATIENCE * limit_s or self._busy() - self.busy_before >= limit_s
-
-    def _busy(self) -> float:
-        """Seconds that it has computed."""
-        try:
-            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return math.inf
-        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
     def _stop(self) -> None:
         for stop in (os.killpg, os.kill):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import select
 import socket
 import struct
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -172,24 +173,29 @@ def send(to: socket.socket, nonce: bytes, message: bytes) -> None:
 def receive(
     from_: socket.socket,
     nonce: bytes | None = None,
-    waiting: Callable[[], bool] | None = None,
+    deadline: float | None = None,
+    waiting: Callable[[], None] = lambda: None,
 ) -> tuple[bytes, bytes]:
-    """(nonce, message) of the next one. nonce: which it must have; waiting: whether to go on, asked now and then."""
-    head = _read(from_, NONCE + _LENGTH.size, waiting)
+    """(nonce, message) of the next one. nonce: which it must have; waiting: is called now and then until it comes."""
+    head = _read(from_, NONCE + _LENGTH.size, deadline, waiting)
     got = head[:NONCE]
     if nonce is not None and got != nonce:
         raise Garbled
     (size,) = _LENGTH.unpack(head[NONCE:])
-    return got, _read(from_, size, waiting)
+    return got, _read(from_, size, deadline, waiting)
 
 
-def _read(from_: socket.socket, size: int, waiting: Callable[[], bool] | None) -> bytes:
+def _read(
+    from_: socket.socket, size: int, deadline: float | None, waiting: Callable[[], None]
+) -> bytes:
     found = bytearray()
     while len(found) < size:
-        if waiting is not None:
-            if not waiting():
+        if deadline is not None:
+            left = deadline - time.monotonic()
+            if left <= 0:
                 raise TooLate
-            if not select.select([from_], [], [], 0.2)[0]:
+            if not select.select([from_], [], [], min(left, 0.2))[0]:
+                waiting()
                 continue
         try:
             more = from_.recv(min(1 << 20, size - len(found)))

@@ -75,16 +75,6 @@ def test_values_cross_as_they_are(learner):
     assert got[-1].dtype == torch.bfloat16
 
 
-def test_a_process_that_waits_for_the_processor_is_not_late(learner, monkeypatch):
-    learner.function("look.py", "modules")()
-    process = learner._process
-    assert not process._is_late(31, 30)  # it has computed for less than a second
-    assert process._is_late(121, 30)
-    monkeypatch.setattr(process, "_busy", lambda: process.busy_before + 30)
-    assert process._is_late(31, 30)
-    assert not process._is_late(29, 30)
-
-
 def test_an_exit_is_the_learners_error(learner):
     with pytest.raises(Failure, match="ended the process: exit status 3"):
         learner.function("look.py", "raises")()
