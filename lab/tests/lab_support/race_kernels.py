@@ -152,6 +152,36 @@ def near():
     copy_rows_in_a_loop[(64,)](x, torch.empty_like(x), x.shape[0], 1024, BLOCK=1024)
 
 
+@triton.jit
+def copy_rows_while(x_ptr, y_ptr, n_rows, n_cols, BLOCK: tl.constexpr):
+    """A program has every n-th row; both loops are ``while``."""
+    row = tl.program_id(0)
+    while row < n_rows:
+        start = 0
+        while start < n_cols:
+            place = row * n_cols + start + tl.arange(0, BLOCK)
+            tl.store(y_ptr + place, tl.load(x_ptr + place))
+            start += BLOCK
+        row += tl.num_programs(0)
+
+
+def far_while():
+    x = torch.empty((1 << 21) + 77, 1024, device="meta")
+    copy_rows_while[(64,)](x, torch.empty_like(x), x.shape[0], 1024, BLOCK=128)
+
+
+def near_while():
+    x = torch.empty((1 << 21) - 77, 1024, device="meta")
+    copy_rows_while[(64,)](x, torch.empty_like(x), x.shape[0], 1024, BLOCK=128)
+
+
+def all_turns():
+    """Of tensors with contents every turn runs."""
+    x, y = torch.randn(50, 64), torch.zeros(50, 64)
+    copy_rows_while[(2,)](x, y, 50, 64, BLOCK=16)
+    assert torch.equal(x, y)
+
+
 def store_halves():
     halves[(1,)](torch.randn(8), torch.empty(4), BLOCK=8)
 
@@ -172,7 +202,7 @@ def annotated():
     annotated_kernel[(len(x),)](x, torch.empty_like(x), x.stride(0), BLOCK=4096)
 
 
-RIGHT = (count_to_the_last, copy, near, annotated)
+RIGHT = (count_to_the_last, copy, near, near_while, all_turns, annotated)
 WRONG = {  # the kinds that must be found, and no other
     add_to_one_sum: {"read-write", "write-write", "order"},
     let_the_last_add: {"read-write", "order"},
@@ -182,5 +212,6 @@ WRONG = {  # the kinds that must be found, and no other
     load_without_a_mask: {"bounds"},
     store_without_a_mask: {"bounds"},
     far: {"int32"},
+    far_while: {"int32"},
     store_halves: {"lanes"},
 }

@@ -168,6 +168,8 @@ class Memory:
         real, allowed = addresses.copy(), active.copy()
         mine = active & (addresses >= BEGIN)
         regions = ((addresses - np.uint64(BEGIN)) >> np.uint64(SPACING)).astype(np.int64)
+        if self.recording and self.program in self.shown and not mine.any():
+            self._keep_masked(regions, addresses, active, width, site)
         for number in np.unique(regions[mine]):
             lanes = mine & (regions == number)
             if number >= len(self.regions):
@@ -175,12 +177,12 @@ class Memory:
                 continue
             region = self.regions[number]
             offsets = (addresses[lanes] - np.uint64(region.base)).astype(np.int64)
-            if self.recording and self.program in self.shown:
-                self._keep(region, addresses, active, width, site)
             good = (offsets >= region.first) & (offsets + width <= region.end)
             if region.inside is not None:
                 near = np.clip(offsets // region.item, 0, region.elements - 1)
                 good &= region.inside[near]
+            if self.recording and self.program in self.shown:
+                self._keep(region, addresses, active, width, site, np.flatnonzero(lanes)[~good])
             if self.recording and not good.all():
                 self._outside(region, offsets, good, np.flatnonzero(lanes), width, site)
             usable = lanes.copy()
@@ -194,14 +196,37 @@ class Memory:
                 self._shadow(region, offsets[good], np.flatnonzero(usable), width, site, values)
         return real, allowed
 
+    def _keep_masked(
+        self, regions: Array, addresses: Array, active: Array, width: int, site: Site
+    ) -> None:
+        """An access without an active lane: its addresses name the tensor."""
+        inside = (addresses >= BEGIN) & (regions < len(self.regions))
+        if inside.any():
+            region = self.regions[int(regions[inside][0])]
+            self._keep(region, addresses, active, width, site, np.empty(0, np.int64))
+
     def _keep(
-        self, region: Region, addresses: Array, active: Array, width: int, site: Site
+        self,
+        region: Region,
+        addresses: Array,
+        active: Array,
+        width: int,
+        site: Site,
+        outside: Array,
     ) -> None:
         if sum(one.program == self.program for one in self.accesses) < MOST_ACCESSES:
             start = np.uint64(region.base + region.origin * region.item)
             offsets = (addresses - start).astype(np.int64)
             self.accesses.append(
-                Access(site, region.names, self.program, width, active.tolist(), offsets.tolist())
+                Access(
+                    site,
+                    region.names,
+                    self.program,
+                    width,
+                    active.tolist(),
+                    offsets.tolist(),
+                    tuple(outside.tolist()),
+                )
             )
 
     def order(self, address: int, acquires: bool, releases: bool) -> None:

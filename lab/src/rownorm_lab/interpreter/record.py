@@ -10,7 +10,6 @@ can be tried that no machine holds. Of a launch with such tensors a few programs
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import io
 import random
@@ -31,12 +30,12 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .arithmetic import mended
 from .findings import RecordedLaunch, Recording, Site
+from .loops import Rewriter, Turns, short, short_loops
 from .memory import Argument, Array, Memory, Region
 
 TRITON = str(Path(triton.__file__).parent)
 HERE = str(Path(__file__).parent)
 SAMPLED = 6  # programs of a launch with tensors of the meta device
-TURNS = 2  # of a long loop there, at its beginning and at its end
 ACQUIRES = {ir.MEM_SEMANTIC.ACQUIRE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE}
 RELEASES = {ir.MEM_SEMANTIC.RELEASE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE}
 SEED = 0
@@ -103,6 +102,12 @@ class _Recorder:
             (interpreter, "_implicit_cvt", self.converted()),
             (interpreter, "_patch_lang_core", self.ranges()),
             (interpreter, "_patch_lang", self.language()),
+            (interpreter.FunctionRewriter, "ast_transformer", Rewriter()),
+            (
+                interpreter,
+                Turns.__name__,
+                Turns,
+            ),  # a kernel sees the names of the interpreter's module
             (builder, "set_grid_dim", self.set_grid()),
             (builder, "set_grid_idx", self.set_program()),
             (builder, "create_masked_load", self.load()),
@@ -139,7 +144,7 @@ class _Recorder:
             outer, self.memory, self.order, self.far = self.memory, memory, None, far
             self.replaced = set()
             try:
-                with _short_loops(executor.fn) if far else contextlib.nullcontext():
+                with short_loops(executor.fn) if far else contextlib.nullcontext():
                     call(executor, *args, **named)
                 self.note(memory, executor)
                 if not far and len(self.ran) > 1:
@@ -236,7 +241,7 @@ class _Recorder:
         def patch_lang_core(language: Any, scope: Any) -> None:
             patch(language, scope)
             if self.far:
-                scope.set_attr(language, "range", _short)
+                scope.set_attr(language, "range", short)
 
         return patch_lang_core
 
@@ -391,29 +396,3 @@ def _plain(value: Any) -> Any:
 def lanes_of(mask: Any) -> Any:
     """A mask's lanes; block pointers of Triton 3.6 and 3.7 give an array."""
     return mask if isinstance(mask, np.ndarray) else mask.data
-
-
-def _short(first: Any, end: Any = None, step: Any = 1, **_: Any) -> Iterator[Any]:
-    """A loop's first and last turns. As in a compiled kernel, its variable is an int32, which may wrap around."""
-    bounds = (0, first, step) if end is None else (first, end, step)
-    turns = builtins.range(*(one.__index__() for one in bounds))
-    chosen = [*turns[:TURNS], *turns[-TURNS:]] if len(turns) > 2 * TURNS else turns
-    for turn in chosen:
-        yield interpreter.interpreter_semantic.to_tensor(turn, False)
-
-
-@contextmanager
-def _short_loops(function: Any) -> Iterator[None]:
-    """Shorten the loops of a kernel and of the functions that it calls."""
-    spaces = {id(function.__globals__): function.__globals__}
-    for value in list(function.__globals__.values()):
-        if isinstance(value, interpreter.InterpretedFunction):
-            spaces[id(value.fn.__globals__)] = value.fn.__globals__
-    shortened = [space for space in spaces.values() if "range" not in space]
-    for space in shortened:
-        space["range"] = _short
-    try:
-        yield
-    finally:
-        for space in shortened:
-            del space["range"]
