@@ -56,6 +56,10 @@ def compiles(number):
     return any("compile" in task.modes for task in tasks_of(number))
 
 
+def of_one(number, solutions):
+    return [name for which, name in solutions if which == number]
+
+
 def failures(steps):
     return [(step.part, step.habit) for step in steps if step.status == "failed"]
 
@@ -137,7 +141,7 @@ def test_exercises_are_complete():
         assert sum(part.points for part in one.part) == 100
         assert {task.part for task in tasks_of(number)} == {part.name for part in one.part}
         assert len(one.hints()) >= 3
-        wrong = [name for which, name in wrong_solutions() if which == number]
+        wrong = of_one(number, wrong_solutions())
         assert len(wrong) >= 3
         edited = {name for name in one.starter() if not one.is_given(name)}
         assert edited - {"text.md", "discussion.md"} <= set(one.right())
@@ -153,17 +157,24 @@ def test_exercises_are_complete():
 def test_compiled_steps(number, tmp_path):
     """Right solutions pass; a wrong one that only the compiler shows is rejected for its reason, and no other is."""
     skip_without_packages(number)
-    wrong = [name for which, name in wrong_solutions() if which == number]
-    names = ["", *(name for name in wrong if only_compiled(number, name))]
-    folders = {name: put(tmp_path / (name or "right"), number, name) for name in names}
+    kept = [
+        ("", "right"),
+        *((name, "also_right") for name in of_one(number, also_right_solutions())),
+    ]
+    kept += [
+        (name, "wrong") for name in of_one(number, wrong_solutions()) if only_compiled(number, name)
+    ]
+    folders = {
+        (name, kind): put(tmp_path / (name or kind), number, name, kind) for name, kind in kept
+    }
     grades = compiled_grades([(number, str(folder)) for folder in folders.values()])
-    for name, folder in folders.items():
+    for (name, kind), folder in folders.items():
         steps = grades[number, str(folder)]
         failed = [(part, habit) for part, _, status, habit, _ in steps if status == "failed"]
-        if not name:
-            assert not failed, steps
-            continue
-        assert reason(number, name) in failed, (name, steps)
+        if kind == "wrong":
+            assert reason(number, name) in failed, (name, steps)
+        else:
+            assert not failed, (name, steps)
 
 
 @pytest.mark.exhaustive

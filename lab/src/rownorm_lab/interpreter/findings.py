@@ -78,7 +78,10 @@ class TensorUse(NamedTuple):
 
 
 class Access(NamedTuple):
-    """One load, store or atomic of one program. active: by lane; offsets: in bytes from the start of the tensor."""
+    """One load, store or atomic of one program.
+
+    active: by lane; offsets: in bytes from the start of the tensor; outside: active lanes that leave it.
+    """
 
     site: Site
     tensor: str
@@ -86,6 +89,7 @@ class Access(NamedTuple):
     width: int  # bytes of an element
     active: list[bool]
     offsets: list[int]
+    outside: tuple[int, ...] = ()
 
     @property
     def sectors(self) -> int:

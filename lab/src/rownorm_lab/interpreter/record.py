@@ -10,7 +10,6 @@ can be tried that no machine holds. Of a launch with such tensors a few programs
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import io
 import random
@@ -26,34 +25,40 @@ import triton.language as tl
 from torch import Tensor
 from triton._C.libtriton import ir
 from triton.runtime import interpreter
-from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import TensorWrapper
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .arithmetic import mended
 from .findings import RecordedLaunch, Recording, Site
-from .memory import Argument, Memory
+from .loops import Rewriter, Turns, short, short_loops
+from .memory import Argument, Array, Memory, Region
 
 TRITON = str(Path(triton.__file__).parent)
 HERE = str(Path(__file__).parent)
 SAMPLED = 6  # programs of a launch with tensors of the meta device
-TURNS = 2  # of a long loop there, at its beginning and at its end
 ACQUIRES = {ir.MEM_SEMANTIC.ACQUIRE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE}
 RELEASES = {ir.MEM_SEMANTIC.RELEASE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE}
 SEED = 0
 LANGUAGES = {id(tl), id(tl.core)}
 Patch = tuple[Any, str, Any]
+Contents = list[tuple[Region, Array]]
 
 
 @contextmanager
-def recorded(orders: int = 2, views_only: bool = False, wrapper: str = HERE) -> Iterator[Recording]:
+def recorded(
+    orders: int = 2,
+    views_only: bool = False,
+    wrapper: str = HERE,
+    after: Callable[[Memory, Contents], None] | None = None,
+) -> Iterator[Recording]:
     """Record the launches of the block.
 
     orders: how many times a launch is repeated with its programs in another order. views_only: an access must stay
     inside of the tensors that the kernel was given, not only inside of their storages. wrapper: a file of the caller
-    that wraps loads as well, so that its lines are no kernel's.
+    that wraps loads as well, so that its lines are no kernel's. after: is called after every launch, with what its
+    storages held before.
     """
-    recorder = _Recorder(orders, views_only, wrapper)
+    recorder = _Recorder(orders, views_only, wrapper, after)
     with mended(), contextlib.ExitStack() as stack:
         for owner, name, value in recorder.patches():
             before = owner.__dict__.get(name)
@@ -70,8 +75,14 @@ def _restore(owner: Any, name: str, before: Any) -> None:
 
 
 class _Recorder:
-    def __init__(self, orders: int, views_only: bool, wrapper: str) -> None:
-        self.orders, self.views_only = orders, views_only
+    def __init__(
+        self,
+        orders: int,
+        views_only: bool,
+        wrapper: str,
+        after: Callable[[Memory, Contents], None] | None,
+    ) -> None:
+        self.orders, self.views_only, self.after = orders, views_only, after
         self.not_kernels = (TRITON, HERE, wrapper)
         self.recording = Recording([], [])
         self.memory: Memory | None = None
@@ -91,13 +102,18 @@ class _Recorder:
             (interpreter, "_implicit_cvt", self.converted()),
             (interpreter, "_patch_lang_core", self.ranges()),
             (interpreter, "_patch_lang", self.language()),
+            (interpreter.FunctionRewriter, "ast_transformer", Rewriter()),
+            (
+                interpreter,
+                Turns.__name__,
+                Turns,
+            ),  # a kernel sees the names of the interpreter's module
             (builder, "set_grid_dim", self.set_grid()),
             (builder, "set_grid_idx", self.set_program()),
             (builder, "create_masked_load", self.load()),
             (builder, "create_masked_store", self.store()),
             (builder, "create_atomic_rmw", self.read_modify_write()),
             (builder, "create_atomic_cas", self.compare_and_swap()),
-            (Autotuner, "run", first_configuration()),
         ]
         found += [
             (builder, name, self.as_atomic(name))
@@ -128,12 +144,14 @@ class _Recorder:
             outer, self.memory, self.order, self.far = self.memory, memory, None, far
             self.replaced = set()
             try:
-                with _short_loops(executor.fn) if far else contextlib.nullcontext():
+                with short_loops(executor.fn) if far else contextlib.nullcontext():
                     call(executor, *args, **named)
                 self.note(memory, executor)
                 if not far and len(self.ran) > 1:
                     after = [region.contents().copy() for region in backed]
                     self.repeat(memory, before, after, lambda: call(executor, *args, **named))
+                if self.after is not None:
+                    self.after(memory, list(zip(backed, before, strict=True)))
             finally:
                 self.memory = outer
                 executor.grid = grid
@@ -223,7 +241,7 @@ class _Recorder:
         def patch_lang_core(language: Any, scope: Any) -> None:
             patch(language, scope)
             if self.far:
-                scope.set_attr(language, "range", _short)
+                scope.set_attr(language, "range", short)
 
         return patch_lang_core
 
@@ -348,21 +366,6 @@ class _Recorder:
             self.memory.order(address, sem in ACQUIRES, sem in RELEASES)
 
 
-def first_configuration() -> Callable[..., Any]:
-    """``@triton.autotune`` without a GPU has nothing to time: the first configuration runs."""
-    run = Autotuner.run
-
-    def run_first(tuner: Any, *args: Any, **named: Any) -> Any:
-        every = tuner.configs
-        tuner.configs = every[:1]
-        try:
-            return run(tuner, *args, **named)
-        finally:
-            tuner.configs = every
-
-    return run_first
-
-
 class _Wide(int):
     """A number for a parameter that is annotated with tl.int64."""
 
@@ -393,29 +396,3 @@ def _plain(value: Any) -> Any:
 def lanes_of(mask: Any) -> Any:
     """A mask's lanes; block pointers of Triton 3.6 and 3.7 give an array."""
     return mask if isinstance(mask, np.ndarray) else mask.data
-
-
-def _short(first: Any, end: Any = None, step: Any = 1, **_: Any) -> Iterator[Any]:
-    """A loop's first and last turns. As in a compiled kernel, its variable is an int32, which may wrap around."""
-    bounds = (0, first, step) if end is None else (first, end, step)
-    turns = builtins.range(*(one.__index__() for one in bounds))
-    chosen = [*turns[:TURNS], *turns[-TURNS:]] if len(turns) > 2 * TURNS else turns
-    for turn in chosen:
-        yield interpreter.interpreter_semantic.to_tensor(turn, False)
-
-
-@contextmanager
-def _short_loops(function: Any) -> Iterator[None]:
-    """Shorten the loops of a kernel and of the functions that it calls."""
-    spaces = {id(function.__globals__): function.__globals__}
-    for value in list(function.__globals__.values()):
-        if isinstance(value, interpreter.InterpretedFunction):
-            spaces[id(value.fn.__globals__)] = value.fn.__globals__
-    shortened = [space for space in spaces.values() if "range" not in space]
-    for space in shortened:
-        space["range"] = _short
-    try:
-        yield
-    finally:
-        for space in shortened:
-            del space["range"]

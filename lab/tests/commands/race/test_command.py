@@ -10,6 +10,7 @@ import torch
 
 from lab_support import race_kernels
 from lab_support.lab_commands import invoke
+from rownorm_course.catalog import exercises
 
 KERNELS = Path(race_kernels.__file__)
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="for the interpreter")
@@ -54,6 +55,17 @@ def test_nothing_is_found_in_rownorms_kernels(tmp_path):
     assert ran.exit_code == 0, ran.output
     assert "Nothing was found." in ran.output
     assert "dweight" in ran.output
+
+
+@interpreted
+def test_every_puzzle_of_the_warm_up_has_a_page(tmp_path):
+    warm_up = exercises()[0]
+    puzzles, page = warm_up.path / "solutions" / "right" / "puzzles.py", tmp_path / "page.html"
+    for part in warm_up.part:
+        ran = invoke("race", f"{puzzles}:try_{part.name}", "--out", page)
+        assert ran.exit_code == 0, ran.output
+        assert "of 32 bytes" in page.read_text()
+        page.unlink()
 
 
 @interpreted
