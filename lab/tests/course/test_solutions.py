@@ -122,6 +122,29 @@ def test_bandwidth_is_that_of_the_device(file, old, new, habit, text, tmp_path, 
     assert text in " ".join(step.message.split())
 
 
+def test_atomics_fail_whatever_the_data_are(tmp_path, learner_of):
+    """A sum in one other order has the same bits in one check of several."""
+    (task,) = (one for one in tasks_of(0) if one.part == "total")
+    learner = learner_of(put(tmp_path, 0, "total_by_atomics"), 0)
+    for seed in range(10):
+        learner.seed = seed
+        assert one_step(learner, task).habit == "order"
+
+
+def test_pictures_are_of_the_call_that_failed(tmp_path, learner_of):
+    """Else of one that shows what the puzzle is about: several programs, a transposed x."""
+    tasks = {one.part: one for one in tasks_of(0)}
+    learner = learner_of(put(tmp_path, 0), 0)
+    assert "program 3, line" in one_step(learner, tasks["blocks"]).message
+    transposed = one_step(learner, tasks["strides"]).message
+    assert "6 sectors of 32 bytes, where 1 would hold" in transposed
+    (tmp_path / "wrong").mkdir()
+    learner = learner_of(put(tmp_path / "wrong", 0, "one_block"), 0)
+    failed = one_step(learner, tasks["blocks"]).message
+    assert "add of 1000, 1000: 744 of 1000 elements were never written" in failed
+    assert "256 lanes have z[0] to [255]" in failed
+
+
 @pytest.mark.parametrize("number", exercises())
 def test_starters_are_not_solutions(number, tmp_path, learner_of):
     skip_without_packages(number)

@@ -137,6 +137,10 @@ def load_without_a_mask():
     copy_row[(3,)](torch.randn(3, 5), torch.empty(3, 5), 5, MASK=False, BLOCK=8)
 
 
+def copy_nothing():
+    copy_row[(1,)](torch.randn(1, 5), torch.empty(1, 5), 0, MASK=True, BLOCK=8)
+
+
 def write_into_the_next_row():
     """The view has 5 columns of 8, and the kernel writes 8."""
     copy_row[(3,)](torch.randn(3, 8)[:, :5], torch.empty(3, 8)[:, :5], 8, MASK=True, BLOCK=8)
