@@ -36,6 +36,7 @@ from .memory import Argument, Memory
 
 TRITON = str(Path(triton.__file__).parent)
 HERE = str(Path(__file__).parent)
+MANY = 500  # programs of a launch that takes seconds or minutes
 SAMPLED = 6  # programs of a launch with tensors of the meta device
 TURNS = 2  # of a long loop there, at its beginning and at its end
 ACQUIRES = {ir.MEM_SEMANTIC.ACQUIRE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE}
@@ -46,14 +47,19 @@ Patch = tuple[Any, str, Any]
 
 
 @contextmanager
-def recorded(orders: int = 2, views_only: bool = False, wrapper: str = HERE) -> Iterator[Recording]:
+def recorded(
+    orders: int = 2,
+    views_only: bool = False,
+    wrapper: str = HERE,
+    say: Callable[[str], None] = lambda text: None,
+) -> Iterator[Recording]:
     """Record the launches of the block.
 
     orders: how many times a launch is repeated with its programs in another order. views_only: an access must stay
     inside of the tensors that the kernel was given, not only inside of their storages. wrapper: a file of the caller
-    that wraps loads as well, so that its lines are no kernel's.
+    that wraps loads as well, so that its lines are no kernel's. say: told of a launch that takes long.
     """
-    recorder = _Recorder(orders, views_only, wrapper)
+    recorder = _Recorder(orders, views_only, wrapper, say)
     with mended(), contextlib.ExitStack() as stack:
         for owner, name, value in recorder.patches():
             before = owner.__dict__.get(name)
@@ -70,8 +76,10 @@ def _restore(owner: Any, name: str, before: Any) -> None:
 
 
 class _Recorder:
-    def __init__(self, orders: int, views_only: bool, wrapper: str) -> None:
-        self.orders, self.views_only = orders, views_only
+    def __init__(
+        self, orders: int, views_only: bool, wrapper: str, say: Callable[[str], None]
+    ) -> None:
+        self.orders, self.views_only, self.say = orders, views_only, say
         self.not_kernels = (TRITON, HERE, wrapper)
         self.recording = Recording([], [])
         self.memory: Memory | None = None
@@ -151,6 +159,11 @@ class _Recorder:
             some = {0, 1, programs // 2, *range(programs - SAMPLED // 2, programs)}
             wanted = sorted(one for one in some if 0 <= one < programs)
             self.order = wanted if far else list(range(programs))
+            if self.memory is not None and len(self.order) > MANY:
+                self.say(
+                    f"{self.memory.kernel}: {programs:,} programs, {1 + self.orders} times, in Triton's interpreter. "
+                    "Fewer programs, or --meta, take less time."
+                )
         self.ran = self.order
         if self.memory is not None and self.order:
             self.memory.shown = {self.order[0], self.order[-1]}
