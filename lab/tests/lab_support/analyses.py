@@ -67,6 +67,6 @@ def launches(n):
             traffic=traffic,
             notes=[],
             unknown=[],
-        )  # fmt: skip
+        )
         for i in range(1, n + 1)
     ]
