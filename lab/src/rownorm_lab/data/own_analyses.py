@@ -164,6 +164,31 @@ def table(analyses: Sequence[OwnAnalysis]) -> tuple[list[str], list[list[str]]]:
     return header, [row for row in rows if any(row[1:-1])]
 
 
+def brief_table(analyses: Sequence[OwnAnalysis]) -> tuple[list[str], list[list[str]]]:
+    """(header, lines) of the figures that decide, a line for each launch; for more of them than fit side by side."""
+    measured = any(one.measured_seconds for one in analyses)
+    header = ["registers", "spills, B", "shared, B", "occupancy", "predicted", "bound by"]
+    header += ["measured", "of predicted"] if measured else []
+    return header, [_brief(one)[: len(header)] for one in analyses]
+
+
+def _brief(one: OwnAnalysis) -> list[str]:
+    traffic, seconds = one.traffic, one.measured_seconds
+    return [
+        str(one.registers),
+        str(one.spilled_bytes),
+        str(one.shared_bytes),
+        texts.percent(one.occupancy),
+        *(
+            (texts.duration(traffic.predicted_seconds), traffic.bound)
+            if traffic
+            else ("unknown", "")
+        ),
+        texts.duration(seconds) if seconds else "",
+        texts.times(seconds / traffic.predicted_seconds) if seconds and traffic else "",
+    ]
+
+
 def text_of(analyses: Sequence[OwnAnalysis]) -> list[str]:
     """The analyses of one kernel on one target, for a terminal."""
     first = analyses[0]

@@ -35,6 +35,7 @@ from .memory import Argument, Array, Memory, Region
 
 TRITON = str(Path(triton.__file__).parent)
 HERE = str(Path(__file__).parent)
+MANY = 500  # programs of a launch that takes seconds or minutes
 SAMPLED = 6  # programs of a launch with tensors of the meta device
 ACQUIRES = {ir.MEM_SEMANTIC.ACQUIRE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE}
 RELEASES = {ir.MEM_SEMANTIC.RELEASE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE}
@@ -50,15 +51,16 @@ def recorded(
     views_only: bool = False,
     wrapper: str = HERE,
     after: Callable[[Memory, Contents], None] | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Recording]:
     """Record the launches of the block.
 
     orders: how many times a launch is repeated with its programs in another order. views_only: an access must stay
     inside of the tensors that the kernel was given, not only inside of their storages. wrapper: a file of the caller
     that wraps loads as well, so that its lines are no kernel's. after: is called after every launch, with what its
-    storages held before.
+    storages held before. say: told of a launch that takes long.
     """
-    recorder = _Recorder(orders, views_only, wrapper, after)
+    recorder = _Recorder(orders, views_only, wrapper, after, say)
     with mended(), contextlib.ExitStack() as stack:
         for owner, name, value in recorder.patches():
             before = owner.__dict__.get(name)
@@ -81,8 +83,9 @@ class _Recorder:
         views_only: bool,
         wrapper: str,
         after: Callable[[Memory, Contents], None] | None,
+        say: Callable[[str], None],
     ) -> None:
-        self.orders, self.views_only, self.after = orders, views_only, after
+        self.orders, self.views_only, self.after, self.say = orders, views_only, after, say
         self.not_kernels = (TRITON, HERE, wrapper)
         self.recording = Recording([], [])
         self.memory: Memory | None = None
@@ -169,6 +172,11 @@ class _Recorder:
             some = {0, 1, programs // 2, *range(programs - SAMPLED // 2, programs)}
             wanted = sorted(one for one in some if 0 <= one < programs)
             self.order = wanted if far else list(range(programs))
+            if self.memory is not None and len(self.order) > MANY:
+                self.say(
+                    f"{self.memory.kernel}: {programs:,} programs, {1 + self.orders} times, in Triton's interpreter. "
+                    "Fewer programs, or --meta, take less time."
+                )
         self.ran = self.order
         if self.memory is not None and self.order:
             self.memory.shown = {self.order[0], self.order[-1]}

@@ -315,6 +315,14 @@ def test_usage_errors(tmp_path, monkeypatch, arguments, words):
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
+def test_without_a_gpu_it_says_that_it_needs_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    ran = invoke("bars", "measure", "--out", tmp_path / "new")
+    assert ran.exit_code == 2
+    assert "torch sees no GPU" in ran.output
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_run_of_another_device_is_not_resumed(tmp_path):
     folder = write_run(tmp_path / "a", [record(SMALL[0][0], "rownorm")])
     ran = invoke("bars", "measure", "--out", folder, "--part", "host")

@@ -10,6 +10,7 @@ import torch
 
 from lab_support import race_kernels
 from lab_support.lab_commands import invoke
+from lab_support.report_page import open_page
 from rownorm_course.catalog import exercises
 
 KERNELS = Path(race_kernels.__file__)
@@ -36,10 +37,29 @@ def test_a_race_is_shown_with_its_lines(tmp_path):
 
 
 @interpreted
-def test_nothing_is_found_in_a_copy():
+def test_the_page_fits_a_phone_and_is_dark_in_the_dark(tmp_path, browser):
+    page = tmp_path / "race.html"
+    race(race_kernels.add_to_one_sum, "--out", page)
+    for scheme, dark in (("light", False), ("dark", True)):
+        shown = open_page(
+            browser, page, failed := [], viewport={"width": 480, "height": 900}, color_scheme=scheme
+        )
+        paper = shown.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (paper != "rgb(255, 255, 255)") == dark
+        assert shown.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert shown.locator("svg .race").count() > 0
+        assert failed == []
+        shown.context.close()
+
+
+@interpreted
+def test_nothing_is_found_in_a_copy(monkeypatch):
     ran = race(race_kernels.copy)
     assert ran.exit_code == 0, ran.output
     assert "Nothing was found." in ran.output
+    assert ran.stderr == ""
+    monkeypatch.setattr("rownorm_lab.interpreter.record.MANY", 1)
+    assert " programs, 3 times, in Triton's interpreter" in race(race_kernels.copy).stderr
 
 
 @interpreted

@@ -253,7 +253,9 @@ def collected(tool: str, request: ProfileRequest, folder: Path) -> ToolResult:
 
 
 def _say(step: str) -> None:
-    click.echo(step, err=True)
+    from ...data.tables import wrapped
+
+    click.echo("\n".join(wrapped(step)), err=True)
 
 
 def _read_again(folder: Path) -> Profile:
@@ -303,7 +305,7 @@ def _show(profile: Profile) -> None:
     )
     from ...data.tables import table_text, wrapped
 
-    click.echo(f"{profile.title} on {profile.environment.describe()}")
+    click.echo("\n".join(wrapped(f"{profile.title} on {profile.environment.describe()}")))
     for tool in profile.tools:
         said = tool.why or ", ".join(tool.files)
         click.echo("\n".join(wrapped(f"  {tool.tool:10} {tool.status:8} {said}", 22)))

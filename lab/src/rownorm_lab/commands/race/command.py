@@ -154,7 +154,9 @@ def _recorded(function: Callable[[], object], meta: bool, views: bool, orders: i
 
     with (
         instead_of_a_gpu("meta" if meta else "cpu"),
-        recorded(orders=orders, views_only=views) as recording,
+        recorded(
+            orders=orders, views_only=views, say=lambda text: click.echo(text, err=True)
+        ) as recording,
     ):
         try:
             function()
