@@ -281,14 +281,19 @@ def _argument(name: str, text: str) -> Any:
 
 
 def compiler_message(error: BaseException) -> str:
-    """Why a kernel could not be compiled, in one line: Triton's first line is a place, its last one the reason."""
+    """Why a kernel could not be compiled, in one line: Triton's first line is a place, its last one the reason.
+
+    Of an error in a function that the kernel calls, the place is the call and the reason that of the cause.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     place = f" ({lines[0].rstrip(':')})" if len(lines) > 1 and lines[0].startswith("at ") else ""
-    return (
-        f"{type(error).__name__}: {lines[-1] if place else lines[0]}{place}"
-        if lines
-        else type(error).__name__
-    )
+    if not lines:
+        return type(error).__name__
+    reason = lines[-1] if place else lines[0]
+    if reason == "^" and error.__cause__ is not None:
+        reason = compiler_message(error.__cause__).partition(": ")[2] or reason
+        reason = re.sub(r" \(at \d+:\d+\)$", "", reason)
+    return f"{type(error).__name__}: {reason}{place}"
 
 
 def _in_words(value: Any) -> str:

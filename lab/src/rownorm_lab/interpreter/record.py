@@ -30,6 +30,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import TensorWrapper
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from ..data.no_gpu import first_configuration
 from .arithmetic import mended
 from .findings import RecordedLaunch, Recording, Site
 from .memory import Argument, Memory
@@ -43,17 +44,24 @@ RELEASES = {ir.MEM_SEMANTIC.RELEASE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE}
 SEED = 0
 LANGUAGES = {id(tl), id(tl.core)}
 Patch = tuple[Any, str, Any]
+# Called with the kernel, the number of the program and of all, over all orders in which a launch runs.
+Progress = Callable[[str, int, int], None]
 
 
 @contextmanager
-def recorded(orders: int = 2, views_only: bool = False, wrapper: str = HERE) -> Iterator[Recording]:
+def recorded(
+    orders: int = 2,
+    views_only: bool = False,
+    wrapper: str = HERE,
+    progress: Progress | None = None,
+) -> Iterator[Recording]:
     """Record the launches of the block.
 
     orders: how many times a launch is repeated with its programs in another order. views_only: an access must stay
     inside of the tensors that the kernel was given, not only inside of their storages. wrapper: a file of the caller
-    that wraps loads as well, so that its lines are no kernel's.
+    that wraps loads as well, so that its lines are no kernel's. progress: called before each program of each order.
     """
-    recorder = _Recorder(orders, views_only, wrapper)
+    recorder = _Recorder(orders, views_only, wrapper, progress)
     with mended(), contextlib.ExitStack() as stack:
         for owner, name, value in recorder.patches():
             before = owner.__dict__.get(name)
@@ -70,8 +78,11 @@ def _restore(owner: Any, name: str, before: Any) -> None:
 
 
 class _Recorder:
-    def __init__(self, orders: int, views_only: bool, wrapper: str) -> None:
-        self.orders, self.views_only = orders, views_only
+    def __init__(
+        self, orders: int, views_only: bool, wrapper: str, progress: Progress | None = None
+    ) -> None:
+        self.orders, self.views_only, self.progress = orders, views_only, progress
+        self.turn = 0  # of the orders in which the launch runs
         self.not_kernels = (TRITON, HERE, wrapper)
         self.recording = Recording([], [])
         self.memory: Memory | None = None
@@ -126,7 +137,7 @@ class _Recorder:
             backed = [region for region in memory.regions if region.backed]
             before = [region.contents().copy() for region in backed]
             outer, self.memory, self.order, self.far = self.memory, memory, None, far
-            self.replaced = set()
+            self.replaced, self.turn = set(), 0
             try:
                 with _short_loops(executor.fn) if far else contextlib.nullcontext():
                     call(executor, *args, **named)
@@ -164,6 +175,7 @@ class _Recorder:
         backed = [region for region in memory.regions if region.backed]
         shuffler, programs = random.Random(SEED), self.ran
         for turn in range(self.orders):
+            self.turn = turn + 1
             self.order = programs[::-1] if turn == 0 else shuffler.sample(programs, len(programs))
             for region, contents in zip(backed, before, strict=True):
                 region.contents()[:] = contents
@@ -241,6 +253,10 @@ class _Recorder:
             builder.grid_idx = (program // (y * z), program // z % y, program % z)
             if self.memory is not None:
                 self.memory.program = program
+                if self.progress is not None:
+                    size = len(self.order)
+                    runs = 1 if self.far or size == 1 else 1 + self.orders
+                    self.progress(self.memory.kernel, self.turn * size + place, runs * size)
 
         return set_grid_idx
 
@@ -346,21 +362,6 @@ class _Recorder:
         if self.memory is not None and np.size(pointer.data) == 1 and bool(np.all(mask)):
             address = int(np.ravel(pointer.data)[0])
             self.memory.order(address, sem in ACQUIRES, sem in RELEASES)
-
-
-def first_configuration() -> Callable[..., Any]:
-    """``@triton.autotune`` without a GPU has nothing to time: the first configuration runs."""
-    run = Autotuner.run
-
-    def run_first(tuner: Any, *args: Any, **named: Any) -> Any:
-        every = tuner.configs
-        tuner.configs = every[:1]
-        try:
-            return run(tuner, *args, **named)
-        finally:
-            tuner.configs = every
-
-    return run_first
 
 
 class _Wide(int):

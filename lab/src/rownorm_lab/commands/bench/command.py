@@ -26,6 +26,7 @@ from ...command_line.options import (
     print_json,
     provider_option,
     refuse_taken,
+    say_loading,
     usage_errors,
     words_aside,
 )
@@ -39,6 +40,7 @@ from .selection import parse_shapes_option, select_cases
 ROUNDS, QUICK_ROUNDS = 15, 7  # with fewer than 7, ``compare`` has no intervals for 50 cases
 INTERPRETED_ROUNDS = 3
 INTERPRETED_ELEMENTS = 1 << 18  # a call takes Triton's interpreter about 10 ms for each 1024
+NOTHING = "nothing to measure; for example: --suite quick, or --op rms_norm --shape 4096x8192"
 SUITE_LIST = "\b\nSuites:\n" + "\n".join(f"  {s.name:15} {s.about}" for s in SUITES.values())
 
 
@@ -151,15 +153,17 @@ def command(
     else:
         if quick and not (suites or shapes):
             suites = ["quick"]
+        if not (suites or shapes):
+            raise click.UsageError(NOTHING)
+        if not only_list:
+            say_loading()
         own = any(is_place(part) for value in providers for part in value.split(","))
         names = chosen_providers(providers, beside_own=True) if own else []
         if shapes and not operations:
             operations = _operations_of(names)
         cases = select_cases(suites, shapes, operations, directions, dtypes, options)
         if not cases:
-            raise click.UsageError(
-                "nothing to measure; for example: --suite quick, or --op rms_norm --shape 4096x8192"
-            )
+            raise click.UsageError(NOTHING)
         if only_list:
             if as_json:
                 print_json({"cases": cases})
@@ -168,6 +172,8 @@ def command(
             return
         if not names and (providers or not ray_address):
             names = chosen_providers(providers)
+        if not ray_address:
+            _refuse_missing(names)
         usual_rounds = QUICK_ROUNDS if quick else ROUNDS
         if _are_interpreted(names):
             usual_rounds = INTERPRETED_ROUNDS
@@ -202,6 +208,16 @@ def _operations_of(names: Sequence[str]) -> list[str]:
     known = all_providers()
     offered = {one for name in names if known[name].source for one in known[name].operations}
     return [] if "rms_norm" in offered else [one for one in OPERATIONS if one in offered]
+
+
+def _refuse_missing(names: Sequence[str]) -> None:
+    """Refuse a user's own provider that cannot run here, before the others are measured."""
+    from ...providers import all_providers, missing
+
+    for name in names:
+        one = all_providers()[name]
+        if one.source and (why := missing(one)):
+            raise click.UsageError(f"{name} cannot be measured here: {why}")
 
 
 def _are_interpreted(names: Sequence[str]) -> bool:
