@@ -132,6 +132,16 @@ def test_a_triton_kernel_in_the_interpreter_is_tried_quickly(monkeypatch):
     assert asked[1].providers == ["rownorm", "own_kernel.rms_norm"]
 
 
+def test_one_that_cannot_run_here_is_refused_before_others_are_measured(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    ran = bench_own("--shape", "16x1024", "--out", "made", named=",torch")
+    assert ran.exit_code == 2
+    said = " ".join(ran.output.split())
+    assert "own_kernel.rms_norm cannot be measured here: needs a GPU, or TRITON_INTERPRET=1" in said
+    assert not Path("made").exists()
+
+
 def bench_own(*arguments, named=""):
     return invoke("bench", "--provider", f"{EXAMPLE}:rms_norm{named}", *arguments)
 
