@@ -29,7 +29,8 @@ from triton.runtime import interpreter, jit
 from triton.runtime.autotuner import Autotuner
 
 from rownorm_lab.interpreter.findings import Finding, RecordedLaunch
-from rownorm_lab.interpreter.record import first_configuration, lanes_of, recorded
+from rownorm_lab.data.no_gpu import first_configuration
+from rownorm_lab.interpreter.record import lanes_of, recorded
 
 from .protocol import GUARD, POISON, unwritten
 
