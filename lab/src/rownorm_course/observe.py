@@ -28,7 +28,7 @@ from triton import knobs
 from triton.runtime import interpreter, jit
 from triton.runtime.autotuner import Autotuner
 
-from rownorm_lab.interpreter.arithmetic import first_configuration
+from rownorm_lab.data.no_gpu import first_configuration
 from rownorm_lab.interpreter.findings import Finding, RecordedLaunch
 from rownorm_lab.interpreter.record import lanes_of, recorded
 

@@ -23,6 +23,8 @@ from triton.language.extra import libdevice
 from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
 
+from ..data.no_gpu import first_configuration
+
 Array = np.ndarray[Any, Any]
 TRITON = str(Path(triton.__file__).parent)
 LIBDEVICE: dict[str, Callable[[Array], Array]] = {  # by name: of one argument
@@ -91,21 +93,6 @@ def _patches() -> list[tuple[Any, str, Any]]:
 
 
 # ---- tuning ----
-
-
-def first_configuration() -> Callable[..., Any]:
-    """``@triton.autotune`` without a GPU has nothing to time: the first configuration runs."""
-    run = Autotuner.run
-
-    def run_first(tuner: Any, *args: Any, **named: Any) -> Any:
-        every = tuner.configs
-        tuner.configs = every[:1]
-        try:
-            return run(tuner, *args, **named)
-        finally:
-            tuner.configs = every
-
-    return run_first
 
 
 # ---- tensors ----

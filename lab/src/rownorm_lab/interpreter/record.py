@@ -35,7 +35,6 @@ from .memory import Argument, Array, Memory, Region
 
 TRITON = str(Path(triton.__file__).parent)
 HERE = str(Path(__file__).parent)
-MANY = 500  # programs of a launch that takes seconds or minutes
 SAMPLED = 6  # programs of a launch with tensors of the meta device
 ACQUIRES = {ir.MEM_SEMANTIC.ACQUIRE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE}
 RELEASES = {ir.MEM_SEMANTIC.RELEASE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE}
@@ -43,6 +42,8 @@ SEED = 0
 LANGUAGES = {id(tl), id(tl.core)}
 Patch = tuple[Any, str, Any]
 Contents = list[tuple[Region, Array]]
+# Called with the kernel, the number of the program and of all, over all orders in which a launch runs.
+Progress = Callable[[str, int, int], None]
 
 
 @contextmanager
@@ -51,16 +52,16 @@ def recorded(
     views_only: bool = False,
     wrapper: str = HERE,
     after: Callable[[Memory, Contents], None] | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    progress: Progress | None = None,
 ) -> Iterator[Recording]:
     """Record the launches of the block.
 
     orders: how many times a launch is repeated with its programs in another order. views_only: an access must stay
     inside of the tensors that the kernel was given, not only inside of their storages. wrapper: a file of the caller
     that wraps loads as well, so that its lines are no kernel's. after: is called after every launch, with what its
-    storages held before. say: told of a launch that takes long.
+    storages held before. progress: called before each program of each order.
     """
-    recorder = _Recorder(orders, views_only, wrapper, after, say)
+    recorder = _Recorder(orders, views_only, wrapper, after, progress)
     with mended(), contextlib.ExitStack() as stack:
         for owner, name, value in recorder.patches():
             before = owner.__dict__.get(name)
@@ -83,9 +84,11 @@ class _Recorder:
         views_only: bool,
         wrapper: str,
         after: Callable[[Memory, Contents], None] | None,
-        say: Callable[[str], None],
+        progress: Progress | None,
     ) -> None:
-        self.orders, self.views_only, self.after, self.say = orders, views_only, after, say
+        self.orders, self.views_only, self.after = orders, views_only, after
+        self.progress = progress
+        self.turn = 0  # of the orders in which the launch runs
         self.not_kernels = (TRITON, HERE, wrapper)
         self.recording = Recording([], [])
         self.memory: Memory | None = None
@@ -145,7 +148,7 @@ class _Recorder:
             backed = [region for region in memory.regions if region.backed]
             before = [region.contents().copy() for region in backed]
             outer, self.memory, self.order, self.far = self.memory, memory, None, far
-            self.replaced = set()
+            self.replaced, self.turn = set(), 0
             try:
                 with short_loops(executor.fn) if far else contextlib.nullcontext():
                     call(executor, *args, **named)
@@ -172,11 +175,6 @@ class _Recorder:
             some = {0, 1, programs // 2, *range(programs - SAMPLED // 2, programs)}
             wanted = sorted(one for one in some if 0 <= one < programs)
             self.order = wanted if far else list(range(programs))
-            if self.memory is not None and len(self.order) > MANY:
-                self.say(
-                    f"{self.memory.kernel}: {programs:,} programs, {1 + self.orders} times, in Triton's interpreter. "
-                    "Fewer programs, or --meta, take less time."
-                )
         self.ran = self.order
         if self.memory is not None and self.order:
             self.memory.shown = {self.order[0], self.order[-1]}
@@ -190,6 +188,7 @@ class _Recorder:
         backed = [region for region in memory.regions if region.backed]
         shuffler, programs = random.Random(SEED), self.ran
         for turn in range(self.orders):
+            self.turn = turn + 1
             self.order = programs[::-1] if turn == 0 else shuffler.sample(programs, len(programs))
             for region, contents in zip(backed, before, strict=True):
                 region.contents()[:] = contents
@@ -267,6 +266,10 @@ class _Recorder:
             builder.grid_idx = (program // (y * z), program // z % y, program % z)
             if self.memory is not None:
                 self.memory.program = program
+                if self.progress is not None:
+                    size = len(self.order)
+                    runs = 1 if self.far or size == 1 else 1 + self.orders
+                    self.progress(self.memory.kernel, self.turn * size + place, runs * size)
 
         return set_grid_idx
 

@@ -53,13 +53,11 @@ def test_the_page_fits_a_phone_and_is_dark_in_the_dark(tmp_path, browser):
 
 
 @interpreted
-def test_nothing_is_found_in_a_copy(monkeypatch):
+def test_nothing_is_found_in_a_copy():
     ran = race(race_kernels.copy)
     assert ran.exit_code == 0, ran.output
     assert "Nothing was found." in ran.output
     assert ran.stderr == ""
-    monkeypatch.setattr("rownorm_lab.interpreter.record.MANY", 1)
-    assert " programs, 3 times, in Triton's interpreter" in race(race_kernels.copy).stderr
 
 
 @interpreted
@@ -102,6 +100,7 @@ def test_addresses_of_a_size_that_no_machine_holds():
     ("target", "text"),
     [
         ("missing.py", "there is no file"),
+        (f"{KERNELS.parent}", "is a folder; name a Python file"),
         (f"{KERNELS}", "has no function main"),
         (f"{KERNELS}:no_kernel", "launched no Triton kernel"),
         (f"{KERNELS}:shared_sum", "has no function shared_sum"),
@@ -126,3 +125,62 @@ def test_the_command_chooses_the_interpreter():
     )
     assert ran.returncode == 1, ran.stderr
     assert "one program reads what another writes" in ran.stdout
+
+
+ASKS_FOR_ITS_GPU = """
+import torch, triton, triton.language as tl
+
+DEVICE = triton.runtime.driver.active.get_active_torch_device()
+PROGRAMS = triton.runtime.driver.active.utils.get_device_properties(0)["multiprocessor_count"]
+
+
+@triton.autotune([triton.Config({"BLOCK": 8}), triton.Config({"BLOCK": 16})], key=["n_cols"])
+@triton.jit
+def double(x_ptr, y_ptr, n_rows, n_cols, BLOCK: tl.constexpr):
+    for row in range(tl.program_id(0), n_rows, tl.num_programs(0)):
+        cols = tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * n_cols + cols, mask=cols < n_cols)
+        tl.store(y_ptr + row * n_cols + cols, 2 * x, mask=cols < n_cols)
+
+
+def main():
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    x = torch.randn(SIZE, 5, device=device)
+    double[(PROGRAMS,)](x, torch.empty(x.shape, device=DEVICE), SIZE, 5)
+"""
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("size", "options", "shown"),
+    [("9", (), "double 4 x"), ("3 << 28", ("--meta",), "addresses only")],
+)
+def test_a_file_that_asks_triton_for_its_gpu(tmp_path, size, options, shown):
+    file = tmp_path / "asks.py"
+    file.write_text(ASKS_FOR_ITS_GPU.replace("SIZE", size))
+    ran = invoke("race", file, *options)
+    assert ran.exit_code == (1 if options else 0), ran.output  # row * n_cols is an int32
+    assert shown in " ".join(ran.output.split())
+    assert ("an offset passes 2^31 in int32" in ran.output) == bool(options)
+
+
+@interpreted
+def test_a_file_that_cannot_be_imported_is_no_traceback(tmp_path):
+    (tmp_path / "bad.py").write_text("import torch\nimport surely_missing\n")
+    ran = invoke("race", tmp_path / "bad.py")
+    assert ran.exit_code == 2
+    assert "ModuleNotFoundError: No module named 'surely_missing' (bad.py, line 2)" in ran.output
+
+
+def test_a_long_launch_says_how_far_it_is(monkeypatch, capsys):
+    from rownorm_lab.commands.race import command
+
+    seconds = iter([100.0, 101.0, 103.0, 104.0, 114.0])
+    monkeypatch.setattr(command.time, "monotonic", lambda: next(seconds))
+    progress = command._Progress(meta=False)
+    for place in range(5):
+        progress("double", place, 100)
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "double: 2 of 100 programs, 147 s left"
+    assert "--meta" in said[1]
+    assert said[2:] == ["double: 4 of 100 programs, 336 s left"]

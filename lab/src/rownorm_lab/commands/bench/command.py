@@ -26,6 +26,7 @@ from ...command_line.options import (
     print_json,
     provider_option,
     refuse_taken,
+    say_loading,
     usage_errors,
     words_aside,
 )
@@ -41,6 +42,7 @@ INTERPRETED_ROUNDS = 3
 INTERPRETED_ELEMENTS = 1 << 18  # a call takes Triton's interpreter about 10 ms for each 1024
 # Of a user's own provider, where none are named: on a GPU, on a CPU, in Triton's interpreter.
 OWN_SHAPES, OWN_CPU_SHAPES, INTERPRETED_SHAPE = "4096x1024..16384", "512x256..4096", "16x1024"
+NOTHING = "nothing to measure; for example: --suite quick, or --op rms_norm --shape 4096x8192"
 SUITE_LIST = "\b\nSuites:\n" + "\n".join(f"  {s.name:15} {s.about}" for s in SUITES.values())
 
 
@@ -154,19 +156,19 @@ def command(
         if quick and not (suites or shapes):
             suites = ["quick"]
         own = any(is_place(part) for value in providers for part in value.split(","))
+        if not (suites or shapes or own):
+            raise click.UsageError(NOTHING)
+        if not only_list:
+            say_loading()
         names = chosen_providers(providers, beside_own=True) if own else []
         interpreted = _are_interpreted(names)
-        if own and not ray_address:
-            _refuse_missing(names)
         if own and not (suites or shapes):
             shapes = _usual_shapes(interpreted)
         if shapes and not operations:
             operations = _operations_of(names)
         cases = select_cases(suites, shapes, operations, directions, dtypes, options)
         if not cases:
-            raise click.UsageError(
-                "nothing to measure; for example: --suite quick, or --op rms_norm --shape 4096x8192"
-            )
+            raise click.UsageError(NOTHING)
         if only_list:
             if as_json:
                 print_json({"cases": cases})
@@ -175,6 +177,8 @@ def command(
             return
         if not names and (providers or not ray_address):
             names = chosen_providers(providers)
+        if not ray_address:
+            _refuse_missing(names)
         usual_rounds = QUICK_ROUNDS if quick else ROUNDS
         if interpreted:
             usual_rounds = INTERPRETED_ROUNDS

@@ -18,6 +18,7 @@ from ...command_line.options import (
     names_option,
     print_json,
     refuse_taken,
+    say_loading,
     unknown,
     usage_errors,
 )
@@ -122,6 +123,7 @@ def command(context: click.Context, /, arguments: Sequence[str], **given: Any) -
         folder = given["out"] or new_name()
         refuse_taken(folder)
         context.with_resource(held(folder))
+        say_loading()
         profile, interrupted = _profiled(request, folder, given["tools"])
     _write(profile, folder)
     if given["as_json"]:
@@ -160,7 +162,9 @@ def _request(arguments: Sequence[str], given: dict[str, Any]) -> ProfileRequest:
         raise click.UsageError(USAGE)
     operation: Any = arguments[0]
     if operation not in OPERATIONS:
-        message = unknown("operation", operation, OPERATIONS)
+        message = (
+            f"{unknown('operation', operation, OPERATIONS)}. A file of yours is --script FILE.py"
+        )
         raise click.BadParameter(message, param_hint="'OPERATION'")
     return ProfileRequest(
         Case(
