@@ -5,6 +5,7 @@
 # VENV= PYTHON=/opt/bin/python   use that interpreter as it is and install nothing: for a GPU machine that has its own
 #                            torch and triton (and the packages of the lab and the tests: CONTRIBUTING.md)
 # TORCH=2.15                 the version of torch to install: one of constraints/torch-*.txt
+# NEWEST=1                   make test-frameworks: the newest versions instead of those in constraints/frameworks.txt
 # PAIR=2.15                  make test-versions: only this version of torch
 # WORKERS=4                  test processes; without pytest-xdist on a machine with a GPU, which they would share
 # TESTS="tests/test_nn.py -k repr"   only some tests
@@ -18,6 +19,7 @@ PAIR ?= 2.11 2.13 2.15
 TESTS ?=
 BASE ?= HEAD
 QUICK ?=
+NEWEST ?=
 DEMO := $(or $(DEMO),results/demo-$(shell date +%Y-%m-%d-%H%M%S))
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 GPU := $(wildcard /dev/nvidia[0-9]* /dev/kfd)
@@ -52,12 +54,13 @@ define environment
 	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
 endef
 
-.PHONY: help test test-all test-versions same-code demo learn check format docs wheel release clean
+.PHONY: help test test-all test-versions test-frameworks same-code demo learn check format docs wheel release clean
 
 help:
 	@echo "make test           set up $(or $(VENV),nothing), run the tests (on the GPU where there is one)"
 	@echo "make test-all       the same with the exhaustive tests: before a change to kernels is called done"
 	@echo "make test-versions  the tests with every supported pair of torch and triton, each in .venvs/torch-*"
+	@echo "make test-frameworks  the tests of integrations with the real packages: 1.3 GB in .venvs/frameworks"
 	@echo "make same-code      compare machine code and plans with those of another revision (BASE=...)"
 	@echo "make demo           check, measure a few small cases, write a report and print its path"
 	@echo "make learn          start the first exercise of the course (docs/course.md)"
@@ -67,7 +70,7 @@ help:
 	@echo "make wheel          build dist/*.whl, library and lab; needs no environment but a small one of its own"
 	@echo "make release        build wheels and sdists into dist/, check their metadata, install and try each wheel"
 	@echo "make clean          remove everything that make created, except results/ and learn/, which have your work"
-	@echo "Settings (PYTHON, VENV, TORCH, PAIR, WORKERS, TESTS, BASE, DEMO) are described at the top of the Makefile."
+	@echo "Settings (PYTHON, VENV, TORCH, PAIR, NEWEST, WORKERS, TESTS, BASE, DEMO) are described at the top of the Makefile."
 
 test: $(STAMP)
 	$(RUN) -m pytest $(PARALLEL) $(TESTS)
@@ -83,6 +86,11 @@ test-versions:
 	  $(MAKE) --no-print-directory test VENV=.venvs/torch-$$pair TORCH=$$pair || failed="$$failed $$pair"; \
 	done; \
 	test -z "$$failed" || { echo "tests failed with torch$$failed"; exit 1; }
+
+# Here a framework that is missing is an error, not a skip.
+test-frameworks: $(STAMP) .venvs/frameworks/.stamp
+	ROWNORM_FRAMEWORKS=1 PYTHONPATH=$(CURDIR)/.venvs/frameworks:$(CURDIR)/src:$(CURDIR)/lab/src \
+	  $(INTERPRETER) -m pytest $(or $(TESTS),tests/integrations)
 
 same-code: $(STAMP)
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
@@ -158,6 +166,14 @@ $(VENV)/.stamp: pyproject.toml lab/pyproject.toml constraints/common.txt $(CONST
 PACKAGES_build := setuptools
 PACKAGES_release := build setuptools twine
 PACKAGES_docs := zensical
+
+# A folder of packages for Python's path, not an environment: without what they require, because the versions of torch
+# and transformers that they ask for differ.
+.venvs/frameworks/.stamp: constraints/frameworks.txt $(STAMP)
+	rm -rf $(@D) && mkdir -p $(@D) && touch $(@D)/$(MARKER)
+	sed '$(if $(NEWEST),s/==.*//)' $< > $(@D)/requirements.txt
+	PIP_CONSTRAINT= $(INTERPRETER) -m pip install --quiet --no-deps --target $(@D) --requirement $(@D)/requirements.txt
+	@touch $@
 
 .venvs/%/.stamp: constraints/common.txt $(CONSTRAINTS)
 	$(call environment,.venvs/$*)

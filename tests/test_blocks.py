@@ -26,10 +26,12 @@ TENSORS = {
 HERE = {
     "docs/autocast.md": TENSORS,
     "docs/coding-agents.md": {},
+    "docs/inference.md": {},
     "docs/integrations.md": {},
     "docs/kernels.md": {},
     "docs/numbers.md": TENSORS,
     "docs/package-index.md": {},
+    "docs/training.md": {},
 }
 ELSEWHERE = {
     "README.md": "tests/test_examples.py",

@@ -90,6 +90,7 @@ def test_actions_run_what_must_pass():
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     assert re.search(r"^ +- run: .*\.ci/run$", workflow, re.MULTILINE)
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    assert re.search(r"^ +- run: make test-frameworks NEWEST=", workflow, re.MULTILINE)
 
 
 def test_llms_txt_names_what_a_user_reads():

@@ -46,6 +46,7 @@ def test_readme(capsys):
     torch.testing.assert_close(names["y"], F.layer_norm(names["x"], (4096,)))
     exec(modulated, names)
     assert names["y"].shape == (2, 16, 4096)
+    assert names["gated"].shape == (8, 4096)
     exec(patched, names)
     assert "1 norm swapped" in capsys.readouterr().out
 

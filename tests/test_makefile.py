@@ -87,6 +87,22 @@ def test_docs_need_zensical_only_and_end_with_the_check_of_links(tree):
     ]
 
 
+def test_frameworks_are_installed_in_a_folder_of_their_own(tree):
+    """In the versions of their file, or the newest, and without what they require; then their tests run."""
+    settings = (f"VENV={tree / 'own'}",)
+    _, asked = make(tree, "test-frameworks", *settings)
+    pip, tests = asked.splitlines()[-2:]
+    assert "--no-deps --target .venvs/frameworks --requirement" in pip
+    assert tests == "-m pytest tests/integrations"
+    file = tree / ".venvs/frameworks/requirements.txt"
+    assert file.read_text() == (ROOT / "constraints/frameworks.txt").read_text()
+    shutil.rmtree(tree / ".venvs")
+    make(tree, "test-frameworks", "NEWEST=1", *settings)
+    assert "\nvllm\n" in file.read_text()
+    make(tree, "clean", *settings)
+    assert not (tree / ".venvs").exists()
+
+
 def test_clean_removes_what_make_created(tree):
     make(tree, "check")
     make(tree, "check", "VENV=.venvs/torch-2.15", "TORCH=2.15")

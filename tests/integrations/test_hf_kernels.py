@@ -251,6 +251,112 @@ def test_gradients_of_lambda(kernelized, loaded):
     assert 0 < after <= 1.25 * before
 
 
+# ---- transformers' own way to its layers: KernelConfig ----
+
+CONFIGURED = {"llama": ("RMSNorm", 5), "qwen3_next": ("RMSNormGated", 1)}
+
+
+@pytest.fixture
+def supported(monkeypatch):
+    """transformers' list of devices for kernels has no CPU. That is all that is different without a GPU."""
+    settings = importlib.import_module(f"{transformers().__name__}.utils.kernel_config")
+    devices = [*settings.KERNELS_SUPPORTED_DEVICE_TYPES, "cpu"]
+    monkeypatch.setattr(settings, "KERNELS_SUPPORTED_DEVICE_TYPES", devices)
+
+
+def kernel_config(layer, repository):
+    return transformers().KernelConfig({layer: f"{repository}:{layer}"}, use_local_kernel=True)
+
+
+def outputs(model, arguments, training):
+    """The logits, for training with gradients of all parameters."""
+    if training:
+        return logits_and_gradients(model, arguments)
+    with torch.no_grad():
+        return {"logits": model(**arguments).logits.double()}
+
+
+def largest_error(results, exact):
+    """Over all tensors, in units of the largest element of each, or of 1% of the largest gradient."""
+    if len(exact) > 1:
+        return max(distances(results, exact).values())
+    return ((results["logits"] - exact["logits"]).abs().max() / exact["logits"].abs().max()).item()
+
+
+def check_configured(name, training, compiled, dtype, loaded, repository, device):
+    """Logits and gradients are as near to those in fp64 as the original's."""
+    torch._dynamo.reset()
+    arguments = {key: t.to(device) for key, t in inputs(name).items()}
+    with InFp64():
+        exact = outputs(make(name, torch.float64).to(device), arguments, training)
+    model = make(name, dtype).to(device).train(training)
+    own = largest_error(outputs(model, arguments, training), exact)
+    layer, n = CONFIGURED[name]
+    model.set_use_kernels(True, kernel_config(layer, repository))
+    forward = getattr(loaded.layers, layer).forward
+    norms = [one for one in model.modules() if getattr(one, "kernel_layer_name", "") == layer]
+    assert len(norms) == n
+    assert all(one.forward.__func__ is forward for one in norms)
+    assert all(loaded.layers._call_of(one, dtype) is not None for one in norms)
+    if compiled:
+        model.compile(backend="aot_eager")
+    mine = largest_error(outputs(model, arguments, training), exact)
+    assert 0 < mine <= 2 * own + 8 * torch.finfo(dtype).eps
+
+
+@pytest.mark.usefixtures("supported")
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_kernel_config(name, training, loaded, repository, device):
+    check_configured(name, training, False, torch.float32, loaded, repository, device)
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a GPU: KernelConfig in bf16, and compiled"
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("name", "training", "compiled"),
+    [
+        ("llama", False, False),
+        ("llama", False, True),
+        ("llama", True, False),
+        ("llama", True, True),
+        ("qwen3_next", False, False),
+        ("qwen3_next", False, True),
+        # Not compiled: with Qwen3-Next's own norms, too, the backward graph stops at a view of strided rows.
+        ("qwen3_next", True, False),
+    ],
+)
+def test_kernel_config_on_a_gpu(name, training, compiled, dtype, loaded, repository):
+    check_configured(name, training, compiled, dtype, loaded, repository, "cuda")
+
+
+@pytest.mark.usefixtures("supported")
+def test_train_drops_the_layers_until_they_are_asked_for_again(loaded, repository, device):
+    """transformers makes a configuration for the mode of the model at that time. The documentation says so."""
+    model = make("llama").to(device)
+    model.set_use_kernels(True, kernel_config("RMSNorm", repository))
+    norm, layer = model.model.norm, loaded.layers.RMSNorm
+    assert norm.forward.__func__ is layer.forward
+    model.train()
+    assert norm.forward.__func__ is not layer.forward
+    model.set_use_kernels(True, kernel_config("RMSNorm", repository))
+    assert norm.forward.__func__ is layer.forward
+
+
+@pytest.mark.usefixtures("supported")
+def test_from_pretrained_takes_no_local_path(repository, tmp_path):
+    """Of transformers 5.22.2. When it does, the documentation can say so."""
+    make("llama").save_pretrained(tmp_path)
+    with pytest.raises(AttributeError, match="split"):
+        transformers().AutoModelForCausalLM.from_pretrained(
+            tmp_path,
+            use_kernels=True,
+            kernel_config=kernel_config("RMSNorm", repository),
+        )
+
+
 @pytest.mark.parametrize("norm", [nn.RMSNorm, nn.LayerNorm])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_torchs_norms(norm, compiled, kernelized, loaded, device):

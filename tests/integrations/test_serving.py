@@ -19,6 +19,7 @@ import torch
 
 from rownorm.integrations import sglang as sglang_plugin
 from rownorm.integrations import vllm as vllm_plugin
+from support.frameworks import ALL_ARE_THERE, HOW
 
 ROOT = Path(__file__).parents[2]
 STAND_INS = ROOT / "tests" / "support" / "serving"
@@ -42,12 +43,11 @@ def modules(request, monkeypatch):
     def imported(package, *names):
         if request.param == "package":
             if source_of(package) is None:
-                pytest.skip(
-                    f"needs {package}: pip install --no-deps {package}, and what it imports"
-                )
+                pytest.skip(f"needs {package}: {HOW}, and what it imports")
             try:
                 return [importlib.import_module(f"{package}.{name}") for name in names]
             except Exception as error:
+                forget(package)  # what was imported before the error
                 pytest.skip(f"{package} cannot be imported here: {error!r}")
         for name in [one for one in sys.modules if one.partition(".")[0] == package]:
             monkeypatch.delitem(sys.modules, name)
@@ -321,8 +321,9 @@ CONTRACTS = {
 @pytest.mark.parametrize("file", CONTRACTS)
 def test_the_stand_ins_are_like_the_packages(file):
     package = source_of(file.partition("/")[0])
-    if package is None:
-        pytest.skip(f"needs {file.partition('/')[0]}: its sources on PYTHONPATH are enough")
+    if package is None and not ALL_ARE_THERE:
+        pytest.skip(f"needs {file.partition('/')[0]}: {HOW}, or its sources on PYTHONPATH")
+    assert package is not None
     mine, attributes = definitions(STAND_INS / file)
     real, there = definitions(package.parent / file)
     for name in CONTRACTS[file]:

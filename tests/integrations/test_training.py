@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from support.frameworks import framework
+from support.ranks import run_on_ranks
 from support.transformers_models import inputs, logits_and_gradients, make, transformers
 
 pytestmark = [
@@ -57,8 +59,53 @@ def test_transformers_trainer(later, tmp_path):
     assert all(is_swapped(one) for one in norms)
 
 
+def test_trl(tmp_path):
+    """Its trainers are transformers'; ``SFTTrainer`` with tokens and a tokenizer of our own."""
+    trl = framework("trl")
+    datasets = framework("datasets")
+    package = transformers()
+    from tokenizers import Tokenizer, models
+
+    from rownorm.integrations.trainer import PatchNorms
+
+    words = {"<pad>": 0, "<s>": 1, "</s>": 2} | {f"w{i}": i for i in range(3, 64)}
+    tokenizer = package.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="<pad>")),
+        pad_token="<pad>",
+        eos_token="</s>",
+    )
+    callback = PatchNorms()
+    arguments = trl.SFTConfig(
+        output_dir=str(tmp_path),
+        max_steps=2,
+        per_device_train_batch_size=2,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=not torch.cuda.is_available(),
+        bf16=False,
+        gradient_checkpointing=False,
+        disable_tqdm=True,
+        dataset_kwargs={"skip_prepare_dataset": True},
+    )
+    # With a fingerprint, because the package cannot make one with pyarrow 26.
+    rows = [[3 + (i + j) % 60 for j in range(6)] for i in range(4)]
+    table = datasets.table.InMemoryTable.from_pydict({"input_ids": rows})
+    trainer = trl.SFTTrainer(
+        model=make("llama"),
+        args=arguments,
+        train_dataset=datasets.Dataset(table, fingerprint="tokens"),
+        processing_class=tokenizer,
+        callbacks=[callback],
+    )
+    trainer.train()
+    assert len(callback.report.swapped) == 5
+    norms = [one for one in trainer.model.modules() if type(one).__name__ == "LlamaRMSNorm"]
+    assert len(norms) == 5
+    assert all(is_swapped(one) for one in norms)
+
+
 def test_lightning(tmp_path):
-    lightning = pytest.importorskip("lightning", reason="needs lightning: pip install lightning")
+    lightning = framework("lightning")
     from rownorm.integrations.lightning import PatchNorms
 
     class Module(lightning.LightningModule):
@@ -91,9 +138,7 @@ def test_lightning(tmp_path):
 
 
 def test_axolotl():
-    base = pytest.importorskip(
-        "axolotl.integrations.base", reason="needs axolotl: pip install --no-deps axolotl addict"
-    )
+    base = framework("axolotl.integrations.base")
     model, arguments = make("qwen3"), inputs("qwen3")
     own = logits_and_gradients(model, arguments)
     plugins = base.PluginManager.get_instance()
@@ -107,10 +152,7 @@ def test_axolotl():
 
 def test_torchtitan():
     """A small Llama of torchtitan: the same ``state_dict``, logits and gradients, with every norm replaced."""
-    override = pytest.importorskip(
-        "torchtitan.config.override",
-        reason="needs torchtitan: pip install --no-deps torchtitan tyro spmd_types",
-    )
+    override = framework("torchtitan.config.override")
     from torchtitan.models.common.attention import ScaledDotProductAttention
     from torchtitan.models.common.nn_modules import RMSNorm
     from torchtitan.models.llama3 import model_registry
@@ -143,14 +185,19 @@ def test_torchtitan():
     torch.testing.assert_close(results[1], results[0], atol=1e-4, rtol=1e-4)
 
 
+def test_torchtitan_on_four_ranks(tmp_path):
+    """FSDP2, tensor and sequence parallelism with DTensors, and a checkpoint of torch.distributed."""
+    framework("torchtitan")
+    from support.sharded_torchtitan import llama
+
+    run_on_ranks(4, llama, "partial_dtensor", tmp_path)
+
+
 @pytest.mark.parametrize("normalization", ["LayerNorm", "RMSNorm"])
 @pytest.mark.parametrize("zero_centered", [False, True])
 def test_megatron(normalization, zero_centered):
     """Built from a layer spec, beside the norm of torch that Megatron-Core wraps."""
-    spec_utils = pytest.importorskip(
-        "megatron.core.transformer.spec_utils",
-        reason="needs megatron-core: pip install --no-deps megatron-core",
-    )
+    spec_utils = framework("megatron.core.transformer.spec_utils")
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.transformer import TransformerConfig
     from megatron.core.transformer.torch_norm import WrappedTorchNorm
@@ -191,9 +238,7 @@ def test_megatron(normalization, zero_centered):
 
 
 def test_megatron_refuses_other_normalizations():
-    pytest.importorskip(
-        "megatron.core", reason="needs megatron-core: pip install --no-deps megatron-core"
-    )
+    framework("megatron.core")
     from megatron.core.transformer import TransformerConfig
 
     from rownorm.integrations.megatron import Norm

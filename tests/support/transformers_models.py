@@ -84,6 +84,22 @@ HUB_DECODERS = {
     "seed_oss": ("SeedOssConfig", "SeedOssForCausalLM"),
     "smollm3": ("SmolLM3Config", "SmolLM3ForCausalLM"),
 }
+# Linear attention with a gated norm in one layer, attention in the other; no experts, whose choice a rounding changes.
+OTHERS = {
+    "qwen3_next": (
+        "Qwen3NextConfig",
+        "Qwen3NextForCausalLM",
+        DECODER
+        | {
+            "layer_types": ["linear_attention", "full_attention"],
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 2,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+            "mlp_only_layers": [0, 1],
+        },
+    )
+}
 SAME_NORM_AS_ANOTHER = ("mistral", "qwen2", "gemma2", "phi3")
 
 
@@ -106,7 +122,8 @@ def transformers():
 def make(name, dtype=torch.float32):
     """The model in evaluation mode, always with the same random weights, norms' weights too."""
     classes = HUB_DECODERS.get(name)
-    config_class, model_class, fields = (*classes, DECODER) if classes else MODELS[name][:3]
+    others = MODELS | OTHERS
+    config_class, model_class, fields = (*classes, DECODER) if classes else others[name][:3]
     package = transformers()
     torch.manual_seed(3)
     model = getattr(package, model_class)(getattr(package, config_class)(**fields))
