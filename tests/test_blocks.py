@@ -68,7 +68,8 @@ def function_of(body, *parameters):
 def test_blocks_of_operations():
     """Code of models before and after: the same numbers, as near as fp32 is."""
     blocks = BLOCK.findall((ROOT / "docs" / "operations.md").read_text())
-    dit, dit_after, following, qwen, qwen_after, mamba, mamba_after = blocks
+    dit, dit_after, following, flux, flux_after, *gated = blocks
+    qwen, qwen_after, kimi, kimi_after, mamba, mamba_after = gated
     cols = 32
     model = SimpleNamespace(
         modulation=nn.Linear(cols, 6 * cols),
@@ -90,11 +91,22 @@ def test_blocks_of_operations():
     torch.testing.assert_close(total, x + gate * (x + 1))
     torch.testing.assert_close(y, model.norm1(total) * (1 + scale) + shift)
 
+    names = ("hidden_states", "attn_output", "gate_msa", "scale_mlp", "shift_mlp")
+    tensors = [x, x + 1, *(term[:, 0] for term in terms)]
+    expected, got = (
+        function_of(f"{one}\nreturn norm_hidden_states, hidden_states", "self", *names)(
+            model, *(tensor.bfloat16() for tensor in tensors)
+        )
+        for one in (flux, flux_after)
+    )
+    torch.testing.assert_close(got, expected, rtol=0, atol=0)  # each step is rounded
+
     norm = SimpleNamespace(weight=torch.randn(cols), variance_epsilon=1e-6, group_size=cols)
     arguments = (norm, x, torch.randn_like(x), torch.float32)
     parameters = ("self", "hidden_states", "gate", "input_dtype")
     whole, in_groups = mamba_after.split("\n\n")
-    for first, others in ((qwen, (qwen_after,)), (mamba, (whole, in_groups))):
+    compared = ((qwen, (qwen_after,)), (kimi, (kimi_after,)), (mamba, (whole, in_groups)))
+    for first, others in compared:
         expected = function_of(first, *parameters)(*arguments)
         for other in others:
             torch.testing.assert_close(function_of(other, *parameters)(*arguments), expected)

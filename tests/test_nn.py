@@ -6,8 +6,10 @@ import pickle
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import rownorm
+from support.operators import same_bits
 
 NAMES = ("LayerNorm", "RMSNorm")
 every_module = pytest.mark.parametrize("name", NAMES)
@@ -232,3 +234,110 @@ def test_gated_norm_refuses_an_eps_that_is_a_size(eps):
     with pytest.raises(ValueError, match=r"eps must be a float below 1.*group_cols"):
         rownorm.nn.RMSNormGated(4096, eps)
     assert rownorm.nn.RMSNormGated(8, 0.0, group_cols=4).variance_epsilon == 0.0
+
+
+GATED = {
+    "qwen3-next": {},
+    "kimi": {"gate_activation": "sigmoid", "rounding": "once"},
+    "mamba2": {"gate_first": True, "group_cols": 4, "out_dtype": torch.float32},
+}
+
+
+@pytest.mark.parametrize("options", GATED.values(), ids=GATED)
+def test_gated_norm(options, device):
+    """Its attributes are the options of the function; without a gate it is the norm of the groups."""
+    module = rownorm.nn.RMSNormGated(8, 1e-5, **options, device=device, dtype=torch.bfloat16)
+    assert {name: p.shape for name, p in module.state_dict().items()} == {"weight": (8,)}
+    module.load_state_dict({"weight": torch.randn(8)})
+    x, gate = torch.randn(2, 3, 5, 8, device=device).bfloat16()
+    keywords = {"gate_activation": "silu", "rounding": "llama", **options}
+    y = module(x, gate)
+    same_bits(y, rownorm.rms_norm(x, module.weight, eps=1e-5, gate=gate, **keywords))
+    alone = {name: one for name, one in keywords.items() if not name.startswith("gate_")}
+    same_bits(module(x), rownorm.rms_norm(x, module.weight, eps=1e-5, **alone))
+    for twin in (copy.deepcopy(module), pickled(module), stored(module)):
+        same_bits(twin(x, gate), y)
+    assert all(name in repr(module) for name in options)
+
+
+def continuous(**options):
+    return rownorm.nn.AdaLayerNormContinuous(8, 6, **options)
+
+
+ADAPTIVE = {
+    "continuous": (continuous, {}, 1e-5),
+    "continuous, plain": (continuous, {"elementwise_affine": False, "eps": 1e-6}, 1e-6),
+    "continuous, rms": (continuous, {"elementwise_affine": False, "norm_type": "rms_norm"}, 1e-5),
+    "zero": (rownorm.nn.AdaLayerNormZero, {"embedding_dim": 8}, 1e-6),
+    "zero, fp32": (
+        rownorm.nn.AdaLayerNormZero,
+        {"embedding_dim": 8, "norm_type": "fp32_layer_norm", "bias": False},
+        1e-5,
+    ),
+    "single": (rownorm.nn.AdaLayerNormZeroSingle, {"embedding_dim": 8}, 1e-6),
+}
+
+
+def diffusers_steps(module, eps, x, embedding):
+    """The modulated rows and the other vectors, by PyTorch's operators, one after another as in diffusers."""
+    is_continuous = type(module).__name__ == "AdaLayerNormContinuous"
+    activated = F.silu(embedding)
+    activated = activated.to(x.dtype) if is_continuous else activated
+    projection = F.linear(activated, module.linear.weight, module.linear.bias)
+    first, second, *others = projection.chunk(projection.shape[1] // 8, dim=1)
+    scale, shift = (first, second) if is_continuous else (second, first)
+    weight, bias = module.norm.weight, getattr(module.norm, "bias", None)
+    if isinstance(module.norm, torch.nn.RMSNorm):
+        z = F.rms_norm(x, (8,), weight, eps)
+    else:
+        z = F.layer_norm(x, (8,), weight, bias, eps)
+    return z * (1 + scale[:, None]) + shift[:, None], *others
+
+
+@pytest.mark.parametrize(("make", "options", "eps"), ADAPTIVE.values(), ids=ADAPTIVE)
+def test_adaptive_norms(make, options, eps, device):
+    module = make(**options).to(device)
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter)
+    names = {"linear.weight", "linear.bias", "norm.weight", "norm.bias"}
+    names -= {"linear.bias"} if options.get("bias") is False else set()
+    is_plain = make is not continuous or "elementwise_affine" in options
+    assert set(module.state_dict()) == names - ({"norm.weight", "norm.bias"} if is_plain else set())
+    x = torch.randn(2, 5, 8, device=device)
+    n_embedding = module.linear.in_features
+    embedding = torch.randn(2, n_embedding, device=device, requires_grad=True)
+    keyword = "conditioning_embedding" if make is continuous else "emb"
+
+    def results(outputs):
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        total = sum(one.sin().sum() for one in outputs)
+        return outputs, torch.autograd.grad(total, (embedding, *module.parameters()))
+
+    expected = diffusers_steps(module, eps, x, embedding)
+    torch.testing.assert_close(results(module(x, **{keyword: embedding})), results(expected))
+
+
+@pytest.mark.usefixtures("without_interpreter")
+@pytest.mark.parametrize(("make", "options", "eps"), ADAPTIVE.values(), ids=ADAPTIVE)
+def test_adaptive_norms_with_the_roundings_of_diffusers(make, options, eps):
+    """The same bits in bf16, on a CPU; of an embedding in fp32 beside rows in bf16, too."""
+    module = make(**options, rounding="each").bfloat16()
+    assert "rounding='each'" in repr(module)
+    x = torch.randn(2, 5, 8).bfloat16()
+    for dtype in (torch.bfloat16, torch.float32) if make is continuous else (torch.bfloat16,):
+        embedding = torch.randn(2, module.linear.in_features).to(dtype)
+        keyword = "conditioning_embedding" if make is continuous else "emb"
+        outputs = module(x, **{keyword: embedding})
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        same_bits(outputs, diffusers_steps(module, eps, x, embedding))
+
+
+def test_adaptive_norms_that_do_not_exist():
+    with pytest.raises(ValueError, match=r"Zero: num_embeddings must be None; got 1000.*pass the"):
+        rownorm.nn.AdaLayerNormZero(8, 1000)
+    with pytest.raises(ValueError, match=r"Zero: norm_type must be 'layer_norm' or 'fp32_layer"):
+        rownorm.nn.AdaLayerNormZero(8, norm_type="rms_norm")
+    with pytest.raises(ValueError, match=r"Single: norm_type must be 'layer_norm'; got 'group'"):
+        rownorm.nn.AdaLayerNormZeroSingle(8, "group")
+    with pytest.raises(ValueError, match=r"Continuous: norm_type .* 'rms_norm'; got 'batch'"):
+        continuous(norm_type="batch")

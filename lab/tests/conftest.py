@@ -1,6 +1,7 @@
 """Fixtures of the lab's tests."""
 
 import os
+import shutil
 
 import pytest
 
@@ -33,3 +34,17 @@ def add_provider(monkeypatch, without_interpreter):
         providers.provider(name, about="of a test", **options)(make)
 
     return add
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium; tests that use it are skipped without it."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("needs the program chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()

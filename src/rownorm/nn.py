@@ -1,4 +1,4 @@
-"""Drop-in modules: subclasses of torch's modules with rownorm's forward; and the gated and the modulated norm, with the
+"""Drop-in modules: subclasses of torch's modules with rownorm's forward; and gated and adaptive norms, with the
 constructors and the ``state_dict`` of those in transformers and diffusers.
 
 The forward of a drop-in module tries ``eager.native.module_norm`` itself. The functions between a module and that
@@ -21,6 +21,7 @@ from .functional import default_rms_eps, layer_norm, rms_norm
 from .integration import leaf_of_trace, quantize_like, refuse_torchscript
 from .ops import eager
 from .ops.batch_invariance import is_on, state
+from .ops.checks import check_options
 from .ops.fast_path import is_traced
 from .program import GateActivation, Program, Rounding
 
@@ -32,7 +33,10 @@ torch.fx.wrap("rms_norm")
 
 @functools.lru_cache(typed=True)  # eps=True is refused, eps=1 is not
 def _program(center: bool, eps: float, out_dtype: torch.dtype | None, mode: bool) -> Program:
-    return Program(center, eps, out_dtype=out_dtype, batch_invariant=mode)
+    program = Program(center, eps, out_dtype=out_dtype, batch_invariant=mode)
+    # What raises is not kept by the cache: an eps could be a tensor.
+    check_options(f"rownorm.{program.name}", program, has_weight=False)
+    return program
 
 
 class _Norm(torch.nn.Module):
@@ -172,18 +176,71 @@ class RMSNormGated(torch.nn.Module):
         shown += ["gate_first=True"] if self.gate_first else []
         shown += [] if self.group_cols is None else [f"group_cols={self.group_cols}"]
         shown += [] if self.rounding == "llama" else [f"rounding={self.rounding!r}"]
+        shown += [] if self.out_dtype is None else [f"out_dtype={self.out_dtype}"]
         return ", ".join(shown)
 
     def __prepare_scriptable__(self) -> NoReturn:
         refuse_torchscript("rownorm.nn.RMSNormGated")
 
 
-class AdaLayerNormContinuous(torch.nn.Module):
-    """Adaptive LayerNorm, with the arguments and the ``state_dict`` of diffusers' ``AdaLayerNormContinuous``.
+class _AdaptiveNorm(torch.nn.Module):
+    """What adaptive norms share: ``linear(silu(embedding))`` gives vectors of each sample, and two of them modulate the
+    norm in one kernel: ``norm(x) * (1 + scale) + shift``.
 
-    ``linear(silu(embedding))`` gives scale and shift of each sample, and the norm is modulated by them in one kernel:
-    ``norm(x) * (1 + scale) + shift``. x: (batch, tokens, embedding_dim). rounding: "each" gives the numbers of
-    diffusers, whose steps are operators of PyTorch.
+    x: (batch, tokens, n_cols); embedding: (batch, n_embedding). rounding="each" gives the numbers of diffusers, whose
+    steps are operators of PyTorch.
+    """
+
+    def __init__(
+        self,
+        norm: LayerNorm | RMSNorm,
+        n_vectors: int,
+        n_embedding: int,
+        bias: bool,
+        rounding: Rounding,
+        device: Device,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        n_cols = norm.normalized_shape[-1]
+        self.silu = torch.nn.SiLU()
+        self.linear = torch.nn.Linear(n_embedding, n_vectors * n_cols, bias, device, dtype)
+        self.n_vectors = n_vectors
+        self.norm = norm
+        self.rounding: Rounding = rounding
+
+    def vectors(self, embedding: Tensor) -> tuple[Tensor, ...]:
+        """``n_vectors`` of shape (batch, n_cols), parts of one projection."""
+        projection: Tensor = self.linear(self.silu(embedding))
+        return projection.chunk(self.n_vectors, dim=1)
+
+    def modulated(self, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        """scale, shift: (batch, n_cols)."""
+        norm: Any = self.norm
+        function = ops.layer_norm if isinstance(norm, LayerNorm) else ops.rms_norm
+        return function(
+            x,
+            norm.weight,
+            getattr(norm, "bias", None),
+            eps=norm.eps,
+            scale=scale[:, None],
+            shift=shift[:, None],
+            scale_shift=1.0,
+            rounding=self.rounding,
+        )
+
+    def extra_repr(self) -> str:
+        return "" if self.rounding == "once" else f"rounding={self.rounding!r}"
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        refuse_torchscript(f"rownorm.nn.{type(self).__name__}")
+
+
+class AdaLayerNormContinuous(_AdaptiveNorm):
+    """``norm(x) * (1 + scale) + shift``, with the arguments and the ``state_dict`` of diffusers'
+    ``AdaLayerNormContinuous``: the last norm of most of its transformers.
+
+    rounding: "each" gives the numbers of diffusers, but for an RMSNorm with a weight, which rounds before it, too.
     """
 
     def __init__(
@@ -199,39 +256,85 @@ class AdaLayerNormContinuous(torch.nn.Module):
         device: Device = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        made: Any = {"device": device, "dtype": dtype}
-        self.silu = torch.nn.SiLU()
-        self.linear = torch.nn.Linear(
-            conditioning_embedding_dim, 2 * embedding_dim, bias=bias, **made
+        _check_norm_type(type(self).__name__, norm_type, "layer_norm", "rms_norm")
+        norm = (
+            LayerNorm(embedding_dim, eps, elementwise_affine, bias, device, dtype)
+            if norm_type == "layer_norm"
+            else RMSNorm(embedding_dim, eps, elementwise_affine, device, dtype)
         )
-        if norm_type == "layer_norm":
-            self.norm: torch.nn.Module = LayerNorm(
-                embedding_dim, eps, elementwise_affine, bias, **made
-            )
-        elif norm_type == "rms_norm":
-            self.norm = RMSNorm(embedding_dim, eps, elementwise_affine, **made)
-        else:
-            raise ValueError(
-                "rownorm.nn.AdaLayerNormContinuous: norm_type must be 'layer_norm' or 'rms_norm'; "
-                f"got {norm_type!r}"
-            )
-        self.rounding: Rounding = rounding
+        super().__init__(norm, 2, conditioning_embedding_dim, bias, rounding, device, dtype)
 
     def forward(self, x: Tensor, conditioning_embedding: Tensor) -> Tensor:
-        modulation = self.linear(self.silu(conditioning_embedding).to(x.dtype)).unsqueeze(1)
-        scale, shift = modulation.chunk(2, dim=-1)
-        function = ops.layer_norm if isinstance(self.norm, LayerNorm) else ops.rms_norm
-        return function(
-            x,
-            self.norm.weight,  # type: ignore[arg-type]
-            getattr(self.norm, "bias", None),
-            eps=self.norm.eps,  # type: ignore[arg-type]
-            scale=scale,
-            shift=shift,
-            scale_shift=1.0,
-            rounding=self.rounding,
-        )
+        # An embedding in fp32 is the rule beside rows of 16 bits.
+        projection = self.linear(self.silu(conditioning_embedding).to(x.dtype))
+        return self.modulated(x, *projection.chunk(2, dim=1))
+
+
+class AdaLayerNormZero(_AdaptiveNorm):
+    """The first norm of a block of Stable Diffusion 3 or FLUX, with the arguments and the ``state_dict`` of diffusers'
+    ``AdaLayerNormZero``. Returns ``(norm(x) * (1 + scale) + shift, gate, shift_mlp, scale_mlp, gate_mlp)``.
+
+    The last four have shape (batch, n_cols). ``gate``, of the attention, is the ``residual_gate`` of
+    ``rownorm.add_layer_norm``, which takes ``scale_mlp`` and ``shift_mlp``, too. There is no ``num_embeddings``: an
+    embedding of the time step is passed.
+    """
+
+    def __init__(
+        self,
+        embedding_dim: int,
+        num_embeddings: None = None,
+        norm_type: str = "layer_norm",
+        bias: bool = True,
+        *,
+        rounding: Rounding = "once",
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        name = type(self).__name__
+        if num_embeddings is not None:
+            raise ValueError(
+                f"rownorm.nn.{name}: num_embeddings must be None; got {num_embeddings!r}. Embed time steps and labels "
+                "in a module of your own, and pass the result as emb."
+            )
+        _check_norm_type(name, norm_type, "layer_norm", "fp32_layer_norm")
+        # Statistics are computed in fp32 anyway; diffusers' two classes have different defaults of eps.
+        eps = 1e-6 if norm_type == "layer_norm" else 1e-5
+        norm = LayerNorm(embedding_dim, eps, False, device=device, dtype=dtype)
+        super().__init__(norm, 6, embedding_dim, bias, rounding, device, dtype)
+
+    def forward(self, x: Tensor, *, emb: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        shift, scale, gate, shift_mlp, scale_mlp, gate_mlp = self.vectors(emb)
+        return self.modulated(x, scale, shift), gate, shift_mlp, scale_mlp, gate_mlp
+
+
+class AdaLayerNormZeroSingle(_AdaptiveNorm):
+    """The norm of a block of FLUX that has one, with the arguments and the ``state_dict`` of diffusers'
+    ``AdaLayerNormZeroSingle``. Returns ``(norm(x) * (1 + scale) + shift, gate)``; gate: (batch, n_cols).
+    """
+
+    def __init__(
+        self,
+        embedding_dim: int,
+        norm_type: str = "layer_norm",
+        bias: bool = True,
+        *,
+        rounding: Rounding = "once",
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        _check_norm_type(type(self).__name__, norm_type, "layer_norm")
+        norm = LayerNorm(embedding_dim, 1e-6, False, device=device, dtype=dtype)
+        super().__init__(norm, 3, embedding_dim, bias, rounding, device, dtype)
+
+    def forward(self, x: Tensor, emb: Tensor) -> tuple[Tensor, Tensor]:
+        shift, scale, gate = self.vectors(emb)
+        return self.modulated(x, scale, shift), gate
+
+
+def _check_norm_type(name: str, norm_type: str, *known: str) -> None:
+    if norm_type not in known:
+        names = " or ".join(map(repr, known))
+        raise ValueError(f"rownorm.nn.{name}: norm_type must be {names}; got {norm_type!r}")
 
 
 quantize_like(LayerNorm, torch.nn.LayerNorm)

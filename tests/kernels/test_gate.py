@@ -122,6 +122,7 @@ def test_the_same_bits_every_time_and_for_one_gradient(regime, device):
         gate_activation="silu",
         gate_first=regime in ("tile", "split"),
         residual_gate="samples",
+        rounding="each" if regime in ("tile", "looped") else "once",
     )
     tensors = case.tensors(device)
     with forced(regime, n_programs=3):
@@ -166,31 +167,32 @@ def test_no_rows(center, device):
     x, gate = leaf(0, 40, device=device), leaf(0, 40, device=device)
     residual_gate = leaf(40, device=device)
     norm = rownorm.add_layer_norm if center else rownorm.add_rms_norm
-    y, h = norm(x, x, gate=gate, residual_gate=residual_gate, gate_first=center)
+    rounding = "each" if center else "once"
+    y, h = norm(x, x, gate=gate, residual_gate=residual_gate, gate_first=center, rounding=rounding)
     gradients = torch.autograd.grad((y.sum(), h.sum()), (x, gate, residual_gate))
     assert [g.shape for g in gradients] == [x.shape, gate.shape, residual_gate.shape]
     assert not any(g.any() for g in gradients)
 
 
-@pytest.mark.parametrize("first", [False, True], ids=["last", "first"])
-def test_groups_of_columns(first, device):
-    x, gate = (leaf(2, 5, 48, device=device) for _ in range(2))
-    weight, bias = leaf(48, device=device), leaf(48, device=device)
+@pytest.mark.parametrize(("first", "cols"), [(False, 16), (True, 16), (True, 7)])
+def test_groups_of_columns(first, cols, device):
+    x, gate = (leaf(2, 5, 3 * cols, device=device) for _ in range(2))
+    weight, bias = leaf(3 * cols, device=device), leaf(3 * cols, device=device)
     options = {"gate_activation": "silu", "gate_first": first, "weight_shift": 1.0}
 
     def by_torch(gate):
         u = x * F.silu(gate) if first else x
-        z = F.rms_norm(u.unflatten(-1, (3, 16)), (16,), eps=1e-6).flatten(-2)
+        z = F.rms_norm(u.unflatten(-1, (3, cols)), (cols,), eps=1e-6).flatten(-2)
         z = z * (1 + weight) + bias
         return z if first else z * F.silu(gate)
 
-    y = rownorm.rms_norm(x, weight, bias, gate=gate, group_cols=16, **options)
+    y = rownorm.rms_norm(x, weight, bias, gate=gate, group_cols=cols, **options)
     assert_same_gradients(y, by_torch(gate), (x, gate, weight, bias))
-    y, h = rownorm.add_layer_norm(x, x, weight, weight, group_cols=16)
-    grouped = F.layer_norm((2 * x).unflatten(-1, (3, 16)), (16,)).flatten(-2)
+    y, h = rownorm.add_layer_norm(x, x, weight, weight, group_cols=cols)
+    grouped = F.layer_norm((2 * x).unflatten(-1, (3, cols)), (cols,)).flatten(-2)
     torch.testing.assert_close(y, grouped * weight + weight)
     torch.testing.assert_close(h, 2 * x)
-    whole = rownorm.rms_norm(x, weight, group_cols=48)
+    whole = rownorm.rms_norm(x, weight, group_cols=3 * cols)
     torch.testing.assert_close(whole, rownorm.rms_norm(x, weight))
 
 
@@ -225,7 +227,8 @@ def test_odd_widths(n_cols, device):
     regime = REGIMES[n_cols % len(REGIMES)]
     gated = {"gate_dtype": torch.float32, "gate_activation": "silu"}
     samples = dict.fromkeys(("scale", "shift", "residual_gate"), "samples")
-    forms = (gated, gated | {"gate_first": True}, {"residual_dtype": torch.float32, **samples})
+    residual = {"residual_dtype": torch.float32}
+    forms = (gated, gated | {"gate_first": True}, residual | samples | {"rounding": "each"})
     for fields in forms:
         case = Case(False, shape=(2, 3, n_cols), **fields)
         with forced(regime, n_programs=2):

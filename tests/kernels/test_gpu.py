@@ -83,7 +83,12 @@ HUGE_FORMS = {
     "gate last": {"gate_dtype": BF16, "gate_activation": "silu"},
     "gate first": {"gate_dtype": BF16, "gate_activation": "silu", "gate_first": True},
     "scale and shift of samples": {"weight": False, "scale": "samples", "shift": "samples"},
-    "scale and shift of rows": {"weight": False, "scale": "rows", "shift": "rows"},
+    "scale and shift of rows": {
+        "weight": False,
+        "scale": "rows",
+        "shift": "rows",
+        "rounding": "each",
+    },
     "residual_gate": {
         "weight": False,
         "residual_dtype": BF16,
@@ -145,6 +150,17 @@ def test_forms_past_two_to_the_31_elements(form, n_cols, device, alone, unpoison
         torch.testing.assert_close(
             whole[name][last].float(), single[name].float(), rtol=2.0**-6, atol=2.0**-6
         )
+
+
+@pytest.mark.parametrize(
+    ("sample_rows", "n_cols"),
+    [(7, 64), (7, 1152), (7, 4096), (7, 8192), (100, 20_000), (7, 70_000)],
+)
+@pytest.mark.parametrize("form", HUGE_FORMS)
+def test_real_widths_of_forms(form, sample_rows, n_cols, device):
+    """With the plans that forms have by themselves: tiles, clusters, rows in chunks and in parts."""
+    case = Case(form != "gate last", BF16, (3, sample_rows, n_cols), **HUGE_FORMS[form])
+    assert_case(case, case.tensors(device), batches=8 if n_cols < 10_000 else 1)
 
 
 @pytest.mark.parametrize(

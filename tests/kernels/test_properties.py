@@ -5,8 +5,8 @@ import torch
 from hypothesis import strategies as st
 
 from rownorm.launch import force
-from rownorm.program import ACTIVATIONS
-from support.cases import DTYPES, INPUTS, Case, call, ours, outputs_and_gradients
+from rownorm.program import ACTIVATIONS, GATE_ACTIVATIONS, ROWS, SAMPLES
+from support.cases import DTYPES, EXTENTS, INPUTS, Case, call, ours, outputs_and_gradients
 from support.oracle import exact, oracle
 from support.regimes import REGIMES, forced
 from support.rounding import one_rounding
@@ -40,18 +40,27 @@ shapes = st.tuples(st.integers(0, 3), st.integers(1, 50)) | st.tuples(
 @st.composite
 def cases(draw) -> Case:
     dtype = draw(st.sampled_from([torch.float32, torch.float64]))
-    weight = draw(st.booleans())
+    weight, has_gate = draw(st.booleans()), draw(st.booleans())
+    residual_dtype = draw(st.sampled_from([None, torch.float32, torch.float64]))
+    extents = {name: draw(st.sampled_from([None, *EXTENTS])) for name in SAMPLES}
+    if residual_dtype is None:
+        extents["residual_gate"] = None
     return Case(
         center=draw(st.booleans()),
         dtype=dtype,
         shape=draw(shapes),
-        residual_dtype=draw(st.sampled_from([None, torch.float32, torch.float64])),
+        residual_dtype=residual_dtype,
+        gate_dtype=draw(st.sampled_from([torch.float16, torch.float32])) if has_gate else None,
+        gate_activation=draw(st.sampled_from([None, *GATE_ACTIVATIONS])) if has_gate else None,
+        gate_first=has_gate and draw(st.booleans()),
+        **extents,
         pre_bias=draw(st.booleans()),
         weight=weight,
         bias=draw(st.booleans()),
         parameter_dtype=draw(st.sampled_from([None, torch.float16, torch.float32])),
         activation=draw(st.sampled_from([None, "silu", "gelu", "gelu_tanh"])),  # smooth ones
         weight_shift=draw(st.sampled_from([0.0, 1.0, -0.5])) if weight else 0.0,
+        scale_shift=draw(st.sampled_from([0.0, 1.0])) if extents["scale"] else 0.0,
         eps=0.01,
     )
 
@@ -84,7 +93,7 @@ def test_any_case_computes_the_row_program(device, case, plan, data):
     """Any options, shape, strides and plan: outputs and requested gradients."""
     torch.manual_seed(0)
     tensors = case.tensors(device)
-    for name in ("x", "residual", "dy", "dh"):
+    for name in (*ROWS, "dy", "dh"):
         if tensors[name] is not None:
             tensors[name] = strided(data.draw, tensors[name])
     present = [name for name in INPUTS if tensors[name] is not None]

@@ -53,3 +53,8 @@ def test_the_model_itself():
         "  swapped  class      where             form",
         "  1        LayerNorm  the model itself  layer_norm, eps=1e-05, no weight",
     ]
+
+
+def test_a_single_norm_has_its_own_name():
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    assert str(rownorm.patch(model)).splitlines()[2].split()[:3] == ["1", "LayerNorm", "1"]

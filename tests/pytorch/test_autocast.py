@@ -1,6 +1,8 @@
 """Autocast: the same policy as for torch's norms, on this device and, with fake tensors, for CUDA."""
 
 import contextlib
+import gc
+import weakref
 
 import pytest
 import torch
@@ -113,6 +115,16 @@ def test_options_under_autocast(center, dtype):
     assert isinstance(autocast_program(torch.float64, program), Program)
     explicit = program._replace(out_dtype=torch.bfloat16)
     assert autocast_program(dtype, explicit) == explicit
+
+
+def test_options_that_are_refused_are_not_kept():
+    rounding = torch.tensor(1.0)
+    kept = weakref.ref(rounding)
+    with pytest.raises(ValueError, match="rounding must be one of"):
+        autocast_program(torch.bfloat16, tuple(Program(False, 1e-6, rounding=rounding)))
+    del rounding
+    gc.collect()
+    assert kept() is None
 
 
 @half_precision

@@ -1,15 +1,26 @@
 """PyTorch's features with what is no operator of its own, groups of columns, and with the rounding of each step."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import grad, vmap
+from torch.library import opcheck
 
 import rownorm
+from rownorm.ops import inductor
+from rownorm.ops.groups import in_groups
+from rownorm.program import ARGUMENTS, WITH_RESIDUAL, Inputs, Program
+from support.cases import call
 from support.operators import same_bits
+from support.pairwise import combinations
+from support.torch_answers import torch_activation, torch_gate
 
 N_COLS, GROUP = 8, 4
+# Of ``grouped``.
+OF_GROUPS = Program(False, 1e-6, gate_activation="silu", gate_first=True, weight_shift=1.0)
 
 
 def grouped(x, gate, weight, bias):
@@ -80,6 +91,26 @@ def test_derivatives_with_every_step_rounded(device):
     assert gradgradcheck(in_steps, inputs, fast_mode=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_operators_of_groups_and_steps(dtype, device):
+    """``opcheck`` of the calls that the public functions make: rows of groups are views, steps are rounded."""
+    x, gate, weight, bias = rows_and_columns(device, dtype=dtype)
+    inputs = Inputs(x, None, None, weight, bias, gate=gate)
+    grouped_inputs, grouped_program = in_groups(inputs, OF_GROUPS, GROUP)
+    x, residual, gate, scale, shift, residual_gate = rows_and_samples(device, dtype)
+    samples = {"scale": scale, "shift": shift, "residual_gate": residual_gate}
+    steps = Inputs(x, residual, None, None, None, **samples, gate=gate)
+    each = Program(True, 1e-5, scale_shift=1.0, gate_activation="sigmoid", rounding="each")
+    for name, tensors, options in (
+        ("rms_norm", grouped_inputs, grouped_program),
+        ("add_layer_norm", steps, each),
+    ):
+        without = () if name.startswith("add_") else WITH_RESIDUAL
+        arguments = [getattr(tensors, one) for one in ARGUMENTS if one not in without]
+        operator = getattr(torch.ops.rownorm, name).default
+        opcheck(operator, tuple(arguments), options.operator_keywords())
+
+
 def test_vmap_of_groups(device):
     tensors = rows_and_columns(device, rows=(5, 3), requires_grad=False)
     in_dims = (0, 0, None, None)
@@ -99,6 +130,17 @@ def test_compiled_groups(dynamic, device):
         y, expected = compiled(*tensors), grouped(*tensors)
         same_bits(y, expected)
         same_bits(*(torch.autograd.grad(one.sin().sum(), tensors) for one in (y, expected)))
+
+
+def test_what_inductor_gets_of_groups_and_steps(device):
+    """PyTorch's operators for groups and a gate that comes first; rounded steps stay an operator."""
+    x, gate, weight, bias = rows_and_columns(device)
+    inputs, program = in_groups(Inputs(x, None, None, weight, bias, gate=gate), OF_GROUPS, GROUP)
+    assert inductor.is_forward_composed(inputs, program)
+    composed = inductor.forward(inputs, program).y.flatten(-2)
+    expected = by_torch(x, gate, weight, bias)
+    torch.testing.assert_close(composed, expected)
+    assert not inductor.is_forward_composed(inputs, program._replace(rounding="each"))
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
@@ -145,6 +187,45 @@ def test_steps_without_rownorm(device, without_interpreter):
     program = torch.export.export(Model(), tensors).run_decompositions()
     assert "rownorm" not in str(program.graph)
     same_bits(program.module()(*tensors), expected)
+
+
+def eager_steps(case, t):
+    """(y, h) by PyTorch's operators in the dtype of x. The norm and its weight and bias are one step."""
+    gate = None if t["gate"] is None else torch_gate(case.gate_activation, t["gate"])
+    h = t["x"] if t["pre_bias"] is None else t["x"] + t["pre_bias"]
+    h = h if t["residual_gate"] is None else t["residual_gate"] * h
+    h = h if t["residual"] is None else t["residual"] + h
+    u = h * gate if case.gate_first and gate is not None else h
+    weight = None if t["weight"] is None else t["weight"].float() + case.weight_shift
+    bias = None if t["bias"] is None else t["bias"].float()
+    norm = F.layer_norm if case.center else F.rms_norm
+    parameters = (weight, bias) if case.center else (weight,)
+    z = norm(u.float(), u.shape[-1:], *parameters, eps=case.program.eps).to(u.dtype)
+    z = z if t["scale"] is None else z * (t["scale"] + case.scale_shift)
+    y = torch_activation(case.activation, z if t["shift"] is None else z + t["shift"])
+    return y if case.gate_first or gate is None else y * gate, h
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_any_steps_are_those_of_eager_pytorch(seed, without_interpreter):
+    """The bits of y and h on a CPU, but for elements where another order of the norm's sums rounds otherwise."""
+    for case in combinations(seed):
+        if case.dtype.itemsize > 2:
+            continue
+        one_dtype = {
+            "residual_dtype": case.residual_dtype and case.dtype,
+            "gate_dtype": case.gate_dtype and case.dtype,
+            "parameter_dtype": None,
+            "out_dtype": None,
+        }
+        bias = case.bias and case.center  # F.rms_norm has none
+        case = replace(case, **one_dtype, bias=bias, rounding="each", shape=(2, 5, 40))
+        tensors = case.tensors("cpu")
+        y, h = call(case, tensors)
+        expected, stream = eager_steps(case, tensors)
+        assert (y != expected).float().mean() < 0.02, case
+        if h is not None:
+            same_bits(h, stream)
 
 
 def test_exported_groups(device):

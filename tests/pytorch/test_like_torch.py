@@ -268,16 +268,46 @@ def test_gradients_of_zeros_without_memory(form, device):
     assert_alike(form, device, run)
 
 
+def without_memory(t, offset):
+    """A tensor like t, a part of a larger one that was freed, as sharded modules free theirs.
+
+    offset: where it began, in elements. Its address is then not 0.
+    """
+    larger = torch.cat((t.detach().flatten()[:offset], t.detach().flatten()))
+    freed = larger[offset:].view(t.shape)
+    larger.untyped_storage().resize_(0)
+    return freed
+
+
+every_offset = pytest.mark.parametrize("offset", [0, 4])
+
+
 @every_form
-def test_a_tensor_whose_memory_was_freed_is_an_error(form, device):
+@every_offset
+def test_a_tensor_whose_memory_was_freed_is_an_error(form, offset, device):
+    """Also where others prepared a call before."""
     (ours, tensors), _ = both(form, device)
-    for name in tensors:
+    for name, t in tensors.items():
         for mode in (torch.no_grad, torch.enable_grad):
-            freed = {key: t.detach().clone() for key, t in tensors.items()}
-            freed["x"].requires_grad_()
-            freed[name].untyped_storage().resize_(0)
-            with mode(), pytest.raises(RuntimeError, match=r"no memory|not allocated"):
-                ours(**freed)
+            with mode():
+                ours(**tensors)
+                with pytest.raises(RuntimeError, match=r"no memory|not allocated"):
+                    ours(**tensors | {name: without_memory(t, offset)})
+
+
+@every_form
+@every_offset
+def test_a_gradient_whose_memory_was_freed_is_an_error(form, offset, device):
+    """Also where others prepared a call before."""
+    (ours, tensors), _ = both(form, device)
+    outputs, inputs = outputs_of(ours, tensors), (*tensors.values(),)
+    dys = [torch.ones_like(y) for y in outputs]
+    torch.autograd.grad(outputs, inputs, dys, retain_graph=True)
+    for number in range(len(outputs)):
+        freed = list(dys)
+        freed[number] = without_memory(dys[number], offset)
+        with pytest.raises(RuntimeError, match=r"no memory|not allocated"):
+            torch.autograd.grad(outputs, inputs, freed, retain_graph=True)
 
 
 @every_form
@@ -292,6 +322,7 @@ def test_a_node_refuses_gradients_that_are_not_of_its_output(form, grad_enabled,
         torch.ones(ROWS, COLS // 2, device=device),
         torch.ones(ROWS - 1, COLS, device=device),
         torch.ones(ROWS, COLS // 2, device=device, dtype=torch.float64),
+        torch.ones(ROWS, COLS, device=device, dtype=torch.float64),
     )
     with torch.no_grad():
         call(*[right] * len(outputs))
@@ -326,8 +357,11 @@ def test_second_derivatives(form, device):
         dy = torch.linspace(-1, 1, y.numel(), device=device, dtype=torch.float64)
         dy = dy.view(y.shape).requires_grad_()
         first = torch.autograd.grad(y, (*tensors.values(),), dy, create_graph=True)
-        total = first[0].sin().sum()
-        second = torch.autograd.grad(total, (*tensors.values(), dy), allow_unused=True)
+        inputs = (*tensors.values(), dy)
+        second = []
+        for wanted in ("x", "weight"):
+            total = first[names.index(wanted)].sin().sum()
+            second += torch.autograd.grad(total, inputs, allow_unused=True, retain_graph=True)
         return *first, *second
 
     assert_close(run(ours), run(torchs))
@@ -362,9 +396,16 @@ def test_options_that_are_refused_are_not_kept(device):
         kept = weakref.ref(eps)
         with pytest.raises(TypeError, match="eps"):
             rownorm.rms_norm(x, eps=eps)
-        del eps
+        for module in (rownorm.nn.LayerNorm, rownorm.nn.RMSNorm):
+            with pytest.raises(TypeError, match="eps"):
+                module(COLS, eps=eps, device=device)(x)
+        first = torch.tensor(True)
+        kept_too = weakref.ref(first)
+        with pytest.raises(ValueError, match="gate_first must be one of False, True"):
+            rownorm.rms_norm(x, gate=torch.ones_like(x), gate_first=first)
+        del eps, first
         gc.collect()
-        assert kept() is None
+        assert kept() is kept_too() is None
         for name in ("eps", "weight_shift"):
             rownorm.rms_norm(x, torch.ones_like(x[0]), **{name: 1})
             with pytest.raises(TypeError, match=name):

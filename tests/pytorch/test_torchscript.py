@@ -18,6 +18,8 @@ def calls_a_norm(x: torch.Tensor):
     [
         (rownorm.nn.LayerNorm(8), r"rownorm\.nn\.LayerNorm"),
         (nn.Sequential(nn.Linear(8, 8), rownorm.nn.RMSNorm(8)), r"rownorm\.nn\.RMSNorm"),
+        (rownorm.nn.RMSNormGated(8), r"rownorm\.nn\.RMSNormGated"),
+        (rownorm.nn.AdaLayerNormZero(8), r"rownorm\.nn\.AdaLayerNormZero"),
         (rownorm.add_rms_norm, r"rownorm\.add_rms_norm"),
         (rownorm.functional.layer_norm, r"rownorm\.functional\.layer_norm"),
         (calls_a_norm, r"rownorm\.rms_norm"),

@@ -140,7 +140,7 @@ FULL = (
 MODULATED = (
     "modulated",
     ("scale", "shift", "gate"),
-    {"scale_shift": 1.0, "gate_activation": "sigmoid", "gate_first": True},
+    {"scale_shift": 1.0, "gate_activation": "sigmoid", "gate_first": True, "rounding": "each"},
 )
 
 every_case = pytest.mark.parametrize("case", _cases(BARE, AFFINE, LLAMA, FULL, MODULATED), ids=str)

@@ -60,7 +60,7 @@ def compiled_call(
         names = ", ".join(one.name for one in kernels)
         raise Failure(
             f"{case.title}: the addresses of {names} cannot be followed ({error}). Load the tensors that the function "
-            "was given, at offsets made of program ids, tl.arange, sizes and strides"
+            "was given, at offsets made of program ids, tl.arange, sizes and strides, not through tensor descriptors"
         ) from error
     told.analyses = list(found.kernels)
     told.predicted_seconds, told.memory_bytes = found.predicted_seconds, found.memory_bytes

@@ -103,7 +103,8 @@ HABITS = {
     "cover; counting elements, or blocks of 32 elements, is not how the hardware counts.",
     "straddle": "An access may begin in one sector and end in another. Count the sectors of all of its bytes, from the "
     "first to the last.",
-    "few-cases": "One size says nothing about the others: cases() must have all widths of the text.",
+    "few-cases": "One size says nothing about the others, and few rows take the time of a launch: cases() must have "
+    "all widths of the text, with its rows.",
     "other-operation": "A comparison is fair if both sides compute the same. LayerNorm does more than RMSNorm.",
     "not-your-figures": "The answer must follow from your own measurements.",
     "intensity": "Count the bytes of x and of y: both move. fp16 has 2 bytes an element.",

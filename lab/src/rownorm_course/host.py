@@ -45,6 +45,7 @@ OWN = {
     "reduction_code": "compiled",
     "check_dataset": "fib_inside",
     "reference": "fib_inside",
+    "what_ran": "fib_inside",
 }
 
 
@@ -112,7 +113,9 @@ class Host:
         if watch.purpose == "measure":
             return Reply(seen=_measured(function, request, watch))
         before = [_memory(one) for one in args]
-        with observe.observed(watch.launch and not compiles, watch.masked, watch.orders) as raw:
+        given = [*args, *named.values()]
+        runs = watch.launch and not compiles
+        with observe.observed(runs, watch.masked, watch.orders, given) as raw:
             args = [
                 torch.empty(one.shape, dtype=one.dtype, device=self.device)
                 if isinstance(one, Made)
@@ -128,6 +131,8 @@ class Host:
         ]
         if request.answer >= 0:
             value = args[request.answer]
+        if raw.provenance is not None:
+            seen.foreign = raw.provenance.foreign(value)
         if compiles:
             seen.compiled = _compiled(raw, request, watch, args, list(named.values()))
             value = None
@@ -150,9 +155,11 @@ class Host:
         del module.weight
         module.weight = weight  # type: ignore[assignment]
         before = _memory(x), _memory(weight)
-        with observe.observed() as raw:
+        with observe.observed(given=(x, weight)) as raw:
             y = module(x.view(shape) if shape else x)
         seen = _told(raw)
+        if raw.provenance is not None:
+            seen.foreign = raw.provenance.foreign(y)
         gradients = None
         if isinstance(y, Tensor) and y.requires_grad and y.numel() == dy.numel():
             found = torch.autograd.grad(y.reshape(dy.shape), [x, weight], dy, allow_unused=True)
@@ -301,11 +308,19 @@ _NUMBER = (
     "In the interpreter, the variable of a loop and a number that is passed are Python's. "
     "tl.cast(value, tl.int64) works for them and on a GPU."
 )
+_NO_GPU = (
+    "Here is no GPU to ask or to start a kernel on. Choose a number of programs or warps without asking: a constant "
+    "will do. A kernel runs in the interpreter if DEVICE is imported from rownorm_course.interpreter before triton, as "
+    "in the starter; when a file is compiled for a GPU, it starts none at its import: below if __name__ == "
+    '"__main__" it may.'
+)
 HABITUAL = {
     "'int' object has no attribute 'to'": _NUMBER,
     "'float' object has no attribute 'to'": _NUMBER,
-    "active drivers": "A kernel is started without a GPU and outside of the interpreter. Import DEVICE from "
-    "rownorm_course.interpreter before triton, as the starter does.",
+    "active drivers": _NO_GPU,
+    "Torch not compiled with CUDA enabled": _NO_GPU,
+    "No CUDA GPUs are available": _NO_GPU,
+    "Found no NVIDIA driver": _NO_GPU,
     "'NoneType' object has no attribute 'type'": "Something in the kernel is None: a function without return, or one "
     "that the interpreter does not have.",
 }

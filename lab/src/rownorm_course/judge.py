@@ -180,7 +180,18 @@ def _tried(
     refuse_findings(str(trial), ran.seen, counts)
     if ran.seen.overrun:
         raise Failure(f"{trial}: something was stored outside of the output", "mask-store")
+    refuse_foreign(str(trial), ran.seen)
     return ran
+
+
+def refuse_foreign(title: str, seen: Seen) -> None:
+    """Failure if a result has values that no kernel computed."""
+    if seen.foreign:
+        raise Failure(
+            f"{title}: {seen.foreign} values were computed beside your kernels: none of them stored these, or one of "
+            "them was given these",
+            "torch-norm",
+        )
 
 
 def refuse_findings(title: str, seen: Seen, counts: Callable[[Finding], bool] = bool) -> None:

@@ -141,7 +141,7 @@ class Learner:
     # ---- the process ----
 
     def begin_step(self, limit_s: float) -> None:
-        """The calls that follow have so many seconds together."""
+        """The calls that follow have so many seconds of processor time together."""
         self.limit_s, self.begun = limit_s, time.monotonic()
         if self._process is not None:
             self._process.begin_step()
@@ -164,15 +164,14 @@ class Learner:
 
     def _ask(self, request: Request) -> Reply:
         if self._process is not None and self._process.ended:
-            if time.monotonic() > self.begun + self.limit_s:
+            if self._process.late:
                 raise Ended(self._process.ended)
             self.close()
         if self._process is None:
             library = self.mode == "gpu" or bool(exercises()[self.number].needs)
             self._process = LearnerProcess(self.mode, self.folder, library)
-        deadline = self.begun + self.limit_s
         reply = self._process.ask(
-            request, deadline, self.limit_s, lambda: self.waiting(time.monotonic() - self.begun)
+            request, self.begun, self.limit_s, lambda: self.waiting(time.monotonic() - self.begun)
         )
         if reply.patched:
             raise Failure(

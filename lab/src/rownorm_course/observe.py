@@ -3,7 +3,7 @@
 ``torch.empty`` and its relatives return memory that is NaN, with NaN before and after it. So an element that a kernel
 does not store is noticed, and so is a store outside of the tensor. In the interpreter, masked lanes of a load without
 ``other`` are NaN: Triton leaves them undefined. Every access is recorded there, for races, bounds and the order of
-programs.
+programs, and every value that a kernel stores (``provenance``).
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ from triton import knobs
 from triton.runtime import interpreter, jit
 from triton.runtime.autotuner import Autotuner
 
+from rownorm_lab.data.no_gpu import first_configuration
 from rownorm_lab.interpreter.findings import Finding, RecordedLaunch
-from rownorm_lab.interpreter.record import first_configuration, lanes_of, recorded
+from rownorm_lab.interpreter.record import lanes_of, recorded
 
 from .protocol import GUARD, POISON, unwritten
+from .provenance import Provenance
 
 BFLOAT16_NAN = 0x7FC0  # the interpreter holds bfloat16 as uint16
 
@@ -50,7 +52,7 @@ ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_s
 # What makes new memory, with its contents or without.
 CREATIONS = ALLOCATIONS | {
     *("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones"),
-    *("full", "full_like", "new_full", "clone", "_to_copy", "rand", "randn"),
+    *("full", "full_like", "new_full", "clone", "_to_copy", "rand", "randn", "resize_"),
 }
 # What a function around a kernel may ask of PyTorch: memory, views, copies. All arithmetic is the kernel's.
 HARMLESS = ALLOCATIONS | {
@@ -108,6 +110,7 @@ class Observed(NamedTuple):
     created: list[int]  # elements of every tensor that was made
     findings: list[Finding]  # of the interpreter
     recorded: list[RecordedLaunch]
+    provenance: Provenance | None = None  # in the interpreter
 
     def overrun(self) -> bool:
         """Whether something was stored before or after an allocated tensor."""
@@ -159,18 +162,23 @@ class _Watch(TorchDispatchMode):
 
 
 @contextmanager
-def observed(launch: bool = True, masked: float = np.nan, orders: int = 1) -> Iterator[Observed]:
+def observed(
+    launch: bool = True, masked: float = np.nan, orders: int = 1, given: Any = ()
+) -> Iterator[Observed]:
     """Watch everything in the block. Without ``launch``, kernels are recorded and not started.
 
     masked: what a load without ``other`` gives its masked lanes in the interpreter, if they are floating-point.
-    orders: how many other orders of the programs are tried there.
+    orders: how many other orders of the programs are tried there. given: the arguments of the call.
     """
     with contextlib.ExitStack() as stack:
         if knobs.runtime.interpret and launch:
+            provenance = Provenance(given)
             recording = stack.enter_context(
-                recorded(orders=orders, views_only=True, wrapper=__file__)
+                recorded(
+                    orders=orders, views_only=True, wrapper=__file__, after=provenance.launched
+                )
             )
-            seen = Observed([], [], [], [], [], recording.findings, recording.launches)
+            seen = Observed([], [], [], [], [], recording.findings, recording.launches, provenance)
         else:
             stack.enter_context(mock.patch.object(Autotuner, "run", first_configuration()))
             seen = Observed([], [], [], [], [], [], [])
@@ -216,11 +224,7 @@ def _launches_seen(seen: Observed, launch: bool, masked: float) -> Iterator[None
     def interpreted_launch(self: Any, *args: Any, **kwargs: Any) -> Any:
         named = dict(zip(self.arg_names, args, strict=False)) | kwargs
         _note(seen, self.fn, self.arg_names, self.grid, named)
-        watch.launching = True
-        try:
-            return interpret(self, *args, **kwargs) if launch else None
-        finally:
-            watch.launching = False
+        return interpret(self, *args, **kwargs) if launch else None
 
     def compiled_launch(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         named = dict(zip(self.arg_names, args, strict=False)) | kwargs

@@ -26,6 +26,8 @@ from .wire import NONCE, Closed, Garbled, TooLate, receive, send
 START_S = 120.0  # for a process to import torch and Triton
 POLL_S = 0.05
 PRINTED = 4000  # characters that are kept of what a step prints
+PATIENCE = 5  # times its limit of processor time that a step may take on a busy machine, or waiting
+PLACE_S = 5.0  # for a process to say where it is
 _spawners: dict[Mode, Spawner] = {}
 
 
@@ -121,11 +123,14 @@ class LearnerProcess:
                 one.close()
         self.printed, self.errors, self.stack = paths
         self.ended = ""  # why; empty while it lives
+        self.late = False  # whether it was stopped because of its time
+        self.spent = 0.0  # seconds of processor time before this step
         self.begun = 0  # bytes that were printed before this step
 
     def begin_step(self) -> None:
         """What is printed from now on belongs to another step."""
         self.begun = self.printed.stat().st_size
+        self.late, self.spent = False, processor_seconds(self.pid) or 0.0
 
     def printed_now(self) -> str:
         """The beginning of what this step has printed."""
@@ -134,13 +139,26 @@ class LearnerProcess:
             return file.read(4 * PRINTED).decode(errors="replace")[:PRINTED]
 
     def ask(
-        self, request: Request, deadline: float, limit_s: float, waiting: Callable[[], None]
+        self, request: Request, begun: float, limit_s: float, waiting: Callable[[], None]
     ) -> Reply:
-        """The answer; Ended if there is none."""
+        """The answer; Ended if there is none.
+
+        A step that began at ``begun`` may use ``limit_s`` seconds of processor time: how busy the machine is does not
+        matter. What waits is stopped after ``PATIENCE`` times as many seconds. On a GPU, and where the system does not
+        tell the processor time, the limit is of the clock.
+        """
+        clocked = self.mode == "gpu" or processor_seconds(self.pid) is None
+        deadline = begun + limit_s * (1 if clocked else PATIENCE)
+
+        def meanwhile() -> None:
+            if not clocked and (processor_seconds(self.pid) or 0.0) - self.spent > limit_s:
+                raise TooLate
+            waiting()
+
         nonce = secrets.token_bytes(NONCE)
         try:
             send(self.channel, nonce, msgspec.msgpack.encode(request))
-            _, message = receive(self.channel, nonce, deadline, waiting)
+            _, message = receive(self.channel, nonce, deadline, meanwhile)
             return msgspec.msgpack.decode(message, type=Reply)
         except Closed:
             self._stop()
@@ -148,9 +166,12 @@ class LearnerProcess:
             why, habit = _crash(status), "ends-process" if status >= 0 else ""
         except TooLate:
             place = self._place()
+            seconds = time.monotonic() - begun
             self._stop()
             self.spawner.status(self.pid)
-            why = _lateness(self.mode, limit_s, place)
+            self.late = True
+            waited = not clocked and time.monotonic() >= deadline
+            why = _lateness(self.mode, seconds if waited else limit_s, place, clocked or waited)
             habit = "one-block" if self.mode == "compile" else ""
         except (Garbled, msgspec.DecodeError):
             self._stop()
@@ -179,7 +200,7 @@ class LearnerProcess:
     def _place(self) -> str:
         """The learner's line in which the process is now; empty if it does not answer."""
         os.kill(self.pid, signal.SIGUSR1)
-        deadline = time.monotonic() + 2
+        deadline = time.monotonic() + PLACE_S
         while time.monotonic() < deadline:
             time.sleep(POLL_S)
             for path, line, name in re.findall(
@@ -198,15 +219,24 @@ class LearnerProcess:
         return "".join(f"\n    {line}" for line in lines)
 
 
-def _lateness(mode: Mode, limit_s: float, place: str) -> str:
+def processor_seconds(pid: int) -> float | None:
+    """Seconds of processor time that a process and its children have used; None if the system does not say."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    ticks = text.rpartition(")")[2].split()[11:15]  # utime, stime, cutime, cstime
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+
+def _lateness(mode: Mode, seconds: float, place: str, clocked: bool) -> str:
     why = (
         "The compiler is slow if a block is far too wide"
         if mode == "compile"
         else "A loop that never ends is the usual reason"
     )
-    return (
-        f"it did not end within {limit_s:g} s and was stopped{f' {place}' if place else '.'}\n{why}"
-    )
+    limit = f"{seconds:.0f} s" if clocked else f"{seconds:g} s of processor time"
+    return f"it did not end within {limit} and was stopped{f' {place}' if place else '.'}\n{why}"
 
 
 def _crash(status: int) -> str:

@@ -99,6 +99,7 @@ class Seen(msgspec.Struct, kw_only=True):
     created: list[int] = []  # elements of every tensor that was made
     findings: list[Finding] = []  # of the interpreter
     recorded: list[RecordedLaunch] = []
+    foreign: int = 0  # values of the result that no kernel stored, in the interpreter
     overrun: bool = False  # something was stored before or after an allocated tensor
     changed: list[int] = []  # arguments whose memory was written
     compiled: CompiledCall | None = None
@@ -110,6 +111,7 @@ class Seen(msgspec.Struct, kw_only=True):
             getattr(self, name).extend(getattr(other, name))
         self.changed.extend(other.changed)
         self.overrun |= other.overrun
+        self.foreign += other.foreign
         self.compiled, self.measured = other.compiled, other.measured
 
 

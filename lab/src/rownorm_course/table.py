@@ -21,6 +21,7 @@ from rownorm_lab.data.tables import columns
 from rownorm_lab.measure.accuracy import exact_values
 
 from .calls import compile_call, measured_call
+from .catalog import exercises
 from .grades import Failure
 from .judge import TriedCase, tensors_of
 from .learner import Learner
@@ -75,6 +76,8 @@ def lines(folder: Path, gpu: bool, widths: Sequence[int] = WIDTHS) -> Iterator[L
         Learner(folder, 2, "gpu", 0) as on_gpu,
     ):
         for cols in widths:
+            for one in (compiled, on_gpu):
+                one.begin_step(exercises()[2].limit_s)
             guess = predicted.get(cols)
             case = _case(cols)
             found = compile_call(compiled, _call(compiled), case).analyses

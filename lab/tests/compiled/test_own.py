@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from lab_support.lab_commands import invoke, refused, without_torch
+from rownorm_lab.commands.tune import own
+from rownorm_lab.compiled import own_timing
+from rownorm_lab.compiled.recorded import compiler_message
 from support.compiled import json_of
 
 ROOT = Path(__file__).parents[3]
@@ -47,7 +50,8 @@ WRONG = {
     "missing": (f"{KERNELS}:add_kernel", "--signature n=3 --grid 1", "has no value for x_ptr, y_ptr, out_ptr, BLOCK"),
     "dtype": (f"{KERNELS}:add_kernel", "--signature x_ptr=float[3] --grid 1", "no dtype 'float'; known: fp16"),
     "bytes": ("rms_norm", "--cols 4096 --rows 3000000000", "more than any GPU holds: take fewer rows"),
-    "block": (f"{KERNELS}:add_kernel", "--blocks BLOCK=100", "BLOCK 100 on sm_90: CompilationError"),
+    "block": (f"{KERNELS}:add_kernel", "--blocks BLOCK=100",
+        "BLOCK 100 on sm_90: ValueError: arange's range must be a power of 2 (at "),
 }  # fmt: skip
 
 
@@ -70,6 +74,9 @@ def everything():
         name: analyze(place, arguments).output for name, (place, arguments, _) in WRONG.items()
     }
     found["text"] = analyze(f"{KERNELS}:gather_kernel", "--call gather()").output
+    found["narrow"] = analyze(
+        f"{KERNELS}:rows_kernel", "--call rows() --blocks BLOCK=512,2048"
+    ).output
     found["example"] = analyze(EXAMPLE, "--blocks BLOCK=64,1024").output
     found["source"] = json.loads(invoke("source", EXAMPLE, "--json").stdout)
     found["loop"] = analyses("rms_norm", "--cols 4096 --rows 8192 --blocks 1024")["analyses"][1]
@@ -143,6 +150,30 @@ def test_a_constant_is_swept(found):
     assert "Smallest predicted time: 34.3 µs with BLOCK 1024, bound by bandwidth" in found["example"]  # fmt: skip
 
 
+def test_a_block_that_is_too_narrow_is_not_the_best(found):
+    """The recorded launch, with 1024, is none of those that are asked for."""
+    text = " ".join(found["narrow"].split())
+    assert re.search(r"BLOCK 512 stores 51% of y_ptr with \d+ programs: it would be wrong\.", text)
+    assert re.search(r"Smallest predicted time: [\d.]+ µs with BLOCK 2048, bound by", text)
+
+
+def test_a_wrong_variant_is_not_timed(monkeypatch):
+    """The rest of its result would be in the copies, from the recorded launch."""
+    timed = []
+    monkeypatch.setattr(
+        own_timing, "time_variants", lambda _, variants: [timed.append(one) for one in variants]
+    )
+    wrong = own.Candidate({"BLOCK": 8}, object(), "stores 50% of y_ptr")
+    assert own._measured(None, [wrong]) == [wrong]
+    assert timed == []
+
+
+def test_the_reason_of_an_error_in_a_function_that_the_kernel_calls():
+    outer = RuntimeError("at 5:10:\ndef kernel():\n    tl.zeros((100,), tl.float32)\n    ^")
+    outer.__cause__ = RuntimeError("at 9:4:\n    full(shape)\n    ^\nmust be a power of 2")
+    assert compiler_message(outer) == "RuntimeError: must be a power of 2 (at 5:10)"
+
+
 def test_it_agrees_with_the_analysis_of_a_norm(found):
     """The example is the plain loop, without a bias."""
     norm, own = found["loop"], found["own_loop"]
@@ -173,14 +204,16 @@ def test_the_source_of_a_users_kernel(found):
     assert len(loads) == 3
     assert all("tl.load(" in line for line in loads)
     answers = dict(found["source"]["answers"])
-    assert answers["How many passes over the tensors?"].startswith("x_ptr is loaded 2 times")
+    assert answers["How many passes over the tensors?"] == (
+        "x_ptr is loaded 2 times; weight_ptr is loaded 8,192 times; y_ptr is stored once."
+    )
 
 
 def test_tuning_predicts_and_sees_what_would_be_wrong(found):
     text = " ".join(found["tuned"].split())
     assert "Predicted from compiled code." in text
     assert "measured" not in text
-    assert "BLOCK 512 / num_warps 8: stores 51% of y_ptr: it would be wrong" in text
+    assert "BLOCK 512 / num_warps 8: stores 51% of y_ptr with" in text
     assert re.search(r"Predicted best: [\d.]+ µs with [^.]*BLOCK 1024 / num_warps 8", text)
     assert "kernel.json" in text
 
@@ -204,7 +237,11 @@ def test_what_cannot_be_analyzed_says_why(found, name):
             "tune {} --over A=1..4000000 --over B=1..4000000 --over C=1..4000000",
             "combinations; 4,096 are",
         ),
-        ("tune {}", "your own kernel: rownorm tune FILE.py:kernel --over"),
+        ("tune {}", "name what to vary of the kernel: --over BLOCK=64..1024"),
+        ("tune kernel --over BLOCK=3", "'kernel' is not FILE.py:kernel"),
+        ("tune no_such.py:kernel --over BLOCK=3", "No such file"),
+        ("source no_such.py:kernel", "No such file"),
+        ("analyze .", "or FILE.py:kernel, a kernel of yours"),
         ("tune --over BLOCK=3", "only FILE.py:kernel uses --over"),
         ("tune {} --over BLOCK=3 --width 3", "does not use --width"),
         ("source {} --op rms_norm", "are for rownorm's kernels"),

@@ -6,16 +6,18 @@ import pytest
 import torch
 
 from lab_support.learning import put
+from rownorm_course import process
 from rownorm_course.grade import one_step, tasks_of
 from rownorm_course.grades import Failure
 from rownorm_course.learner import Learner
+from rownorm_course.process import Ended
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(), reason="for the interpreter; test_gpu.py is for a GPU"
 )
 SECRET = ("judge", "checks", "alternatives", "profiles", "grade", "run", "learner", "habits")
 LOOK = """
-import importlib, sys
+import importlib, sys, time
 
 def modules():
     return sorted(name for name in sys.modules if name.startswith("rownorm"))
@@ -32,6 +34,10 @@ def crossing(values):
 
 def raises():
     raise SystemExit(3)
+
+def sleeps(seconds):
+    time.sleep(seconds)
+    return seconds
 """
 
 
@@ -58,6 +64,7 @@ def test_on_a_gpu_every_process_is_a_new_program(tmp_path):
     source = "import os, sys\n\ndef told(x):\n    return [x, os.getpid(), sys.orig_argv]\n"
     (tmp_path / "look.py").write_text(source)
     with Learner(tmp_path, 2, "gpu", 11) as made:
+        made.begin_step(120)  # it imports torch
         value, process, command = made.function("look.py", "told")(7)
     assert value == 7
     assert "begin" in command
@@ -72,6 +79,20 @@ def test_values_cross_as_they_are(learner):
     assert got[:-1] == given[:-1]
     assert torch.equal(got[-1], x)
     assert got[-1].dtype == torch.bfloat16
+
+
+def test_a_busy_machine_fails_no_step(learner, monkeypatch):
+    """The limit is of processor time. A process that waits is stopped too, later."""
+    sleeps = learner.function("look.py", "sleeps")
+    assert sleeps(0) == 0
+    learner.begin_step(0.3)
+    assert sleeps(1) == 1
+    monkeypatch.setattr(process, "PATIENCE", 2)
+    learner.begin_step(0.3)
+    with pytest.raises(Ended, match=r"within 1 s and was stopped in look\.py"):
+        sleeps(100)
+    learner.begin_step(30)
+    assert sleeps(0) == 0
 
 
 def test_an_exit_is_the_learners_error(learner):

@@ -97,6 +97,23 @@ def test_a_helper_without_return_is_explained(tmp_path):
     assert "a function without return" in step.message
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "triton.runtime.driver.active.get_current_target()",
+        "torch.cuda.get_device_properties(0).multi_processor_count",
+    ],
+)
+def test_a_question_to_a_gpu_that_is_not_there_is_explained(asked, tmp_path):
+    edit(
+        put(tmp_path, 2) / "rmsnorm.py",
+        "n_rows, n_cols = x.shape\n",
+        f"n_rows, n_cols = x.shape; {asked}\n",
+    )
+    step = first_failure(tmp_path, 2, "kernel")
+    assert "Choose a number of programs or warps without asking" in step.message
+
+
 def test_a_number_of_python_in_a_kernel_is_explained(tmp_path):
     edit(put(tmp_path, 5) / "backward.py", "tl.cast(row, tl.int64)", "row.to(tl.int64)")
     step = first_failure(tmp_path, 5, "dx")

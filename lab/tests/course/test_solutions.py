@@ -56,6 +56,10 @@ def compiles(number):
     return any("compile" in task.modes for task in tasks_of(number))
 
 
+def of_one(number, solutions):
+    return [name for which, name in solutions if which == number]
+
+
 def failures(steps):
     return [(step.part, step.habit) for step in steps if step.status == "failed"]
 
@@ -118,6 +122,29 @@ def test_bandwidth_is_that_of_the_device(file, old, new, habit, text, tmp_path, 
     assert text in " ".join(step.message.split())
 
 
+def test_atomics_fail_whatever_the_data_are(tmp_path, learner_of):
+    """A sum in one other order has the same bits in one check of several."""
+    (task,) = (one for one in tasks_of(0) if one.part == "total")
+    learner = learner_of(put(tmp_path, 0, "total_by_atomics"), 0)
+    for seed in range(10):
+        learner.seed = seed
+        assert one_step(learner, task).habit == "order"
+
+
+def test_pictures_are_of_the_call_that_failed(tmp_path, learner_of):
+    """Else of one that shows what the puzzle is about: several programs, a transposed x."""
+    tasks = {one.part: one for one in tasks_of(0)}
+    learner = learner_of(put(tmp_path, 0), 0)
+    assert "program 3, line" in one_step(learner, tasks["blocks"]).message
+    transposed = one_step(learner, tasks["strides"]).message
+    assert "6 sectors of 32 bytes, where 1 would hold" in transposed
+    (tmp_path / "wrong").mkdir()
+    learner = learner_of(put(tmp_path / "wrong", 0, "one_block"), 0)
+    failed = one_step(learner, tasks["blocks"]).message
+    assert "add of 1000, 1000: 744 of 1000 elements were never written" in failed
+    assert "256 lanes have z[0] to [255]" in failed
+
+
 @pytest.mark.parametrize("number", exercises())
 def test_starters_are_not_solutions(number, tmp_path, learner_of):
     skip_without_packages(number)
@@ -137,7 +164,7 @@ def test_exercises_are_complete():
         assert sum(part.points for part in one.part) == 100
         assert {task.part for task in tasks_of(number)} == {part.name for part in one.part}
         assert len(one.hints()) >= 3
-        wrong = [name for which, name in wrong_solutions() if which == number]
+        wrong = of_one(number, wrong_solutions())
         assert len(wrong) >= 3
         edited = {name for name in one.starter() if not one.is_given(name)}
         assert edited - {"text.md", "discussion.md"} <= set(one.right())
@@ -153,17 +180,24 @@ def test_exercises_are_complete():
 def test_compiled_steps(number, tmp_path):
     """Right solutions pass; a wrong one that only the compiler shows is rejected for its reason, and no other is."""
     skip_without_packages(number)
-    wrong = [name for which, name in wrong_solutions() if which == number]
-    names = ["", *(name for name in wrong if only_compiled(number, name))]
-    folders = {name: put(tmp_path / (name or "right"), number, name) for name in names}
+    kept = [
+        ("", "right"),
+        *((name, "also_right") for name in of_one(number, also_right_solutions())),
+    ]
+    kept += [
+        (name, "wrong") for name in of_one(number, wrong_solutions()) if only_compiled(number, name)
+    ]
+    folders = {
+        (name, kind): put(tmp_path / (name or kind), number, name, kind) for name, kind in kept
+    }
     grades = compiled_grades([(number, str(folder)) for folder in folders.values()])
-    for name, folder in folders.items():
+    for (name, kind), folder in folders.items():
         steps = grades[number, str(folder)]
         failed = [(part, habit) for part, _, status, habit, _ in steps if status == "failed"]
-        if not name:
-            assert not failed, steps
-            continue
-        assert reason(number, name) in failed, (name, steps)
+        if kind == "wrong":
+            assert reason(number, name) in failed, (name, steps)
+        else:
+            assert not failed, (name, steps)
 
 
 @pytest.mark.exhaustive

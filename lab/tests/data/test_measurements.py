@@ -148,6 +148,7 @@ def test_the_fastest_other_provider():
         (texts.duration(2.5), "2.50 s"),
         (texts.gigabytes_per_second(4.8e12), "4,800 GB/s"),
         (texts.memory(0), "0 B"),
+        (texts.memory(16), "16 B"),
         (texts.memory(268435456), "268 MB"),
         (texts.percent(0.934), "93%"),
         (texts.percent(0.0412), "4.1%"),

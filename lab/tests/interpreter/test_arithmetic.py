@@ -5,6 +5,7 @@ import torch
 import triton
 import triton.language as tl
 from triton.language.extra import libdevice
+from triton.runtime import interpreter
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="for the interpreter")
 
@@ -81,3 +82,20 @@ def test_a_function_of_ones_own_reduces_by_a_tree():
     assert abs(out[0] - mean) < 2e-4
     assert abs(out[1] - var) < 1e-5 * var
     assert torch.equal(out[2:], torch.cat([x[-1:], x[-1:], x[127::128]]))
+
+
+def test_a_block_is_neither_true_nor_false():
+    """Of two masks in ``and``, the interpreter takes the second; Triton's compiler warns and takes both."""
+    from rownorm_lab.interpreter.arithmetic import mended
+
+    scope, semantic = interpreter._LangPatchScope(), interpreter.interpreter_semantic
+    with mended():
+        interpreter._patch_lang_tensor(tl.tensor, scope)  # as at every launch
+        try:
+            ok, few = semantic.arange(0, 4), semantic.to_tensor(1, False)
+            assert few
+            assert not semantic.to_tensor(0, False)
+            with pytest.raises(ValueError, match="write & for and"):
+                bool(ok)
+        finally:
+            scope.restore()

@@ -64,6 +64,18 @@ def test_who_wrote_what():
     ]
 
 
+def test_a_picture_shows_lanes_outside_and_accesses_without_a_lane():
+    from rownorm_lab.interpreter.picture import picture
+
+    _, recording = kinds(race_kernels.load_without_a_mask)
+    drawn = "\n".join(picture(recording.launches[0]))
+    assert "14 15! 16! 17!" in drawn
+    _, recording = kinds(race_kernels.copy_nothing)
+    drawn = "\n".join(picture(recording.launches[0]))
+    assert "x            . . . . . . . ." in drawn
+    assert "0 sectors of 32 bytes" in drawn
+
+
 def test_the_interpreter_is_as_before_afterwards():
     from triton.runtime import interpreter
 

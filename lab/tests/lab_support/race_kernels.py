@@ -118,8 +118,27 @@ def copy():
     assert torch.equal(x, y)
 
 
+@triton.jit
+def shift_rows(x_ptr, n_cols, BLOCK: tl.constexpr):
+    """In place, so that a program may find what its neighbor has written."""
+    cols = tl.program_id(0) * n_cols + tl.arange(0, BLOCK)
+    tl.store(x_ptr + cols, tl.load(x_ptr + n_cols + cols))
+
+
+def shift_in_place():
+    shift_rows[(3,)](torch.randn(4, 8), 8, BLOCK=8)
+
+
+def store_without_a_mask():
+    shift_rows[(1,)](torch.randn(7), 0, BLOCK=8)
+
+
 def load_without_a_mask():
     copy_row[(3,)](torch.randn(3, 5), torch.empty(3, 5), 5, MASK=False, BLOCK=8)
+
+
+def copy_nothing():
+    copy_row[(1,)](torch.randn(1, 5), torch.empty(1, 5), 0, MASK=True, BLOCK=8)
 
 
 def write_into_the_next_row():
@@ -135,6 +154,36 @@ def far():
 def near():
     x = torch.empty((1 << 21) - 77, 1024, device="meta")
     copy_rows_in_a_loop[(64,)](x, torch.empty_like(x), x.shape[0], 1024, BLOCK=1024)
+
+
+@triton.jit
+def copy_rows_while(x_ptr, y_ptr, n_rows, n_cols, BLOCK: tl.constexpr):
+    """A program has every n-th row; both loops are ``while``."""
+    row = tl.program_id(0)
+    while row < n_rows:
+        start = 0
+        while start < n_cols:
+            place = row * n_cols + start + tl.arange(0, BLOCK)
+            tl.store(y_ptr + place, tl.load(x_ptr + place))
+            start += BLOCK
+        row += tl.num_programs(0)
+
+
+def far_while():
+    x = torch.empty((1 << 21) + 77, 1024, device="meta")
+    copy_rows_while[(64,)](x, torch.empty_like(x), x.shape[0], 1024, BLOCK=128)
+
+
+def near_while():
+    x = torch.empty((1 << 21) - 77, 1024, device="meta")
+    copy_rows_while[(64,)](x, torch.empty_like(x), x.shape[0], 1024, BLOCK=128)
+
+
+def all_turns():
+    """Of tensors with contents every turn runs."""
+    x, y = torch.randn(50, 64), torch.zeros(50, 64)
+    copy_rows_while[(2,)](x, y, 50, 64, BLOCK=16)
+    assert torch.equal(x, y)
 
 
 def store_halves():
@@ -157,13 +206,16 @@ def annotated():
     annotated_kernel[(len(x),)](x, torch.empty_like(x), x.stride(0), BLOCK=4096)
 
 
-RIGHT = (count_to_the_last, copy, near, annotated)
+RIGHT = (count_to_the_last, copy, near, near_while, all_turns, annotated)
 WRONG = {  # the kinds that must be found, and no other
     add_to_one_sum: {"read-write", "write-write", "order"},
     let_the_last_add: {"read-write", "order"},
+    shift_in_place: {"read-write", "order"},
     add_to_statistics: {"read-write", "write-write", "order"},
     add_by_atomics: {"order"},
     load_without_a_mask: {"bounds"},
+    store_without_a_mask: {"bounds"},
     far: {"int32"},
+    far_while: {"int32"},
     store_halves: {"lanes"},
 }

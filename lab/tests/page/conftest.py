@@ -1,6 +1,4 @@
-"""Reports in a real browser; tests that use them are skipped without chromium."""
-
-import shutil
+"""Reports in a real browser."""
 
 import pytest
 
@@ -8,19 +6,6 @@ from lab_support.lab_records import CPU, cpu_records, failed_records, gpu_record
 from lab_support.report_page import open_page
 from rownorm_lab.data.case import Case
 from rownorm_lab.page.write import write_report
-
-
-@pytest.fixture(scope="session")
-def browser():
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("needs the program chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from lab_support.analyses import made_up
+from lab_support.analyses import launches, made_up
+from rownorm_lab.data import own_analyses
 from rownorm_lab.data.analyses import write
+from rownorm_lab.data.records import Environment
+from rownorm_lab.data.studies import KernelTime, StageRecord, Study, write_study
 from rownorm_lab.data.tables import Table
 from rownorm_lab.page.chapter import table_html
 from rownorm_lab.page.chapters import chapters_of
@@ -61,3 +64,53 @@ def test_nothing_is_wider_than_a_phone(visit, written, scheme):
     )
     assert all(wide == hinted for wide, hinted in hints)
     assert any(wide for wide, _ in hints)
+
+
+LONG = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
+WIDER = """[...document.querySelectorAll('.scroll')]
+  .filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.ariaLabel)"""
+
+
+def studied(folder):
+    """A study with a long name of a kernel."""
+
+    def stage(name, factor):
+        seconds = [0.3 * factor * turn for turn in (1.0, 1.1, 1.0, 0.9, 1.0)]
+        parts = {"forward": seconds, "backward": seconds, "step": seconds, "host": seconds}
+        kernels = [KernelTime(LONG, 1200, 0.2, is_norm=True)]
+        fields = {"peak_bytes": 18_700_000, "kernels": kernels, "run": "one"}
+        return StageRecord(stage=name, setting="eager", precision="bf16", **parts, **fields)
+
+    here = Environment(device="A GPU", kind="cuda", torch="2", triton="3")
+    records = [stage("baseline", 1.2), stage("fused", 1.1), stage("rownorm", 1)]
+    one = Study(
+        task="llama", size="tiny", steps=5, parameters=10**6, units=1000, unit="tokens",
+        environment=here, records=records,
+    )  # fmt: skip
+    write_study(folder, one)
+    return folder
+
+
+def test_every_number_of_a_study_is_seen_on_a_phone(tmp_path, visit):
+    file = tmp_path / "page.html"
+    file.write_text(page([], chapters=chapters_of([studied(tmp_path / "run")])))
+    shown = visit(file, viewport={"width": 480, "height": 900})
+    shown.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    assert shown.locator(".scroll").count() == 5
+    assert shown.evaluate(WIDER) == []
+    # The chart is not shrunk until nobody can read it.
+    labels = shown.locator(".still svg .role-axis-label text")
+    assert min(box["height"] for box in (one.bounding_box() for one in labels.all())) > 9
+
+
+def test_many_launches_of_a_kernel_are_lines(tmp_path, visit):
+    for name, n in (("few", 5), ("many", 6)):
+        own_analyses.write(tmp_path / name, launches(n))
+    few, many = (chapters_of([tmp_path / name])[0].html for name in ("few", "many"))
+    assert "<th>registers per thread</th>" in few
+    assert '<th class="number">registers</th>' in many
+    assert many.count("<th>BLOCK ") == 6
+    file = tmp_path / "page.html"
+    file.write_text(page([], chapters=chapters_of([tmp_path / "many"])))
+    for width in (480, 1400):
+        assert visit(file, viewport={"width": width, "height": 900}).evaluate(WIDER) == []

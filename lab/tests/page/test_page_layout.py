@@ -33,6 +33,11 @@ def test_charts_are_legible(reports, visit, width):
         assert set(found) == (providers - {"ceiling"} if name == "roofline" else providers)
 
 
+def test_charts_of_a_cpu_are_legible_on_a_phone(reports, visit):
+    page = visit(reports("cpu"), viewport={"width": 480, "height": 900})
+    assert page.evaluate(COLLISIONS) == []
+
+
 def test_the_markers_of_a_legend_are_those_of_the_chart(shared):
     panel = shared("gpu").locator("#bandwidth .panel").first
     symbols = panel.locator(".role-legend-symbol path")

@@ -31,6 +31,27 @@ def own(tmp_path):
     return add
 
 
+KERNEL = """
+import triton, triton.language as tl
+
+DEVICE = triton.runtime.driver.active.get_active_torch_device()
+
+
+@triton.autotune([triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128})], key=["n"])
+@triton.jit
+def kernel(y, x, weight, n, eps, BLOCK: tl.constexpr):
+    row, cols = tl.program_id(0), tl.arange(0, BLOCK)
+    v = tl.load(x + row * n + cols, mask=cols < n, other=0.0).to(tl.float32)
+    w = tl.load(weight + cols, mask=cols < n, other=0.0)
+    tl.store(y + row * n + cols, v * tl.rsqrt(tl.sum(v * v) / n + eps) * w, mask=cols < n)
+
+
+def rms(x, weight, eps):
+    triton.runtime.driver.active.get_active_torch_device()
+    y = torch.empty(x.shape, device=DEVICE, dtype=x.dtype)
+    kernel[(x.shape[0],)](y, x, weight, x.shape[1], eps)
+    return y
+"""
 RMS = """
 def norm(x, weight, eps=1e-6):
     x32 = x.float()
@@ -132,6 +153,11 @@ def test_what_it_does_not_take_is_refused(own, text, name, options, why):
         ("def norm(): pass", "norm", "the first parameter must be x"),
         ("def norm(x, gamma): pass", "norm", "gamma is not an argument of a norm"),
         ("def norm(x): pass", "other", "mine.py has no 'other'; it has norm"),
+        (
+            KERNEL,
+            "kernel",
+            r"kernel is a kernel \(@triton.jit\): name the function that launches it",
+        ),
         ("import surely_missing", "norm", r"No module named 'surely_missing' \(mine.py, line 3\)"),
         ("def norm(x:", "norm", r"SyntaxError: .*\(mine.py, line 3\)"),
         ("raise SystemExit(2)", "norm", "cannot be imported: SystemExit"),
@@ -149,6 +175,12 @@ def test_a_file_that_cannot_be_used_says_why(own, text, name, why):
 def test_a_place_that_is_none(place):
     with pytest.raises(ValueError, match=r"as FILE.py:name|No such file"):
         add_provider(place)
+
+
+def test_a_place_without_a_name_says_what_the_file_has(tmp_path):
+    (tmp_path / "mine.py").write_text(RMS + "\ndef _inner(): pass\nimport surely_missing\n")
+    with pytest.raises(ValueError, match=r"as FILE.py:name; it has norm$"):
+        add_provider(str(tmp_path / "mine.py"))
 
 
 def test_a_file_is_loaded_as_it_is_now_and_a_change_is_noticed(own, tmp_path):
@@ -169,6 +201,27 @@ def test_a_file_with_triton_kernels_needs_a_gpu_or_the_interpreter(own):
     kernel = "import triton\n@triton.jit\ndef kernel(x): pass\n"
     assert own(kernel + RMS, "norm").interpreted
     assert not own(RMS, "norm").interpreted
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for the interpreter")
+def test_an_autotuned_kernel_of_a_file_that_asks_triton_for_its_gpu(own):
+    case = Case(operation="rms_norm", rows=3, cols=40, dtype="fp32")
+    assert judged(own(KERNEL, "rms"), case).ok
+
+
+def test_a_function_that_returns_nothing(own):
+    for text, why in (
+        ("def rms(x, weight):\n    y = x", "rms returned None; it must return y$"),
+        (
+            "def add_rms(x, residual, weight):\n    y = x",
+            "add_rms returned None; it must return y, h",
+        ),
+    ):
+        (name,) = re.findall(r"def (\w+)", text)
+        operation = "add_rms_norm" if "residual" in text else "rms_norm"
+        case = Case(operation=operation, rows=3, cols=40, dtype="fp32")
+        with pytest.raises(ValueError, match=why):
+            judged(own(text, name, f"{name}.py"), case)
 
 
 def test_the_provider_of_the_document(own):

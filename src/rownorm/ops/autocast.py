@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..program import Program, has_numbers
+from .checks import check_options
 
 HALVES = (torch.float16, torch.bfloat16)
 _OUT_DTYPE = Program._fields.index("out_dtype")
@@ -41,6 +42,10 @@ def autocast_program(x_dtype: torch.dtype, options: tuple[Any, ...]) -> Program:
     a Program for both.
     """
     program = Program(*options)
+    # What raises is not kept by the cache: an option could be a tensor. ``checks.check`` looks at the tensors.
+    check_options(
+        f"rownorm.{program.name}", program, has_weight=True, has_scale=True, has_gate=True
+    )
     if program.out_dtype is not None or x_dtype not in HALVES or not IS_CAST[program.center]:
         return program
     return program._replace(out_dtype=torch.float32, rounding="once")

@@ -216,18 +216,20 @@ class _NormBackward(SingleLevelFunction):
     def backward(ctx, *cotangents):  # type: ignore[no-untyped-def,override]
         saved = ctx.saved_tensors
         program, has_residual, _ = ctx.options
+        used = [i for i, t in enumerate(cotangents) if t is not None]
         # The gradients do not depend on these, so they get no gradient, rather than zeros.
         tensors = BackwardInputs._make((*saved, None, None))
         gates_result = tensors.gate is not None and not program.gate_first
         is_linear = program.activation is None and not gates_result
+        of_parameters = all(Gradients._fields[i] in ("weight", "bias") for i in used)
         unused = {
             *(TERMS_OF_H if has_residual and tensors.residual_gate is None else ()),
+            "weight" if is_linear and tensors.scale is None and of_parameters else "",
             "bias" if is_linear and tensors.scale is None else "",
             "shift" if is_linear else "",
         }
         names = zip(BackwardInputs._fields, saved, strict=False)
         present = [i for i, (name, t) in enumerate(names) if t is not None and name not in unused]
-        used = [i for i, t in enumerate(cotangents) if t is not None]
 
         def gradients(*tensors: Tensor) -> tuple[Tensor, ...]:
             inputs = [*saved, None, None]

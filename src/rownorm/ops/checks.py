@@ -14,6 +14,9 @@ from ..program import COLUMNS, DTYPES, INPUTS, OPTIONS, RESULTS, SAMPLES, SAVED,
 from ..reference import BackwardInputs
 
 MAX_COLS = 1 << 30
+# The address of a tensor whose storage was freed is its offset there. Only a tensor below this address is asked whether
+# it has memory: those of a GPU lie above, and on a CPU most do.
+LOW_ADDRESS = 1 << 32
 
 
 def check(inputs: Sequence[Tensor | None], program: Program) -> None:
@@ -98,14 +101,27 @@ def check_backward(inputs: BackwardInputs) -> None:
             )
 
 
-def check_memory(names: Sequence[str], tensors: Sequence[Tensor | None]) -> None:
-    """Raise where a tensor has elements but no memory: a kernel would read address 0."""
-    for name, t in zip(names, tensors, strict=True):
-        if t is not None and t.numel() and t.data_ptr() == 0 and not t.is_meta:
+def check_memory(
+    names: Sequence[str], tensors: Sequence[Tensor | None], addresses: Sequence[int | None]
+) -> None:
+    """Raise where a tensor has elements but no memory: a kernel would read an address that is no memory."""
+    for i, address in enumerate(addresses):
+        if address is not None and address < LOW_ADDRESS:
+            name, t = names[i], tensors[i]
+            assert t is not None
+            if has_memory(t):
+                continue
             raise RuntimeError(
                 f"rownorm: {name} has {t.numel()} elements, but no memory. Its storage was freed, for example by a "
                 "sharded module outside its forward, or it stands for zeros: materialize it with .clone()."
             )
+
+
+def has_memory(t: Tensor) -> bool:
+    """Whether there is memory for the elements of a tensor. One that stands for zeros has none."""
+    if t.numel() == 0 or t.is_meta:
+        return True
+    return not t._is_zerotensor() and t.untyped_storage().data_ptr() != 0
 
 
 def check_options(
@@ -120,7 +136,7 @@ def check_options(
         value = getattr(program, name)
         if option.is_number:
             _check_number(operation, name, value)
-        elif not any(value is known or value == known for known in option.values):
+        elif isinstance(value, Tensor) or value not in option.values:
             _unknown(operation, name, value, option.values)
     if program.eps < 0:
         raise ValueError(

@@ -37,12 +37,13 @@ from .autograd import (
     shared_needs,
     to_save,
 )
-from .checks import check_gradients
+from .checks import check_gradients, check_memory, has_memory
 from .fast_path import (
     CONDITIONS,
     can_skip_dispatcher,
     can_skip_dispatcher_in_backward,
     disable_function_modes,
+    has_dispatch_modes,
     has_function_modes,
     is_autocast_enabled,
     is_profiler_enabled,
@@ -91,11 +92,13 @@ class _EagerNorm(SingleLevelFunction):
             return (*gradients_without_dy(ctx, dh, x_dtype, ctx.needs_input_grad[:N_INPUTS]), None)
         saved = saved_tensors(ctx) if saved is None else saved
         inputs = (dy, dh, *saved)
+        # Autograd passes only gradients like the outputs, but ``grad_fn.apply(...)`` passes anything. While compiled
+        # autograd traces, some have a shape that stands for any; the operator checks those of the compiled graph.
+        if not has_dispatch_modes():
+            y_dtype = Program(*options).result_dtype(x_dtype)
+            check_gradients(dy, dh, like=saved[0], y_dtype=y_dtype)
         if not can_skip_dispatcher_in_backward(dy, dh):
             return _gradients_by(library.backward, ctx, inputs)
-        # Autograd passes only gradients like the outputs, but ``grad_fn.apply(...)`` passes anything.
-        y_dtype = Program(*options).result_dtype(x_dtype)
-        check_gradients(dy, dh, like=saved[0], y_dtype=y_dtype)
         if forward_call is None:
             computed = _gradients_in_c(ctx, inputs)
             if computed is not None:
@@ -109,6 +112,7 @@ class _EagerNorm(SingleLevelFunction):
             # A subclass, for example, that a hook on saved tensors returned.
             is_plain = can_skip_dispatcher(*inputs[2:])
             return _gradients_by(execute.backward if is_plain else library.backward, ctx, inputs)
+        check_memory(BackwardInputs._fields, inputs, addresses)
         # A key of 5 fields; those of ``execute.find_backward`` have more.
         key = (
             forward_call,
@@ -234,6 +238,7 @@ class Native:
         module.use(
             find_forward=find_forward,
             find_backward=find_backward,
+            has_memory=has_memory,
             is_grad_enabled=torch.is_grad_enabled,
             is_inference_mode_enabled=torch.is_inference_mode_enabled,
             is_autocast_enabled=is_autocast_enabled,

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..program import BACKWARD_ROWS, INPUTS, ROWS, SAMPLES, Inputs, Program, has_numbers
+from ..program import BACKWARD_ROWS, ROWS, SAMPLES, Inputs, Program, has_numbers
 from ..reference import BackwardInputs, Gradients
 from . import cpu, cpu_native
 from .call_key import forward_key, tensor_key
@@ -73,8 +73,7 @@ def find_forward(
         # A tensor without storage, or an option that cannot be hashed: the checks raise a better error.
         check(inputs, Program(*options))
         raise
-    if 0 in addresses:
-        check_memory(tuple(INPUTS), inputs)
+    check_memory(Inputs._fields, inputs, addresses)
     if call is None or not has_numbers(options):
         program = Program(*options)
         check(inputs, program)
@@ -103,8 +102,7 @@ def backward(
     """Gradients of the inputs, those that are wanted."""
     call = find_backward(inputs, program, has_residual, wanted)
     addresses = [None if t is None else t.data_ptr() for t in inputs]
-    if 0 in addresses:
-        check_memory(BackwardInputs._fields, inputs)
+    check_memory(BackwardInputs._fields, inputs, addresses)
     return Gradients._make(call(inputs, addresses))
 
 

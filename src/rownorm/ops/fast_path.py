@@ -28,7 +28,7 @@ _PLAIN = frozenset((Tensor, Parameter))
 # Any other tracer shows as a mode or as a tensor subclass.
 is_traced = torch.compiler.is_dynamo_compiling
 _is_grad_enabled = torch.is_grad_enabled
-_dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", _assume_active)
+has_dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", _assume_active)
 # False where function modes are disabled, even if there are some.
 has_function_modes = getattr(torch._C, "_is_torch_function_mode_enabled", _assume_active)
 _transforms = getattr(torch._C, "_are_functorch_transforms_active", _assume_active)
@@ -63,7 +63,7 @@ def can_skip_dispatcher(
     """Whether these are plain tensors and nothing that intercepts operators is active."""
     return not (
         is_traced()
-        or _dispatch_modes()
+        or has_dispatch_modes()
         or has_function_modes()
         or _transforms()
         or _jit_trace()
@@ -112,7 +112,7 @@ def can_skip_dispatcher_in_backward(dy: Tensor, dh: Tensor | None) -> bool:
     return not (
         is_traced()
         or _is_grad_enabled()
-        or _dispatch_modes()
+        or has_dispatch_modes()
         or has_function_modes()
         or _transforms()
         or forward_ad._current_level >= 0
@@ -125,7 +125,7 @@ def can_skip_dispatcher_in_backward(dy: Tensor, dh: Tensor | None) -> bool:
 
 # The conditions of ``can_skip_dispatcher`` that need no argument, for the C extension, which a tracer never runs. It
 # asks for function modes by itself. ``norms._norm`` records a call where a profiler is on.
-CONDITIONS = (_dispatch_modes, _transforms, _jit_trace, is_profiler_enabled)
+CONDITIONS = (has_dispatch_modes, _transforms, _jit_trace, is_profiler_enabled)
 
 
 def default_device_is_set() -> bool:

@@ -81,16 +81,16 @@ def _norms(count: int) -> str:
 
 def _table(title: str, modules: list[tuple[str, str, str]]) -> list[str]:
     """One line for the modules of one class, with one form or reason, whose names differ in numbers only."""
-    counts: dict[tuple[str, str, str], int] = {}
+    names: dict[tuple[str, str, str], list[str]] = {}
     for name, class_name, text in modules:
-        key = (re.sub(r"(?<![^.])\d+(?![^.])", "*", name) or "the model itself", class_name, text)
-        counts[key] = counts.get(key, 0) + 1
-    if not counts:
+        pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
+        names.setdefault((pattern, class_name, text), []).append(name)
+    if not names:
         return []
     rows = [(title, "class", "where", "form" if title in ("swapped", "fused") else "reason")]
-    rows += [
-        (str(count), class_name, where, text) for (where, class_name, text), count in counts.items()
-    ]
+    for (pattern, class_name, text), alike in names.items():
+        where = pattern if len(alike) > 1 else alike[0] or "the model itself"
+        rows.append((str(len(alike)), class_name, where, text))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return [
         "  "

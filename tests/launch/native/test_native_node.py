@@ -9,7 +9,7 @@ import torch
 import rownorm
 from rownorm import extension
 from rownorm.launch import native
-from rownorm.ops import eager, execute
+from rownorm.ops import cpu_native, eager, execute
 from rownorm.program import INPUTS
 from support.fake_driver import needs_interpreter
 
@@ -51,6 +51,8 @@ def cpu(monkeypatch):
     monkeypatch.setattr(execute, "INTERPRETING", False)
     monkeypatch.setattr(eager, "INTERPRETING", False)
     monkeypatch.setattr(eager, "native", eager.Native())
+    yield
+    cpu_native.load().use_allocator(None)  # torch.empty fills memory with NaN in tests
 
 
 def test_it_is_compiled_once(node, monkeypatch):

@@ -21,6 +21,8 @@ SPECIAL = [row for row in TABLE.entries if row.residual or row.option]
 DTYPES = {0: None, 2: torch.bfloat16, 4: torch.float32}
 NORMS = pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
 DIRECTIONS = pytest.mark.parametrize("direction", ["forward", "backward"])
+# LayerNorm of 32768 to 65536 columns of 16 bits, with the Triton that is installed.
+WIDE_BACKWARD = "cluster" if compiler.VERSION >= (3, 9) else "grid"
 WIDE = {"n_rows": 4096, "n_cols": 65536, "dtype": torch.bfloat16}
 
 
@@ -135,8 +137,8 @@ def test_every_experiment_that_is_named_exists():
         (4096, 4096, "resident", "tile"),
         (1, 4096, "resident", "tile"),
         (4096, 16384, "resident", "cluster"),
-        (4096, 32768, "looped", "grid"),
-        (4096, 65536, "cluster", "grid"),
+        (4096, 32768, "looped", WIDE_BACKWARD),
+        (4096, 65536, "cluster", WIDE_BACKWARD),
         (2, 131072, "cluster", "grid"),
         (4096, 1 << 20, "looped", "grid"),
         (2, 1 << 20, "split", "grid"),
@@ -241,7 +243,8 @@ def test_the_table_has_plans_for_activations(direction, center, itemsize, widest
         assert TABLE.find(both, 0, both.option) is None
         assert "tuned for activation" not in launch.plan(both).reason
     beyond = launch.plan(problem_of(own[-1], max(65536, 2 * widest)))
-    assert beyond.regime == {"forward": "cluster", "backward": "grid"}[direction]
+    wide_backward = WIDE_BACKWARD if (center, itemsize) == (True, 2) else "grid"
+    assert beyond.regime == {"forward": "cluster", "backward": wide_backward}[direction]
 
 
 def test_pre_bias_rows_are_for_some_widths():

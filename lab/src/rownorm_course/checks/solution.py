@@ -160,6 +160,13 @@ def builds(learner: Learner) -> None:
             if status != "ok":
                 where = made.name if rows is None else f"{made.name}, {rows} rows"
                 raise Failure(f"{where}: {status}: {why}", _why(why))
+        operators, kernels, foreign = learner.own("what_ran", folder, learner.device)
+    entry = made.spec.entry_point
+    if operators or foreign:
+        what = f"torch's {operators[0]}" if operators else "something beside your kernel"
+        raise Failure(f"{entry}: {what} computed the result", "torch-norm")
+    if not kernels:
+        raise Failure(f"{entry} returned without a kernel", "no-kernel")
 
 
 def _why(reason: str) -> str:

@@ -12,12 +12,13 @@ from rownorm_lab.interpreter.picture import picture
 
 from ..grade import Task
 from ..grades import Failure
-from ..judge import refuse_findings
+from ..judge import refuse_findings, refuse_foreign
 from ..learner import Learner
-from ..protocol import Seen, unwritten
+from ..protocol import Seen, Watch, unwritten
 
 FILE = "puzzles.py"
-LINES = 14  # of a picture
+LINES = 26  # of a picture
+ORDERS = 4  # of the programs that are tried: sums in two orders may happen to have the same bits
 Inputs = tuple[Tensor, ...]
 
 
@@ -27,24 +28,29 @@ def _puzzle(
     inputs: Callable[[torch.Generator], list[Inputs]],
     expected: Callable[..., Tensor],
     also: Callable[[str, Seen, Tensor], None] = lambda title, seen, right: None,
+    shown: int = 0,
 ) -> Task:
-    """One puzzle: the function's results for all inputs, in fp64; then what its kernels did, and what ``also`` asks."""
+    """One puzzle: the function's results for all inputs, in fp64; then what its kernels did, and what ``also`` asks.
+
+    shown: the inputs whose picture is shown after all are right.
+    """
 
     def check(learner: Learner) -> str:
         call = learner.function(FILE, function)
         generator = torch.Generator().manual_seed(learner.seed)
-        drawn = ""
+        pictures = []
         for given in inputs(generator):
             shapes = ", ".join("x".join(map(str, one.shape)) for one in given)
             title = f"{function} of {shapes}"
             given = tuple(one.to(learner.device) for one in given)
-            with learner.observed() as seen:
+            with learner.observed(Watch(orders=ORDERS)) as seen:
                 got = call(*given)
-            drawn = drawn or _drawn(seen)
+            drawn = _drawn(seen)
+            pictures.append(f"{title}\n{drawn}")
             right = expected(*(one.double() for one in given))
             _judge(title, seen, got, right, drawn)
             also(title, seen, right)
-        return drawn
+        return pictures[shown]
 
     return Task(part, function, check)
 
@@ -60,16 +66,16 @@ def _judge(title: str, seen: Seen, got: object, right: Tensor, drawn: str) -> No
         raise Failure(
             f"{title}: it returned {got!r}, expected a tensor of shape {tuple(right.shape)}"
         )
+    try:  # first: what all programs write to one place is missing in the others
+        refuse_findings(title, seen)
+    except Failure as failure:
+        raise Failure(f"{failure}\n{drawn}", failure.habit) from None
     missing = unwritten(got)
     if missing:
         raise Failure(
             f"{title}: {missing} of {got.numel()} elements were never written\n{drawn}",
             "not-written",
         )
-    try:
-        refuse_findings(title, seen)
-    except Failure as failure:
-        raise Failure(f"{failure}\n{drawn}", failure.habit) from None
     values = got.detach().double().reshape(right.shape)
     wrong = ~torch.isclose(values, right, rtol=1e-4, atol=1e-4)
     if wrong.any():
@@ -77,8 +83,9 @@ def _judge(title: str, seen: Seen, got: object, right: Tensor, drawn: str) -> No
         raise Failure(
             f"{title}: element {list(place)} is {values[place].item():.6g}, expected {right[place].item():.6g}; "
             f"{int(wrong.sum())} of {right.numel()} are wrong\n{drawn}",
-            "mask-other" if not bool(values.isfinite().all()) else "",
+            "mask-other" if seen.unfilled and bool(values.isnan().any()) else "",
         )
+    refuse_foreign(title, seen)
 
 
 def _drawn(seen: Seen) -> str:
@@ -126,12 +133,17 @@ def _several_programs(title: str, seen: Seen, right: Tensor) -> None:
 TASKS = [
     _puzzle("mask", "copy", _random((5,), (8,), (300,)), lambda x: x),
     _puzzle("sum", "row_sum", _random((3, 5), (4, 300)), lambda x: x.sum(1)),
-    _puzzle("blocks", "add", _pairs, lambda x, y: x + y),
+    _puzzle("blocks", "add", _pairs, lambda x, y: x + y, shown=1),
     _puzzle("tile", "scale", _tiles, lambda x, weight: x * weight),
     _puzzle("mend", "double", _random((3, 5), (3, 16)), lambda x: 2 * x),
     _puzzle("reduce", "largest", _random((3, 5), (2, 9)), lambda x: x.abs().amax(1)),
-    _puzzle("strides", "copy_strided", _strided, lambda x: x, _no_copy),
+    _puzzle("strides", "copy_strided", _strided, lambda x: x, _no_copy, shown=1),
     _puzzle(
-        "total", "total", _random((10,), (9000,)), lambda x: x.sum().reshape(1), _several_programs
+        "total",
+        "total",
+        _random((10,), (9000,)),
+        lambda x: x.sum().reshape(1),
+        _several_programs,
+        shown=1,
     ),
 ]

@@ -166,7 +166,10 @@ def chosen_providers(
     known = all_providers()
     for name in named:
         if name not in known:
-            raise click.BadParameter(unknown("provider", name, known), param_hint="'--provider'")
+            message = unknown("provider", name, known)
+            if ":" in name or Path(name).exists():
+                message += ". A function of yours is FILE.py:function"
+            raise click.BadParameter(message, param_hint="'--provider'")
     if not named and (beside_own or not own):
         named = list(default or usual())
         if any(is_interpreted(known[name]) for name in own):
@@ -195,6 +198,11 @@ def _own_provider(place: str) -> str:
 
 
 # ---- files ----
+
+
+def say_loading(what: str = "torch") -> None:
+    """A word before torch is imported, which takes seconds."""
+    click.echo(f"loading {what}", err=True)
 
 
 @contextlib.contextmanager

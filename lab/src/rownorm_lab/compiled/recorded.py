@@ -281,14 +281,20 @@ def _argument(name: str, text: str) -> Any:
 
 
 def compiler_message(error: BaseException) -> str:
-    """Why a kernel could not be compiled, in one line: Triton's first line is a place, its last one the reason."""
+    """Why a kernel could not be compiled, in one line: the reason, and Triton's place with the line of the kernel.
+
+    Triton's first line is a place in the kernel. The reason is the last line, or that of the error that caused it.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    place = f" ({lines[0].rstrip(':')})" if len(lines) > 1 and lines[0].startswith("at ") else ""
-    return (
-        f"{type(error).__name__}: {lines[-1] if place else lines[0]}{place}"
-        if lines
-        else type(error).__name__
-    )
+    place = ""
+    if len(lines) > 1 and lines[0].startswith("at "):
+        code = lines[lines.index("^") - 1] if "^" in lines else ""
+        place = f" ({': '.join(filter(None, (lines[0].rstrip(':'), code)))})"
+        while error.__cause__ is not None:
+            error = error.__cause__
+        lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^")][::-1]
+    name = type(error).__name__
+    return f"{name}: {lines[0]}{place}" if lines else name + place
 
 
 def _in_words(value: Any) -> str:

@@ -60,6 +60,7 @@ class OwnAnalysis(CompiledCode, frozen=True, kw_only=True):
     notes: list[str]  # what is special about the launch
     unknown: list[str]  # what the analysis could not tell, and why
     measured_seconds: float | None = None
+    wrong: str = ""  # why its results would be wrong
 
     @property
     def tensors(self) -> list[TensorTraffic]:
@@ -76,6 +77,18 @@ class OwnDocument(msgspec.Struct, frozen=True, kw_only=True):
 
     kernels: list[OwnAnalysis]
     schema: int = SCHEMA
+
+
+def judged(one: OwnAnalysis, recorded: OwnAnalysis) -> OwnAnalysis:
+    """The analysis of a variant; it is wrong if it stores less of a tensor than the recorded launch."""
+    stored = {each.tensor: each.passes for each in one.tensors if each.kind == "store"}
+    for each in recorded.tensors:
+        now = stored.get(each.tensor, 0.0)
+        if each.kind == "store" and one.traffic is not None and now < 0.99 * min(1.0, each.passes):
+            programs = texts.count(one.programs, "program")
+            why = f"stores {texts.percent(now)} of {each.tensor} with {programs}: it would be wrong"
+            return msgspec.structs.replace(one, wrong=why)
+    return one
 
 
 def encoded(analyses: Sequence[OwnAnalysis]) -> bytes:
@@ -164,6 +177,31 @@ def table(analyses: Sequence[OwnAnalysis]) -> tuple[list[str], list[list[str]]]:
     return header, [row for row in rows if any(row[1:-1])]
 
 
+def brief_table(analyses: Sequence[OwnAnalysis]) -> tuple[list[str], list[list[str]]]:
+    """(header, lines) of the figures that decide, a line for each launch; for more of them than fit side by side."""
+    measured = any(one.measured_seconds for one in analyses)
+    header = ["registers", "spills, B", "shared, B", "occupancy", "predicted", "bound by"]
+    header += ["measured", "of predicted"] if measured else []
+    return header, [_brief(one)[: len(header)] for one in analyses]
+
+
+def _brief(one: OwnAnalysis) -> list[str]:
+    traffic, seconds = one.traffic, one.measured_seconds
+    return [
+        str(one.registers),
+        str(one.spilled_bytes),
+        str(one.shared_bytes),
+        texts.percent(one.occupancy),
+        *(
+            (texts.duration(traffic.predicted_seconds), traffic.bound)
+            if traffic
+            else ("unknown", "")
+        ),
+        texts.duration(seconds) if seconds else "",
+        texts.times(seconds / traffic.predicted_seconds) if seconds and traffic else "",
+    ]
+
+
 def text_of(analyses: Sequence[OwnAnalysis]) -> list[str]:
     """The analyses of one kernel on one target, for a terminal."""
     first = analyses[0]
@@ -178,19 +216,20 @@ def text_of(analyses: Sequence[OwnAnalysis]) -> list[str]:
 def findings(analyses: Sequence[OwnAnalysis]) -> list[str]:
     """What the figures say, in words; then what could not be told."""
     found = []
-    timed = [(one, one.traffic) for one in analyses if one.traffic]
-    if len(timed) > 1:
+    usable = [one for one in analyses if not one.wrong]
+    timed = [(one, one.traffic) for one in usable if one.traffic]
+    if len(analyses) > 1 and timed:
         _, traffic = min(timed, key=lambda pair: pair[1].predicted_seconds)
         limit = traffic.predicted_seconds * LEVEL
         level = [one.label for one, other in timed if other.predicted_seconds <= limit]
-        shared = "all" if len(level) == len(timed) else texts.listed(level)
+        shared = "all" if len(level) == len(analyses) else texts.listed(level)
         found.append(
             f"Smallest predicted time: {texts.duration(traffic.predicted_seconds)} with {shared}, "
             f"bound by {traffic.bound}."
         )
-    else:
-        for one in analyses:
-            found += [_tensor_line(each) for each in one.tensors]
+    elif len(analyses) == 1:
+        found += [_tensor_line(each) for each in analyses[0].tensors]
+    found += [f"{one.label} {one.wrong}." for one in analyses if one.wrong]
     found += [
         f"{one.label}: {one.spilled_bytes} bytes of a thread are spilled to memory."
         for one in analyses

@@ -128,7 +128,7 @@ def scope_tables(profile: Profile) -> list[Table]:
             [
                 INDENT * (len(one.path) - 1)
                 + (short_name(one.path[-1]) if one.is_kernel else one.path[-1]),
-                f"{one.calls:g}",
+                texts.number(one.calls),
                 texts.duration(one.seconds),
                 texts.percent(one.seconds / total) if total else "",
             ]
@@ -152,7 +152,7 @@ def _norm(one: ScriptNorm) -> list[str]:
         one.what,
         one.direction,
         "" if case is None else f"{case.rows}x{case.cols} {case.dtype}",
-        f"{one.calls:g}",
+        texts.number(one.calls),
         texts.duration(one.seconds),
         texts.if_known(ours, texts.duration),
         "" if ours is None else _signed(one.seconds - ours),

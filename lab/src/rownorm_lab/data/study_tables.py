@@ -92,7 +92,7 @@ def kernel_table(
     lines = [
         [
             shortened(kernel.name, NAME_WIDTH),
-            f"{kernel.calls:g}",
+            texts.number(kernel.calls),
             texts.duration(kernel.seconds),
             texts.percent(kernel.seconds / total),
             "norm" if kernel.is_norm else "",

@@ -39,7 +39,9 @@ def gigabytes_per_second(bytes_per_second: float) -> str:
 
 def memory(size: float) -> str:
     """Bytes in decimal units: 0 B, 16.4 kB, 268 MB."""
-    for limit, factor, unit in ((1e3, 1.0, "B"), (1e6, 1e3, "kB"), (1e9, 1e6, "MB")):
+    if size < 1e3:
+        return f"{number(size)} B"
+    for limit, factor, unit in ((1e6, 1e3, "kB"), (1e9, 1e6, "MB")):
         if size < limit:
             return f"{significant(size / factor)} {unit}"
     return f"{significant(size / 1e9)} GB"

@@ -3,14 +3,17 @@
 The interpreter keeps bfloat16 as 16-bit integers and computes with those: the product of two bf16 values is wrong, a
 conversion from fp32 cuts digits off, and ``tl.full`` in bf16 raises. A GPU computes in fp32 and rounds to the nearest.
 Functions of libdevice return nothing there. ``tl.reduce`` with a function of one's own goes from lane to lane, which
-rounds worse than the tree of a GPU and takes a call for each lane. Triton 3.6 cannot turn a scalar into an int with
-NumPy 2.4.
+rounds worse than the tree of a GPU and takes a call for each lane. ``@triton.autotune`` asks for a GPU. Of two blocks
+in ``a and b`` it takes the second: that is an error here, because no mask is then what it says. Triton 3.6 cannot turn
+a scalar into an int with NumPy 2.4.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +21,12 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 from triton.runtime import interpreter
+from triton.runtime.autotuner import Autotuner
+
+from ..data.no_gpu import first_configuration
 
 Array = np.ndarray[Any, Any]
+TRITON = str(Path(triton.__file__).parent)
 LIBDEVICE: dict[str, Callable[[Array], Array]] = {  # by name: of one argument
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "sqrt": np.sqrt,
@@ -73,6 +80,7 @@ def _patches() -> list[tuple[Any, str, Any]]:
         (builder, "cast_impl", _cast(builder.cast_impl)),
         (builder, "create_fp_to_fp", _fp_to_fp(builder.create_fp_to_fp)),
         (builder, "get_bf16", lambda _, value: narrow(np.array([value], np.float32))),
+        (interpreter, "_patch_lang_tensor", _tensors(interpreter._patch_lang_tensor)),
         (interpreter.ReduceOps, "apply", _reduce(interpreter.ReduceOps.apply)),
         (interpreter.ReduceOps, "generic_reduce", _by_a_tree(interpreter.ReduceOps.generic_reduce)),
     ]
@@ -81,7 +89,42 @@ def _patches() -> list[tuple[Any, str, Any]]:
         for name, function in LIBDEVICE.items()
         if hasattr(libdevice, name)
     ]
-    return found + _index_of_one()
+    return [*found, (Autotuner, "run", first_configuration())]
+
+
+# ---- tuning ----
+
+
+# ---- tensors ----
+
+
+def _tensors(patch: Callable[..., None]) -> Callable[..., None]:
+    """What Python's operators make of a tensor.
+
+    A block is neither true nor false; Triton's own code may ask, and always gets True. For ``range(0, n_cols, BLOCK)``
+    a scalar, which is an array of one element, becomes an int: Triton 3.6 calls int() on it, which NumPy 2.4 refuses.
+    """
+    refused = np.lib.NumpyVersion(np.__version__) >= "2.4.0"
+    refused = refused and triton.__version__.startswith("3.6.")
+
+    def patch_lang_tensor(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        truth = tensor.__bool__
+
+        def is_true(value: Any) -> bool:
+            asking = sys._getframe(1).f_code.co_filename
+            if value.handle.data.size > 1 and not asking.startswith(TRITON):
+                raise ValueError(
+                    "a block of lanes is neither true nor false. Between masks, write & for and, | for or, ~ for not, "
+                    "with each comparison in parentheses: (rows < n_rows) & (cols < n_cols)"
+                )
+            return bool(truth(value))
+
+        scope.set_attr(tensor, "__bool__", is_true)
+        if refused:
+            scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    return patch_lang_tensor
 
 
 # ---- bfloat16 ----
@@ -227,20 +270,3 @@ def _of_numpy(function: Callable[[Array], Array]) -> Callable[..., Any]:
         return tl.core.tensor(interpreter.TensorHandle(data, x.handle.dtype), x.type)
 
     return call
-
-
-def _index_of_one() -> list[tuple[Any, str, Any]]:
-    """For ``range(0, n_cols, BLOCK)`` in a kernel: the interpreter has a scalar as an array of one element.
-
-    Triton 3.6 calls int() on it, which NumPy 2.4 refuses.
-    """
-    refused = np.lib.NumpyVersion(np.__version__) >= "2.4.0"
-    if not (triton.__version__.startswith("3.6.") and refused):
-        return []
-    patch = interpreter._patch_lang_tensor
-
-    def patched(tensor: Any, scope: Any) -> None:
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    return [(interpreter, "_patch_lang_tensor", patched)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from ..data.texts import count
+
 SECTOR = 32  # bytes
 Kind = Literal["write-write", "read-write", "bounds", "int32", "lanes", "order"]
 WORDS: dict[Kind, str] = {
@@ -48,9 +50,7 @@ class Finding(NamedTuple):
             who += " and several others"
         what = f"{self.tensor}[{self.element}]"
         if self.kind == "order":
-            return (
-                f"{self.kernel}: {WORDS[self.kind]}: {what} differs, {self.lanes} elements in all"
-            )
+            return f"{self.kernel}: {WORDS[self.kind]}: {what} differs, {count(self.lanes, 'element')} in all"
         text = f"{self.kernel}: {WORDS[self.kind]}: {what}, {who}, lane {self.lane}"
         text += f" ({where})" if where else ""
         return text + (f"; {self.lanes} lanes in all" if self.lanes > 1 else "")
@@ -78,7 +78,10 @@ class TensorUse(NamedTuple):
 
 
 class Access(NamedTuple):
-    """One load, store or atomic of one program. active: by lane; offsets: in bytes from the start of the tensor."""
+    """One load, store or atomic of one program.
+
+    active: by lane; offsets: in bytes from the start of the tensor; outside: active lanes that leave it.
+    """
 
     site: Site
     tensor: str
@@ -86,6 +89,7 @@ class Access(NamedTuple):
     width: int  # bytes of an element
     active: list[bool]
     offsets: list[int]
+    outside: tuple[int, ...] = ()
 
     @property
     def sectors(self) -> int:

@@ -45,6 +45,7 @@ class Region:
         self.real = storage.data_ptr() if self.backed else 0
         self.bytes = storage.nbytes()
         self.item = min(one.tensor.element_size() for one in arguments)
+        self.dtypes = {one.tensor.dtype for one in arguments}
         self.origin = min(
             int(one.tensor.storage_offset()) * one.tensor.element_size() // self.item
             for one in arguments
@@ -82,11 +83,12 @@ class Region:
         inside = np.zeros(self.elements, bool)
         for _, tensor in arguments:
             width = tensor.element_size() // self.item
-            whole = torch.from_numpy(inside).view(-1, width) if width > 1 else None
-            flat = torch.from_numpy(inside) if whole is None else whole.new_zeros(len(whole))
-            flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).fill_(True)
-            if whole is not None:
-                whole |= flat[:, None]
+            own = np.zeros(self.elements // width, bool)
+            view = torch.from_numpy(own).as_strided(
+                tensor.shape, tensor.stride(), tensor.storage_offset()
+            )
+            view.fill_(True)
+            inside[: len(own) * width] |= np.repeat(own, width)
         return inside
 
     def address(self, tensor: Tensor) -> int:
@@ -166,6 +168,8 @@ class Memory:
         real, allowed = addresses.copy(), active.copy()
         mine = active & (addresses >= BEGIN)
         regions = ((addresses - np.uint64(BEGIN)) >> np.uint64(SPACING)).astype(np.int64)
+        if self.recording and self.program in self.shown and not mine.any():
+            self._keep_masked(regions, addresses, active, width, site)
         for number in np.unique(regions[mine]):
             lanes = mine & (regions == number)
             if number >= len(self.regions):
@@ -173,12 +177,12 @@ class Memory:
                 continue
             region = self.regions[number]
             offsets = (addresses[lanes] - np.uint64(region.base)).astype(np.int64)
-            if self.recording and self.program in self.shown:
-                self._keep(region, addresses, active, width, site)
             good = (offsets >= region.first) & (offsets + width <= region.end)
             if region.inside is not None:
                 near = np.clip(offsets // region.item, 0, region.elements - 1)
                 good &= region.inside[near]
+            if self.recording and self.program in self.shown:
+                self._keep(region, addresses, active, width, site, np.flatnonzero(lanes)[~good])
             if self.recording and not good.all():
                 self._outside(region, offsets, good, np.flatnonzero(lanes), width, site)
             usable = lanes.copy()
@@ -192,14 +196,37 @@ class Memory:
                 self._shadow(region, offsets[good], np.flatnonzero(usable), width, site, values)
         return real, allowed
 
+    def _keep_masked(
+        self, regions: Array, addresses: Array, active: Array, width: int, site: Site
+    ) -> None:
+        """An access without an active lane: its addresses name the tensor."""
+        inside = (addresses >= BEGIN) & (regions < len(self.regions))
+        if inside.any():
+            region = self.regions[int(regions[inside][0])]
+            self._keep(region, addresses, active, width, site, np.empty(0, np.int64))
+
     def _keep(
-        self, region: Region, addresses: Array, active: Array, width: int, site: Site
+        self,
+        region: Region,
+        addresses: Array,
+        active: Array,
+        width: int,
+        site: Site,
+        outside: Array,
     ) -> None:
         if sum(one.program == self.program for one in self.accesses) < MOST_ACCESSES:
             start = np.uint64(region.base + region.origin * region.item)
             offsets = (addresses - start).astype(np.int64)
             self.accesses.append(
-                Access(site, region.names, self.program, width, active.tolist(), offsets.tolist())
+                Access(
+                    site,
+                    region.names,
+                    self.program,
+                    width,
+                    active.tolist(),
+                    offsets.tolist(),
+                    tuple(outside.tolist()),
+                )
             )
 
     def order(self, address: int, acquires: bool, releases: bool) -> None:

@@ -31,10 +31,10 @@ def _access(one: Access) -> list[str]:
 
 
 def _few(one: Access) -> list[str]:
-    """Every lane with its element; a masked one is a dot."""
+    """Every lane with its element; a masked one is a dot, one outside of the tensor has an exclamation mark."""
     elements = [
-        str(offset // one.width) if active else "."
-        for offset, active in zip(one.offsets, one.active, strict=True)
+        str(offset // one.width) + "!" * (lane in one.outside) if active else "."
+        for lane, (offset, active) in enumerate(zip(one.offsets, one.active, strict=True))
     ]
     width = max(map(len, [*elements, str(len(elements))])) + 1
     lanes = "".join(f"{lane:>{width}}" for lane in range(len(elements)))
@@ -45,20 +45,22 @@ def _few(one: Access) -> list[str]:
 
 
 def _bar(one: Access) -> list[str]:
-    """# is active, . is masked, + is both."""
+    """# is active, . is masked, + is both, ! is outside of the tensor."""
     lanes = len(one.active)
     size = -(-lanes // WIDEST)
-    marks = ""
-    for first in range(0, lanes, size):
+    marks, outside = "", {lane // size for lane in one.outside}
+    for place, first in enumerate(range(0, lanes, size)):
         part = one.active[first : first + size]
-        marks += "#" if all(part) else "+" if any(part) else "."
+        marks += "!" if place in outside else "#" if all(part) else "+" if any(part) else "."
     active = [offset // one.width for offset, on in zip(one.offsets, one.active, strict=True) if on]
     if not active:
         return [f"    [{marks}] all {lanes} lanes are masked"]
     masked = lanes - len(active)
+    have = "lane has" if len(active) == 1 else "lanes have"
+    left = f", {len(one.outside)} outside of it" if one.outside else ""
     return [
         f"    [{marks}]",
-        f"    {len(active)} lanes have {one.tensor}[{min(active)}] to [{max(active)}], {masked} are masked",
+        f"    {len(active)} {have} {one.tensor}[{min(active)}] to [{max(active)}]{left}, {masked} are masked",
     ]
 
 

@@ -10,7 +10,6 @@ can be tried that no machine holds. Of a launch with such tensors a few programs
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import io
 import random
@@ -26,34 +25,43 @@ import triton.language as tl
 from torch import Tensor
 from triton._C.libtriton import ir
 from triton.runtime import interpreter
-from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import TensorWrapper
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .arithmetic import mended
 from .findings import RecordedLaunch, Recording, Site
-from .memory import Argument, Memory
+from .loops import Rewriter, Turns, short, short_loops
+from .memory import Argument, Array, Memory, Region
 
 TRITON = str(Path(triton.__file__).parent)
 HERE = str(Path(__file__).parent)
 SAMPLED = 6  # programs of a launch with tensors of the meta device
-TURNS = 2  # of a long loop there, at its beginning and at its end
 ACQUIRES = {ir.MEM_SEMANTIC.ACQUIRE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE}
 RELEASES = {ir.MEM_SEMANTIC.RELEASE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE}
 SEED = 0
 LANGUAGES = {id(tl), id(tl.core)}
 Patch = tuple[Any, str, Any]
+Contents = list[tuple[Region, Array]]
+# Called with the kernel, the number of the program and of all, over all orders in which a launch runs.
+Progress = Callable[[str, int, int], None]
 
 
 @contextmanager
-def recorded(orders: int = 2, views_only: bool = False, wrapper: str = HERE) -> Iterator[Recording]:
+def recorded(
+    orders: int = 2,
+    views_only: bool = False,
+    wrapper: str = HERE,
+    after: Callable[[Memory, Contents], None] | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Recording]:
     """Record the launches of the block.
 
     orders: how many times a launch is repeated with its programs in another order. views_only: an access must stay
     inside of the tensors that the kernel was given, not only inside of their storages. wrapper: a file of the caller
-    that wraps loads as well, so that its lines are no kernel's.
+    that wraps loads as well, so that its lines are no kernel's. after: is called after every launch, with what its
+    storages held before. progress: called before each program of each order.
     """
-    recorder = _Recorder(orders, views_only, wrapper)
+    recorder = _Recorder(orders, views_only, wrapper, after, progress)
     with mended(), contextlib.ExitStack() as stack:
         for owner, name, value in recorder.patches():
             before = owner.__dict__.get(name)
@@ -70,8 +78,17 @@ def _restore(owner: Any, name: str, before: Any) -> None:
 
 
 class _Recorder:
-    def __init__(self, orders: int, views_only: bool, wrapper: str) -> None:
-        self.orders, self.views_only = orders, views_only
+    def __init__(
+        self,
+        orders: int,
+        views_only: bool,
+        wrapper: str,
+        after: Callable[[Memory, Contents], None] | None,
+        progress: Progress | None,
+    ) -> None:
+        self.orders, self.views_only, self.after = orders, views_only, after
+        self.progress = progress
+        self.turn = 0  # of the orders in which the launch runs
         self.not_kernels = (TRITON, HERE, wrapper)
         self.recording = Recording([], [])
         self.memory: Memory | None = None
@@ -91,13 +108,18 @@ class _Recorder:
             (interpreter, "_implicit_cvt", self.converted()),
             (interpreter, "_patch_lang_core", self.ranges()),
             (interpreter, "_patch_lang", self.language()),
+            (interpreter.FunctionRewriter, "ast_transformer", Rewriter()),
+            (
+                interpreter,
+                Turns.__name__,
+                Turns,
+            ),  # a kernel sees the names of the interpreter's module
             (builder, "set_grid_dim", self.set_grid()),
             (builder, "set_grid_idx", self.set_program()),
             (builder, "create_masked_load", self.load()),
             (builder, "create_masked_store", self.store()),
             (builder, "create_atomic_rmw", self.read_modify_write()),
             (builder, "create_atomic_cas", self.compare_and_swap()),
-            (Autotuner, "run", first_configuration()),
         ]
         found += [
             (builder, name, self.as_atomic(name))
@@ -126,14 +148,16 @@ class _Recorder:
             backed = [region for region in memory.regions if region.backed]
             before = [region.contents().copy() for region in backed]
             outer, self.memory, self.order, self.far = self.memory, memory, None, far
-            self.replaced = set()
+            self.replaced, self.turn = set(), 0
             try:
-                with _short_loops(executor.fn) if far else contextlib.nullcontext():
+                with short_loops(executor.fn) if far else contextlib.nullcontext():
                     call(executor, *args, **named)
                 self.note(memory, executor)
                 if not far and len(self.ran) > 1:
                     after = [region.contents().copy() for region in backed]
                     self.repeat(memory, before, after, lambda: call(executor, *args, **named))
+                if self.after is not None:
+                    self.after(memory, list(zip(backed, before, strict=True)))
             finally:
                 self.memory = outer
                 executor.grid = grid
@@ -164,6 +188,7 @@ class _Recorder:
         backed = [region for region in memory.regions if region.backed]
         shuffler, programs = random.Random(SEED), self.ran
         for turn in range(self.orders):
+            self.turn = turn + 1
             self.order = programs[::-1] if turn == 0 else shuffler.sample(programs, len(programs))
             for region, contents in zip(backed, before, strict=True):
                 region.contents()[:] = contents
@@ -223,7 +248,7 @@ class _Recorder:
         def patch_lang_core(language: Any, scope: Any) -> None:
             patch(language, scope)
             if self.far:
-                scope.set_attr(language, "range", _short)
+                scope.set_attr(language, "range", short)
 
         return patch_lang_core
 
@@ -241,6 +266,10 @@ class _Recorder:
             builder.grid_idx = (program // (y * z), program // z % y, program % z)
             if self.memory is not None:
                 self.memory.program = program
+                if self.progress is not None:
+                    size = len(self.order)
+                    runs = 1 if self.far or size == 1 else 1 + self.orders
+                    self.progress(self.memory.kernel, self.turn * size + place, runs * size)
 
         return set_grid_idx
 
@@ -348,21 +377,6 @@ class _Recorder:
             self.memory.order(address, sem in ACQUIRES, sem in RELEASES)
 
 
-def first_configuration() -> Callable[..., Any]:
-    """``@triton.autotune`` without a GPU has nothing to time: the first configuration runs."""
-    run = Autotuner.run
-
-    def run_first(tuner: Any, *args: Any, **named: Any) -> Any:
-        every = tuner.configs
-        tuner.configs = every[:1]
-        try:
-            return run(tuner, *args, **named)
-        finally:
-            tuner.configs = every
-
-    return run_first
-
-
 class _Wide(int):
     """A number for a parameter that is annotated with tl.int64."""
 
@@ -393,29 +407,3 @@ def _plain(value: Any) -> Any:
 def lanes_of(mask: Any) -> Any:
     """A mask's lanes; block pointers of Triton 3.6 and 3.7 give an array."""
     return mask if isinstance(mask, np.ndarray) else mask.data
-
-
-def _short(first: Any, end: Any = None, step: Any = 1, **_: Any) -> Iterator[Any]:
-    """A loop's first and last turns. As in a compiled kernel, its variable is an int32, which may wrap around."""
-    bounds = (0, first, step) if end is None else (first, end, step)
-    turns = builtins.range(*(one.__index__() for one in bounds))
-    chosen = [*turns[:TURNS], *turns[-TURNS:]] if len(turns) > 2 * TURNS else turns
-    for turn in chosen:
-        yield interpreter.interpreter_semantic.to_tensor(turn, False)
-
-
-@contextmanager
-def _short_loops(function: Any) -> Iterator[None]:
-    """Shorten the loops of a kernel and of the functions that it calls."""
-    spaces = {id(function.__globals__): function.__globals__}
-    for value in list(function.__globals__.values()):
-        if isinstance(value, interpreter.InterpretedFunction):
-            spaces[id(value.fn.__globals__)] = value.fn.__globals__
-    shortened = [space for space in spaces.values() if "range" not in space]
-    for space in shortened:
-        space["range"] = _short
-    try:
-        yield
-    finally:
-        for space in shortened:
-            del space["range"]

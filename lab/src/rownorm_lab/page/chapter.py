@@ -30,6 +30,8 @@ ON_PAGE = CONFIG | {
     "rule": {"color": "currentColor"},
 }
 
+LONG_WORD = 20  # letters; a longer one, as the name of a kernel, breaks where there is little room
+
 
 class Chapter(NamedTuple):
     """One section of the page, with its plots."""
@@ -52,12 +54,13 @@ class Chapter(NamedTuple):
 def table_html(table: Table) -> str:
     """A table with its title. The cells of a first column without a heading are headings of their lines."""
     cells = list(zip(*table.lines, strict=True)) or [()] * len(table.header)
-    kinds = [' class="number"' if _are_numbers(column) else "" for column in cells]
+    numbers = [_are_numbers(column) for column in cells]
     heads = "".join(
-        f"<th{kind}>{escape(name)}</th>" for name, kind in zip(table.header, kinds, strict=True)
+        f"<th{_classes(number=one)}>{escape(name)}</th>"
+        for name, one in zip(table.header, numbers, strict=True)
     )
     tags = ["td" if table.header[0] else "th", *["td"] * (len(table.header) - 1)]
-    lines = "".join(f"<tr>{''.join(map(_cell, line, tags, kinds))}</tr>" for line in table.lines)
+    lines = "".join(f"<tr>{''.join(map(_cell, line, tags, numbers))}</tr>" for line in table.lines)
     return (
         f'<h3>{escape(table.title)}</h3><p class="note scroll-hint">Scroll sideways for more columns &rarr;</p>'
         f'<div class="scroll whole" tabindex="0" role="region" aria-label="{escape(table.title)}"><table>'
@@ -83,6 +86,13 @@ def _are_numbers(column: Sequence[str]) -> bool:
     return 2 * sum(cell.lstrip("-+")[:1].isdigit() for cell in present) > len(present)
 
 
-def _cell(text: str, tag: str, kind: str) -> str:
-    long = ' class="wrap"' if len(text) > 60 else ""
-    return f"<{tag}{kind or long}>{escape(text)}</{tag}>"
+def _cell(text: str, tag: str, number: bool) -> str:
+    longest = max(map(len, text.split()), default=0)
+    classes = _classes(number=number, wrap=not number and len(text) > 60, name=longest > LONG_WORD)
+    return f"<{tag}{classes}>{escape(text)}</{tag}>"
+
+
+def _classes(**wanted: bool) -> str:
+    """``class="..."`` with the names that are wanted."""
+    names = " ".join(name for name, is_wanted in wanted.items() if is_wanted)
+    return f' class="{names}"' if names else ""

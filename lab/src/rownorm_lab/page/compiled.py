@@ -22,6 +22,7 @@ from .chapter import Chapter, chart_html, facts_html, table_html
 from .looks import LOOKS
 from .plots import CONFIG
 
+SIDE_BY_SIDE = 5  # columns of a table of launches
 PREDICTED, MEASURED = "#a8a29e", "#d97706"
 
 HOW = (
@@ -74,7 +75,7 @@ def own_chapter(folders: Sequence[Path]) -> Chapter | None:
         same = list(group)
         title = f"{same[0].kernel} on {same[0].device} ({same[0].target})"
         said = "".join(f"<p>{escape(one)}</p>" for one in own_analyses.findings(same))
-        parts += [table_html(Table(title, *own_analyses.table(same)))]
+        parts += [table_html(_own_table(title, same))]
         parts += [facts_html(own_analyses.facts(same[0])), said]
     return Chapter(
         "own-kernels",
@@ -83,6 +84,15 @@ def own_chapter(folders: Sequence[Path]) -> Chapter | None:
         folders=[folder for folder, several in found.items() if several],
         devices=[one.device for one in analyses],
     )
+
+
+def _own_table(title: str, analyses: Sequence[own_analyses.OwnAnalysis]) -> Table:
+    """All figures, a column for each launch; if these would not fit, the figures that decide, a line for each."""
+    if len(analyses) <= SIDE_BY_SIDE:
+        return Table(title, *own_analyses.table(analyses))
+    header, lines = own_analyses.brief_table(analyses)
+    labelled = [[one.label, *line] for one, line in zip(analyses, lines, strict=True)]
+    return Table(title, ["", *header], labelled)
 
 
 def write_plot(analyses: Sequence[Analysis], folder: Path) -> Path | None:

@@ -9,6 +9,8 @@ from .points import Point
 MEASURED = "measured ceiling"  # the roof of the measured ceiling
 # Intensities: of the left end, of labels, of the right end if compute is unknown.
 LEFT, LABELED, RIGHT = (0.25, 4.0, 8.0)
+# The label of the measured ceiling is on the right of this point, and a chart that ends at RIGHT is narrow.
+LABELED_NARROW = 1.0
 
 
 def peak_flops(results: Results) -> float | None:
@@ -38,7 +40,9 @@ def roofs(results: Results, peak_flops: float | None) -> list[Point]:
             continue
         end = peak_flops / bandwidth if peak_flops else RIGHT
         label = f"{name}, {bandwidth / 1e9:,.4g} GB/s"
-        for at, text in ((LEFT, None), (min(LABELED, end / 1.5), label), (end, None)):
+        narrow = name == MEASURED and not peak_flops
+        labeled = LABELED_NARROW if narrow else min(LABELED, end / 1.5)
+        for at, text in ((LEFT, None), (labeled, label), (end, None)):
             gflops = bandwidth * at / 1e9
             found.append({"roof": name, "intensity": at, "gflops": gflops, "label": text})
     if peak_flops and found:

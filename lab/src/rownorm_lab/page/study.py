@@ -59,7 +59,7 @@ def _one(study: Study) -> str:
         *(f'<p class="banner">{escape(line)}</p>' for line in failures(study)),
     ]
     if points := _points(study):
-        parts.append(chart_html(_chart(study, points)))
+        parts.append(chart_html(_chart(study, points, width=360)))  # legible on a phone, too
     tables = [comparison_table(study), *step_tables(study)]
     parts += [table_html(table) for table in tables if table.lines]
     kernels = map(table_html, kernel_tables(study, KERNELS))
@@ -97,7 +97,7 @@ def write_plot(study: Study, folder: Path) -> Path | None:
     points = _points(study)
     if not points:
         return None
-    png = vl_convert.vegalite_to_png(_chart(study, points), scale=2)
+    png = vl_convert.vegalite_to_png(_chart(study, points, width=560), scale=2)
     return write_whole(folder / f"study-{study.task}.png", png)
 
 
@@ -121,7 +121,7 @@ def _points(study: Study) -> list[dict[str, Any]]:
     return points
 
 
-def _chart(study: Study, points: list[dict[str, Any]]) -> dict[str, Any]:
+def _chart(study: Study, points: list[dict[str, Any]], width: int) -> dict[str, Any]:
     """Bars of the time of a step, one for each stage, in a row for each setting."""
     stages = list(dict.fromkeys(point["stage"] for point in points))
     chart = (
@@ -146,7 +146,7 @@ def _chart(study: Study, points: list[dict[str, Any]]) -> dict[str, Any]:
             ),
             order="order:Q",
         )
-        .properties(width=560, height=26 * len(stages))
+        .properties(width=width, height=26 * len(stages))
     )
     timings = ", CPU timings" if study.environment.kind == "cpu" else ""
     here = study.environment

@@ -27,6 +27,7 @@ from typing import Any
 from torch import Tensor
 
 from ..data.case import Case
+from ..data.no_gpu import answering_driver
 from ..data.user_files import Source, load, source_of
 from . import (
     EVERY_OPTION,
@@ -38,6 +39,7 @@ from . import (
     all_providers,
     as_tuple,
     by_autograd,
+    interpreting,
     registered_apart,
 )
 from .data import Tensors
@@ -76,15 +78,21 @@ def add_providers(sources: Iterable[Source]) -> None:
 
 def _adapted(function: object, source: Source, namespace: Mapping[str, Any]) -> Provider:
     """The provider of an ordinary function."""
+    if _is_kernel(function):
+        raise ValueError(
+            f"{source.name} is a kernel (@triton.jit): name the function that launches it and returns y. For the "
+            f"kernel itself: rownorm analyze {source.place}, or source, or tune"
+        )
     if not callable(function):
         raise ValueError(f"{source.place} is not a function, but a {type(function).__name__}")
     parameters = _parameters(function, source)
     everywhere = {**namespace, **getattr(function, "__globals__", {})}
     triton = any(map(_is_kernel, everywhere.values()))
     stem = Path(source.file).stem
+    make = _make(function, parameters, source.name)
     return Provider(
         name=f"{stem}.{source.name}",
-        make=_make(function, parameters, source.name),
+        make=_interpreted(make) if triton and interpreting() else make,
         about=f"{source.name} of {Path(source.file).name}",
         kind="own",
         operations=_operations(source.name, stem, parameters),
@@ -152,7 +160,10 @@ def _make(function: Callable[..., Any], parameters: Mapping[str, bool], name: st
         }
 
         def forward() -> Tensor | tuple[Tensor, ...]:
-            return function(t.x, **arguments)  # type: ignore[no-any-return]
+            results: Tensor | tuple[Tensor, ...] | None = function(t.x, **arguments)
+            if results is None:
+                raise ValueError(f"{name} returned None; it must return y{', h' * case.adds}")
+            return results
 
         if case.direction != "forward" and not all(
             one.requires_grad for one in as_tuple(forward())
@@ -161,6 +172,22 @@ def _make(function: Callable[..., Any], parameters: Mapping[str, bool], name: st
         return by_autograd(case, t, forward)
 
     return make
+
+
+def _interpreted(make: Make) -> Make:
+    """The same in Triton's interpreter: what the code asks about the GPU has an answer."""
+
+    def made(case: Case, t: Tensors) -> Call:
+        with answering_driver():
+            call = make(case, t)
+
+        def answered() -> Any:
+            with answering_driver():
+                return call()
+
+        return answered
+
+    return made
 
 
 def _is_kernel(value: object) -> bool:

@@ -253,11 +253,13 @@ def test_the_slowest_to_compile_come_first():
 
 
 def test_models_and_forms_are_compiled_in_advance():
-    """Of the cases in a setting: those that torch.compile compiles, with both providers, and calls of forms."""
+    """Of the cases in a setting: those that torch.compile compiles, with both providers, and rownorm's forms."""
     compiled, eager = (settings.dit_cases()[number] for number in (2, 0))
     assert (compiled.setting, eager.setting) == ("DiT step, compiled", "DiT step, bf16")
     assert all(measure.compiles(compiled, name) for name in ("torch", "rownorm"))
-    assert not measure.compiles(eager, "rownorm")
+    assert measure.compiles(eager, "rownorm")
+    assert not measure.compiles(eager, "torch")
+    assert not measure.compiles(settings.step_cases()[0], "rownorm")
     case = settings.form_cases(tiny=True)[0]
     assert measure.compiles(case, "rownorm")
     assert measure.slowest_to_compile_first((compiled, "torch")) < measure.slowest_to_compile_first(
@@ -311,6 +313,14 @@ def test_usage_errors(tmp_path, monkeypatch, arguments, words):
     assert ran.exit_code == 2
     assert words in ran.output
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_without_a_gpu_it_says_that_it_needs_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    ran = invoke("bars", "measure", "--out", tmp_path / "new")
+    assert ran.exit_code == 2
+    assert "torch sees no GPU" in ran.output
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_run_of_another_device_is_not_resumed(tmp_path):

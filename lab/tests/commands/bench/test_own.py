@@ -132,6 +132,40 @@ def test_a_triton_kernel_in_the_interpreter_is_tried_quickly(monkeypatch):
     assert asked[1].providers == ["rownorm", "own_kernel.rms_norm"]
 
 
+def test_without_shapes_it_chooses_some_and_says_which(file, monkeypatch):
+    ran = invoke("bench", "--provider", "Mine.py:rms_norm", "--list")
+    assert ran.exit_code == 0, ran.output
+    assert ran.stderr == "No --shape is given: --shape 512x256..4096\n"
+    assert [line.split()[3] for line in ran.stdout.splitlines()] == [
+        f"512x{cols}" for cols in (256, 512, 1024, 2048, 4096)
+    ]
+    ran = invoke("bench", "--provider", "Mine.py:rms_norm", "--suite", "flashinfer", "--list")
+    assert "512x4096" in ran.stdout
+    assert "512x256" not in ran.output
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    ran = bench_own("--list")
+    assert ran.exit_code == 0, ran.output
+    assert "rms_norm forward bf16 16x1024" in ran.stdout
+
+
+def test_a_triton_kernel_without_a_gpu_is_told_what_works(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    ran = bench_own("--shape", "16x1024", "--out", "made")
+    assert ran.exit_code == 2
+    assert "no GPU here to time them" in ran.output
+    assert f"  rownorm check --provider {EXAMPLE}:rms_norm\n" in ran.output
+    assert f"TRITON_INTERPRET=1 rownorm bench --provider {EXAMPLE}:rms_norm --shape 16x1024" in ran.output  # fmt: skip
+    assert not Path("made").exists()
+    (tmp_path / "mine.py").write_text(
+        "from rownorm_lab.providers import provider\n"
+        '@provider("needy", about="", operations=("rms_norm",), needs=("surely_missing",))\n'
+        "def needy(case, t): pass\n"
+    )
+    ran = invoke("bench", "--shape", "2x8", "--provider", "mine.py:needy", "--out", "made")
+    assert ran.exit_code == 2
+    assert "needy cannot be measured here: surely_missing is not installed" in ran.output
+
+
 def bench_own(*arguments, named=""):
     return invoke("bench", "--provider", f"{EXAMPLE}:rms_norm{named}", *arguments)
 

@@ -71,6 +71,7 @@ def test_compare_of_nothing_in_common():
     ran = invoke("compare", "base", "new")
     assert ran.exit_code == 2
     assert "in common" in ran.output
+    assert "bench --provider old.py:rms_norm,new.py:rms_norm" in ran.output
 
 
 def test_too_few_rounds_are_unclear_and_no_failure():

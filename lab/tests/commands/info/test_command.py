@@ -1,6 +1,7 @@
 """``rownorm info``."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -113,6 +114,14 @@ def test_lines_fit_a_terminal(add_provider, monkeypatch):
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "long," * 40)
     add_provider("mine", None, needs=("a", "b"), package="long-name " * 20)
     assert max(map(len, invoke("info").output.splitlines())) <= 100
+
+
+def test_names_of_providers_leave_their_states_aligned():
+    lines = re.findall(
+        r"^  (\S+ +)(?:ready|missing:|installed)", invoke("info").output, re.MULTILINE
+    )
+    assert len(lines) > 10
+    assert len(set(map(len, lines))) <= 2  # of providers, and of FlashInfer-Bench
 
 
 def test_info_shows_where_plans_come_from(monkeypatch, tmp_path):

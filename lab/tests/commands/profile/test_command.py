@@ -67,8 +67,10 @@ def test_without_a_gpu_the_summary_says_what_is_missing(monkeypatch):
     from rownorm_lab.profilers import chrome
 
     monkeypatch.setattr(chrome, "collect", lambda request, folder: ToolResult("chrome", "ok"))
+    monkeypatch.setenv("COLUMNS", "80")
     ran = invoke("profile", "rms_norm", *SMALL, "--out", "made")
     assert ran.exit_code == 0, ran.output
+    assert max(map(len, ran.output.splitlines())) <= 80
     tools = json.loads(Path("made/summary.json").read_text())["tools"]
     assert [(one["tool"], one["status"]) for one in tools] == [
         ("chrome", "ok"),

@@ -10,6 +10,8 @@ import torch
 
 from lab_support import race_kernels
 from lab_support.lab_commands import invoke
+from lab_support.report_page import open_page
+from rownorm_course.catalog import exercises
 
 KERNELS = Path(race_kernels.__file__)
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="for the interpreter")
@@ -35,10 +37,27 @@ def test_a_race_is_shown_with_its_lines(tmp_path):
 
 
 @interpreted
+def test_the_page_fits_a_phone_and_is_dark_in_the_dark(tmp_path, browser):
+    page = tmp_path / "race.html"
+    race(race_kernels.add_to_one_sum, "--out", page)
+    for scheme, dark in (("light", False), ("dark", True)):
+        shown = open_page(
+            browser, page, failed := [], viewport={"width": 480, "height": 900}, color_scheme=scheme
+        )
+        paper = shown.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (paper != "rgb(255, 255, 255)") == dark
+        assert shown.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert shown.locator("svg .race").count() > 0
+        assert failed == []
+        shown.context.close()
+
+
+@interpreted
 def test_nothing_is_found_in_a_copy():
     ran = race(race_kernels.copy)
     assert ran.exit_code == 0, ran.output
     assert "Nothing was found." in ran.output
+    assert ran.stderr == ""
 
 
 @interpreted
@@ -57,6 +76,17 @@ def test_nothing_is_found_in_rownorms_kernels(tmp_path):
 
 
 @interpreted
+def test_every_puzzle_of_the_warm_up_has_a_page(tmp_path):
+    warm_up = exercises()[0]
+    puzzles, page = warm_up.path / "solutions" / "right" / "puzzles.py", tmp_path / "page.html"
+    for part in warm_up.part:
+        ran = invoke("race", f"{puzzles}:try_{part.name}", "--out", page)
+        assert ran.exit_code == 0, ran.output
+        assert "of 32 bytes" in page.read_text()
+        page.unlink()
+
+
+@interpreted
 def test_addresses_of_a_size_that_no_machine_holds():
     assert race(race_kernels.copy, "--meta").exit_code == 2  # it looks at values
     ran = race(race_kernels.far, "--meta")
@@ -70,6 +100,7 @@ def test_addresses_of_a_size_that_no_machine_holds():
     ("target", "text"),
     [
         ("missing.py", "there is no file"),
+        (f"{KERNELS.parent}", "is a folder; name a Python file"),
         (f"{KERNELS}", "has no function main"),
         (f"{KERNELS}:no_kernel", "launched no Triton kernel"),
         (f"{KERNELS}:shared_sum", "has no function shared_sum"),
@@ -94,3 +125,62 @@ def test_the_command_chooses_the_interpreter():
     )
     assert ran.returncode == 1, ran.stderr
     assert "one program reads what another writes" in ran.stdout
+
+
+ASKS_FOR_ITS_GPU = """
+import torch, triton, triton.language as tl
+
+DEVICE = triton.runtime.driver.active.get_active_torch_device()
+PROGRAMS = triton.runtime.driver.active.utils.get_device_properties(0)["multiprocessor_count"]
+
+
+@triton.autotune([triton.Config({"BLOCK": 8}), triton.Config({"BLOCK": 16})], key=["n_cols"])
+@triton.jit
+def double(x_ptr, y_ptr, n_rows, n_cols, BLOCK: tl.constexpr):
+    for row in range(tl.program_id(0), n_rows, tl.num_programs(0)):
+        cols = tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * n_cols + cols, mask=cols < n_cols)
+        tl.store(y_ptr + row * n_cols + cols, 2 * x, mask=cols < n_cols)
+
+
+def main():
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    x = torch.randn(SIZE, 5, device=device)
+    double[(PROGRAMS,)](x, torch.empty(x.shape, device=DEVICE), SIZE, 5)
+"""
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("size", "options", "shown"),
+    [("9", (), "double 4 x"), ("3 << 28", ("--meta",), "addresses only")],
+)
+def test_a_file_that_asks_triton_for_its_gpu(tmp_path, size, options, shown):
+    file = tmp_path / "asks.py"
+    file.write_text(ASKS_FOR_ITS_GPU.replace("SIZE", size))
+    ran = invoke("race", file, *options)
+    assert ran.exit_code == (1 if options else 0), ran.output  # row * n_cols is an int32
+    assert shown in " ".join(ran.output.split())
+    assert ("an offset passes 2^31 in int32" in ran.output) == bool(options)
+
+
+@interpreted
+def test_a_file_that_cannot_be_imported_is_no_traceback(tmp_path):
+    (tmp_path / "bad.py").write_text("import torch\nimport surely_missing\n")
+    ran = invoke("race", tmp_path / "bad.py")
+    assert ran.exit_code == 2
+    assert "ModuleNotFoundError: No module named 'surely_missing' (bad.py, line 2)" in ran.output
+
+
+def test_a_long_launch_says_how_far_it_is(monkeypatch, capsys):
+    from rownorm_lab.commands.race import command
+
+    seconds = iter([100.0, 101.0, 103.0, 104.0, 114.0])
+    monkeypatch.setattr(command.time, "monotonic", lambda: next(seconds))
+    progress = command._Progress(meta=False)
+    for place in range(5):
+        progress("double", place, 100)
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "double: 2 of 100 programs, 147 s left"
+    assert "--meta" in said[1]
+    assert said[2:] == ["double: 4 of 100 programs, 336 s left"]

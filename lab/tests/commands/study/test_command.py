@@ -86,8 +86,15 @@ def test_resuming_measures_what_is_missing(monkeypatch):
         yield next(records)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(measure, "measure", interrupted)
+    def at_once(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measure, "measure", at_once)
     assert "--resume --out made" in study("llama", *SHORT, "--out", "made", status=130)
+    assert read_study(Path("made/study-llama.json")).records == []
+    monkeypatch.setattr(measure, "measure", interrupted)
+    resumed = study("llama", *SHORT, "--out", "made", "--resume", status=130)
+    assert "--resume --out made" in resumed
     assert len(read_study(Path("made/study-llama.json")).records) == 1
     monkeypatch.setattr(measure, "measure", counted)
     study("llama", "--resume", "--out", "made", "--setting", "eager")

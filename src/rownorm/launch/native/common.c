@@ -27,6 +27,7 @@ static const DLPackExchangeAPI *dlpack; /* torch's: reads a tensor without a cal
 static PyObject *runtime, *current_stream, *current_device;
 static PyObject *is_neg, *tensor_type, *parameter_type;
 static PyObject *find_forward_in_python, *find_backward, *record;
+static PyObject *has_memory_in_python; /* checks.has_memory */
 static PyObject *forward_on_cpu; /* of ops/cpu_native; None: there is none */
 static PyObject *is_grad_enabled, *is_inference_mode_enabled, *is_autocast_enabled, *autocast_options;
 static PyObject *conditions, *forward_ad;
@@ -37,7 +38,7 @@ static const struct { const char *name; PyObject **object; } SETTINGS[] = {
     {"runtime", &runtime}, {"current_stream", &current_stream}, {"current_device", &current_device},
     {"is_neg", &is_neg}, {"tensor_type", &tensor_type}, {"parameter_type", &parameter_type},
     {"find_forward", &find_forward_in_python}, {"find_backward", &find_backward}, {"record", &record},
-    {"forward_on_cpu", &forward_on_cpu},
+    {"has_memory", &has_memory_in_python}, {"forward_on_cpu", &forward_on_cpu},
     {"is_grad_enabled", &is_grad_enabled}, {"is_inference_mode_enabled", &is_inference_mode_enabled},
     {"is_autocast_enabled", &is_autocast_enabled}, {"autocast_options", &autocast_options},
     {"conditions", &conditions}, {"forward_ad", &forward_ad}, {"has_function_modes", &has_function_modes},
@@ -80,6 +81,13 @@ static int address_of(PyObject *tensor, uint64_t *address) {
     if (describe(tensor, &described)) return -1;
     *address = address_in(&described);
     return 0;
+}
+
+/* Whether there is memory for a tensor's elements: 1 or 0; -1 with an exception. The address of a tensor whose storage was
+   freed is its offset there; checks.LOW_ADDRESS gives the reason for the bound. */
+static int has_memory(PyObject *tensor, uint64_t address) {
+    if (address >> 32) return 1;
+    return has_memory_in_python == NULL ? 0 : is_true(PyObject_CallOneArg(has_memory_in_python, tensor));
 }
 
 /* A new reference to a tuple of these objects. */

@@ -60,7 +60,8 @@ static int needs_gradient(PyObject *const *inputs) {
 static int have_memory(PyObject *const *inputs) {
     uint64_t address;
     for (int i = 0; i < N_INPUTS; i++)
-        if (inputs[i] != Py_None && (address_of(inputs[i], &address) || address == 0)) return 0;
+        if (inputs[i] != Py_None
+            && (address_of(inputs[i], &address) || address == 0 || has_memory(inputs[i], address) != 1)) return 0;
     return 1;
 }
 

@@ -28,6 +28,8 @@ static int put_tensor(Key *key, PyObject *tensor, uint64_t *address) {
     if (describe(tensor, &t)) return -1;
     *address = address_in(&t);
     if (*address == 0 || t.ndim > MAX_DIMENSIONS || (t.strides == NULL && t.ndim)) return 1;
+    int found = has_memory(tensor, *address);
+    if (found != 1) return found < 0 ? -1 : 1;
     head[0] = t.ndim;
     head[1] = (int32_t)(*address & 15);
     head[2] = t.device.device_type;

@@ -66,7 +66,10 @@ PyObject *object_of(const at::Tensor &tensor) {
 
 /* 0 for a tensor that is not there. Throws where one has elements but no memory. */
 uint64_t address_of(const at::Tensor &tensor) {
-    return tensor.defined() ? (uint64_t)(uintptr_t)tensor.const_data_ptr() : 0;
+    if (!tensor.defined()) return 0;
+    TORCH_CHECK(tensor.unsafeGetTensorImpl()->storage_initialized(),
+                "rownorm: a tensor has elements, but no memory: its storage was freed");
+    return (uint64_t)(uintptr_t)tensor.const_data_ptr();
 }
 
 bool is_term_of_h(int input) { return TERMS_OF_H >> input & 1; }

@@ -20,6 +20,7 @@ from torch.nn import Parameter
 
 from ... import extension
 from ...program import Program, c_definitions
+from ..checks import has_memory
 
 SOURCES = (
     "rows.c",
@@ -64,6 +65,7 @@ def build() -> Any:
         torch.empty_like,
         torch.empty_strided,
         {"dtype": torch.float32, "device": torch.device("cpu")},
+        has_memory,
         torch.get_num_threads,
         tuple(Program._field_defaults.get(name) for name in Program._fields),
         *_openmp(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"),

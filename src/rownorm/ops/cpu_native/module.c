@@ -156,13 +156,14 @@ static PyObject *backward(PyObject *module, PyObject *const *arguments, Py_ssize
 }
 
 /* use(Tensor, Parameter, Tensor.__dlpack_c_exchange_api__, torch.empty_like, torch.empty_strided, its keywords for fp32
-   on a CPU, torch.get_num_threads, the defaults of a Program's fields, addresses of GOMP_parallel, omp_get_thread_num and omp_get_num_threads): the
-   addresses are 0 where there is no OpenMP. */
+   on a CPU, checks.has_memory, torch.get_num_threads, the defaults of a Program's fields, addresses of GOMP_parallel,
+   omp_get_thread_num and omp_get_num_threads): the addresses are 0 where there is no OpenMP. */
 static PyObject *use(PyObject *module, PyObject *arguments) {
     PyObject *capsule;
     unsigned long long parallel, thread, threads;
-    if (!PyArg_ParseTuple(arguments, "OOOOOOOOKKK:use", &tensor_type, &parameter_type, &capsule, &empty_like,
-                          &empty_strided, &fp32_on_cpu, &get_num_threads, &defaults, &parallel, &thread, &threads)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "OOOOOOOOOKKK:use", &tensor_type, &parameter_type, &capsule, &empty_like,
+                          &empty_strided, &fp32_on_cpu, &has_memory_in_python, &get_num_threads, &defaults, &parallel,
+                          &thread, &threads)) return NULL;
     dlpack = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
     if (dlpack == NULL) return NULL;
     if (dlpack->header.version.major != DLPACK_MAJOR_VERSION || dlpack->dltensor_from_py_object_no_sync == NULL)

@@ -1,6 +1,6 @@
 /* Tensors of PyTorch, read through DLPack's C interface and allocated by PyTorch. */
 
-static PyObject *tensor_type, *parameter_type, *empty_like, *empty_strided, *fp32_on_cpu;
+static PyObject *tensor_type, *parameter_type, *empty_like, *empty_strided, *fp32_on_cpu, *has_memory_in_python;
 static const DLPackExchangeAPI *dlpack;
 /* ``new_on_cpu`` of launch/native/node.cpp. NULL until it is loaded: PyTorch's functions in Python allocate. */
 static PyObject *(*new_tensor)(DLDataType dtype, int n_dims, const int64_t *shape, void **data);
@@ -18,6 +18,16 @@ static DType dtype_of(DLDataType type) {
     if (type.code == kDLBfloat) return BF16;
     if (type.code != kDLFloat) return OTHER;
     return type.bits == 32 ? FP32 : type.bits == 16 && HAS_FP16 ? FP16 : OTHER;
+}
+
+/* Whether the memory of a tensor is there: it may be freed, or the tensor may stand for zeros. checks.LOW_ADDRESS gives
+   the reason for the bound. */
+static int has_memory(PyObject *tensor, void *data) {
+    if ((uint64_t)(uintptr_t)data >> 32) return 1;
+    PyObject *answer = data == NULL ? NULL : PyObject_CallOneArg(has_memory_in_python, tensor);
+    PyErr_Clear(); /* Python looks at the tensor again */
+    Py_XDECREF(answer);
+    return answer == Py_True;
 }
 
 /* Whether this is None, or a contiguous tensor of a covered dtype on the CPU, with elements and memory. */
@@ -38,7 +48,7 @@ static int read_rows(PyObject *tensor, Rows *rows) {
         if (t.shape[i] != 1 && t.strides[i] != n_elements) return 0;
         n_elements *= t.shape[i];
     }
-    if (n_elements == 0 || t.data == NULL) return 0; /* it may be freed, or stand for zeros */
+    if (n_elements == 0 || !has_memory(tensor, t.data)) return 0;
     rows->data = (char *)t.data + t.byte_offset;
     rows->n_dims = t.ndim;
     rows->shape = t.shape;

@@ -32,7 +32,7 @@ from ...data.case import (
     Dtype,
     Operation,
 )
-from ...data.user_files import is_place
+from ...data.user_files import is_place, source_of
 
 if TYPE_CHECKING:
     from ...compiled.roofline import Ceiling
@@ -131,6 +131,8 @@ def command(
             "pre_bias",
         )
         _refuse(context, ("cols", *norm_only, "measure"), "a norm", "of FILE.py:kernel")
+        with usage_errors():
+            source_of(operation)
         _say_what_begins(targets)
         from .own import analyze_own
 
@@ -139,12 +141,13 @@ def command(
             context.with_resource(held(out))
         context.exit(analyze_own(operation, OwnOptions(**own), chosen, blocks, roof, as_json, out))
     _refuse(context, tuple(own), "FILE.py:kernel", "of a norm")
-    if cols is None:
-        raise click.UsageError("Missing option '--cols'")
     if operation not in OPERATIONS:
         raise click.BadParameter(
-            unknown("operation", operation, OPERATIONS), param_hint="'OPERATION'"
+            f"{unknown('operation', operation, OPERATIONS)}; or FILE.py:kernel, a kernel of yours",
+            param_hint="'OPERATION'",
         )
+    if cols is None:
+        raise click.UsageError("Missing option '--cols'")
     with usage_errors():
         case = Case(
             operation=operation,

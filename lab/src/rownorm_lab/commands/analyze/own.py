@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from ...command_line.own_kernel import OwnOptions, combinations, label_of, sweep
 from ...compiled.compile import target_of
 from ...compiled.own import analyze_launch
 from ...compiled.recorded import chosen_launch, compiler_message, require_constants
-from ...data.own_analyses import FILE, OwnAnalysis, encoded, text_of, write
+from ...data.own_analyses import FILE, OwnAnalysis, encoded, judged, text_of, write
 
 if TYPE_CHECKING:
     from ...compiled.roofline import Ceiling
@@ -55,6 +56,11 @@ def analyze_own(
                 )
             except Exception as error:  # of the compiler, whatever its type
                 failures.append(f"{label} on {name}: {compiler_message(error)}")
+        if sweep:
+            as_recorded = [one for one in found if one.launch == launched.describe()]
+            with contextlib.suppress(Exception):  # it does not compile: nothing to compare with
+                recorded = (as_recorded or [analyze_launch(launched, source, target, "")])[0]
+                found = [judged(one, recorded) for one in found]
         analyses += found
         if found and not as_json:
             click.echo("\n".join(text_of(found)) + "\n")

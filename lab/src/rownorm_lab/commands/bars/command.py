@@ -20,6 +20,7 @@ from ...command_line.options import (
     refuse_in_use,
     usage_errors,
 )
+from ...data.texts import listed
 from . import bars
 
 if TYPE_CHECKING:
@@ -134,7 +135,8 @@ def measure(
     needs_gpu = [part.name for part in selected if part.has_settings and not part.is_trial]
     if needs_gpu and not on_cpu and not torch.cuda.is_available():
         raise click.UsageError(
-            f"torch sees no GPU, which {needs_gpu[0]} needs; --tiny tries it on the CPU"
+            f"torch sees no GPU, and {listed(needs_gpu)} cannot be measured without one. --tiny tries them on "
+            "the CPU, and --part cpu measures it"
         )
     context.with_resource(held(out))
     until, status = time.monotonic() + (limit_s or math.inf), 0

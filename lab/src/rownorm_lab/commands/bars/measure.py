@@ -39,7 +39,7 @@ from ...measure.bench import bench, in_one_line
 from ...providers import Refusal, all_providers, data, import_failure, missing
 from .figures import FirstCall, Job, plain_of
 from .judge import FIRST_CALL_FILE
-from .settings import BESIDE_PLAIN
+from .settings import BESIDE_PLAIN, DIT_STEPS
 from .turns import bench_in_turns, workload_of
 
 # For the processes that only compile: they autotune on a busy device, so their choices must not be stored.
@@ -216,8 +216,10 @@ def fill_caches(jobs: Sequence[Job], workers: int) -> None:
 
 def compiles(case: Case, name: str) -> bool:
     """Whether enough is compiled to do it in advance. Of the cases in a setting, most compile little."""
-    if case.setting:
-        return case.setting.endswith("compiled") or case.setting == BESIDE_PLAIN
+    if case.setting.endswith("compiled") or case.setting == BESIDE_PLAIN:
+        return True
+    if case.setting and case.setting not in DIT_STEPS:
+        return False
     return name not in (EAGER, CEILING)
 
 

@@ -26,6 +26,7 @@ from ...command_line.options import (
     print_json,
     provider_option,
     refuse_taken,
+    say_loading,
     usage_errors,
     words_aside,
 )
@@ -39,6 +40,9 @@ from .selection import parse_shapes_option, select_cases
 ROUNDS, QUICK_ROUNDS = 15, 7  # with fewer than 7, ``compare`` has no intervals for 50 cases
 INTERPRETED_ROUNDS = 3
 INTERPRETED_ELEMENTS = 1 << 18  # a call takes Triton's interpreter about 10 ms for each 1024
+# Of a user's own provider, where none are named: on a GPU, on a CPU, in Triton's interpreter.
+OWN_SHAPES, OWN_CPU_SHAPES, INTERPRETED_SHAPE = "4096x1024..16384", "512x256..4096", "16x1024"
+NOTHING = "nothing to measure; for example: --suite quick, or --op rms_norm --shape 4096x8192"
 SUITE_LIST = "\b\nSuites:\n" + "\n".join(f"  {s.name:15} {s.about}" for s in SUITES.values())
 
 
@@ -152,14 +156,19 @@ def command(
         if quick and not (suites or shapes):
             suites = ["quick"]
         own = any(is_place(part) for value in providers for part in value.split(","))
+        if not (suites or shapes or own):
+            raise click.UsageError(NOTHING)
+        if not only_list:
+            say_loading()
         names = chosen_providers(providers, beside_own=True) if own else []
+        interpreted = _are_interpreted(names)
+        if own and not (suites or shapes):
+            shapes = _usual_shapes(interpreted)
         if shapes and not operations:
             operations = _operations_of(names)
         cases = select_cases(suites, shapes, operations, directions, dtypes, options)
         if not cases:
-            raise click.UsageError(
-                "nothing to measure; for example: --suite quick, or --op rms_norm --shape 4096x8192"
-            )
+            raise click.UsageError(NOTHING)
         if only_list:
             if as_json:
                 print_json({"cases": cases})
@@ -168,8 +177,10 @@ def command(
             return
         if not names and (providers or not ray_address):
             names = chosen_providers(providers)
+        if not ray_address:
+            _refuse_missing(names)
         usual_rounds = QUICK_ROUNDS if quick else ROUNDS
-        if _are_interpreted(names):
+        if interpreted:
             usual_rounds = INTERPRETED_ROUNDS
             _refuse_large(cases)
         request = BenchRequest(
@@ -214,13 +225,46 @@ def _are_interpreted(names: Sequence[str]) -> bool:
     return any(one.source and is_interpreted(one) for one in chosen)
 
 
+def _usual_shapes(interpreted: bool) -> Sequence[tuple[int, int]]:
+    """The shapes of a user's own provider where none are named; they are printed."""
+    import torch
+
+    from ...data.shapes import parse_shapes
+
+    usual = OWN_SHAPES if torch.cuda.is_available() else OWN_CPU_SHAPES
+    usual = INTERPRETED_SHAPE if interpreted else usual
+    click.echo(f"No --shape is given: --shape {usual}", err=True)
+    return parse_shapes(usual)
+
+
+def _refuse_missing(names: Sequence[str]) -> None:
+    """Refuse a user's own provider that cannot run here; for Triton kernels without a GPU, say what does work."""
+    from ...providers import all_providers, missing
+
+    for one in (all_providers()[name] for name in names):
+        if one.source is None or (why := missing(one)) is None:
+            continue
+        if not one.interpreted:
+            raise click.UsageError(f"{one.name} cannot be measured here: {why}")
+        path = Path(one.source.file)
+        near = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        place = shlex.quote(f"{near}:{one.source.name}")
+        raise click.UsageError(
+            f"{one.name} has Triton kernels, and there is no GPU here to time them. What works here:\n"
+            f"  rownorm check --provider {place}\n"
+            f"  rownorm analyze {shlex.quote(str(near))}:KERNEL    (its predicted time)\n"
+            f"  TRITON_INTERPRET=1 rownorm bench --provider {place} --shape {INTERPRETED_SHAPE}"
+            "    (only to try it out)"
+        )
+
+
 def _refuse_large(cases: Sequence[Case]) -> None:
     """Refuse a case that takes Triton's interpreter minutes."""
     for case in cases:
         if case.rows * case.cols > INTERPRETED_ELEMENTS:
             raise click.UsageError(
                 f"{case.rows}x{case.cols} would take Triton's interpreter minutes, and its times mean nothing. "
-                "With TRITON_INTERPRET=1, use a small shape: --shape 16x1024"
+                f"With TRITON_INTERPRET=1, use a small shape: --shape {INTERPRETED_SHAPE}"
             )
 
 

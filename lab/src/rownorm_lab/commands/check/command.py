@@ -16,6 +16,7 @@ from ...command_line.options import (
     names_option,
     print_json,
     provider_option,
+    say_loading,
 )
 from ...data.case import DATA_SETS, DTYPES, FORMS
 
@@ -77,6 +78,7 @@ def command(
 
     Exit status 1 if an error of rownorm or of your own provider is too large, 2 if nothing could be checked.
     """
+    say_loading()
     from ...measure.check import cannot_check, check, offered_operations
     from .table import check_table, legend
 

@@ -111,7 +111,8 @@ def command(
     outcome = compare(old, now, providers=names, margin=margin, by_ceiling=not raw)
     if not outcome.comparisons and not outcome.lost:
         raise click.UsageError(
-            f"{base} and {new} have no measured case of {', '.join(names)} in common"
+            f"{base} and {new} have no measured case of {', '.join(names)} in common. Two functions are compared "
+            "in one run: rownorm bench --provider old.py:rms_norm,new.py:rms_norm"
         )
     with words_aside(as_json):
         _print(outcome, base, new, margin)

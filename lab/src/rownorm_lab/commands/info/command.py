@@ -160,11 +160,14 @@ def _own_state(arch: str) -> str:
     return f"{len(source.entries)} entries, tuned with Triton {source.triton}, {source.date}"
 
 
+NAME_WIDTH = 19  # of the longest provider that is shipped
+
+
 def provider_lines(provider: Provider, try_it: bool) -> list[str]:
     """The state of a provider, and what it is."""
-    indent = 17
+    indent = 3 + NAME_WIDTH
     return [
-        *wrapped(f"  {provider.name:14} {state(provider, try_it)}", indent),
+        *wrapped(f"  {provider.name:{NAME_WIDTH}} {state(provider, try_it)}", indent),
         *wrapped(f"{'':{indent}}{provider.about}", indent),
     ]
 

@@ -18,6 +18,7 @@ from ...command_line.options import (
     names_option,
     print_json,
     refuse_taken,
+    say_loading,
     unknown,
     usage_errors,
 )
@@ -122,6 +123,7 @@ def command(context: click.Context, /, arguments: Sequence[str], **given: Any) -
         folder = given["out"] or new_name()
         refuse_taken(folder)
         context.with_resource(held(folder))
+        say_loading()
         profile, interrupted = _profiled(request, folder, given["tools"])
     _write(profile, folder)
     if given["as_json"]:
@@ -160,7 +162,9 @@ def _request(arguments: Sequence[str], given: dict[str, Any]) -> ProfileRequest:
         raise click.UsageError(USAGE)
     operation: Any = arguments[0]
     if operation not in OPERATIONS:
-        message = unknown("operation", operation, OPERATIONS)
+        message = (
+            f"{unknown('operation', operation, OPERATIONS)}. A file of yours is --script FILE.py"
+        )
         raise click.BadParameter(message, param_hint="'OPERATION'")
     return ProfileRequest(
         Case(
@@ -253,7 +257,9 @@ def collected(tool: str, request: ProfileRequest, folder: Path) -> ToolResult:
 
 
 def _say(step: str) -> None:
-    click.echo(step, err=True)
+    from ...data.tables import wrapped
+
+    click.echo("\n".join(wrapped(step)), err=True)
 
 
 def _read_again(folder: Path) -> Profile:
@@ -303,7 +309,7 @@ def _show(profile: Profile) -> None:
     )
     from ...data.tables import table_text, wrapped
 
-    click.echo(f"{profile.title} on {profile.environment.describe()}")
+    click.echo("\n".join(wrapped(f"{profile.title} on {profile.environment.describe()}")))
     for tool in profile.tools:
         said = tool.why or ", ".join(tool.files)
         click.echo("\n".join(wrapped(f"  {tool.tool:10} {tool.status:8} {said}", 22)))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ...command_line.options import examples
+from ...command_line.options import examples, say_loading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +25,9 @@ class CannotRun(click.ClickException):
     exit_code = 2
 
 
+HINT = "'FILE[:FUNCTION]'"
+FIRST_S, EACH_S = 2.0, 10.0  # when progress is said
+LONG_S = 30.0  # from there on, what is quicker is said
 PAGE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -84,8 +88,10 @@ def command(
     """
     from ...data.files import write_whole
 
+    file, name = _place(target)
+    say_loading("torch and Triton's interpreter")
     _choose_interpreter()
-    file, function = _loaded(target)
+    function = _loaded(file, name, meta)
     recording = _recorded(function, meta, views, orders)
     from .table import lines
 
@@ -110,30 +116,36 @@ def _choose_interpreter() -> None:
         )
 
 
-def _loaded(target: str) -> tuple[Path, Callable[[], object]]:
-    """The file and the function of ``FILE[:FUNCTION]``; a usage error that says what to do."""
-    import importlib.util
-    import inspect
-
+def _place(target: str) -> tuple[Path, str]:
+    """The file and the name of ``FILE[:FUNCTION]``; a usage error if there is no such file."""
     path, separator, name = target.rpartition(":")
     if not separator:
         path, name = target, "main"
     file = Path(path)
     if not file.is_file():
-        raise click.BadParameter(f"there is no file {path}", param_hint="'FILE[:FUNCTION]'")
-    sys.path.insert(0, str(file.resolve().parent))
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    if spec is None or spec.loader is None:
-        raise click.BadParameter(f"{path} is no Python file", param_hint="'FILE[:FUNCTION]'")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = module
-    spec.loader.exec_module(module)
-    function = getattr(module, name, None)
+        why = f"{path} is a folder" if file.is_dir() else f"there is no file {path}"
+        raise click.BadParameter(f"{why}; name a Python file", param_hint=HINT)
+    return file, name
+
+
+def _loaded(file: Path, name: str, meta: bool) -> Callable[[], object]:
+    """The function of a file; a usage error that says what to do."""
+    import inspect
+
+    from ...data.user_files import imported
+    from ...interpreter.devices import instead_of_a_gpu
+
+    try:
+        with instead_of_a_gpu("meta" if meta else "cpu"):
+            module = imported(file)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=HINT) from None
+    function: Callable[[], object] | None = getattr(module, name, None)
     if not inspect.isfunction(function):
         raise click.BadParameter(
-            f"{path} has no function {name}. Name one that makes tensors and launches kernels: "
-            f"rownorm race {path}:try_it",
-            param_hint="'FILE[:FUNCTION]'",
+            f"{file} has no function {name}. Name one that makes tensors and launches kernels: "
+            f"rownorm race {file}:try_it",
+            param_hint=HINT,
         )
     needed = [
         one.name
@@ -143,9 +155,9 @@ def _loaded(target: str) -> tuple[Path, Callable[[], object]]:
     if needed:
         raise click.BadParameter(
             f"{name} needs {', '.join(needed)}. Name a function without arguments that makes tensors and calls it",
-            param_hint="'FILE[:FUNCTION]'",
+            param_hint=HINT,
         )
-    return file, function
+    return function
 
 
 def _recorded(function: Callable[[], object], meta: bool, views: bool, orders: int) -> Recording:
@@ -154,7 +166,7 @@ def _recorded(function: Callable[[], object], meta: bool, views: bool, orders: i
 
     with (
         instead_of_a_gpu("meta" if meta else "cpu"),
-        recorded(orders=orders, views_only=views) as recording,
+        recorded(orders=orders, views_only=views, progress=_Progress(meta)) as recording,
     ):
         try:
             function()
@@ -164,3 +176,28 @@ def _recorded(function: Callable[[], object], meta: bool, views: bool, orders: i
     if not recording.launches:
         raise CannotRun(f"{function.__name__} launched no Triton kernel")
     return recording
+
+
+class _Progress:
+    """Says how far a launch is that takes more than two seconds."""
+
+    def __init__(self, meta: bool) -> None:
+        self.meta = meta
+        self.start = self.said = 0.0
+        self.advised = False
+
+    def __call__(self, kernel: str, place: int, total: int) -> None:
+        now = time.monotonic()
+        if place == 0:
+            self.start, self.said = now, now + FIRST_S - EACH_S
+        if now - self.said < EACH_S:
+            return
+        self.said = now
+        left = (now - self.start) / max(1, place) * (total - place)
+        click.echo(f"{kernel}: {place:,} of {total:,} programs, {left:.0f} s left", err=True)
+        if left > LONG_S and not self.meta and not self.advised:
+            self.advised = True
+            click.echo(
+                "A few programs are enough: use smaller sizes. With --meta a few programs of large ones are run.",
+                err=True,
+            )

@@ -50,7 +50,7 @@ def _passes(rows: list[TensorTraffic], none: str) -> str:
     return (
         "; ".join(
             f"{one.tensor} is {'loaded' if one.kind in ('load', 'copy') else 'stored'} "
-            f"{one.passes:.3g} {'time' if round(one.passes, 2) == 1 else 'times'}"
+            + ("once" if round(one.passes, 2) == 1 else f"{texts.number(one.passes)} times")
             for one in rows
         )
         + "."
@@ -80,6 +80,6 @@ def _storage(target: str, kernel: Kernel) -> str:
 def _cooperation(kernel: Kernel) -> str:
     count = kernel.instructions.get
     return (
-        f"In the {kernel.isa} there are {count('reduction', 0)} shuffles or other exchanges between lanes, "
+        f"In the {kernel.isa.upper()} there are {count('reduction', 0)} shuffles or other exchanges between lanes, "
         f"{count('shared', 0)} accesses of shared memory and {count('barrier', 0)} barriers."
     )

@@ -15,12 +15,13 @@ from ...command_line.options import (
     examples,
     name_option,
     print_json,
+    say_loading,
     unknown,
     usage_errors,
 )
 from ...command_line.own_kernel import OwnOptions, own_kernel_options
 from ...data.case import DTYPES, OPERATIONS, Case, Dtype, Operation
-from ...data.user_files import is_place
+from ...data.user_files import is_place, source_of
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -98,6 +99,9 @@ def command(
     if is_place(kernel):
         if operation or cols or dtype:
             raise click.UsageError("--op, --cols and --dtype are for rownorm's kernels; use --call")
+        with usage_errors():
+            source_of(kernel)
+        say_loading("torch and the compiler")
         _show(
             _read_own(kernel, OwnOptions(**own), target or DEFAULT_TARGET, isa), every, as_json, out
         )
@@ -108,6 +112,7 @@ def command(
 
     if kernel not in KERNELS:
         raise click.BadParameter(unknown("kernel", kernel, KERNELS), param_hint="'KERNEL'")
+    say_loading("torch and the compiler")
     entry = KERNELS[kernel]
     case = Case(
         operation=operation or "rms_norm",

@@ -35,13 +35,13 @@ def page(shown: Shown) -> str:
     return (
         Template(part("page.html"))
         .substitute(
-            title=escape(f"{shown.kernel}: source and {shown.isa}"),
+            title=escape(f"{shown.kernel}: source and {shown.isa.upper()}"),
             css=part("page.css") + STYLE,
             subtitle=escape(
                 f"{shown.kernel} for {shown.about} on {shown.target}, Triton {shown.triton}"
             ),
             damaged="",
-            opening=f'<p class="verdict">{escape(shown.kernel)}: source beside its {escape(shown.isa)}</p>'
+            opening=f'<p class="verdict">{escape(shown.kernel)}: source beside its {escape(shown.isa.upper())}</p>'
             f'<dl class="facts">{facts}</dl>',
             bar="",
             charts="",

@@ -235,8 +235,11 @@ def _show(study: Study, kernels: int) -> None:
     from ...data.study_tables import comparison_table, failures, kernel_tables, notes, step_tables
     from ...data.tables import table_text, wrapped
 
-    click.echo(f"{study.title}; {study.steps} steps of each stage")
-    click.echo(f"{study.environment.describe()}, {study.date}")
+    for head in (
+        f"{study.title}; {study.steps} steps of each stage",
+        f"{study.environment.describe()}, {study.date}",
+    ):
+        click.echo("\n".join(wrapped(head)))
     tables = [*step_tables(study), comparison_table(study)]
     tables += kernel_tables(study, kernels) if kernels else []
     for table in tables:

@@ -21,6 +21,7 @@ from ...command_line.options import (
     name_option,
     named_options,
     refuse_taken,
+    say_loading,
     split_names,
     usage_errors,
     words_aside,
@@ -28,7 +29,7 @@ from ...command_line.options import (
 from ...command_line.own_kernel import OwnOptions, own_kernel_options
 from ...command_line.ray import connected, ray_option
 from ...data.case import ACTIVATIONS, DTYPES
-from ...data.user_files import is_place
+from ...data.user_files import is_place, source_of
 
 if TYPE_CHECKING:
     from ...cluster.pool import Pool
@@ -178,15 +179,22 @@ def command(
     docs/tuning.md explains it.
     """
     _refuse_others(context)
+    if kernel is not None:
+        if not is_place(kernel):
+            raise click.UsageError(
+                f"{kernel!r} is not FILE.py:kernel, a kernel of yours; for rownorm's kernels give no argument"
+            )
+        with usage_errors():
+            source_of(kernel)
+        if not over:
+            raise click.UsageError(
+                "name what to vary of the kernel: --over BLOCK=64..1024 --over num_warps=2,4,8"
+            )
     if kernel or study or only_list:
-        click.echo("loading torch and the compiler", err=True)  # it takes seconds
+        say_loading("torch and the compiler")
     if kernel is not None:
         from .own import tune_own
 
-        if not is_place(kernel) or not over:
-            raise click.UsageError(
-                "your own kernel: rownorm tune FILE.py:kernel --over NAME=VALUES; without one, no argument"
-            )
         context.exit(tune_own(kernel, OwnOptions(**own), over, target, out, as_json))
     if study:
         from .block_study import run_study

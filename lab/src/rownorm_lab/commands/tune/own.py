@@ -16,7 +16,7 @@ from ...compiled.compile import target_of
 from ...compiled.own import analyze_launch
 from ...compiled.recorded import Launched, chosen_launch, compiler_message, require_constants
 from ...data import texts
-from ...data.own_analyses import FILE, OwnAnalysis, write
+from ...data.own_analyses import FILE, OwnAnalysis, brief_table, judged, write
 from ...data.tables import fitted, wrapped
 
 LEVEL = 1.01  # a time that is no longer than this is level with the shortest
@@ -75,7 +75,8 @@ def tune_own(
     for values in sweep:
         try:
             one = analyze_launch(launched.with_values(values), source, target, label_of(values))
-            found.append(Candidate(values, one, _lost(one, recorded)))
+            one = judged(one, recorded)
+            found.append(Candidate(values, one, one.wrong))
         except Exception as error:  # of the compiler, whatever its type
             found.append(Candidate(values, None, compiler_message(error)))
     if measure:
@@ -87,7 +88,7 @@ def tune_own(
     else:
         said = [PREDICTED_ONLY if target_name is None else "Predicted from compiled code."]
         click.echo("\n".join(said), err=as_json)
-    click.echo("\n".join(["", *_table(found, measure), "", *_verdict(found, measure)]), err=as_json)
+    click.echo("\n".join(["", *_table(found), "", *_verdict(found, measure)]), err=as_json)
     if as_json:
         print_json({"candidates": [one._asdict() | {"seconds": one.seconds} for one in found]})
     if out is not None:
@@ -96,25 +97,16 @@ def tune_own(
     return int(all(one.seconds is None for one in found))
 
 
-def _lost(one: OwnAnalysis, recorded: OwnAnalysis) -> str:
-    """Which tensor a candidate does not store as a whole, while the recorded launch does; empty if none."""
-    stored = {each.tensor: each.passes for each in one.tensors if each.kind == "store"}
-    for each in recorded.tensors:
-        now = stored.get(each.tensor, 0.0)
-        if each.kind == "store" and one.traffic is not None and now < 0.99 * min(1.0, each.passes):
-            return f"stores {texts.percent(now)} of {each.tensor}: it would be wrong"
-    return ""
-
-
 def _measured(real: Launched, found: Sequence[Candidate]) -> list[Candidate]:
     from ...compiled.own_timing import time_variants
 
-    usable = [one for one in found if one.analysis is not None]
+    # A variant that stores a part would look right: the rest is in the copies, from the recorded launch.
+    usable = [one for one in found if one.analysis is not None and not one.why]
     times = time_variants(real, [real.with_values(one.values) for one in usable])
     timed = dict(zip(map(id, usable), times, strict=True))
     return [
         one
-        if one.analysis is None
+        if one.analysis is None or one.why
         else Candidate(
             one.values,
             msgspec.structs.replace(one.analysis, measured_seconds=timed[id(one)].seconds),
@@ -124,39 +116,18 @@ def _measured(real: Launched, found: Sequence[Candidate]) -> list[Candidate]:
     ]
 
 
-def _table(found: Sequence[Candidate], measured: bool) -> list[str]:
-    names = list(found[0].values)
-    header = [*names, "registers", "spills, B", "shared, B", "occupancy", "predicted", "bound by"]
-    header += ["measured", "of predicted"] if measured else []
-    lines = []
-    for one in found:
-        line = [*map(str, one.values.values())]
-        a = one.analysis
-        if a is None:
-            lines.append([*line, *[""] * (len(header) - len(line))])
-            continue
-        line += [
-            str(a.registers),
-            str(a.spilled_bytes),
-            str(a.shared_bytes),
-            texts.percent(a.occupancy),
-        ]
-        line += (
-            [texts.duration(a.traffic.predicted_seconds), a.traffic.bound]
-            if a.traffic
-            else ["unknown", ""]
-        )
-        if measured:
-            line.append(texts.duration(a.measured_seconds) if a.measured_seconds else "")
-            known = a.measured_seconds and a.traffic
-            line.append(
-                texts.times(a.measured_seconds / a.traffic.predicted_seconds)  # type: ignore[operator, union-attr]
-                if known
-                else ""
-            )
-        lines.append(line)
+def _table(found: Sequence[Candidate]) -> list[str]:
+    header, figures = brief_table([one.analysis for one in found if one.analysis])
+    of_each = iter(figures)
+    lines = [
+        [*map(str, one.values.values()), *(next(of_each) if one.analysis else [""] * len(header))]
+        for one in found
+    ]
     wrong = [f"{one.label}: {one.why}" for one in found if one.why]
-    return [*fitted(header, lines), *(part for one in wrong for part in wrapped(f"  {one}", 4))]
+    return [
+        *fitted([*found[0].values, *header], lines),
+        *(part for one in wrong for part in wrapped(f"  {one}", 4)),
+    ]
 
 
 def _verdict(found: Sequence[Candidate], measured: bool) -> list[str]:

@@ -127,9 +127,47 @@ def total(x):
     raise NotImplementedError("launch partial_kernel, then finish_kernel")
 
 
-def try_mask():  # rownorm race puzzles.py:try_mask --out page.html; the others in the same way
+# To try a puzzle, and for its picture: rownorm race puzzles.py:try_mask --out page.html
+
+
+def try_mask():
     x = torch.randn(5, device=DEVICE)
     print("y", copy(x), "expected", x)
+
+
+def try_sum():
+    x = torch.randn(3, 5, device=DEVICE)
+    print("sums", row_sum(x), "expected", x.sum(1))
+
+
+def try_blocks():
+    x, y = torch.randn(2, 1000, device=DEVICE)
+    print("largest error", (add(x, y) - (x + y)).abs().max())
+
+
+def try_tile():
+    x, weight = torch.randn(6, 3, device=DEVICE), torch.randn(3, device=DEVICE)
+    print("y", scale(x, weight), "expected", x * weight)
+
+
+def try_mend():
+    x = torch.randn(3, 5, device=DEVICE)
+    print("y", double(x), "expected", 2 * x)
+
+
+def try_reduce():
+    x = torch.randn(3, 5, device=DEVICE)
+    print("largest", largest(x), "expected", x.abs().amax(1))
+
+
+def try_strides():
+    x = torch.randn(6, 10, device=DEVICE).t()
+    print("largest error", (copy_strided(x) - x).abs().max())
+
+
+def try_total():
+    x = torch.randn(1000, device=DEVICE)
+    print("total", total(x), "expected", x.sum())
 
 
 if __name__ == "__main__":  # python puzzles.py

@@ -1,0 +1,3 @@
+"""Settings of the kernel."""
+
+WARPS = 8
