@@ -59,6 +59,26 @@ def test_transformers_trainer(later, tmp_path):
     assert all(is_swapped(one) for one in norms)
 
 
+def test_accelerate():
+    """Patched before ``prepare``, which wraps the model and the optimizer."""
+    package = pytest.importorskip(
+        "accelerate", reason="needs accelerate: pip install accelerate==1.15.0"
+    )
+    import rownorm
+
+    model, arguments = make("llama"), inputs("llama")
+    rownorm.patch(model)
+    before = model.model.norm.weight.detach().clone()
+    accelerator = package.Accelerator(cpu=not torch.cuda.is_available())
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    arguments = {name: t.to(accelerator.device) for name, t in arguments.items()}
+    accelerator.backward(model(**arguments).logits.square().mean())
+    optimizer.step()
+    norm = accelerator.unwrap_model(model).model.norm
+    assert is_swapped(norm)
+    assert not torch.equal(norm.weight.cpu(), before)
+
+
 def test_trl(tmp_path):
     """Its trainers are transformers'; ``SFTTrainer`` with tokens and a tokenizer of our own."""
     trl = framework("trl")

@@ -1,5 +1,7 @@
 """The registries, and an operator whose class may be replaced by name."""
 
+import functools
+
 from torch import nn
 
 op_registry = {}
@@ -15,19 +17,15 @@ class CustomOp(nn.Module):
 
     @classmethod
     def register(cls, name: str, dynamic_arg_dims: dict[str, int | list[int]] | None = None):
-        def decorator(op_cls):
-            op_cls.name = name
-            op_registry[name] = op_cls
-            return op_cls
-
-        return decorator
+        return functools.partial(_enter, op_registry, name)
 
     @classmethod
     def register_oot(cls, _decorated_op_cls=None, name: str | None = None):
-        def decorator(op_cls):
-            assert name not in op_registry_oot
-            op_cls.name = name
-            op_registry_oot[name] = op_cls
-            return op_cls
+        assert name not in op_registry_oot
+        return _enter(op_registry_oot, name, _decorated_op_cls)
 
-        return decorator(_decorated_op_cls)
+
+def _enter(registry, name, op_cls):
+    registry[name] = op_cls
+    op_cls.name = name
+    return op_cls

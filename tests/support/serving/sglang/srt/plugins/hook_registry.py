@@ -1,6 +1,5 @@
 """Hooks that wrap a method of a class."""
 
-import functools
 import pkgutil
 from collections.abc import Callable
 from enum import Enum
@@ -24,18 +23,11 @@ class HookRegistry:
     @classmethod
     def apply_hooks(cls):
         for target, hook in cls._hooks.items():
-            owner, _, name = target.rpartition(".")
-            owner = pkgutil.resolve_name(owner)
-            setattr(owner, name, _wrap_fn(getattr(owner, name), hook))
+            path, _, name = target.rpartition(".")
+            owner = pkgutil.resolve_name(path)
+            own = getattr(owner, name)
+            setattr(owner, name, lambda *given, own=own, hook=hook: hook(own, *given))
 
     @classmethod
     def reset(cls):
         cls._hooks.clear()
-
-
-def _wrap_fn(original_fn, hook):
-    @functools.wraps(original_fn)
-    def wrapper(*args, **kwargs):
-        return hook(original_fn, *args, **kwargs)
-
-    return wrapper

@@ -16,8 +16,8 @@ class RMSNorm(CustomOp):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.hidden_size = hidden_size
         self.variance_epsilon = eps
+        self.hidden_size = hidden_size
         self.variance_size_override = None if var_hidden_size == hidden_size else var_hidden_size
         self.has_weight = has_weight
         self.weight = torch.ones(hidden_size, dtype=dtype or torch.get_default_dtype())
