@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -17,13 +18,19 @@ STAYS_S = "15"
 
 
 @pytest.fixture
-def learn(tmp_path, monkeypatch):
+def run_folder():
+    """Where the socket is: its name may have 107 characters, and tmp_path has nearly as many."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def learn(tmp_path, run_folder, monkeypatch):
     """``rownorm learn`` in a process of its own, which names what it imports."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "run").mkdir(mode=0o700)
     environment = os.environ | {
         "ROWNORM_LEARN_WARM_S": STAYS_S,
-        "XDG_RUNTIME_DIR": str(tmp_path / "run"),
+        "XDG_RUNTIME_DIR": str(run_folder),
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
 
@@ -39,7 +46,7 @@ def learn(tmp_path, monkeypatch):
     return run
 
 
-def test_a_check_is_done_by_the_process_that_stays(learn, tmp_path):
+def test_a_check_is_done_by_the_process_that_stays(learn, run_folder):
     """The commands themselves do not import torch. The process ends when nobody has asked for a while."""
     begun = learn("start", "0")
     puzzles = Path("learn/00_warmup/puzzles.py")
@@ -59,7 +66,7 @@ def test_a_check_is_done_by_the_process_that_stays(learn, tmp_path):
     assert "12 of 100 points" not in failed.stdout.split("best so far")[0]
     refused = learn("check", "0", "--part", "mask", "--folder", "elsewhere")
     assert refused.returncode == 2
-    folder = tmp_path / "run" / f"rownorm-learn-{os.geteuid()}"
+    folder = run_folder / f"rownorm-learn-{os.geteuid()}"
     assert folder.stat().st_mode & 0o077 == 0
     deadline = time.monotonic() + 60
     while list(folder.iterdir()) and time.monotonic() < deadline:

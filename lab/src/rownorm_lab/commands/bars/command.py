@@ -135,8 +135,8 @@ def measure(
     needs_gpu = [part.name for part in selected if part.has_settings and not part.is_trial]
     if needs_gpu and not on_cpu and not torch.cuda.is_available():
         raise click.UsageError(
-            f"torch sees no GPU, and {listed(needs_gpu)} cannot be measured without one. --tiny tries them on "
-            "the CPU, and --part cpu measures it"
+            f"torch sees no GPU, and {listed(needs_gpu)} cannot be measured without one. --tiny tries "
+            f"{'it' if len(needs_gpu) == 1 else 'them'} on the CPU. The part cpu needs no GPU"
         )
     context.with_resource(held(out))
     until, status = time.monotonic() + (limit_s or math.inf), 0
