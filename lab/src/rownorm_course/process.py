@@ -26,7 +26,9 @@ from .wire import NONCE, Closed, Garbled, TooLate, receive, send
 START_S = 120.0  # for a process to import torch and Triton
 POLL_S = 0.05
 PRINTED = 4000  # characters that are kept of what a step prints
-PATIENCE = 5  # times its limit of processor time that a step may take on a busy machine, or waiting
+PATIENCE = (
+    10  # times its limit of processor time that a step may take on a busy machine, or waiting
+)
 PLACE_S = 5.0  # for a process to say where it is
 _spawners: dict[Mode, Spawner] = {}
 

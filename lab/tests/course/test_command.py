@@ -1,6 +1,7 @@
 """``rownorm learn`` as a learner uses it."""
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -314,8 +315,10 @@ def test_a_loop_that_never_ends_is_stopped_and_its_line_named():
     path.write_text(text[:begin] + loop + text[begin:])
     begun = time.monotonic()
     found = steps(2, limit_s=3)
-    assert time.monotonic() - begun < 100
-    assert "did not end within 3 s of processor time" in found[0].message
+    assert time.monotonic() - begun < 150
+    # The second on a machine that is very busy.
+    limit = r"(3 s of processor time|30 s)"
+    assert re.search(f"did not end within {limit} and was stopped", found[0].message)
     line = path.read_text().splitlines().index("        n_cols += 0") + 1
     assert any(f"rmsnorm.py, line {near}" in found[0].message for near in (line - 1, line))
     assert found[0].printed.strip() == "the loop"
