@@ -156,7 +156,7 @@ def command(
         own = any(is_place(part) for value in providers for part in value.split(","))
         names = chosen_providers(providers, beside_own=True) if own else []
         interpreted = _are_interpreted(names)
-        if own and not ray_address:
+        if own and not (ray_address or only_list):
             _refuse_missing(names)
         if own and not (suites or shapes):
             shapes = _usual_shapes(interpreted, on_cluster=bool(ray_address))
