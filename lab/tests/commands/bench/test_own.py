@@ -133,6 +133,7 @@ def test_a_triton_kernel_in_the_interpreter_is_tried_quickly(monkeypatch):
 
 
 def test_without_shapes_it_chooses_some_and_says_which(file, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     ran = invoke("bench", "--provider", "Mine.py:rms_norm", "--list")
     assert ran.exit_code == 0, ran.output
     assert ran.stderr == "No --shape is given: --shape 512x256..4096\n"

@@ -162,8 +162,10 @@ def command(
             say_loading()
         names = chosen_providers(providers, beside_own=True) if own else []
         interpreted = _are_interpreted(names)
+        if own and not (ray_address or only_list):
+            _refuse_missing(names)
         if own and not (suites or shapes):
-            shapes = _usual_shapes(interpreted)
+            shapes = _usual_shapes(interpreted, on_cluster=bool(ray_address))
         if shapes and not operations:
             operations = _operations_of(names)
         cases = select_cases(suites, shapes, operations, directions, dtypes, options)
@@ -177,8 +179,6 @@ def command(
             return
         if not names and (providers or not ray_address):
             names = chosen_providers(providers)
-        if not ray_address:
-            _refuse_missing(names)
         usual_rounds = QUICK_ROUNDS if quick else ROUNDS
         if interpreted:
             usual_rounds = INTERPRETED_ROUNDS
@@ -225,13 +225,13 @@ def _are_interpreted(names: Sequence[str]) -> bool:
     return any(one.source and is_interpreted(one) for one in chosen)
 
 
-def _usual_shapes(interpreted: bool) -> Sequence[tuple[int, int]]:
+def _usual_shapes(interpreted: bool, on_cluster: bool) -> Sequence[tuple[int, int]]:
     """The shapes of a user's own provider where none are named; they are printed."""
     import torch
 
     from ...data.shapes import parse_shapes
 
-    usual = OWN_SHAPES if torch.cuda.is_available() else OWN_CPU_SHAPES
+    usual = OWN_SHAPES if on_cluster or torch.cuda.is_available() else OWN_CPU_SHAPES
     usual = INTERPRETED_SHAPE if interpreted else usual
     click.echo(f"No --shape is given: --shape {usual}", err=True)
     return parse_shapes(usual)
