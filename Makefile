@@ -60,7 +60,7 @@ help:
 	@echo "make test           set up $(or $(VENV),nothing), run the tests (on the GPU where there is one)"
 	@echo "make test-all       the same with the exhaustive tests: before a change to kernels is called done"
 	@echo "make test-versions  the tests with every supported pair of torch and triton, each in .venvs/torch-*"
-	@echo "make test-frameworks  the tests of integrations with the real packages: 1.3 GB in .venvs/frameworks"
+	@echo "make test-frameworks  the tests of integrations with the real packages: 2 GB in .venvs/frameworks"
 	@echo "make same-code      compare machine code and plans with those of another revision (BASE=...)"
 	@echo "make demo           check, measure a few small cases, write a report and print its path"
 	@echo "make learn          start the first exercise of the course (docs/course.md)"
@@ -90,7 +90,7 @@ test-versions:
 # Here a framework that is missing is an error, not a skip.
 test-frameworks: $(STAMP) .venvs/frameworks/.stamp
 	ROWNORM_FRAMEWORKS=1 PYTHONPATH=$(CURDIR)/.venvs/frameworks:$(CURDIR)/src:$(CURDIR)/lab/src \
-	  $(INTERPRETER) -m pytest $(or $(TESTS),tests/integrations)
+	  $(INTERPRETER) -m pytest $(or $(TESTS),tests/integrations lab/tests/fib/test_for_flashinfer.py)
 
 same-code: $(STAMP)
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \

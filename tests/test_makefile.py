@@ -93,7 +93,7 @@ def test_frameworks_are_installed_in_a_folder_of_their_own(tree):
     _, asked = make(tree, "test-frameworks", *settings)
     pip, tests = asked.splitlines()[-2:]
     assert "--no-deps --target .venvs/frameworks --requirement" in pip
-    assert tests == "-m pytest tests/integrations"
+    assert tests == "-m pytest tests/integrations lab/tests/fib/test_for_flashinfer.py"
     file = tree / ".venvs/frameworks/requirements.txt"
     assert file.read_text() == (ROOT / "constraints/frameworks.txt").read_text()
     shutil.rmtree(tree / ".venvs")

@@ -10,6 +10,7 @@ import torch
 
 from lab_support.lab_commands import invoke, refused
 from rownorm_lab.fib.for_flashinfer import COLS, FORMS, INSTALL, NOT_SERVED, definition_of
+from support.frameworks import framework
 
 ADD = ("fused_add_rmsnorm", "gemma_fused_add_rmsnorm")
 
@@ -128,7 +129,7 @@ def test_without_flashinfer_its_installation_is_named(tmp_path, monkeypatch):
 @pytest.fixture
 def flashinfer(tmp_path, monkeypatch):
     """The real package, with its cache of Solutions in an empty folder."""
-    found = pytest.importorskip("flashinfer", reason=f"needs flashinfer: {INSTALL}")
+    found = framework("flashinfer")
     monkeypatch.setenv("HOME", str(tmp_path))
     return found
 
