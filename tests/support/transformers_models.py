@@ -147,8 +147,8 @@ def logits_and_gradients(model, arguments):
     """The logits, and the gradients of all parameters that get one, in fp64."""
     model.zero_grad()
     logits = model(**arguments).logits
-    weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(5)).to(logits.dtype)
-    (logits * weights).sum().backward()
+    weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(5))
+    (logits * weights.to(logits)).sum().backward()
     named = {name: p.grad.double() for name, p in model.named_parameters() if p.grad is not None}
     return {"logits": logits.detach().double(), **named}
 

@@ -314,6 +314,7 @@ _NO_GPU = (
     "in the starter; when a file is compiled for a GPU, it starts none at its import: below if __name__ == "
     '"__main__" it may.'
 )
+_NONE = "Something in the kernel is None: a function without return, or one that the interpreter does not have."
 HABITUAL = {
     "'int' object has no attribute 'to'": _NUMBER,
     "'float' object has no attribute 'to'": _NUMBER,
@@ -321,8 +322,9 @@ HABITUAL = {
     "Torch not compiled with CUDA enabled": _NO_GPU,
     "No CUDA GPUs are available": _NO_GPU,
     "Found no NVIDIA driver": _NO_GPU,
-    "'NoneType' object has no attribute 'type'": "Something in the kernel is None: a function without return, or one "
-    "that the interpreter does not have.",
+    "Cannot re-initialize CUDA in forked subprocess": _NO_GPU,  # torch 2.11, without a GPU as well
+    "'NoneType' object has no attribute 'type'": _NONE,
+    "'NoneType' object has no attribute 'dtype'": _NONE,
 }
 
 

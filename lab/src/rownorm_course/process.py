@@ -145,15 +145,20 @@ class LearnerProcess:
     ) -> Reply:
         """The answer; Ended if there is none.
 
-        A step that began at ``begun`` may use ``limit_s`` seconds of processor time: how busy the machine is does not
-        matter. What waits is stopped after ``PATIENCE`` times as many seconds. On a GPU, and where the system does not
-        tell the processor time, the limit is of the clock.
+        A step that began at ``begun`` may use ``limit_s`` seconds of processor time, however busy the machine is, and
+        several threads may use more within ``limit_s`` seconds of the clock. What waits is stopped after ``PATIENCE``
+        times as many. On a GPU, and where the system does not tell the processor time, the limit is of the clock.
         """
         clocked = self.mode == "gpu" or processor_seconds(self.pid) is None
         deadline = begun + limit_s * (1 if clocked else PATIENCE)
 
         def meanwhile() -> None:
-            if not clocked and (processor_seconds(self.pid) or 0.0) - self.spent > limit_s:
+            passed = time.monotonic() - begun > limit_s
+            if (
+                passed
+                and not clocked
+                and (processor_seconds(self.pid) or 0.0) - self.spent > limit_s
+            ):
                 raise TooLate
             waiting()
 

@@ -239,7 +239,7 @@ def test_a_folder_that_cannot_be_created(monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 1
-    assert capsys.readouterr().err == "Error: file/made: Not a directory\n"
+    assert capsys.readouterr().err == "loading torch\nError: file/made: Not a directory\n"
 
 
 def test_measuring_imports_neither_altair_nor_peers():

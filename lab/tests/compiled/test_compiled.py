@@ -168,7 +168,7 @@ def test_the_source_of_a_kernel(triton_cache):
     assert "tl.store(" in stores[0]
     answers = dict(found["answers"])
     assert answers["How many passes over the rows?"].startswith(
-        "x is loaded 2 times; y is stored 1"
+        "x is loaded 2 times; y is stored once"
     )
 
 

@@ -4,6 +4,7 @@ import importlib.util
 
 import pytest
 import torch
+import triton.language as tl
 
 from lab_support.learning import (
     also_right_solutions,
@@ -64,6 +65,11 @@ def failures(steps):
     return [(step.part, step.habit) for step in steps if step.status == "failed"]
 
 
+def skip_without_block_pointers():
+    if "have been removed" in tl.make_block_ptr.__doc__:
+        pytest.skip("Triton from 3.9 on has no block pointers")
+
+
 @pytest.mark.parametrize("number", exercises())
 def test_right_solutions_have_full_points(number, tmp_path, learner_of):
     skip_without_packages(number)
@@ -77,7 +83,10 @@ def test_right_solutions_have_full_points(number, tmp_path, learner_of):
 @pytest.mark.parametrize(("number", "name"), also_right_solutions())
 def test_unusual_solutions_have_full_points(number, name, tmp_path, learner_of):
     skip_without_packages(number)
-    learner = learner_of(put(tmp_path, number, name, "also_right"), number)
+    folder = put(tmp_path, number, name, "also_right")
+    if any("make_block_ptr" in file.read_text() for file in folder.glob("*.py")):
+        skip_without_block_pointers()
+    learner = learner_of(folder, number)
     steps = [step for step in grade(learner) if step.status != "running"]
     assert not failures(steps), [step.message for step in steps]
     assert all(step.status in ("passed", "pending") for step in steps)
