@@ -100,6 +100,8 @@ def test_a_trial_run_and_runs_that_are_judged(name):
     assert f"{count} of {count} bars hold in every run" in page
     assert "Run 2: NVIDIA H200" in page
     assert page.count("| holds |") == count
+    lines = [line.split(" | ") for line in page.splitlines() if line.endswith("| holds |")]
+    assert len({(*line[:3], line[-2]) for line in lines}) == count  # no two look the same
     printed = study(name, "--read", "first", "--read", "slow", status=1)
     assert f"0 of {count_of(len(part.bars), 'bar')} hold in every run" in printed
     findings = json.loads(study(name, "--read", "slow", "--json", status=1))

@@ -6,6 +6,8 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from ...data.measurements import not_measured
 from ...data.records import CEILING, EAGER, OURS, Record
 from ...data.tables import columns, wrapped
@@ -77,7 +79,8 @@ def _norm(line: Sequence[str]) -> tuple[str, str]:
 def settings_line(part: Part, bar: Bar, of_runs: Sequence[MeasuredCase]) -> list[str]:
     """One bar on one case, over all runs."""
     case, found = of_runs[0].case, [judge_bar(measured, bar) for measured in of_runs]
-    norm = case.operation + (" with add" if bar.subject != OURS else "")
+    norm = msgspec.structs.replace(case, setting="").variant  # the setting has a column of its own
+    norm += " with add" if bar.subject != OURS else ""
     figures = [
         cell
         for measured, one in zip(of_runs, found, strict=True)
