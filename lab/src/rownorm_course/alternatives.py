@@ -43,13 +43,67 @@ def _divided_by_block(case: Case, t: Tensors) -> list[Tensor]:
 
 
 def _block_mean(case: Case, t: Tensors) -> list[Tensor]:
-    """LayerNorm with the mean taken over the block."""
+    """LayerNorm with the mean taken over the block, and the variance over the block or the row."""
     row, found = _Row(case, t), []
     for block in _BLOCKS:
-        if block != row.n:
-            mean = row.h.sum(-1, keepdim=True) / block
-            variance = (row.h - mean).square().sum(-1, keepdim=True) / block
-            found.append(row.affine((row.h - mean) * (variance + row.eps).rsqrt()))
+        if block == row.n:
+            continue
+        for origin in (torch.zeros_like(row.h[..., :1]), *_shifts(row)):
+            moved = (row.h - origin).sum(-1, keepdim=True) / block
+            mean = origin + moved
+            squares = (row.h - mean).square().sum(-1, keepdim=True)
+            shifted = (row.h - origin).square().sum(-1, keepdim=True)
+            for variance in (
+                *(squares / block, squares / row.n),
+                *(shifted / block - moved.square(), shifted / row.n - moved.square()),
+            ):
+                found.append(row.affine((row.h - mean) * (variance + row.eps).rsqrt()))
+    return found
+
+
+def _shifts(row: _Row) -> list[Tensor]:
+    """The elements that shifted sums usually subtract: the first, the middle, the last."""
+    return [row.h[..., place : place + 1] for place in (0, row.n // 2, row.n - 1)]
+
+
+def _shift_not_added(case: Case, t: Tensors) -> list[Tensor]:
+    """LayerNorm whose mean is that of the shifted row."""
+    row = _Row(case, t)
+    rstd = (_mean((row.h - _mean(row.h)).square()) + row.eps).rsqrt()
+    return [row.affine((row.h - _mean(row.h - shift)) * rstd) for shift in _shifts(row)]
+
+
+def _squares_of_shifted(case: Case, t: Tensors) -> list[Tensor]:
+    """LayerNorm whose variance is mean(d^2), without mean(d)^2."""
+    row = _Row(case, t)
+    centered = row.h - _mean(row.h)
+    return [
+        row.affine(centered * (_mean((row.h - shift).square()) + row.eps).rsqrt())
+        for shift in _shifts(row)
+    ]
+
+
+def _merged(case: Case, t: Tensors, power: int | None, whole: bool) -> list[Tensor]:
+    """LayerNorm by Welford's merging, with mistakes.
+
+    power: of delta in m2, None without that term. whole: the last block counts as many elements as the others.
+    """
+    row, found = _Row(case, t), []
+    for block in _BLOCKS:
+        if block >= row.n and not whole:
+            continue
+        count, mean, m2 = 0, torch.zeros_like(row.h[..., :1]), torch.zeros_like(row.h[..., :1])
+        for part in row.h.split(block, -1):
+            n_b = block if whole else part.shape[-1]
+            block_mean = part.sum(-1, keepdim=True) / n_b
+            delta, n = block_mean - mean, count + n_b
+            m2 = m2 + (part - block_mean).square().sum(-1, keepdim=True)
+            m2 = m2 if power is None else m2 + delta**power * (count * n_b / n)
+            mean, count = mean + delta * (n_b / n), n
+        if whole and count == row.n:
+            continue
+        for divisor in {row.n, count}:
+            found.append(row.affine((row.h - mean) * (m2 / divisor + row.eps).rsqrt()))
     return found
 
 
@@ -197,6 +251,12 @@ def _dweight_of_one_row(case: Case, t: Tensors) -> list[Tensor]:
     return list(row.dy * _x_hat(row, case.centers))
 
 
+def _dweight_mean(case: Case, t: Tensors) -> Tensor:
+    row = _Row(case, t)
+    assert row.dy is not None
+    return (row.dy * _x_hat(row, case.centers)).mean(0)
+
+
 def _dweight_without_rstd(case: Case, t: Tensors) -> Tensor:
     row = _Row(case, t)
     assert row.dy is not None
@@ -219,6 +279,16 @@ LAYER_NORM: Alternatives = {
     "mask-deviation": lambda case, t: _masked_deviation(case, t) + _masked_shift(case, t),
     "divide-by-block": lambda case, t: _divided_by_block(case, t) + _block_mean(case, t),
 }
+LAYER_NORM_SHIFTED: Alternatives = {
+    **LAYER_NORM,
+    "shift-not-added": _shift_not_added,
+    "shift-squares": _squares_of_shifted,
+}
+LAYER_NORM_WELFORD: Alternatives = {
+    "welford-count": lambda case, t: _merged(case, t, power=2, whole=True),
+    "welford-delta": lambda case, t: _merged(case, t, None, False) + _merged(case, t, 1, False),
+    **LAYER_NORM,
+}
 RMS_NORM_RELU: Alternatives = {**RMS_NORM, "no-relu": _no_relu, "relu-first": _relu_first}
 BIAS_LAYER_NORM: Alternatives = {
     **LAYER_NORM,
@@ -231,5 +301,6 @@ RMS_NORM_GRADIENT: Alternatives = {
     "no-weight-in-dx": _dx_without_weight,
     "divide-by-block": _dx_divided_by_block,
     "weight-last-row": _dweight_of_one_row,
+    "weight-mean": _dweight_mean,
     "no-rstd": _dweight_without_rstd,
 }

@@ -16,6 +16,8 @@ HABITS = {
     "output-stride": "y has a stride of its own: its row r begins at r * y.stride(0), not at r * x.stride(0).",
     "any-shape": "With rows and columns it is right. x may have one dimension or four: make rows of it, "
     "x.reshape(-1, x.shape[-1]), and give the result the shape of x.",
+    "any-layout": "A contiguous x is right. A transposed one has no view as rows: x.reshape copies if it must, x.view "
+    "fails.",
     "int32": "A row offset above 2^31 elements wraps around in int32. Make the row number int64 before the product: "
     "tl.program_id(0).to(tl.int64) * stride.",
     "shared-write": "Two programs store to one address, and the last one wins. At the end of a row, the mask is "
@@ -24,6 +26,8 @@ HABITS = {
     "same-launch": "A program reads what another program of the same launch writes. Programs run in any order and at "
     "the same time; the interpreter runs them one after another, which hides it. Launch a second kernel for the rest.",
     "lanes": "Two lanes of one store have the same address and different values.",
+    "own-reduce": "tl.max and its like bring a function of their own. Write larger(a, b) and give it to tl.reduce: a "
+    "reduction that Triton does not have is made in this way.",
     "own-part": "Each part was divided by the root mean square of the part. All parts of a row need the sum of the "
     "whole row.",
     "one-block": "One block for the whole row needs more registers the wider the row is. Loop over the row in "
@@ -50,10 +54,21 @@ HABITS = {
     "spread of 1, fp32 has no digit of the variance left. Subtract the mean first, then square.",
     "two-roundings": "The result was rounded to 16 bits on the way and again at the end. Keep everything in fp32 "
     "until the store, partial sums too.",
+    "weight-dtype": "With a weight in the dtype of the rows it is right. y has the dtype of x, whatever the weight's "
+    "is: allocate it with dtype=x.dtype, and convert both after their loads.",
     "overflows": "Choose values whose squares fit in fp32: up to about 1e19.",
-    "same-kernel": "Welford's merging is a kernel of its own, or at least another constant of the same one.",
+    "same-kernel": "Welford's merging is a kernel of its own, or at least another constant of the same one: count, mean "
+    "and m2 of each block, merged.",
     "welford-weights": "Two blocks of different sizes were merged as if they were equal. The merged mean is "
     "mean + delta * n_b / (n_a + n_b), and m2 grows by delta^2 * n_a * n_b / (n_a + n_b).",
+    "welford-count": "The last block of a row has fewer elements than the others. Its count is "
+    "tl.minimum(n_cols - first, BLOCK), and its mean is divided by that.",
+    "welford-delta": "The merged m2 lacks delta^2 * n_a * n_b / (n_a + n_b), or has another power of delta: the means of "
+    "two blocks differ, and that is part of the spread.",
+    "shift-outlier": "Shifted sums subtract an element of the row. If it is an outlier, mean(d) is far larger than the "
+    "spread and mean(d^2) - mean(d)^2 cancels again. Merge count, mean and m2 of blocks.",
+    "shift-not-added": "The mean of the shifted row was taken for that of the row. The mean is K + mean(d).",
+    "shift-squares": "mean(d^2) is not the variance: subtract mean(d)^2.",
     "no-spread": "Without a spread there is nothing to lose: the exact variance is 0. Give the row values that differ.",
     "small-mean": "The mean is not large enough against the spread. fp32 has 24 bits: ask when the digits of the "
     "variance fall below the last digit of mean(x^2).",
@@ -70,6 +85,7 @@ HABITS = {
     "no-rstd": "dweight is the sum of dy * x_hat, and x_hat = x * rstd.",
     "weight-last-row": "dweight is a sum over all rows. A program that stores its own row's product overwrites the "
     "others.",
+    "weight-mean": "dweight is the sum over rows of dy * x_hat, not their mean.",
     "many-rows": "With seven rows it is right. Something counts on few: partial sums that are added, or rows "
     "of a program. Let both follow from the number of rows.",
     "weight-overflow": "dweight was summed in the dtype of the rows. Sum it in fp32 and round once.",
@@ -87,7 +103,7 @@ HABITS = {
     "patches-timer": "Timers belong to the grader. Leave time, torch.cuda and triton.testing as they are.",
     "patches-grader": "A part of the process that runs your code was replaced, or answered in its place.",
     # ---- speed ----
-    "block-ignored": "Pass the argument block to the kernel as its block size.",
+    "block-ignored": "Pass the argument block to the kernel as its block size, and load blocks of that size there.",
     "narrow": "Each thread loads fewer than 16 bytes at once. A block needs at least 8 16-bit elements for each "
     "thread: BLOCK >= 8 * 32 * num_warps.",
     "spills": "The kernel needs more registers than a thread has and spills to memory: use a smaller block or more "

@@ -140,7 +140,7 @@ class Host:
 
     def _train(self, request: Request) -> Reply:
         """A module's output and gradients; its parameter ``weight`` is the one that is given."""
-        cols, eps, x, weight, dy, shape = decode(request.args, self.device)
+        cols, eps, x, weight, dy = decode(request.args, self.device)
         module = self._function(request.file, request.name)(cols, eps=eps)
         if not isinstance(module, torch.nn.Module):
             raise Failure(
@@ -156,7 +156,7 @@ class Host:
         module.weight = weight  # type: ignore[assignment]
         before = _memory(x), _memory(weight)
         with observe.observed(given=(x, weight)) as raw:
-            y = module(x.view(shape) if shape else x)
+            y = module(x.view_as(x))
         seen = _told(raw)
         if raw.provenance is not None:
             seen.foreign = raw.provenance.foreign(y)
@@ -210,6 +210,8 @@ def _told(raw: observe.Observed) -> Seen:
         created=raw.created,
         findings=raw.findings,
         recorded=raw.recorded,
+        blocks=raw.blocks,
+        combined=raw.combined,
         overrun=raw.overrun(),
     )
 

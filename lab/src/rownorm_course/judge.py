@@ -11,14 +11,14 @@ import msgspec
 import torch
 from torch import Tensor
 
-from rownorm_lab.data.case import Case
+from rownorm_lab.data.case import Case, Dtype, torch_dtype
 from rownorm_lab.interpreter.findings import Finding, Kind
 from rownorm_lab.measure.accuracy import exact_values, judge, one_rounding
 from rownorm_lab.providers.data import Tensors, output_names, rotation
 
 from .calls import Call
 from .grades import Failure
-from .learner import Learner
+from .learner import Learner, LearnerError
 from .protocol import GUARD, Seen, Watch, unwritten
 
 # An access out of bounds explains a race at the end of a row, and a race a result that depends on the order.
@@ -31,7 +31,8 @@ Alternatives = Mapping[str, Callable[[Case, Tensors], Tensor | list[Tensor]]]
 class TriedCase(NamedTuple):
     """A case with the kind of its values and the layout of its rows.
 
-    layout: "plain", or "strided": rows of a wider tensor, with NaN between them. shape: of x as the function gets it,
+    layout: "plain"; "strided": rows of a wider tensor, with NaN between them; "transposed": the first two of three
+    dimensions lie in memory the other way round. shape: of x as the function gets it,
     (rows, cols) by default. habit: a key of ``CONTRASTS``, the reason if the trial fails and its contrast passes.
     orders: of the programs, in the interpreter, beside the usual one.
     """
@@ -43,6 +44,8 @@ class TriedCase(NamedTuple):
     scale: float = 1.0  # x is multiplied by it,
     shift: float = 0.0  # and this is added
     weight_scale: float = 1.0
+    weight_dtype: Dtype | None = None  # if it is not that of the rows
+    outliers: float = 0.0  # the first, the middle and the last element of each row, unless 0
     shape: tuple[int, ...] = ()
     orders: int = 1
 
@@ -53,6 +56,9 @@ class TriedCase(NamedTuple):
         words += [f"values about {self.scale:g}"] if self.scale != 1 else []
         words += ["negative weights"] if self.weight_scale < 0 else []
         words += [f"a mean of {self.shift:g}"] if self.shift else []
+        words += ["x transposed"] if self.layout == "transposed" else []
+        words += [f"a weight in {self.weight_dtype}"] if self.weight_dtype else []
+        words += [f"{self.outliers:g} first, in the middle and last"] if self.outliers else []
         return self.case.title + (f" ({', '.join(words)})" if words else "")
 
 
@@ -97,7 +103,11 @@ CONTRASTS: Mapping[str, Callable[[TriedCase], TriedCase]] = {
     "welford-weights": _in_whole_blocks,
     "many-rows": lambda trial: trial._replace(case=msgspec.structs.replace(trial.case, rows=7)),
     "any-shape": lambda trial: trial._replace(shape=()),
+    "any-layout": lambda trial: trial._replace(layout="plain"),
+    "weight-dtype": lambda trial: trial._replace(weight_dtype=None),
+    "shift-outlier": lambda trial: trial._replace(outliers=0.0),
 }
+MAY_RAISE = ("any-shape", "any-layout")  # the difficulty may as well make the function raise
 
 
 class _Ran(NamedTuple):
@@ -120,6 +130,8 @@ class _Trying(NamedTuple):
         case = trial.case
         tensors = tensors_of(trial, self.learner, outside)
         given = tensors._replace(x=tensors.x.view(trial.shape)) if trial.shape else tensors
+        if trial.layout == "transposed":
+            given = given._replace(x=given.x.transpose(0, 1).contiguous().transpose(0, 1))
         with self.learner.observed(Watch(masked=masked, orders=trial.orders)) as seen:
             returned = self.call(case, given)
         outputs = [returned] if isinstance(returned, Tensor) else list(returned or ())
@@ -174,7 +186,12 @@ def _tried(
     alternatives: Alternatives,
     counts: Callable[[Finding], bool] = bool,
 ) -> _Ran:
-    ran = trying.run(trial)
+    try:
+        ran = trying.run(trial)
+    except LearnerError as error:
+        if trial.habit in MAY_RAISE and trying.is_right(CONTRASTS[trial.habit](trial)):
+            raise Failure(str(error), trial.habit) from None
+        raise
     if ran.why:
         raise _failure(trying, trial, ran, alternatives)
     refuse_findings(str(trial), ran.seen, counts)
@@ -256,7 +273,11 @@ def tensors_of(trial: TriedCase, learner: Learner, outside: float = torch.nan) -
 
     x = guarded(made.x, trial.scale, trial.shift)
     rest = {name: guarded(tensor) for name, tensor in list(made._asdict().items())[1:]}
-    rest["weight"] = guarded(made.weight, trial.weight_scale)
+    weight_dtype = torch_dtype(trial.weight_dtype or trial.case.dtype)
+    rest["weight"] = guarded(made.weight.detach().to(weight_dtype), trial.weight_scale)
+    rest["weight"].requires_grad_(made.weight.requires_grad)
+    if trial.outliers:
+        x.detach()[..., [0, trial.case.cols // 2, -1]] = trial.outliers
     return Tensors(x, **rest)  # type: ignore[arg-type]
 
 

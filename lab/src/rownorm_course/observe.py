@@ -110,6 +110,8 @@ class Observed(NamedTuple):
     created: list[int]  # elements of every tensor that was made
     findings: list[Finding]  # of the interpreter
     recorded: list[RecordedLaunch]
+    blocks: list[list[int]]  # shapes of what was loaded, in the interpreter
+    combined: list[str]  # functions that tl.reduce was given there, without Triton's own
     provenance: Provenance | None = None  # in the interpreter
 
     def overrun(self) -> bool:
@@ -178,10 +180,11 @@ def observed(
                     orders=orders, views_only=True, wrapper=__file__, after=provenance.launched
                 )
             )
-            seen = Observed([], [], [], [], [], recording.findings, recording.launches, provenance)
+            found = recording.findings, recording.launches
+            seen = Observed([], [], [], [], [], *found, [], [], provenance)
         else:
             stack.enter_context(mock.patch.object(Autotuner, "run", first_configuration()))
-            seen = Observed([], [], [], [], [], [], [])
+            seen = Observed([], [], [], [], [], [], [], [], [])
         for owner, name, what in (
             (threading.Thread, "start", "a thread"),
             (Tensor, "numpy", "numpy"),
@@ -212,14 +215,23 @@ def _launches_seen(seen: Observed, launch: bool, masked: float) -> Iterator[None
     watch = _Watch(seen)
     interpret, compiled = interpreter.GridExecutor.__call__, jit.JITFunction.run
     load = interpreter.InterpreterBuilder.create_masked_load
+    reduction = interpreter.ReduceOps.__init__
 
     def masked_load(
         self: Any, ptrs: Any, mask: Any, other: Any, *options: Any, **named: Any
     ) -> Any:
+        if (shape := list(np.shape(ptrs.data))) not in seen.blocks:
+            seen.blocks.append(shape)
         if other is None and not lanes_of(mask).all():
             _note_place(seen)
             other = _undefined(ptrs, masked)
         return load(self, ptrs, mask, other, *options, **named)
+
+    def reduced(self: Any, axis: Any, combine_fn: Any, *options: Any) -> None:
+        function = getattr(combine_fn, "fn", combine_fn)
+        if not function.__module__.startswith("triton."):
+            seen.combined.append(function.__name__)
+        reduction(self, axis, combine_fn, *options)
 
     def interpreted_launch(self: Any, *args: Any, **kwargs: Any) -> Any:
         named = dict(zip(self.arg_names, args, strict=False)) | kwargs
@@ -237,12 +249,14 @@ def _launches_seen(seen: Observed, launch: bool, masked: float) -> Iterator[None
 
     interpreter.GridExecutor.__call__, jit.JITFunction.run = interpreted_launch, compiled_launch
     interpreter.InterpreterBuilder.create_masked_load = masked_load
+    interpreter.ReduceOps.__init__ = reduced
     try:
         with watch:
             yield
     finally:
         interpreter.GridExecutor.__call__, jit.JITFunction.run = interpret, compiled
         interpreter.InterpreterBuilder.create_masked_load = load
+        interpreter.ReduceOps.__init__ = reduction
 
 
 def _undefined(ptrs: Any, value: float) -> Any:

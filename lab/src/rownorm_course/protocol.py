@@ -99,6 +99,8 @@ class Seen(msgspec.Struct, kw_only=True):
     created: list[int] = []  # elements of every tensor that was made
     findings: list[Finding] = []  # of the interpreter
     recorded: list[RecordedLaunch] = []
+    blocks: list[list[int]] = []  # shapes of what was loaded, in the interpreter
+    combined: list[str] = []  # functions that tl.reduce was given there, without Triton's own
     foreign: int = 0  # values of the result that no kernel stored, in the interpreter
     overrun: bool = False  # something was stored before or after an allocated tensor
     changed: list[int] = []  # arguments whose memory was written
@@ -107,7 +109,10 @@ class Seen(msgspec.Struct, kw_only=True):
 
     def add(self, other: Seen) -> None:
         """What another call did."""
-        for name in ("launches", "operators", "unfilled", "created", "findings", "recorded"):
+        for name in (
+            *("launches", "operators", "unfilled", "created", "findings", "recorded"),
+            *("blocks", "combined"),
+        ):
             getattr(self, name).extend(getattr(other, name))
         self.changed.extend(other.changed)
         self.overrun |= other.overrun

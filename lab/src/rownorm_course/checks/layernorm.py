@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -11,12 +12,13 @@ from rownorm.inside import TARGETS
 from rownorm_lab.compiled.roofline import ceiling_of, limits_of
 from rownorm_lab.data.case import Case, Dtype
 
-from ..alternatives import LAYER_NORM
-from ..calls import TARGET, Call, compile_call, untouched
+from ..alternatives import LAYER_NORM, LAYER_NORM_SHIFTED, LAYER_NORM_WELFORD
+from ..calls import TARGET, Call, compile_call
 from ..grade import Task
 from ..grades import Failure
-from ..judge import TriedCase, try_all
-from ..learner import Learner
+from ..judge import TriedCase, tensors_of, try_all
+from ..learner import Learner, LearnerError
+from ..protocol import Watch
 from .addresses import ROWS, far_rows, no_spills, passes_over_rows
 
 FILE = "layernorm.py"
@@ -26,6 +28,11 @@ FIRST = (
     ". Nothing is timed here, so the first configuration of @triton.autotune is graded: choose num_warps in the "
     "function, or by @triton.heuristics"
 )
+KNOWN = {
+    "three_pass": LAYER_NORM,
+    "two_pass": LAYER_NORM_SHIFTED,
+    "welford": LAYER_NORM_WELFORD,
+}
 FUNCTIONS = {"three_pass": 3, "two_pass": 2, "welford": 2}  # passes over x
 
 
@@ -42,7 +49,7 @@ def _tasks(name: str) -> list[Task]:
     """The same steps for each of the three functions."""
 
     def trying(*trials: TriedCase) -> Callable[[Learner], None]:
-        return lambda learner: try_all(learner, _call(learner, name), trials, LAYER_NORM)
+        return lambda learner: try_all(learner, _call(learner, name), trials, KNOWN[name])
 
     near_eps = TriedCase(_case(3, 1024, eps=0.05), data="near_eps")
     merging = "welford-weights" if name == "welford" else ""
@@ -71,7 +78,18 @@ def _tasks(name: str) -> list[Task]:
                 TriedCase(_case(3, 500, "fp16"), shift=100.0, habit="low-precision"),
             ),
         ),
-        *([Task(name, "a kernel of its own", own_kernel, ("interpret",))] if merging else []),
+        *(
+            [
+                Task(name, "a kernel of its own", own_kernel, ("interpret",)),
+                Task(
+                    name,
+                    "outliers",
+                    trying(TriedCase(_case(4, 8200), outliers=1e3, habit="shift-outlier")),
+                ),
+            ]
+            if merging
+            else []
+        ),
         Task(name, "row offsets beyond 2^31", lambda learner: _far(learner, name), ("interpret",)),
         Task(name, "passes over the row", lambda learner: _passes(learner, name), ("compile",)),
     ]
@@ -117,21 +135,40 @@ def tuned(learner: Learner) -> None:
 
 
 def own_kernel(learner: Learner) -> None:
-    """layer_norm_welford does not start the kernel of layer_norm_two_pass."""
-    started = []
-    for name in ("two_pass", "welford"):
-        with learner.observed() as seen:
-            _call(learner, name)(_case(ROWS, 1024), untouched(_case(ROWS, 1024)))
+    """layer_norm_welford computes another thing than layer_norm_three_pass and layer_norm_two_pass.
+
+    It starts another kernel, or one with another constant, and its results differ from theirs in some bits: merged
+    statistics are rounded elsewhere than sums over the row.
+    """
+    trial = TriedCase(_case(8, 2500), shift=3.0)
+    t = tensors_of(trial, learner)
+
+    def ran(name: str) -> tuple[Any, Any]:
+        with learner.observed(Watch(orders=0)) as seen:
+            y = _call(learner, name)(trial.case, t)
         numbers = [
             {key: value for key, value in one.arguments.items() if isinstance(value, int | str)}
             for one in seen.launches
         ]
-        started.append(([one.kernel for one in seen.launches], numbers))
-    if started[0] == started[1]:
-        raise Failure(
-            f"layer_norm_welford starts {', '.join(started[1][0])}, as layer_norm_two_pass does",
-            "same-kernel",
-        )
+        return ([one.kernel for one in seen.launches], numbers), y
+
+    started, y = ran("welford")
+    for name in ("three_pass", "two_pass"):
+        try:
+            other, other_y = ran(name)
+        except LearnerError:  # that is its own part's failure
+            continue
+        if other == started:
+            raise Failure(
+                f"layer_norm_welford starts {', '.join(other[0])}, as layer_norm_{name} does",
+                "same-kernel",
+            )
+        if isinstance(other_y, torch.Tensor) and other_y.dtype == y.dtype and other_y.equal(y):
+            raise Failure(
+                f"{trial}: layer_norm_welford has the bits of layer_norm_{name} in all {trial.case.rows} rows: it "
+                "computes the statistics in the same way",
+                "same-kernel",
+            )
 
 
 def _far(learner: Learner, name: str) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-
-from torch import Tensor
+from typing import Any
 
 from rownorm_lab.data.case import Case, Dtype
 from rownorm_lab.providers.data import Tensors
@@ -65,6 +64,7 @@ def dtypes(learner: Learner) -> None:
         TriedCase(_case(3, 500, "fp16")),
         TriedCase(_case(3, 500, "fp16"), scale=300.0, habit="low-precision"),
         TriedCase(_case(3, 500, "bf16"), habit="low-precision"),
+        TriedCase(_case(3, 500, "fp16"), weight_dtype="fp32", habit="weight-dtype"),
     )
 
 
@@ -86,23 +86,23 @@ def trains(learner: Learner) -> None:
 
 
 def shapes(learner: Learner) -> None:
-    """Values and gradients of other shapes than (rows, columns)."""
+    """Values and gradients of other shapes than (rows, columns), and of a transposed x."""
     trials = [
         TriedCase(
             _case(math.prod(shape[:-1]), 96, direction="both"), shape=shape, habit="any-shape"
         )
         for shape in ((2, 5, 96), (2, 3, 2, 96), (96,))
     ]
+    trials.append(trials[0]._replace(layout="transposed", habit="any-layout"))
     try_all(learner, _module_call(learner), trials, RMS_NORM_GRADIENT)
 
 
 def _module_call(learner: Learner):  # type: ignore[no-untyped-def]
-    def call(case: Case, t: Tensors) -> list[Tensor]:
-        x, shape = t.x.view(case.rows, case.cols), tuple(t.x.shape)
-        made: list[Tensor] = learner.train(
-            FILE, "RMSNorm", case.cols, case.eps, x, t.weight, t.dy, shape
-        )
-        return made
+    def call(case: Case, t: Tensors) -> list[Any]:
+        y, needs, found = learner.train(FILE, "RMSNorm", case.cols, case.eps, t.x, t.weight, t.dy)
+        if found and found[0] is not None:
+            found[0] = found[0].reshape(case.rows, case.cols)
+        return [y, needs, found]
 
     return call
 
@@ -122,6 +122,13 @@ def blocks(learner: Learner) -> None:
         if not any(isinstance(value, int) and value == block for value in used):
             raise Failure(
                 f"{trial}: rms_norm(..., block={block}) launches no kernel with {block}",
+                "block-ignored",
+            )
+        # Only the interpreter sees loads; with a GPU, the same step runs there as well.
+        if seen.recorded and not any(block in shape for shape in seen.blocks):
+            raise Failure(
+                f"{trial}: rms_norm(..., block={block}) gives its kernel {block}, which loads blocks of "
+                f"{', '.join('x'.join(map(str, shape)) for shape in seen.blocks if shape)}",
                 "block-ignored",
             )
 
