@@ -57,14 +57,14 @@ HABITS = {
     "weight-dtype": "With a weight in the dtype of the rows it is right. y has the dtype of x, whatever the weight's "
     "is: allocate it with dtype=x.dtype, and convert both after their loads.",
     "overflows": "Choose values whose squares fit in fp32: up to about 1e19.",
-    "same-kernel": "Welford's merging is a kernel of its own, or at least another constant of the same one: count, mean "
-    "and m2 of each block, merged.",
+    "same-kernel": "Welford's merging is a kernel of its own, or at least another constant of the same one: count, "
+    "mean and m2 of each block, merged.",
     "welford-weights": "Two blocks of different sizes were merged as if they were equal. The merged mean is "
     "mean + delta * n_b / (n_a + n_b), and m2 grows by delta^2 * n_a * n_b / (n_a + n_b).",
     "welford-count": "The last block of a row has fewer elements than the others. Its count is "
     "tl.minimum(n_cols - first, BLOCK), and its mean is divided by that.",
-    "welford-delta": "The merged m2 lacks delta^2 * n_a * n_b / (n_a + n_b), or has another power of delta: the means of "
-    "two blocks differ, and that is part of the spread.",
+    "welford-delta": "The merged m2 lacks delta^2 * n_a * n_b / (n_a + n_b), or has another power of delta: the means "
+    "of two blocks differ, and that is part of the spread.",
     "shift-outlier": "Shifted sums subtract an element of the row. If it is an outlier, mean(d) is far larger than the "
     "spread and mean(d^2) - mean(d)^2 cancels again. Merge count, mean and m2 of blocks.",
     "shift-not-added": "The mean of the shifted row was taken for that of the row. The mean is K + mean(d).",
