@@ -274,8 +274,10 @@ def tensors_of(trial: TriedCase, learner: Learner, outside: float = torch.nan) -
     x = guarded(made.x, trial.scale, trial.shift)
     rest = {name: guarded(tensor) for name, tensor in list(made._asdict().items())[1:]}
     weight_dtype = torch_dtype(trial.weight_dtype or trial.case.dtype)
-    rest["weight"] = guarded(made.weight.detach().to(weight_dtype), trial.weight_scale)
-    rest["weight"].requires_grad_(made.weight.requires_grad)
+    weight = guarded(made.weight.detach().to(weight_dtype), trial.weight_scale)
+    assert x is not None
+    assert weight is not None
+    rest["weight"] = weight.requires_grad_(made.weight.requires_grad)
     if trial.outliers:
         x.detach()[..., [0, trial.case.cols // 2, -1]] = trial.outliers
     return Tensors(x, **rest)  # type: ignore[arg-type]
