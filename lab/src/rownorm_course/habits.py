@@ -18,6 +18,9 @@ HABITS = {
     "x.reshape(-1, x.shape[-1]), and give the result the shape of x.",
     "any-layout": "A contiguous x is right. A transposed one has no view as rows: x.reshape copies if it must, x.view "
     "fails.",
+    "any-dy": "A contiguous dy is right. The dy of y.sum() is a single value, expanded: its strides are 0. A kernel "
+    "that reads dy with the strides of x needs dy.contiguous().",
+    "rstd-ignored": "With another eps it is wrong. Use the rstd that is given: forward has computed it with its eps.",
     "int32": "A row offset above 2^31 elements wraps around in int32. Make the row number int64 before the product: "
     "tl.program_id(0).to(tl.int64) * stride.",
     "shared-write": "Two programs store to one address, and the last one wins. At the end of a row, the mask is "

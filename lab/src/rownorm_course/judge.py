@@ -32,8 +32,9 @@ class TriedCase(NamedTuple):
     """A case with the kind of its values and the layout of its rows.
 
     layout: "plain"; "strided": rows of a wider tensor, with NaN between them; "transposed": the first two of three
-    dimensions lie in memory the other way round. shape: of x as the function gets it,
-    (rows, cols) by default. habit: a key of ``CONTRASTS``, the reason if the trial fails and its contrast passes.
+    dimensions lie in memory the other way round; "expanded dy": dy is a single value, as that of y.sum().
+    shape: of x as the function gets it, (rows, cols) by default. habit: a key of ``CONTRASTS``, the reason if the trial
+    fails and its contrast passes.
     orders: of the programs, in the interpreter, beside the usual one.
     """
 
@@ -57,6 +58,7 @@ class TriedCase(NamedTuple):
         words += ["negative weights"] if self.weight_scale < 0 else []
         words += [f"a mean of {self.shift:g}"] if self.shift else []
         words += ["x transposed"] if self.layout == "transposed" else []
+        words += ["dy of y.sum()"] if self.layout == "expanded dy" else []
         words += [f"a weight in {self.weight_dtype}"] if self.weight_dtype else []
         words += [f"{self.outliers:g} first, in the middle and last"] if self.outliers else []
         return self.case.title + (f" ({', '.join(words)})" if words else "")
@@ -104,10 +106,18 @@ CONTRASTS: Mapping[str, Callable[[TriedCase], TriedCase]] = {
     "many-rows": lambda trial: trial._replace(case=msgspec.structs.replace(trial.case, rows=7)),
     "any-shape": lambda trial: trial._replace(shape=()),
     "any-layout": lambda trial: trial._replace(layout="plain"),
+    "any-dy": lambda trial: trial._replace(layout="plain"),
+    "rstd-ignored": lambda trial: trial._replace(
+        case=msgspec.structs.replace(trial.case, eps=1e-6), data="normal"
+    ),
     "weight-dtype": lambda trial: trial._replace(weight_dtype=None),
     "shift-outlier": lambda trial: trial._replace(outliers=0.0),
 }
-MAY_RAISE = ("any-shape", "any-layout")  # the difficulty may as well make the function raise
+MAY_RAISE = (
+    "any-shape",
+    "any-layout",
+    "any-dy",
+)  # the difficulty may as well make the function raise
 
 
 class _Ran(NamedTuple):
@@ -129,6 +139,8 @@ class _Trying(NamedTuple):
         """Run one trial. outside: what memory behind and between the rows holds; masked: see ``observed``."""
         case = trial.case
         tensors = tensors_of(trial, self.learner, outside)
+        if trial.layout == "expanded dy":
+            tensors = tensors._replace(dy=torch.ones_like(tensors.x[:1, :1]).expand_as(tensors.x))
         given = tensors._replace(x=tensors.x.view(trial.shape)) if trial.shape else tensors
         if trial.layout == "transposed":
             given = given._replace(x=given.x.transpose(0, 1).contiguous().transpose(0, 1))

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+import click
 import msgspec
 
 from .grades import Failure, Mode
@@ -93,7 +94,15 @@ class Spawner:
 
     def _answer(self) -> int:
         self.control.settimeout(START_S)
-        message = self.control.recv(1 << 12)
+        try:
+            message = self.control.recv(1 << 12)
+        except TimeoutError:  # a late answer would be taken for the next one
+            _spawners.pop(self.mode, None)
+            self.close()
+            raise click.ClickException(
+                f"No process for your files began within {START_S:.0f} s: the machine is busy, or its memory is full. "
+                "Nothing was graded; check again."
+            ) from None
         if not message:
             raise RuntimeError("rownorm_course.host has ended; run it by itself to see why")
         return int(json.loads(message))
@@ -119,6 +128,10 @@ class LearnerProcess:
         try:
             files = [other.fileno(), *(one.fileno() for one in opened)]
             self.pid = self.spawner.fork(folder, files, library)
+        except BaseException:
+            self.channel.close()
+            self.out.cleanup()
+            raise
         finally:
             other.close()
             for one in opened:

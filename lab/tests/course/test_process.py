@@ -2,6 +2,7 @@
 
 import os
 
+import click
 import pytest
 import torch
 
@@ -124,3 +125,12 @@ def test_grading_leaves_the_interpreter_of_this_process_as_it_was(tmp_path):
         (task,) = (one for one in tasks_of(2) if one.name == "16-bit rows")
         assert one_step(rms_norm, task).status == "passed"
     assert [dict(vars(one)) for one in (*owners, libdevice)] == before
+
+
+def test_a_process_that_does_not_begin_is_a_sentence(tmp_path, monkeypatch):
+    """On a machine that is too busy. Its late answer is not taken for that of another one."""
+    process.close()
+    monkeypatch.setattr(process, "START_S", 0.001)
+    with pytest.raises(click.ClickException, match="Nothing was graded; check again"):
+        process.LearnerProcess("interpret", tmp_path, False)
+    assert process.started() == set()

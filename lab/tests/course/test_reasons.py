@@ -89,6 +89,15 @@ def test_a_text_where_a_number_belongs_is_named(tmp_path):
         assert (said in step.message, step.habit) == (True, "toml"), step.message
 
 
+def test_the_largest_of_equal_magnitudes(tmp_path):
+    """A combination that adds is right as long as all but one element are 0."""
+    file = put(tmp_path, 0) / "puzzles.py"
+    edit(file, "return tl.maximum(a, b)", "return a + b")
+    x = "tl.where(tl.abs(x) == tl.max(tl.abs(x), axis=0), tl.abs(x), 0.0)"
+    edit(file, "tl.reduce(tl.abs(x), 0, larger)", f"tl.reduce({x}, 0, larger)")
+    assert first_failure(tmp_path, 0, "reduce").status == "failed"
+
+
 def test_a_helper_without_return_is_explained(tmp_path):
     file = put(tmp_path, 2) / "rmsnorm.py"
     edit(file, "@triton.jit\n", "@triton.jit\ndef nothing(x):\n    x * x\n\n\n@triton.jit\n")

@@ -26,9 +26,9 @@ COLS = 1024  # the widest row
 MANY = 20_000  # rows for which partial sums must be few
 
 
-def _case(rows: int, cols: int, dtype: Dtype = "fp32") -> Case:
+def _case(rows: int, cols: int, dtype: Dtype = "fp32", eps: float = 1e-6) -> Case:
     return Case(
-        operation="rms_norm", direction="backward", rows=rows, cols=cols, dtype=dtype, eps=1e-6
+        operation="rms_norm", direction="backward", rows=rows, cols=cols, dtype=dtype, eps=eps
     )
 
 
@@ -74,8 +74,13 @@ def _try(learner: Learner, only: str, *trials: TriedCase) -> None:
 
 
 def dx_formula(learner: Learner) -> None:
-    """dx of rows that fill a block."""
-    _try(learner, "dx", TriedCase(_case(5, 1024)))
+    """dx of rows that fill a block, and with the rstd of another eps."""
+    _try(
+        learner,
+        "dx",
+        TriedCase(_case(5, 1024)),
+        TriedCase(_case(3, 1024, eps=0.05), data="near_eps", habit="rstd-ignored"),
+    )
 
 
 def dx_widths(learner: Learner) -> None:

@@ -210,6 +210,9 @@ def breaking(learner: Learner) -> None:
 TASKS = [
     *(task for name in FUNCTIONS for task in _tasks(name)),
     Task("tuned", "values", tuned_values),
+    Task(
+        "tuned", "row offsets beyond 2^31", lambda learner: _far(learner, "tuned"), ("interpret",)
+    ),
     Task("tuned", "four sizes, compiled", tuned, ("compile",)),
     Task("breaking", "a row that breaks the short formula", breaking, ("interpret",)),
 ]

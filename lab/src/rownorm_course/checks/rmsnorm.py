@@ -82,7 +82,8 @@ def trains(learner: Learner) -> None:
     """A module with one parameter; values and gradients of rows against fp64."""
     trial = TriedCase(_case(5, 200, direction="both"))
     own_eps = TriedCase(_case(3, 200, direction="both", eps=0.05), data="near_eps")
-    try_all(learner, _module_call(learner), [trial, own_eps], RMS_NORM_GRADIENT)
+    of_sum = trial._replace(layout="expanded dy", habit="any-dy")
+    try_all(learner, _module_call(learner), [trial, own_eps, of_sum], RMS_NORM_GRADIENT)
 
 
 def shapes(learner: Learner) -> None:

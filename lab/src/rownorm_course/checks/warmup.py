@@ -98,6 +98,12 @@ def _random(*shapes: tuple[int, ...]) -> Callable[[torch.Generator], list[Inputs
     return lambda generator: [(torch.randn(shape, generator=generator),) for shape in shapes]
 
 
+def _magnitudes(generator: torch.Generator) -> list[Inputs]:
+    """The last rows have the same magnitude several times."""
+    ties = torch.tensor([[1.0, -1.0, 0.5], [-2.0, 2.0, 2.0]])
+    return [(torch.randn(3, 5, generator=generator),), (ties,)]
+
+
 def _pairs(generator: torch.Generator) -> list[Inputs]:
     return [tuple(torch.randn(2, n, generator=generator)) for n in (10, 1000)]
 
@@ -142,7 +148,7 @@ TASKS = [
     _puzzle("blocks", "add", _pairs, lambda x, y: x + y, shown=1),
     _puzzle("tile", "scale", _tiles, lambda x, weight: x * weight),
     _puzzle("mend", "double", _random((3, 5), (3, 16)), lambda x: 2 * x),
-    _puzzle("reduce", "largest", _random((3, 5), (2, 9)), lambda x: x.abs().amax(1), _own_function),
+    _puzzle("reduce", "largest", _magnitudes, lambda x: x.abs().amax(1), _own_function),
     _puzzle("strides", "copy_strided", _strided, lambda x: x, _no_copy, shown=1),
     _puzzle(
         "total",
