@@ -38,11 +38,6 @@ def only_compiled(number, name):
     return _words(number, name)[2:] == ["compiled"]
 
 
-def fails_elsewhere(number, name):
-    """Whether a wrong solution fails in other parts, too, for reasons of theirs."""
-    return _words(number, name)[2:] == ["elsewhere"]
-
-
 def _words(number, name):
     path = exercises()[number].path / "solutions" / "wrong" / name / "reason.txt"
     return path.read_text().split()
