@@ -45,7 +45,7 @@ METRICS = [
 ]
 TUNED = "## Beside the tuned table"
 TUNED_ARCH = "sm_90"
-TUNED_COLS = (64, 96, 128, 192, 256, 1024, 4096, 16384, 65536, 262144)
+TUNED_COLS = (32, 64, 96, 128, 192, 256, 1024, 4096, 16384, 65536, 262144)
 FEW_ROWS = 32768  # the tuner's, unless an experiment took more
 LATE = 0.15  # a predicted time may be off by this much
 READS = 0.05

@@ -10,7 +10,9 @@ A table is a file ``<arch>.json``: the architecture, device, versions and date o
     gb_per_s, ceiling_gb_per_s, measured_cols
                       the speed, and that of an elementwise kernel over the same bytes, at measured_cols columns
                       (max_cols if not given)
-    runner_up         the next best of the candidates: its settings and gb_per_s; ``rownorm.explain`` prints them
+    runner_up         the next best: its settings and gb_per_s, which ``rownorm.explain`` prints. In the shipped table
+                      it is the best of the settings next to the entry's (tools/runners_up.py). Its GB/s are the
+                      entry's times the ratio of two times measured in turns, so they may be the larger ones
     reason            how the settings were chosen; ``rownorm.explain`` prints it
     experiment        entry of docs/experiments that justifies an entry with a residual or an option
     triton            the versions of Triton that it holds for, such as ">=3.9" or ">=3.6,<3.9"; without it, all, with
@@ -55,7 +57,8 @@ COUNTS = (*POWERS_OF_2, "programs_per_sm", "num_stages")
 SWITCHES = ("prefetch_parameters", "fast_rstd")
 SETTINGS = ("regime", *COUNTS, "pipeline_depth", "maxnreg", *SWITCHES)
 NEEDED = ("regime", "block_rows", "block_cols", "num_warps")
-NO_RUNNER_UP = "the runner-up was not recorded"  # of an entry that was tuned before it was stored
+NO_RUNNER_UP = "the runner-up was not recorded"
+LEVEL = 0.01  # figures that differ by less are called level
 LIMIT = re.compile(r"(>=|<)(\d+)\.(\d+)")  # of the versions of Triton
 MOST_WARPS = 32
 MOST_ELEMENTS = 1 << 20  # of a tile: Triton's limit
@@ -267,7 +270,11 @@ def _second(entry: Entry) -> str:
     """The runner-up of an entry, in words."""
     if entry.runner_up is None:
         return NO_RUNNER_UP
-    return f"{in_words(entry.runner_up['settings'])}, {entry.runner_up['gb_per_s']} GB/s"
+    words = f"{in_words(entry.runner_up['settings'])}, {entry.runner_up['gb_per_s']} GB/s"
+    ratio = entry.runner_up["gb_per_s"] / entry.gb_per_s
+    if ratio > 1 + LEVEL:
+        return words + ", faster when measured later, at this width only"
+    return words + (", level" if ratio > 1 - LEVEL else "")
 
 
 def parse(table: Any, name: str, arch: str, file: str = "") -> Source:

@@ -36,10 +36,11 @@ class TuningCase(NamedTuple):
     n_cols: int
     residual: torch.dtype | None = None
     option: str = ""  # "pre_bias", "activation", the name of one activation, or empty
+    rows: int = 0  # 0: as many as ELEMENTS has, at most MOST_ROWS
 
     @property
     def n_rows(self) -> int:
-        return min(MOST_ROWS, ELEMENTS // self.n_cols)
+        return self.rows or min(MOST_ROWS, ELEMENTS // self.n_cols)
 
     @property
     def activation(self) -> Activation | None:
