@@ -31,6 +31,13 @@ HABITS = {
     "lanes": "Two lanes of one store have the same address and different values.",
     "own-reduce": "tl.max and its like bring a function of their own. Write larger(a, b) and give it to tl.reduce: a "
     "reduction that Triton does not have is made in this way.",
+    "one-by-one": "A program works on blocks: tl.arange gives a number to each lane, one tl.load or tl.store serves "
+    "all of them, and a mask switches off the lanes past the end. The text asks for blocks, not for single elements.",
+    "one-access": "The text asks for one load and one store for each program: a block, or a tile, that is wide enough "
+    "for all of its elements, and a mask for the lanes past the end.",
+    "active-lanes": "The mask switches off a lane without an element of its own; here it repeats what another lane has.",
+    "whose-elements": "The values are right. But the text says which elements a program has: all of these, and no "
+    "others.",
     "own-part": "Each part was divided by the root mean square of the part. All parts of a row need the sum of the "
     "whole row.",
     "one-block": "One block for the whole row needs more registers the wider the row is. Loop over the row in "
