@@ -150,6 +150,8 @@ class _Watch(TorchDispatchMode):
             return result
         if name in ALLOCATIONS and isinstance(result, Tensor) and result.dtype in POISON:
             return self._guarded(result)
+        if name == "resize_":  # may reach into what was its guard, or have other memory
+            self._without_guards(args[0])
         if name not in HARMLESS:
             self.seen.operators.append(name)
         return result
@@ -161,6 +163,11 @@ class _Watch(TorchDispatchMode):
         memory = memory.view(model.dtype)
         self.seen.allocations.append((memory, size))
         return memory.as_strided(model.shape, model.stride(), GUARD)
+
+    def _without_guards(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()._cdata
+        kept = [one for one in self.seen.allocations if one[0].untyped_storage()._cdata != storage]
+        self.seen.allocations[:] = kept
 
 
 @contextmanager

@@ -28,7 +28,6 @@ NEEDS_PROFILE = {7}
 # What is found where the whole exercise is graded, if it is not the reason alone.
 IN_SEVERAL_PARTS = {
     (2, "replaces_what_watches"): [("kernel", "patches-grader"), ("comparison", "patches-grader")],
-    (5, "partials_that_are_resized"): [("dx", "mask-store"), ("dweight", "mask-store")],
     (6, "hand_written_traces"): [("benchmark", "hand-written"), ("analysis", "hand-written")],
 }
 RIGHT_BUT_SLOW = {(7, "kernel")}  # parts of starters that only the compiled steps reject

@@ -1,4 +1,4 @@
-"""Which elements each program loads and stores, for tasks whose text says how a kernel works and not only what it gives.
+"""Which elements each program loads and stores, for tasks whose text says how a kernel works, not only what it gives.
 
 Only the interpreter records this. With a GPU the same steps run there as well.
 """
@@ -115,3 +115,14 @@ def _listed(elements: set[int]) -> str:
     first, last = min(elements), max(elements)
     some = f"{len(elements)} of " if last - first + 1 > len(elements) else ""
     return f"{some}the elements {first} to {last}"
+
+
+def passes(seen: Seen, rows: int, cols: int) -> float:
+    """How many times the programs load an element of the rows: of x, of a copy, or of an intermediate result."""
+    loaded = 0
+    for recorded in seen.recorded:
+        of_rows = {one.tensor for one in recorded.uses if one.read >= rows * cols}
+        for one in recorded.accesses:
+            if one.site.access == "load" and one.tensor in of_rows:
+                loaded += len(elements_of(one))
+    return loaded / (rows * cols)
