@@ -77,6 +77,8 @@ HABITS = {
     "of two blocks differ, and that is part of the spread.",
     "shift-outlier": "Shifted sums subtract an element of the row. If it is an outlier, mean(d) is far larger than the "
     "spread and mean(d^2) - mean(d)^2 cancels again. Merge count, mean and m2 of blocks.",
+    "own-shift": "With the same mean in all rows it is right. The constant that is subtracted must be an element of the "
+    "row itself: another row may have another mean.",
     "shift-not-added": "The mean of the shifted row was taken for that of the row. The mean is K + mean(d).",
     "shift-squares": "mean(d^2) is not the variance: subtract mean(d)^2.",
     "no-spread": "Without a spread there is nothing to lose: the exact variance is 0. Give the row values that differ.",
@@ -96,8 +98,12 @@ HABITS = {
     "weight-last-row": "dweight is a sum over all rows. A program that stores its own row's product overwrites the "
     "others.",
     "weight-mean": "dweight is the sum over rows of dy * x_hat, not their mean.",
-    "many-rows": "With seven rows it is right. Something counts on few: partial sums that are added, or rows "
-    "of a program. Let both follow from the number of rows.",
+    "many-rows": "With seven rows it is right. Something counts on few: programs of the grid, rows of a program, or "
+    "partial sums that are added. Let them follow from the number of rows.",
+    "wide-rows": "With 2500 columns it is right. Something counts on few: turns of a loop, or lanes of a block. Let them "
+    "follow from the number of columns.",
+    "grid": "The second and the third dimension of a grid end at 65535 programs; the first at 2^31 - 1. Rows belong "
+    "there.",
     "weight-overflow": "dweight was summed in the dtype of the rows. Sum it in fp32 and round once.",
     "atomics": "Floating-point atomics add in the order in which programs finish, which differs between runs. Store "
     "one partial sum for each program, and add them in a fixed order in a second kernel.",

@@ -22,6 +22,7 @@ from .shares import passes
 FILE, BENCHMARK = "rmsnorm.py", "benchmark.py"
 ROWS = 4096  # of the comparison; the time of few rows is that of a launch
 BLOCKS = (64, 128, 256, 512, 1024)
+MANY = 140  # rows; every program takes milliseconds in the interpreter
 PASSES = 2.05  # over the rows: some elements may be loaded again
 ENOUGH = 0.6  # of the ceiling: what a loop with two passes reaches where the second is served by L2
 
@@ -55,9 +56,21 @@ def widths(learner: Learner) -> None:
 
 
 def wide(learner: Learner) -> None:
-    """Rows of several blocks, of widths that differ in every check."""
+    """Rows of several blocks, of widths that differ in every check, and wider than a solution may have counted on."""
     random.seed(learner.seed)
-    _try(learner, TriedCase(_case(2, 2500)), TriedCase(_case(2, random.randint(4200, 9000))))
+    widest = random.randint(66_000, 70_000)
+    _try(
+        learner,
+        TriedCase(_case(2, 2500)),
+        TriedCase(_case(2, random.randint(4200, 9000)), habit="wide-rows"),
+        TriedCase(_case(1, widest), habit="wide-rows"),
+    )
+
+
+def many(learner: Learner) -> None:
+    """More rows than a solution may have counted on, in every check others."""
+    rows = MANY + learner.seed % 50
+    _try(learner, TriedCase(_case(rows, 8), orders=0, habit="many-rows"))
 
 
 def dtypes(learner: Learner) -> None:
@@ -218,6 +231,7 @@ TASKS = [
     Task("kernel", "the formula", formula),
     Task("kernel", "widths that fill no block", widths),
     Task("kernel", "rows of several blocks", wide),
+    Task("kernel", "many rows", many),
     Task("kernel", "16-bit rows", dtypes),
     Task("kernel", "rows of a wider tensor", strided),
     Task("kernel", "two passes over the row", two_passes, ("interpret",)),
