@@ -282,7 +282,7 @@ def _error(error: BaseException, folder: Path) -> ErrorReply:
         )
     reason = ""
     if isinstance(error, Refused):
-        return ErrorReply(kind="error", message=explained(error, folder), habit="reads-solution")
+        return ErrorReply(kind="error", message=explained(error, folder), habit=error.habit)
     if isinstance(error, ValueError):
         reason = str(error)
         if callable(listed := getattr(error, "errors", None)):  # pydantic's
