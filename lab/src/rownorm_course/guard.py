@@ -16,7 +16,11 @@ import torch
 
 
 class Refused(PermissionError):
-    """What a solution does not do in the learner's process."""
+    """What a solution does not do in the learner's process; habit: see ``GradedStep``."""
+
+    def __init__(self, message: str, habit: str) -> None:
+        super().__init__(message)
+        self.habit = habit
 
 
 PACKAGE = os.path.realpath(Path(__file__).parent)
@@ -71,9 +75,9 @@ def refuse_files(library: bool) -> None:
             return
         place = os.path.realpath(os.fsdecode(path))
         if place.startswith(PACKAGE) and not _is_for_learners(Path(place).relative_to(PACKAGE)):
-            raise Refused("the grader's own files are not read from a solution")
+            raise Refused("the grader's own files are not read from a solution", "reads-solution")
         if norms and place.startswith(norms):
-            raise Refused("rownorm is not imported from a solution: write the norm")
+            raise Refused("rownorm is not imported from a solution", "imports-norm")
 
     sys.addaudithook(hook)
 
@@ -94,6 +98,6 @@ def refuse_programs() -> None:
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event in STARTS:
-            raise Refused(f"{event}: a solution starts no programs")
+            raise Refused(f"{event} was called", "starts-program")
 
     sys.addaudithook(hook)

@@ -31,6 +31,14 @@ HABITS = {
     "lanes": "Two lanes of one store have the same address and different values.",
     "own-reduce": "tl.max and its like bring a function of their own. Write larger(a, b) and give it to tl.reduce: a "
     "reduction that Triton does not have is made in this way.",
+    "one-by-one": "A program works on blocks: tl.arange gives a number to each lane, one tl.load or tl.store serves "
+    "all of them, and a mask switches off the lanes past the end. The text asks for blocks, not for single elements.",
+    "one-access": "The text asks for one load and one store for each program: a block, or a tile, that is wide enough "
+    "for all of its elements, and a mask for the lanes past the end.",
+    "active-lanes": "The mask switches off a lane without an element of its own. Here such lanes repeat what another "
+    "one has.",
+    "whose-elements": "The values are right. But the text says which elements a program has: all of these, and no "
+    "others.",
     "own-part": "Each part was divided by the root mean square of the part. All parts of a row need the sum of the "
     "whole row.",
     "one-block": "One block for the whole row needs more registers the wider the row is. Loop over the row in "
@@ -70,6 +78,8 @@ HABITS = {
     "of two blocks differ, and that is part of the spread.",
     "shift-outlier": "Shifted sums subtract an element of the row. If it is an outlier, mean(d) is far larger than the "
     "spread and mean(d^2) - mean(d)^2 cancels again. Merge count, mean and m2 of blocks.",
+    "own-shift": "With the same mean in all rows it is right. The constant that is subtracted must be an element of "
+    "the row itself: another row may have another mean.",
     "shift-not-added": "The mean of the shifted row was taken for that of the row. The mean is K + mean(d).",
     "shift-squares": "mean(d^2) is not the variance: subtract mean(d)^2.",
     "no-spread": "Without a spread there is nothing to lose: the exact variance is 0. Give the row values that differ.",
@@ -89,8 +99,12 @@ HABITS = {
     "weight-last-row": "dweight is a sum over all rows. A program that stores its own row's product overwrites the "
     "others.",
     "weight-mean": "dweight is the sum over rows of dy * x_hat, not their mean.",
-    "many-rows": "With seven rows it is right. Something counts on few: partial sums that are added, or rows "
-    "of a program. Let both follow from the number of rows.",
+    "many-rows": "With seven rows it is right. Something counts on few: programs of the grid, rows of a program, or "
+    "partial sums that are added. Let them follow from the number of rows.",
+    "wide-rows": "With 2500 columns it is right. Something counts on few: turns of a loop, or lanes of a block. Let "
+    "them follow from the number of columns.",
+    "grid": "The second and the third dimension of a grid end at 65535 programs; the first at 2^31 - 1. Rows belong "
+    "there.",
     "weight-overflow": "dweight was summed in the dtype of the rows. Sum it in fp32 and round once.",
     "atomics": "Floating-point atomics add in the order in which programs finish, which differs between runs. Store "
     "one partial sum for each program, and add them in a fixed order in a second kernel.",
@@ -99,10 +113,13 @@ HABITS = {
     "second kernel.",
     "not-deterministic": "Two calls with the same inputs gave different bits.",
     # ---- honesty ----
-    "torch-norm": "PyTorch computed it, not your kernel. Do the arithmetic in the kernel.",
+    "torch-norm": "It was computed or copied beside your kernel, by PyTorch or in Python. Do that in the kernel.",
+    "imports-norm": "A library that has the norm is not imported: the norm is yours to write.",
+    "starts-program": "A solution starts no other programs.",
     "no-kernel": "No Triton kernel was launched.",
     "ends-process": "A step counts when its result arrives. Let your functions return.",
-    "reads-solution": "The solution is shown by rownorm learn solution, after you have passed or given up.",
+    "reads-solution": "The grader's files are not read from a solution. The solution is shown by rownorm learn "
+    "solution, after you have passed or given up.",
     "patches-timer": "Timers belong to the grader. Leave time, torch.cuda and triton.testing as they are.",
     "patches-grader": "A part of the process that runs your code was replaced, or answered in its place.",
     # ---- speed ----

@@ -115,7 +115,7 @@ class Host:
         before = [_memory(one) for one in args]
         given = [*args, *named.values()]
         runs = watch.launch and not compiles
-        with observe.observed(runs, watch.masked, watch.orders, given) as raw:
+        with observe.observed(runs, watch.masked, watch.orders, given, watch.everything) as raw:
             args = [
                 torch.empty(one.shape, dtype=one.dtype, device=self.device)
                 if isinstance(one, Made)
@@ -133,6 +133,18 @@ class Host:
             value = args[request.answer]
         if raw.provenance is not None:
             seen.foreign = raw.provenance.foreign(value)
+            roles = {
+                one.untyped_storage().data_ptr(): role
+                for role, one in (
+                    *((str(place), one) for place, one in enumerate(args)),
+                    ("result", value),
+                )
+                if isinstance(one, Tensor) and not one.is_meta
+            }
+            for launch, storages in zip(seen.launches, raw.provenance.storages, strict=False):
+                launch.roles = {
+                    name: roles[real] for name, real in storages.items() if real in roles
+                }
         if compiles:
             seen.compiled = _compiled(raw, request, watch, args, list(named.values()))
             value = None
@@ -270,7 +282,7 @@ def _error(error: BaseException, folder: Path) -> ErrorReply:
         )
     reason = ""
     if isinstance(error, Refused):
-        return ErrorReply(kind="error", message=explained(error, folder), habit="reads-solution")
+        return ErrorReply(kind="error", message=explained(error, folder), habit=error.habit)
     if isinstance(error, ValueError):
         reason = str(error)
         if callable(listed := getattr(error, "errors", None)):  # pydantic's

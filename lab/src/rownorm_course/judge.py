@@ -47,6 +47,7 @@ class TriedCase(NamedTuple):
     weight_scale: float = 1.0
     weight_dtype: Dtype | None = None  # if it is not that of the rows
     outliers: float = 0.0  # the first, the middle and the last element of each row, unless 0
+    steps: float = 0.0  # row r has r times this added
     shape: tuple[int, ...] = ()
     orders: int = 1
 
@@ -57,6 +58,7 @@ class TriedCase(NamedTuple):
         words += [f"values about {self.scale:g}"] if self.scale != 1 else []
         words += ["negative weights"] if self.weight_scale < 0 else []
         words += [f"a mean of {self.shift:g}"] if self.shift else []
+        words += [f"means in steps of {self.steps:g}"] if self.steps else []
         words += ["x transposed"] if self.layout == "transposed" else []
         words += ["dy of y.sum()"] if self.layout == "expanded dy" else []
         words += [f"a weight in {self.weight_dtype}"] if self.weight_dtype else []
@@ -104,6 +106,8 @@ CONTRASTS: Mapping[str, Callable[[TriedCase], TriedCase]] = {
     "cancellation": lambda trial: trial._replace(data="normal"),
     "welford-weights": _in_whole_blocks,
     "many-rows": lambda trial: trial._replace(case=msgspec.structs.replace(trial.case, rows=7)),
+    "wide-rows": lambda trial: trial._replace(case=msgspec.structs.replace(trial.case, cols=2500)),
+    "own-shift": lambda trial: trial._replace(steps=0.0),
     "any-shape": lambda trial: trial._replace(shape=()),
     "any-layout": lambda trial: trial._replace(layout="plain"),
     "any-dy": lambda trial: trial._replace(layout="plain"),
@@ -114,6 +118,8 @@ CONTRASTS: Mapping[str, Callable[[TriedCase], TriedCase]] = {
     "shift-outlier": lambda trial: trial._replace(outliers=0.0),
 }
 MAY_RAISE = (
+    "many-rows",
+    "wide-rows",
     "any-shape",
     "any-layout",
     "any-dy",
@@ -292,6 +298,8 @@ def tensors_of(trial: TriedCase, learner: Learner, outside: float = torch.nan) -
     rest["weight"] = weight.requires_grad_(made.weight.requires_grad)
     if trial.outliers:
         x.detach()[..., [0, trial.case.cols // 2, -1]] = trial.outliers
+    if trial.steps:
+        x.detach().add_(trial.steps * torch.arange(trial.case.rows, device=x.device)[:, None])
     return Tensors(x, **rest)  # type: ignore[arg-type]
 
 

@@ -218,7 +218,7 @@ def honest(name: str, tree: ast.Module) -> None:
                 if one.split(".")[0] in ("rownorm", "liger_kernel", "quack", "flashinfer") or (
                     one.split(".")[0] == "rownorm_lab" and "providers" in {*one.split("."), *names}
                 ):
-                    raise Failure(f"{name}, line {line}: imports {one}", "torch-norm")
+                    raise Failure(f"{name}, line {line}: imports {one}", "imports-norm")
         if isinstance(node, ast.Call):
             called = (
                 node.func.attr

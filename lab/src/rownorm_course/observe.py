@@ -111,7 +111,7 @@ class Observed(NamedTuple):
     findings: list[Finding]  # of the interpreter
     recorded: list[RecordedLaunch]
     blocks: list[list[int]]  # shapes of what was loaded, in the interpreter
-    combined: list[str]  # functions that tl.reduce was given there, without Triton's own
+    combined: list[str]  # functions that reductions were given there; Triton's own begin with tl.
     provenance: Provenance | None = None  # in the interpreter
 
     def overrun(self) -> bool:
@@ -150,6 +150,8 @@ class _Watch(TorchDispatchMode):
             return result
         if name in ALLOCATIONS and isinstance(result, Tensor) and result.dtype in POISON:
             return self._guarded(result)
+        if name == "resize_":  # may reach into what was its guard, or have other memory
+            self._without_guards(args[0])
         if name not in HARMLESS:
             self.seen.operators.append(name)
         return result
@@ -162,22 +164,36 @@ class _Watch(TorchDispatchMode):
         self.seen.allocations.append((memory, size))
         return memory.as_strided(model.shape, model.stride(), GUARD)
 
+    def _without_guards(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()._cdata
+        kept = [one for one in self.seen.allocations if one[0].untyped_storage()._cdata != storage]
+        self.seen.allocations[:] = kept
+
 
 @contextmanager
 def observed(
-    launch: bool = True, masked: float = np.nan, orders: int = 1, given: Any = ()
+    launch: bool = True,
+    masked: float = np.nan,
+    orders: int = 1,
+    given: Any = (),
+    everything: bool = False,
 ) -> Iterator[Observed]:
     """Watch everything in the block. Without ``launch``, kernels are recorded and not started.
 
     masked: what a load without ``other`` gives its masked lanes in the interpreter, if they are floating-point.
-    orders: how many other orders of the programs are tried there. given: the arguments of the call.
+    orders: how many other orders of the programs are tried there. given: the arguments of the call. everything: all
+    accesses are kept there.
     """
     with contextlib.ExitStack() as stack:
         if knobs.runtime.interpret and launch:
             provenance = Provenance(given)
             recording = stack.enter_context(
                 recorded(
-                    orders=orders, views_only=True, wrapper=__file__, after=provenance.launched
+                    orders=orders,
+                    views_only=True,
+                    everything=everything,
+                    wrapper=__file__,
+                    after=provenance.launched,
                 )
             )
             found = recording.findings, recording.launches
@@ -229,8 +245,8 @@ def _launches_seen(seen: Observed, launch: bool, masked: float) -> Iterator[None
 
     def reduced(self: Any, axis: Any, combine_fn: Any, *options: Any) -> None:
         function = getattr(combine_fn, "fn", combine_fn)
-        if not function.__module__.startswith("triton."):
-            seen.combined.append(function.__name__)
+        own = not function.__module__.startswith("triton.")
+        seen.combined.append(function.__name__ if own else f"tl.{function.__name__}")
         reduction(self, axis, combine_fn, *options)
 
     def interpreted_launch(self: Any, *args: Any, **kwargs: Any) -> Any:

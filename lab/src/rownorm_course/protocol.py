@@ -33,13 +33,14 @@ class Watch(msgspec.Struct, kw_only=True):
     """How a call is watched.
 
     purpose: "run"; "kernels" and "analysis": its kernels are compiled instead of started, and analyzed; "measure": it
-    is timed, beside the providers ``others``. masked, orders: see ``observe.observed``.
+    is timed, beside the providers ``others``. masked, orders, everything: see ``observe.observed``.
     """
 
     purpose: Literal["run", "kernels", "analysis", "measure"] = "run"
     launch: bool = True
     masked: float = float("nan")
     orders: int = 1
+    everything: bool = False
     case: Case | None = None
     target: str = ""
     others: list[str] = []
@@ -62,11 +63,16 @@ class Request(msgspec.Struct, kw_only=True):
 
 
 class Launched(msgspec.Struct, kw_only=True):
-    """One kernel launch. arguments: numbers and texts, by name; tensors are left out."""
+    """One kernel launch. arguments: numbers and texts, by name; tensors are left out.
+
+    roles: in the interpreter, what the tensors of the accesses are, by their names there: "0" is the first argument of
+    the learner's function, "result" what it returned.
+    """
 
     kernel: str
     grid: list[int]
     arguments: dict[str, int | float | str | bool | None]
+    roles: dict[str, str] = {}
 
 
 class Compiled(msgspec.Struct, kw_only=True):
@@ -100,7 +106,9 @@ class Seen(msgspec.Struct, kw_only=True):
     findings: list[Finding] = []  # of the interpreter
     recorded: list[RecordedLaunch] = []
     blocks: list[list[int]] = []  # shapes of what was loaded, in the interpreter
-    combined: list[str] = []  # functions that tl.reduce was given there, without Triton's own
+    combined: list[
+        str
+    ] = []  # functions that reductions were given there; Triton's own begin with tl.
     foreign: int = 0  # values of the result that no kernel stored, in the interpreter
     overrun: bool = False  # something was stored before or after an allocated tensor
     changed: list[int] = []  # arguments whose memory was written

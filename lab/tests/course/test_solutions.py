@@ -28,7 +28,6 @@ NEEDS_PROFILE = {7}
 # What is found where the whole exercise is graded, if it is not the reason alone.
 IN_SEVERAL_PARTS = {
     (2, "replaces_what_watches"): [("kernel", "patches-grader"), ("comparison", "patches-grader")],
-    (5, "partials_that_are_resized"): [("dx", "mask-store"), ("dweight", "mask-store")],
     (6, "hand_written_traces"): [("benchmark", "hand-written"), ("analysis", "hand-written")],
 }
 RIGHT_BUT_SLOW = {(7, "kernel")}  # parts of starters that only the compiled steps reject
@@ -138,12 +137,12 @@ def test_bandwidth_is_that_of_the_device(file, old, new, habit, text, tmp_path, 
 
 
 def test_atomics_fail_whatever_the_data_are(tmp_path, learner_of):
-    """A sum in one other order has the same bits in one check of several."""
+    """A sum in another order may have the same bits."""
     (task,) = (one for one in tasks_of(0) if one.part == "total")
     learner = learner_of(put(tmp_path, 0, "total_by_atomics"), 0)
-    for seed in range(10):
+    for seed in range(3):
         learner.seed = seed
-        assert one_step(learner, task).habit == "order"
+        assert one_step(learner, task).habit == "atomics"
 
 
 def test_pictures_are_of_the_call_that_failed(tmp_path, learner_of):

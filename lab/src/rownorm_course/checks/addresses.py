@@ -16,6 +16,7 @@ from ..learner import Learner
 from ..protocol import Compiled, CompiledCall
 
 ROWS = 96  # of the case that is compiled
+MOST_PROGRAMS = 65535  # of the second and the third dimension of a grid
 FAR = (1 << 31) + (
     1 << 22
 )  # elements: an int32 offset wraps around once, so that it is outside of its tensor
@@ -31,6 +32,10 @@ def far_rows(
     if not seen.launches:
         raise Failure(f"{case.title}: the function returned without a kernel", "no-kernel")
     refuse_findings(case.title, seen, counts)
+    for launch in seen.launches:
+        if max(launch.grid[1:], default=1) > MOST_PROGRAMS:
+            size = " x ".join(map(str, launch.grid))
+            raise Failure(f"{case.title}: a GPU refuses the grid {size} of {launch.kernel}", "grid")
 
 
 def passes_over_rows(compiled: CompiledCall, expected: float, what: str) -> None:

@@ -94,15 +94,24 @@ def dx_widths(learner: Learner) -> None:
     )
 
 
+def dx_rows(learner: Learner) -> None:
+    """dx of more rows than a solution may have counted on."""
+    _try(learner, "dx", _many_rows(140 + learner.seed % 50))
+
+
+def _many_rows(rows: int) -> TriedCase:
+    return TriedCase(_case(rows, 8), orders=0, habit="many-rows")
+
+
 def dweight_rows(learner: Learner) -> None:
     """dweight over one row, some rows, many rows: more than a solution may have counted on, in every check others."""
-    many = 520 + learner.seed % 100
     _try(
         learner,
         "dweight",
         TriedCase(_case(1, 300)),
         TriedCase(_case(7, 300)),
-        TriedCase(_case(many, 8), orders=0, habit="many-rows"),
+        TriedCase(_case(7, COLS - 1)),
+        _many_rows(520 + learner.seed % 100),
         TriedCase(_case(50, 300, "fp16"), habit="weight-overflow"),
     )
 
@@ -159,6 +168,7 @@ def few_partials(learner: Learner) -> None:
 TASKS = [
     Task("dx", "the formula", dx_formula),
     Task("dx", "widths and dtypes", dx_widths),
+    Task("dx", "many rows", dx_rows),
     Task("dx", "row offsets beyond 2^31", far, ("interpret",)),
     Task("dweight", "sums over rows", dweight_rows),
     Task("partials", "memory for partial sums", few_partials, ("interpret",)),

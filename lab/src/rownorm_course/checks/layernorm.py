@@ -23,6 +23,7 @@ from .addresses import ROWS, far_rows, no_spills, passes_over_rows
 
 FILE = "layernorm.py"
 SIZES = ((32768, 128), (32768, 768), (16384, 4096), (8192, 8192))  # rows, columns of the part tuned
+WIDEST = 66_000  # columns: more than a solution may have counted on
 LEAST = 0.9  # of the predicted limit
 FIRST = (
     ". Nothing is timed here, so the first configuration of @triton.autotune is graded: choose num_warps in the "
@@ -38,6 +39,9 @@ FUNCTIONS = {"three_pass": 3, "two_pass": 2, "welford": 2}  # passes over x
 
 def _case(rows: int, cols: int, dtype: Dtype = "fp32", eps: float = 1e-5) -> Case:
     return Case(operation="layer_norm", rows=rows, cols=cols, dtype=dtype, eps=eps)
+
+
+MANY_ROWS = TriedCase(_case(141, 8), orders=0, habit="many-rows")
 
 
 def _call(learner: Learner, name: str) -> Call:
@@ -60,13 +64,22 @@ def _tasks(name: str) -> list[Task]:
             "widths that fill no block",
             trying(*(TriedCase(_case(3, cols), shift=3.0) for cols in (1000, 77, 1))),
         ),
-        Task(name, "rows of several blocks", trying(TriedCase(_case(2, 2500), habit=merging))),
+        Task(
+            name,
+            "rows of several blocks",
+            trying(
+                TriedCase(_case(2, 2500), habit=merging),
+                TriedCase(_case(1, WIDEST), habit="wide-rows"),
+            ),
+        ),
+        Task(name, "many rows", trying(MANY_ROWS)),
         Task(
             name,
             "a mean far larger than the spread",
             trying(
                 TriedCase(_case(3, 1024), data="offset", habit="cancellation"),
                 TriedCase(_case(3, 2500), data="offset", habit="cancellation"),
+                TriedCase(_case(3, 1024), steps=1e4, habit="own-shift"),
             ),
         ),
         Task(
@@ -107,6 +120,8 @@ def tuned_values(learner: Learner) -> None:
         TriedCase(_case(1, 8192), shift=3.0),
         TriedCase(_case(1, 4096), data="offset", habit="cancellation"),
         TriedCase(_case(3, 500, "bf16"), layout="strided"),
+        TriedCase(_case(3, 1024, eps=0.05), data="near_eps"),
+        MANY_ROWS,
     )
 
 

@@ -13,13 +13,17 @@ from ..alternatives import RMS_NORM, RMS_NORM_GRADIENT
 from ..calls import share_of_ceiling
 from ..grade import Task
 from ..grades import Failure
-from ..judge import TriedCase, try_all, try_one
+from ..judge import TriedCase, tensors_of, try_all, try_one
 from ..learner import Learner
+from ..protocol import Watch
 from .addresses import far_rows
+from .shares import passes
 
 FILE, BENCHMARK = "rmsnorm.py", "benchmark.py"
 ROWS = 4096  # of the comparison; the time of few rows is that of a launch
 BLOCKS = (64, 128, 256, 512, 1024)
+MANY = 140  # rows; every program takes milliseconds in the interpreter
+PASSES = 2.05  # over the rows: some elements may be loaded again
 ENOUGH = 0.6  # of the ceiling: what a loop with two passes reaches where the second is served by L2
 
 
@@ -52,9 +56,21 @@ def widths(learner: Learner) -> None:
 
 
 def wide(learner: Learner) -> None:
-    """Rows of several blocks, of widths that differ in every check."""
+    """Rows of several blocks, of widths that differ in every check, and wider than a solution may have counted on."""
     random.seed(learner.seed)
-    _try(learner, TriedCase(_case(2, 2500)), TriedCase(_case(2, random.randint(4200, 9000))))
+    widest = random.randint(66_000, 70_000)
+    _try(
+        learner,
+        TriedCase(_case(2, 2500)),
+        TriedCase(_case(2, random.randint(4200, 9000)), habit="wide-rows"),
+        TriedCase(_case(1, widest), habit="wide-rows"),
+    )
+
+
+def many(learner: Learner) -> None:
+    """More rows than a solution may have counted on, in every check others."""
+    rows = MANY + learner.seed % 50
+    _try(learner, TriedCase(_case(rows, 8), orders=0, habit="many-rows"))
 
 
 def dtypes(learner: Learner) -> None:
@@ -71,6 +87,20 @@ def dtypes(learner: Learner) -> None:
 def strided(learner: Learner) -> None:
     """Rows of a wider tensor."""
     _try(learner, TriedCase(_case(4, 500), layout="strided"))
+
+
+def two_passes(learner: Learner) -> None:
+    """What the programs load, as the interpreter has recorded it."""
+    trial = TriedCase(_case(4, 2500))
+    t = tensors_of(trial, learner)
+    with learner.observed(Watch(everything=True, orders=0)) as seen:
+        _call(learner)(trial.case, t)
+    found = passes(seen, trial.case.rows, trial.case.cols)
+    if found > PASSES:
+        raise Failure(
+            f"{trial}: your kernel loads each row {found:.2g} times, expected twice at most",
+            "passes",
+        )
 
 
 def far(learner: Learner) -> None:
@@ -201,8 +231,10 @@ TASKS = [
     Task("kernel", "the formula", formula),
     Task("kernel", "widths that fill no block", widths),
     Task("kernel", "rows of several blocks", wide),
+    Task("kernel", "many rows", many),
     Task("kernel", "16-bit rows", dtypes),
     Task("kernel", "rows of a wider tensor", strided),
+    Task("kernel", "two passes over the row", two_passes, ("interpret",)),
     Task("kernel", "row offsets beyond 2^31", far, ("interpret",)),
     Task("module", "values and gradients", trains),
     Task("module", "any shape", shapes),

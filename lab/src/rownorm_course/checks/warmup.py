@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -15,10 +14,11 @@ from ..grades import Failure
 from ..judge import refuse_findings, refuse_foreign
 from ..learner import Learner
 from ..protocol import Seen, Watch, unwritten
+from .shares import Share, in_blocks, loads, masked, one_access, only_parts, stores
 
 FILE = "puzzles.py"
 LINES = 26  # of a picture
-ORDERS = 4  # of the programs that are tried: sums in two orders may happen to have the same bits
+FEW = 100  # elements that one program may have where the text asks for several
 Inputs = tuple[Tensor, ...]
 
 
@@ -27,12 +27,14 @@ def _puzzle(
     function: str,
     inputs: Callable[[torch.Generator], list[Inputs]],
     expected: Callable[..., Tensor],
-    also: Callable[[str, Seen, Tensor], None] = lambda title, seen, right: None,
+    demanded: Callable[[str, Seen, Inputs], None] = lambda title, seen, given: None,
     shown: int = 0,
+    atomics: bool = True,
 ) -> Task:
-    """One puzzle: the function's results for all inputs, in fp64; then what its kernels did, and what ``also`` asks.
+    """One puzzle: the function's results for all inputs, in fp64; then what its kernels did.
 
-    shown: the inputs whose picture is shown after all are right.
+    demanded: what the text says about the way, beside the result. It is recorded in the interpreter only. atomics:
+    whether they are allowed. shown: the inputs whose picture is shown after all are right.
     """
 
     def check(learner: Learner) -> str:
@@ -43,13 +45,16 @@ def _puzzle(
             shapes = ", ".join("x".join(map(str, one.shape)) for one in given)
             title = f"{function} of {shapes}"
             given = tuple(one.to(learner.device) for one in given)
-            with learner.observed(Watch(orders=ORDERS)) as seen:
+            with learner.observed(Watch(everything=True)) as seen:
                 got = call(*given)
             drawn = _drawn(seen)
             pictures.append(f"{title}\n{drawn}")
             right = expected(*(one.double() for one in given))
+            if not atomics:  # before their order, which the data may hide
+                _no_atomics(title, seen)
             _judge(title, seen, got, right, drawn)
-            also(title, seen, right)
+            if seen.recorded:
+                _demand(title, seen, given, right, drawn, demanded)
         return pictures[shown]
 
     return Task(part, function, check)
@@ -105,7 +110,7 @@ def _magnitudes(generator: torch.Generator) -> list[Inputs]:
 
 
 def _pairs(generator: torch.Generator) -> list[Inputs]:
-    return [tuple(torch.randn(2, n, generator=generator)) for n in (10, 1000)]
+    return [tuple(torch.randn(2, n, generator=generator)) for n in (11, 1000)]
 
 
 def _tiles(generator: torch.Generator) -> list[Inputs]:
@@ -120,42 +125,154 @@ def _strided(generator: torch.Generator) -> list[Inputs]:
     return [(x,), (x.t(),), (x[:, ::2],), (x[1:, 3:],)]
 
 
-def _no_copy(title: str, seen: Seen, right: Tensor) -> None:
-    if sum(seen.created) > right.numel():
+def _demand(
+    title: str,
+    seen: Seen,
+    given: Inputs,
+    right: Tensor,
+    drawn: str,
+    demanded: Callable[[str, Seen, Inputs], None],
+) -> None:
+    """What all puzzles ask for: kernels load x and store all of the result, in blocks; then what this one does."""
+    try:
+        read, written = loads(seen), stores(seen)
+        if len(_elements(read)) < given[0].numel() or len(_elements(written)) < right.numel():
+            raise Failure(
+                f"{title}: your kernels loaded {len(_elements(read))} of {given[0].numel()} elements of the argument "
+                f"itself, not of a copy, and stored {len(_elements(written))} of {right.numel()} of the result",
+                "torch-norm",
+            )
+        in_blocks(title, read)
+        demanded(title, seen, given)
+    except Failure as failure:
+        raise Failure(f"{failure}\n{drawn}", failure.habit) from None
+
+
+def _elements(shares: list[Share]) -> set[int]:
+    return {element for one in shares for element in one.elements}
+
+
+def _one_masked_block(title: str, seen: Seen, given: Inputs) -> None:
+    everything = set(range(given[0].numel()))
+    for shares in (loads(seen), stores(seen)):
+        in_blocks(title, shares)
+        only_parts(title, shares, lambda one: everything, "one program with all elements")
+        one_access(title, shares)
+        masked(title, shares)
+
+
+def _row_for_each(title: str, seen: Seen, given: Inputs) -> None:
+    only_parts(title, loads(seen), _row_of(given[0]), "one row for each program")
+
+
+def _row_for_each_and_back(title: str, seen: Seen, given: Inputs) -> None:
+    for shares in (loads(seen), stores(seen)):
+        in_blocks(title, shares)
+        only_parts(title, shares, _row_of(given[0]), "one row for each program, and nothing else")
+
+
+def _row_of(x: Tensor) -> Callable[[Share], set[int]]:
+    """The row of the first element."""
+
+    def part(share: Share) -> set[int]:
+        first = min(share.elements) // x.shape[1] * x.shape[1]
+        return set(range(first, first + x.shape[1]))
+
+    return part
+
+
+def _consecutive(title: str, seen: Seen, given: Inputs) -> None:
+    n = given[0].numel()
+    read = loads(seen)
+    block = max(len(one.elements) for one in read)
+    if n > FEW and block == n:
+        raise Failure(
+            f"{title}: program {read[0].program} has all {n} elements, expected several programs",
+            "whose-elements",
+        )
+
+    def part(share: Share) -> set[int]:
+        first = share.program * block
+        return set(range(first, min(first + block, n)))
+
+    for shares in (read, loads(seen, 1), stores(seen)):
+        in_blocks(title, shares)
+        only_parts(title, shares, part, f"p * {block} to (p + 1) * {block} - 1 for program p")
+
+
+def _tile_for_each(title: str, seen: Seen, given: Inputs) -> None:
+    n_cols = given[0].shape[1]
+
+    def rows(share: Share) -> set[int]:
+        return {row * n_cols + col for row in _rows(share, n_cols) for col in range(n_cols)}
+
+    for shares in (loads(seen), stores(seen)):
+        in_blocks(title, shares)
+        only_parts(title, shares, rows, "whole rows")
+        one_access(title, shares)
+        if max(len(_rows(one, n_cols)) for one in shares) == 1:
+            raise Failure(
+                f"{title}: each program has one row, expected a tile of several", "whose-elements"
+            )
+
+
+def _rows(share: Share, n_cols: int) -> set[int]:
+    return {element // n_cols for element in share.elements}
+
+
+def _no_copy(title: str, seen: Seen, given: Inputs) -> None:
+    in_blocks(title, stores(seen))
+    if sum(seen.created) > given[0].numel():
         raise Failure(
             f"{title}: torch copied x before the kernel did; give the kernel x and its strides",
             "torch-norm",
         )
 
 
-def _several_programs(title: str, seen: Seen, right: Tensor) -> None:
-    n_programs = max(math.prod(one.grid) for one in seen.launches)
-    if "9000" in title and n_programs < 2:
+def _several_programs(title: str, seen: Seen, given: Inputs) -> None:
+    read, written = loads(seen), stores(seen)
+    if given[0].numel() > FEW and len(read) < 2:
         raise Failure(
-            f"{title}: one program added all elements; let several have a part each", "few-programs"
+            f"{title}: program {read[0].program} loads all elements of x, expected several programs with a part each",
+            "whose-elements",
+        )
+    if {one.launch for one in read} & {one.launch for one in written}:
+        raise Failure(
+            f"{title}: a kernel that loads x stores the total as well, expected a second kernel that adds the partial "
+            "sums",
+            "whose-elements",
         )
 
 
-def _own_function(title: str, seen: Seen, right: Tensor) -> None:
-    # Only the interpreter sees a reduction; with a GPU, the same step runs there as well.
-    if seen.recorded and not seen.combined:
+def _no_atomics(title: str, seen: Seen) -> None:
+    for launch in seen.recorded:
+        if any(one.atomics for one in launch.uses):
+            raise Failure(f"{title}: {launch.kernel} has atomics", "atomics")
+
+
+def _own_function(title: str, seen: Seen, given: Inputs) -> None:
+    own = [name for name in seen.combined if not name.startswith("tl.")]
+    if not own:
         raise Failure(f"{title}: no tl.reduce with a function of yours ran", "own-reduce")
+    if others := sorted({name for name in seen.combined if "max" in name and name not in own}):
+        raise Failure(f"{title}: beside yours, {others[0]} of Triton ran", "own-reduce")
 
 
 TASKS = [
-    _puzzle("mask", "copy", _random((5,), (8,), (300,)), lambda x: x),
-    _puzzle("sum", "row_sum", _random((3, 5), (4, 300)), lambda x: x.sum(1)),
-    _puzzle("blocks", "add", _pairs, lambda x, y: x + y, shown=1),
-    _puzzle("tile", "scale", _tiles, lambda x, weight: x * weight),
-    _puzzle("mend", "double", _random((3, 5), (3, 16)), lambda x: 2 * x),
+    _puzzle("mask", "copy", _random((5,), (8,), (300,)), lambda x: x, _one_masked_block),
+    _puzzle("sum", "row_sum", _random((3, 5), (4, 300)), lambda x: x.sum(1), _row_for_each),
+    _puzzle("blocks", "add", _pairs, lambda x, y: x + y, _consecutive, shown=1),
+    _puzzle("tile", "scale", _tiles, lambda x, weight: x * weight, _tile_for_each),
+    _puzzle("mend", "double", _random((3, 5), (3, 16)), lambda x: 2 * x, _row_for_each_and_back),
     _puzzle("reduce", "largest", _magnitudes, lambda x: x.abs().amax(1), _own_function),
     _puzzle("strides", "copy_strided", _strided, lambda x: x, _no_copy, shown=1),
     _puzzle(
         "total",
         "total",
-        _random((10,), (9000,)),
+        _random((11,), (9001,)),
         lambda x: x.sum().reshape(1),
         _several_programs,
         shown=1,
+        atomics=False,
     ),
 ]

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 from ..data.texts import count
 
 SECTOR = 32  # bytes
+MOST_ACCESSES = 4  # of one program that are kept and drawn
 Kind = Literal["write-write", "read-write", "bounds", "int32", "lanes", "order"]
 WORDS: dict[Kind, str] = {
     "write-write": "two programs write one address",
@@ -110,7 +111,7 @@ class Access(NamedTuple):
 class RecordedLaunch(NamedTuple):
     """One launch of a kernel. sampled: too large to run whole, so only some of its programs ran.
 
-    accesses: the first ones of the first and of the last program.
+    accesses: the first ones of the first and of the last program, or all: see ``recorded``.
     """
 
     number: int
@@ -119,6 +120,16 @@ class RecordedLaunch(NamedTuple):
     sampled: bool
     uses: list[TensorUse]
     accesses: list[Access]
+
+    @property
+    def shown(self) -> list[Access]:
+        """The first accesses of the first and of the last program."""
+        programs = [one.program for one in self.accesses]
+        return [
+            one
+            for first in dict.fromkeys(programs[:1] + programs[-1:])
+            for one in [one for one in self.accesses if one.program == first][:MOST_ACCESSES]
+        ]
 
 
 class Recording(NamedTuple):

@@ -16,13 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .findings import Access, Finding, Kind, Run, Site, TensorUse
+from .findings import MOST_ACCESSES, Access, Finding, Kind, Run, Site, TensorUse
 
 BEGIN = 1 << 48  # above every address of a process
 SPACING = 44  # bits of the distance between two storages
 NOBODY, SEVERAL = -1, -2
 MOST_RUNS = 400
-MOST_ACCESSES = 4  # of one program that are kept whole
 WRAP = 1 << 32  # elements by which an int32 offset is off
 
 Array = np.ndarray[Any, Any]
@@ -131,9 +130,14 @@ class Memory:
     """The storages of one launch, and the races in it."""
 
     def __init__(
-        self, number: int, kernel: str, arguments: Sequence[Argument], views_only: bool
+        self,
+        number: int,
+        kernel: str,
+        arguments: Sequence[Argument],
+        views_only: bool,
+        everything: bool = False,
     ) -> None:
-        self.number, self.kernel = number, kernel
+        self.number, self.kernel, self.everything = number, kernel, everything
         self.found: dict[tuple[Any, ...], Finding] = {}
         groups: dict[tuple[str, int], list[Argument]] = {}
         for one in arguments:
@@ -150,7 +154,7 @@ class Memory:
         }
         self.recording = True  # off while a launch is repeated in another order
         self.program = 0
-        self.shown: set[int] = set()  # programs whose first accesses are kept
+        self.shown: set[int] = set()  # programs whose first accesses are kept, with everything: all
         self.accesses: list[Access] = []
         self.clocks: dict[int, int] = {}  # by program: how many times it has released
         self.seen: dict[int, dict[int, int]] = {}  # by program: the clocks that it has acquired
@@ -214,7 +218,8 @@ class Memory:
         site: Site,
         outside: Array,
     ) -> None:
-        if sum(one.program == self.program for one in self.accesses) < MOST_ACCESSES:
+        kept = sum(one.program == self.program for one in self.accesses)
+        if self.everything or kept < MOST_ACCESSES:
             start = np.uint64(region.base + region.origin * region.item)
             offsets = (addresses - start).astype(np.int64)
             self.accesses.append(

@@ -15,7 +15,7 @@ def picture(launch: RecordedLaunch) -> list[str]:
     lines = [
         f"{launch.kernel}, programs: {' x '.join(str(size) for size in launch.grid if size > 1) or 1}"
     ]
-    for one in launch.accesses:
+    for one in launch.shown:
         lines += _access(one)
     return lines
 

@@ -50,6 +50,7 @@ Progress = Callable[[str, int, int], None]
 def recorded(
     orders: int = 2,
     views_only: bool = False,
+    everything: bool = False,
     wrapper: str = HERE,
     after: Callable[[Memory, Contents], None] | None = None,
     progress: Progress | None = None,
@@ -57,11 +58,12 @@ def recorded(
     """Record the launches of the block.
 
     orders: how many times a launch is repeated with its programs in another order. views_only: an access must stay
-    inside of the tensors that the kernel was given, not only inside of their storages. wrapper: a file of the caller
-    that wraps loads as well, so that its lines are no kernel's. after: is called after every launch, with what its
-    storages held before. progress: called before each program of each order.
+    inside of the tensors that the kernel was given, not only inside of their storages. everything: all accesses of all
+    programs are kept, not only the first ones of the first and of the last. wrapper: a file of the caller that wraps
+    loads as well, so that its lines are no kernel's. after: is called after every launch, with what its storages held
+    before. progress: called before each program of each order.
     """
-    recorder = _Recorder(orders, views_only, wrapper, after, progress)
+    recorder = _Recorder(orders, views_only, everything, wrapper, after, progress)
     with mended(), contextlib.ExitStack() as stack:
         for owner, name, value in recorder.patches():
             before = owner.__dict__.get(name)
@@ -82,11 +84,13 @@ class _Recorder:
         self,
         orders: int,
         views_only: bool,
+        everything: bool,
         wrapper: str,
         after: Callable[[Memory, Contents], None] | None,
         progress: Progress | None,
     ) -> None:
         self.orders, self.views_only, self.after = orders, views_only, after
+        self.everything = everything
         self.progress = progress
         self.turn = 0  # of the orders in which the launch runs
         self.not_kernels = (TRITON, HERE, wrapper)
@@ -141,7 +145,8 @@ class _Recorder:
             named = {name: _annotated(executor, name, value) for name, value in named.items()}
             arguments = [one for name, value in given.items() for one in _tensors(name, value)]
             number = len(self.recording.launches)
-            memory = Memory(number, executor.fn.__name__, arguments, self.views_only)
+            name = executor.fn.__name__
+            memory = Memory(number, name, arguments, self.views_only, self.everything)
             far = not all(region.backed for region in memory.regions)
             grid = executor.grid
             executor.grid = lambda args: self.begin(grid(args) if callable(grid) else grid, far)
@@ -177,7 +182,8 @@ class _Recorder:
             self.order = wanted if far else list(range(programs))
         self.ran = self.order
         if self.memory is not None and self.order:
-            self.memory.shown = {self.order[0], self.order[-1]}
+            ends = {self.order[0], self.order[-1]}
+            self.memory.shown = set(self.order) if self.everything else ends
         return (len(self.order),)
 
     def repeat(
