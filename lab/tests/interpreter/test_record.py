@@ -64,6 +64,15 @@ def test_who_wrote_what():
     ]
 
 
+def test_everything_keeps_the_accesses_of_all_programs():
+    _, recording = kinds(race_kernels.copy)
+    assert {one.program for one in recording.launches[0].accesses} == {0, 2}
+    _, recording = kinds(race_kernels.copy, everything=True)
+    (launch,) = recording.launches
+    assert [one.program for one in launch.accesses] == [0, 0, 1, 1, 2, 2]
+    assert [one.program for one in launch.shown] == [0, 0, 2, 2]
+
+
 def test_a_picture_shows_lanes_outside_and_accesses_without_a_lane():
     from rownorm_lab.interpreter.picture import picture
 
