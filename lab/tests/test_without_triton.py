@@ -26,4 +26,5 @@ def test_commands(command, expected, tmp_path):
     assert "Triton is not installed" in " ".join(printed.split())
     assert "Traceback" not in printed
     if expected:
-        assert len(printed.splitlines()) == 1
+        begun = ("compiling for", "loading")  # the word before torch is imported
+        assert len([line for line in printed.splitlines() if not line.startswith(begun)]) == 1

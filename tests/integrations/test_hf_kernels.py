@@ -505,7 +505,8 @@ for result in results:
 libraries = ("rownorm", *(f"{one}.rownorm.library" for one in names))
 loaded = [sys.modules[f"{name}.ops.cpu_native"].load() for name in libraries]
 files = {getattr(one, "__file__", None) for one in loaded}
-print(len(files), all(one is None for one in loaded))
+reasons = [sys.modules[f"{name}.ops.cpu_native"].reason() for name in libraries]
+print(len(files), *filter(None, reasons))
 """
 
 
@@ -551,4 +552,4 @@ def test_their_extensions_in_c_have_variables_of_their_own(repository, tmp_path)
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.split() == ["3", "False"]
+    assert ran.stdout.split() == ["3"]  # three files, and no reason why one is missing

@@ -16,7 +16,7 @@ from typing import Literal
 Language = Literal["c", "c++"]
 # The variable that names the compiler, and the compilers that are looked for without it.
 _KNOWN = {"c": ("CC", ("gcc", "clang", "cc")), "c++": ("CXX", ("g++", "clang++", "c++"))}
-VERSION_LIMIT = 10  # seconds; it takes milliseconds
+VERSION_LIMIT = 30  # seconds; it takes milliseconds, on a machine that swaps more
 GRACE = 10  # seconds that the script may take beyond the compiler's time limit
 
 

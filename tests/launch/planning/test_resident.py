@@ -148,6 +148,7 @@ def test_an_activation_of_centered_rows_takes_more_programs():
     [
         # Several rows: fewer of them.
         (Plan("tile", 8, 512, 4), {"n_cols": 512}, {"regime": "tile", "block_rows": 4}),
+        (Plan("tile", 8, 512, 4), {"n_cols": 511}, {"block_rows": 4, "maxnreg": 255}),
         # One row: more warps, as long as a thread has 255 registers.
         (Plan("resident", 1, 4096, 4), {"n_cols": 4096}, {"num_warps": 8}),
         (Plan("resident", 1, 2048, 4), {"n_cols": 2048}, {}),

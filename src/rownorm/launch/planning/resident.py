@@ -110,9 +110,11 @@ def _with_limit(plan: Plan, problem: Problem) -> Plan:
     """A limit of 255 registers, which NVIDIA's compiler has anyway: if stated, it spills none to fit more programs on a
     multiprocessor (experiment SF-16).
 
-    Backward starts no more of them there. In forward they are worth having, but in fp64 they cost spills.
+    Backward starts no more of them there. In forward they are worth having, but in fp64, and with an activation and a
+    pre_bias, they cost spills.
     """
-    in_forward = plan.block_rows > 1 and problem.computes_in_fp64
+    is_full = problem.computes_in_fp64 or (problem.activation is not None and problem.pre_bias)
+    in_forward = plan.block_rows > 1 and is_full
     if not problem.device.is_nvidia or not (problem.direction == "backward" or in_forward):
         return plan
     return dataclasses.replace(plan, maxnreg=MOST_REGISTERS)
@@ -230,11 +232,13 @@ def with_options(plan: Plan, problem: Problem) -> Plan | None:
         block_rows = plan.block_rows
         while block_rows > 1 and block_rows * cols > room:
             block_rows //= 2
-        return plan.adapted(
+        fewer = plan.adapted(
             f"fewer rows per tile, because {_takers(problem)} registers",
             regime="tile" if block_rows > 1 else "resident",
             block_rows=block_rows,
         )
+        # Rows of odd width take registers for more addresses (experiment SF-16).
+        return _with_limit(fewer, problem) if problem.n_cols % 2 and not plan.maxnreg else fewer
     if threads < MOST_THREADS["backward"]:
         return plan.adapted(
             f"twice the warps, because {_takers(problem)} registers",
