@@ -194,7 +194,14 @@ def _check(
     progress = record(one, home, grade, files, progress.tried)
     click.echo("\n".join(summary(grade, sum(progress.best.values()))))
     following = next_new(home, one.number) or next_new(home)
-    failed = any(step.status == "failed" for step in grade.steps)
+    failed = {step.part for step in grade.steps if step.status == "failed"}
+    untried = {step.part for step in grade.steps if step.status == "skipped"} - failed
+    if failed and untried and fail_fast:
+        names = [each.name for each in one.part if each.name in untried]
+        click.echo(
+            f"Not tried to the end, so without points this time: {', '.join(names)}. "
+            f"{_program()} learn check {one.number} --all tries them"
+        )
     if not grade.finished and not failed:
         names = [each.name for each in one.part if not progress.best.get(each.name)]
         names = [name for name in names if not progress.pending.get(name)]
@@ -209,7 +216,7 @@ def _check(
             f"Next: {_program()} learn solution {one.number} to compare, "
             f"{_program()} learn start {following.number} for {following.title}"
         )
-    return int(failed)
+    return int(bool(failed))
 
 
 def _saved(folder: Path) -> dict[str, int]:

@@ -341,7 +341,13 @@ def test_check_grades_records_and_submits():
     put(Path("learn/03_layernorm"), 3, "mean_of_a_hundred")
     ran = invoke("learn", "check", 3)
     assert ran.exit_code == 1
+    assert "0 of 100 points" in ran.output
+    assert "without points this time: three_pass, two_pass, welford, tuned. " in ran.output
+    assert "rownorm learn check 3 --all tries them" in ran.output
+    ran = invoke("learn", "check", 3, "--all")
+    assert ran.exit_code == 1
     assert "85 of 100 points" in ran.output
+    assert "without points this time" not in ran.output
     assert "85/100" in invoke("learn").output
     assert invoke("learn", "submit").exit_code == 0
     scores = json.loads(Path("submission/03_layernorm/scores.json").read_text())

@@ -57,7 +57,7 @@ def test_it_holds_nothing_of_the_grader(learner):
         answer = learner.function("look.py", "imported")(f"rownorm_course.{secret}")
         assert "not read from a solution" in answer
     assert "rownorm" not in names
-    assert "write the norm" in learner.function("look.py", "imported")("rownorm")
+    assert "not imported from a solution" in learner.function("look.py", "imported")("rownorm")
 
 
 def test_on_a_gpu_every_process_is_a_new_program(tmp_path):
