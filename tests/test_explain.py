@@ -10,6 +10,7 @@ import rownorm
 from rownorm.explain import explain
 from rownorm.launch import Problem, force, plan
 from rownorm.launch.planning import files
+from rownorm.ops import cpu_native
 
 
 def meta(*shape, dtype=torch.bfloat16):
@@ -101,12 +102,57 @@ def test_is_the_plan_of_the_call(device, monkeypatch):
     ]
 
 
-def test_refuses_what_it_cannot_plan(monkeypatch):
+def test_refuses_what_it_cannot_plan():
     with pytest.raises(TypeError, match=r"must be one of rownorm\.layer_norm"):
         explain(torch.nn.functional.layer_norm, meta(2, 2))
     with pytest.raises(ValueError, match="sm_90"):
         explain(rownorm.rms_norm, meta(2, 2), device="H200")
     with pytest.raises(ValueError, match="weight must have shape"):
         explain(rownorm.rms_norm, meta(2, 2), meta(3), device="sm_90")
-    with pytest.raises(ValueError, match="plain PyTorch"):
+    with pytest.raises(ValueError, match=r"on meta has no plan.* nothing computes it"):
         explain(rownorm.rms_norm, meta(2, 2))
+
+
+def computed_by(x, options):
+    with pytest.raises(ValueError, match="on cpu has no plan") as error:
+        explain(rownorm.rms_norm, x, **options)
+    assert "pass device='sm_90'" in str(error.value)
+    return re.search("kernels: (.*)[.] For the plan", str(error.value))[1]
+
+
+@pytest.mark.usefixtures("without_interpreter")
+def test_says_who_computes_on_a_cpu(monkeypatch):
+    """The C extension, or PyTorch: whichever the call itself takes."""
+    if reason := cpu_native.reason():
+        pytest.skip(f"the C extension for a CPU is not in use: {reason}")
+    rownorm.rms_norm(torch.ones(1, 8))  # connects the extension
+    native, taken = cpu_native.forward, []
+
+    def noting(*arguments):
+        results = native(*arguments)
+        taken.append(results is not None)
+        return results
+
+    monkeypatch.setattr(cpu_native, "forward", noting)
+    x = torch.randn(8, 60)
+    covered = [{}, {"bias": torch.ones(60)}, {"rounding": "llama"}]
+    others = [{"activation": "silu"}, {"gate": torch.ones(8, 60)}, {"rounding": "each"}]
+    cases = [(x, one) for one in covered + others]
+    cases += [(x.bfloat16(), {}), (x.t().contiguous().t(), {}), (x.double(), {}), (x[:0], {})]
+    said = []
+    for rows, options in cases:
+        said.append(computed_by(rows, options))
+        taken.clear()
+        rownorm.rms_norm(rows, **options)
+        by_extension = "the C extension for a CPU computes it"
+        by_pytorch = "PyTorch computes it, because the C extension for a CPU does not cover it"
+        assert said[-1] == (by_extension if any(taken) else by_pytorch), options
+    assert len(set(said)) == 2
+
+
+@pytest.mark.usefixtures("without_interpreter")
+def test_says_why_the_extension_for_a_cpu_is_not_in_use(monkeypatch):
+    monkeypatch.setattr(cpu_native, "_load", lambda: (None, "ROWNORM_NATIVE is 0"))
+    words = computed_by(torch.randn(8, 64), {})
+    assert words.startswith("PyTorch computes it, because the C extension for a CPU is not in use")
+    assert words.endswith("(ROWNORM_NATIVE is 0)")

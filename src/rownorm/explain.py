@@ -115,8 +115,9 @@ def explain(
     check(inputs, program)
     if device is None and not ops.execute.takes_kernels(x):
         raise ValueError(
-            f"rownorm.explain: a tensor on {x.device} is computed by plain PyTorch, which has no plan. "
-            f"Name an architecture to plan for, device={'sm_90'!r}; known: {', '.join(DEVICES)}."
+            f"rownorm.explain: a call on {x.device} has no plan, which is for kernels: "
+            f"{ops.cpu.computed_by(inputs, program)}. For the plan on a GPU pass device={'sm_90'!r}, or another of "
+            f"{', '.join(DEVICES)}."
         )
     wanted = tuple(t is not None for t in inputs)
     h = x if residual is None else residual

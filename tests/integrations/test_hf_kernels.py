@@ -9,6 +9,7 @@ import importlib.util
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from torch import nn
 
 import rownorm
 from rownorm.ops import cpu_native
+from support.documents import indented_block
 from support.transformers_models import (
     HUB_DECODERS,
     InFp64,
@@ -249,6 +251,24 @@ def test_gradients_of_lambda(kernelized, loaded):
     before, after = torch.tensor(errors).square().mean(0).sqrt()
     assert len(errors) == 80
     assert 0 < after <= 1.25 * before
+
+
+def test_the_block_in_the_documentation(loaded, repository, capsys):
+    """With kernels alone, on a CPU: in both modes, forward and backward."""
+    block = indented_block("integrations.md", "from kernels import")
+    assert block.count("/models/rownorm-kernel") == 1
+    names = {}
+    exec(block.replace("/models/rownorm-kernel", str(repository)), names)
+    (comment,) = re.findall(r"# ends in (\S+)", block)
+    assert capsys.readouterr().out.strip().endswith(comment)
+    model = names["model"]
+    for training in (True, False):
+        model.train(training)
+        model(torch.arange(8)[None]).logits.square().mean().backward()
+        norms = [one for one in model.modules() if is_marked(one)]
+        assert len(norms) == 5
+        assert all(one.forward.__func__ is loaded.layers.RMSNorm.forward for one in norms)
+        assert all(one.weight.grad.abs().max() > 0 for one in norms)
 
 
 # ---- transformers' own way to its layers: KernelConfig ----

@@ -1,11 +1,13 @@
 """Callbacks, plugins and overrides of training frameworks, with the real packages, on a CPU."""
 
 import inspect
+import logging
 
 import pytest
 import torch
 from torch import nn
 
+from support.documents import indented_block
 from support.frameworks import framework
 from support.ranks import run_on_ranks
 from support.transformers_models import inputs, logits_and_gradients, make, transformers
@@ -203,6 +205,28 @@ def test_torchtitan():
         gradients = {name: p.grad for name, p in model.named_parameters()}
         results.append({"logits": logits.detach(), **gradients})
     torch.testing.assert_close(results[1], results[0], atol=1e-4, rtol=1e-4)
+
+
+def test_torchtitan_as_documented(capsys, monkeypatch):
+    """The block of docs/integrations.md: a line of the log for every norm, and gradients by rownorm's norms."""
+    framework("torchtitan")
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", list(root.handlers))  # init_logger clears them
+    level = root.level
+    names = {}
+    block = indented_block("integrations.md", "from torchtitan")
+    try:
+        exec(block, names)
+    finally:
+        root.setLevel(level)
+    *log, printed = capsys.readouterr().out.splitlines()
+    assert f"# {printed}" in block
+    norms = [one for one in names["model"].modules() if "RMSNorm" in type(one).__name__]
+    replaced = [one for one in log if "[Override]" in one]
+    assert len(replaced) == len(norms) > 1
+    assert all("RMSNorm.Config -> RownormRMSNorm.Config" in one for one in replaced)
+    assert all(type(one) is type(names["model"].norm) for one in norms)
+    assert all(one.weight.grad.abs().max() > 0 for one in norms)
 
 
 def test_torchtitan_on_four_ranks(tmp_path):

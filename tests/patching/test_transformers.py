@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import re
 import textwrap
 from pathlib import Path
 
@@ -89,14 +90,19 @@ def test_greedy_generation_gives_the_same_tokens(name):
 
 
 def test_the_report_in_the_documentation():
-    """The example of docs/patching.md prints the lines below it."""
+    """The first example of docs/patching.md prints the lines below it, the second what its comments say."""
     transformers()
     text = (Path(__file__).parents[2] / "docs" / "patching.md").read_text()
-    _, example, rest = text.split("```", 2)
-    shown = rest.strip("\n").split("\n\n")[0]
-    names = {"print": lambda report: names.update(report=report)}
-    exec(example.removeprefix("python"), names)
-    assert str(names["report"]) == textwrap.dedent(shown)
+    example, undone = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    shown = text.split("```")[2].strip("\n").split("\n\n")[0]
+    printed = []
+    names = {"print": printed.append}
+    exec(example, names)
+    assert str(printed.pop()) == textwrap.dedent(shown)
+    before = str(names["model"])
+    exec(undone, names)
+    assert printed == [True, 129, False]
+    assert str(names["model"]) == before
 
 
 @pytest.mark.exhaustive

@@ -1,4 +1,4 @@
-"""An override for torchtitan. On its command line:
+"""An override for torchtitan: the function ``rms_norm`` below. On its command line:
 
 --override.imports rownorm.integrations.torchtitan.rms_norm
 """

@@ -111,6 +111,23 @@ def forward(inputs: Inputs, program: Program, want_statistics: bool = True) -> F
     )
 
 
+def computed_by(inputs: Inputs, program: Program) -> str:
+    """Who computes these tensors, as a sentence. The extension is asked with one row of zeros."""
+    device = inputs.x.device.type
+    if device != "cpu":
+        return "nothing computes it" if device == "meta" else "PyTorch computes it"
+    if reason := cpu_native.reason():
+        return f"PyTorch computes it, because the C extension for a CPU is not in use ({reason})"
+    rows = {
+        name: tensor.new_zeros(1, tensor.shape[-1])
+        for name, tensor in inputs._asdict().items()
+        if name in ROWS and tensor is not None
+    }
+    if not inputs.x.numel() or cpu_native.forward(inputs._replace(**rows), program, False) is None:
+        return "PyTorch computes it, because the C extension for a CPU does not cover it"
+    return "the C extension for a CPU computes it"
+
+
 def backward(
     inputs: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> Gradients:
