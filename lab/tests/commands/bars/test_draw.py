@@ -153,7 +153,6 @@ def test_runs_of_two_seeds_are_judged_and_published():
     for number, seed in ((1, 7), (2, 8)):
         assert f"## Run {number}, seed {seed}\n\n### RMSNorm forward\n" in page
     assert "falls short" not in page
-    assert page.count("x") > 320
     for seed in (7, 8):
         for case in draw.cases(seed):
             assert f"| {case.rows}x{case.cols} |" in page
