@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from ...data.records import CEILING, EAGER, OURS
 from ...models import DIT_SIZES, SMALL_MODELS, Size
+from . import draw
 from .figures import (
     ANY,
     OF_COMPILED,
@@ -33,6 +34,8 @@ SPEED = (
     Bar("of the ceiling", ">=", 0.70, BACKWARD, cols=range(16385, ANY.stop)),
     MEMORY,
 )
+# The bars of bf16 without the ceiling, which few widths of the draw were tuned for.
+DRAWN = tuple(bar for bar in SPEED if bar.figure == "of the fastest peer")
 RESIDUAL = (Bar("of the fastest peer", ">=", 1.00), MEMORY)
 OPTIONS = (
     Bar("of the plain norm", ">=", 0.97),
@@ -146,6 +149,17 @@ PARTS = (
     Part("gates", "Gated norms", ("gates",), GATED_PEERS, "GB/s", GATES),
     Part("fp32", "fp32", ("speed-fp32",), PEERS_AND_CEILING, "GB/s", SPEED),
 )
+# Measured only if it is named: compiling its widths takes long, and a run has others than the run before.
+DRAW = Part(
+    "draw",
+    "Widths drawn by a seed",
+    (draw.SUITE,),
+    PEERS_AND_CEILING,
+    "GB/s",
+    DRAWN,
+    f"Each run draws {draw.EACH} widths of each kind with its seed: {', '.join(draw.KINDS)}. {draw.BESIDE_RESIDUAL} of "
+    "each kind are also measured with an fp32 residual.",
+)
 # Measured and judged only if it is named: it is for a machine on which nothing else runs, with a GPU or without.
 CPU = Part(
     "cpu",
@@ -165,17 +179,22 @@ FIRST_CALL = FirstCallBar(
     cols=(1000, 4096, 32768, 65536),
     most={"forward": 2, "training forward": 2, "backward": 2, "other rows": 0},
 )
-NAMES = (*(part.name for part in (*PARTS, CPU)), FIRST_CALL.name)
+ONLY_NAMED = (DRAW, CPU)
+NAMES = (*(part.name for part in (*PARTS, *ONLY_NAMED)), FIRST_CALL.name)
 
 
-def chosen(names: Collection[str], tiny: bool = False) -> tuple[list[Part], FirstCallBar]:
-    """The parts of these names, and the first calls, without widths if they are not named; default: all but cpu.
+def chosen(
+    names: Collection[str], tiny: bool = False, drawn: bool = False
+) -> tuple[list[Part], FirstCallBar]:
+    """The parts of these names, and the first calls, without widths if they are not named.
 
-    tiny: trials of those parts that have settings, instead of them.
+    Default: all but draw and cpu. tiny: trials of those parts that have one, instead of them. drawn: a run has drawn
+    widths, so that draw is of the default.
     """
-    parts = [part for part in (*PARTS, CPU) if part.name in names] if names else list(PARTS)
+    default = [*PARTS, *([DRAW] if drawn else [])]
+    parts = [part for part in (*PARTS, *ONLY_NAMED) if part.name in names] if names else default
     if tiny:
-        parts = [part.tiny for part in parts if part.has_settings]
+        parts = [part.tiny for part in parts if part.has_trial]
     with_first_calls = not tiny and (not names or FIRST_CALL.name in names)
     return parts, FIRST_CALL if with_first_calls else FIRST_CALL._replace(operations=())
 

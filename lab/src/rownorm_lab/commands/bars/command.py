@@ -32,12 +32,12 @@ part_option = names_option(
     "parts",
     what="part",
     known=bars.NAMES,
-    help=f"{', '.join(bars.NAMES)}. Default: all but {bars.CPU.name}.",
+    help=f"{', '.join(bars.NAMES)}. Default: all but draw and cpu. draw is judged and published where a run has it.",
 )
 tiny_option = click.option(
     "--tiny",
     is_flag=True,
-    help="Tiny cases of the parts with settings, such as calls: a trial, also without a GPU. It is not judged.",
+    help="Tiny cases of draw and of the parts with settings: a trial, also without a GPU. It is not judged.",
 )
 
 
@@ -63,6 +63,7 @@ def command() -> None:
         "rownorm bars measure --out results/first --workers 16",
         "rownorm bars measure --out results/quick --part bf16,host --provider rownorm,ceiling",
         "rownorm bars measure --out results/first --limit-s 500",
+        "rownorm bars measure --out results/first --part draw --workers 16",
         "rownorm bars measure --out results/cpu --part cpu",
     )
 )
@@ -80,6 +81,12 @@ def command() -> None:
 )
 @count_option(
     "--rounds", help="Rounds for each case. Default: 10; of calls 25, of small 30, of cpu 41."
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=None,
+    help="Seed of draw. Default: that of the run, else a fresh one, which is printed and kept in the run folder.",
 )
 @count_option(
     "--workers",
@@ -103,10 +110,14 @@ def measure(
     tiny: bool,
     providers: Sequence[str],
     rounds: int | None,
+    seed: int | None,
     workers: int,
     limit_s: int | None,
 ) -> None:
     """Measure the cases of the bars into a run folder, or resume it.
+
+    draw measures 32 widths that its seed picks, 160 cases. It is no default, because most of them must be compiled anew
+    in each run, which takes minutes.
 
     Every provider is tried with a small call first. If one is installed and does not work, nothing is measured.
 
@@ -115,6 +126,7 @@ def measure(
     import torch
 
     from ...data.runs import records_in
+    from . import draw
     from .measure import (
         ProviderMissing,
         check_folder,
@@ -129,10 +141,16 @@ def measure(
     on_cpu = bars.CPU.name in names
     if on_cpu and len(names) > 1:
         raise click.UsageError("cpu is measured alone, into a folder of its own")
+    is_drawn = any(part.is_drawn for part in selected)
+    if seed is not None and not is_drawn:
+        raise click.UsageError("--seed is that of the part draw; add --part draw")
     refuse_in_use(out)
     with usage_errors():
         check_folder(out, on_cpu)
-    needs_gpu = [part.name for part in selected if part.has_settings and not part.is_trial]
+        if is_drawn:
+            seed = draw.seed_for(out, seed)
+            selected = [part.of_seed(seed) for part in selected]
+    needs_gpu = [part.name for part in selected if part.has_trial and not part.is_trial]
     if needs_gpu and not on_cpu and not torch.cuda.is_available():
         raise click.UsageError(
             f"torch sees no GPU, and {listed(needs_gpu)} cannot be measured without one. --tiny tries "
@@ -143,6 +161,9 @@ def measure(
     jobs = bars.jobs_of(selected, providers or bars.PROVIDERS)
     try:
         check_providers(unfinished(jobs, records_in(out)), required=providers)
+        if seed is not None:
+            draw.write_seed(out, seed)
+            click.echo(f"The seed of the draw is {seed}.")
         if first_call.calls:
             try:
                 if not torch.cuda.is_available():
@@ -199,7 +220,7 @@ def judge(
     from .tables import run_tables, summary
 
     runs = _read_runs(folders)
-    chosen = bars.chosen(parts, tiny)
+    chosen = bars.chosen(parts, tiny, drawn=any(run.seed is not None for run in runs))
     found = [findings_of(run, *chosen) for run in runs]
     if as_json:
         dictionaries = [[one._asdict() for one in of_run] for of_run in found]

@@ -13,7 +13,7 @@ from ...data.case import DIRECTIONS, ITEMSIZE, Case
 from ...data.measurements import Measurement, case_line, host_ratio
 from ...data.records import CEILING, EAGER, OURS
 from ...data.suites import SUITES
-from . import settings
+from . import draw, settings
 
 Job = tuple[Case, tuple[str, ...]]  # a case and its providers
 
@@ -119,15 +119,18 @@ class Part(NamedTuple):
 
     name: str
     title: str
-    suites: tuple[str, ...]  # of ``data.suites``, or one of ``settings``
+    suites: tuple[str, ...]  # of ``data.suites``, or one of ``settings``, or that of ``draw``
     providers: tuple[str, ...]  # besides rownorm
     unit: str  # a key of UNITS
     bars: tuple[Bar, ...]
-    note: str = ""  # how cases in a setting are measured
+    note: str = ""  # how cases in a setting are measured, or drawn
     is_trial: bool = False  # measured, not judged
+    seed: int | None = None  # of a drawn part; None: nothing is drawn
 
     @property
     def cases(self) -> list[Case]:
+        if self.is_drawn:
+            return [] if self.seed is None else draw.cases(self.seed, self.is_trial)
         if self.has_settings:
             return settings.SUITES[self.suites[0]]()
         return [case for suite in self.suites for case in SUITES[suite].cases()]
@@ -138,9 +141,24 @@ class Part(NamedTuple):
         return self.suites[0] in settings.SUITES
 
     @property
+    def is_drawn(self) -> bool:
+        """Whether its cases depend on the seed of a run."""
+        return self.suites == (draw.SUITE,)
+
+    def of_seed(self, seed: int | None) -> Part:
+        """The part in a run of this seed."""
+        return self._replace(seed=seed) if self.is_drawn else self
+
+    @property
+    def has_trial(self) -> bool:
+        """Whether there are tiny cases of it. Its own need a GPU."""
+        return self.has_settings or self.is_drawn
+
+    @property
     def tiny(self) -> Part:
-        """The trial of a part that has settings."""
-        return self._replace(suites=(f"{self.name}-tiny",), is_trial=True)
+        """Its trial."""
+        suites = self.suites if self.is_drawn else (f"{self.name}-tiny",)
+        return self._replace(suites=suites, is_trial=True)
 
     @property
     def page(self) -> str:
@@ -168,6 +186,12 @@ class MeasuredCase(NamedTuple):
     part: Part
     rows: Mapping[str, Measurement]  # by provider
     plain: Measurement | None  # rownorm on the plain norm of this shape and pass
+
+    @property
+    def title(self) -> str:
+        """The case in one line; of a drawn part with the seed, because another run has other cases."""
+        seed = self.part.seed
+        return self.case.title if seed is None else f"{self.case.title}, seed {seed}"
 
     def timed(self, name: str) -> Measurement:
         """The row of a provider that has a time, of the device or of the host; raises Missing."""

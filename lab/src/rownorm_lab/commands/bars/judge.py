@@ -11,6 +11,7 @@ from ...data.case import Case
 from ...data.files import read_json
 from ...data.measurements import Measurement, results_of
 from ...data.records import FILE, OURS, Record, read
+from . import draw
 from .figures import FIGURES, Bar, FirstCall, FirstCallBar, MeasuredCase, Missing, Part, plain_of
 
 FIRST_CALL_FILE = "first_call.json"  # the name in a run folder
@@ -24,6 +25,7 @@ class Run(NamedTuple):
     damaged: list[tuple[int, str]]
     rows: dict[str, dict[str, Measurement]]  # by the key of the case, then by provider
     first_calls: dict[tuple[str, int], FirstCall]  # by operation and columns
+    seed: int | None  # of its draw
 
 
 class Finding(NamedTuple):
@@ -57,7 +59,7 @@ def read_run(folder: Path) -> Run:
         for key, of_case in by_case.items()
     }
     calls = {(one.operation, one.cols): one for one in _read_first_calls(folder / FIRST_CALL_FILE)}
-    return Run(str(folder), records, damaged, rows, calls)
+    return Run(str(folder), records, damaged, rows, calls, draw.read_seed(folder))
 
 
 def _read_first_calls(file: Path) -> list[FirstCall]:
@@ -75,19 +77,25 @@ def failed_throughout(records: Sequence[Record]) -> set[str]:
 
 def findings_of(run: Run, parts: Sequence[Part], first: FirstCallBar) -> list[Finding]:
     """Every bar on every case that it applies to, measured or not."""
-    of_cases = [
-        judge_bar(measured, bar)
-        for part in parts
-        if not part.is_trial
-        for bar in part.bars
-        for measured in cases_in(run, part)
-        if bar.applies(measured.case)
-    ]
+    of_cases = [one for part in parts if not part.is_trial for one in judge_part(run, part)]
     return of_cases + [one for call in first.calls for one in judge_first_call(run, first, *call)]
+
+
+def judge_part(run: Run, part: Part) -> list[Finding]:
+    """Every bar of a part on every case that it applies to."""
+    if part.is_drawn and run.seed is None:
+        why = f"nothing was drawn; rownorm bars measure --part {part.name}"
+        return [
+            Finding(part.name, str(bar), "all cases", bar.sign, None, False, why)
+            for bar in part.bars
+        ]
+    measured = cases_in(run, part)
+    return [judge_bar(one, bar) for bar in part.bars for one in measured if bar.applies(one.case)]
 
 
 def cases_in(run: Run, part: Part) -> list[MeasuredCase]:
     """All cases of a part, as the run measured them."""
+    part = part.of_seed(run.seed)
 
     def measured(case: Case) -> MeasuredCase:
         plain = run.rows.get(plain_of(case).key, {}).get(OURS)
@@ -113,8 +121,7 @@ def judge_bar(measured: MeasuredCase, bar: Bar) -> Finding:
         )
     except Missing as missing:
         words = str(missing)
-    case = measured.case.title
-    return Finding(measured.part.name, str(bar), case, bar.sign, figure, holds, words)
+    return Finding(measured.part.name, str(bar), measured.title, bar.sign, figure, holds, words)
 
 
 def judge_first_call(run: Run, first: FirstCallBar, operation: str, cols: int) -> Iterator[Finding]:

@@ -37,6 +37,7 @@ from ...device.facts import cpu_name, describe
 from ...measure import trial
 from ...measure.bench import bench, in_one_line
 from ...providers import Refusal, all_providers, data, import_failure, missing
+from . import draw
 from .figures import FirstCall, Job, plain_of
 from .judge import FIRST_CALL_FILE
 from .settings import BESIDE_PLAIN, DIT_STEPS
@@ -54,7 +55,7 @@ def check_folder(folder: Path, on_cpu: bool = False) -> None:
     on_cpu: the CPU will be measured, wherever there is a GPU.
     """
     if runs.is_taken(folder) and not any(
-        (folder / name).exists() for name in (FILE, FIRST_CALL_FILE)
+        (folder / name).exists() for name in (FILE, FIRST_CALL_FILE, draw.SEED_FILE)
     ):
         raise ValueError(f"{folder} is not empty and holds no measurements; name a new folder")
     here = cpu_name() if on_cpu else describe().name

@@ -18,7 +18,7 @@ from ...data.tables import markdown, markdown_page
 from ...data.texts import count, slug
 from . import bars
 from .figures import FIGURES, MeasuredCase, Missing, Part
-from .judge import Finding, Run, cases_in, findings_of, summarize_bars
+from .judge import BarSummary, Finding, Run, cases_in, findings_of, judge_part, summarize_bars
 from .tables import (
     conditions,
     first_call_lines,
@@ -53,24 +53,28 @@ def publish(
 ) -> list[Path]:
     """Write the pages and the data file into ``folder``; return what was written.
 
-    The pages show the figures of the first run, those of parts with settings of all runs; the index judges all runs.
-    parts: write the pages of these parts only, neither index nor data file. package: write the data file into the
-    installed package instead. table: the tuned table whose figures become the page ``widths.md``. ValueError if the
-    runs hold no records, or records of several devices.
+    The pages show the figures of the first run, those of draw and of parts with settings of all runs; the index judges
+    all runs. parts: write the pages of these parts only, neither index nor data file. package: write the data file into
+    the installed package instead. table: the tuned table whose figures become the page ``widths.md``. ValueError if the
+    runs hold no records, or records of several devices, or if draw is named and no run has measured it.
     """
     devices = {record.environment.device for run in runs for record in run.records}
     if len(devices) != 1:
         raise ValueError(
             f"publish needs records of one device; got {', '.join(sorted(devices)) or 'none'}"
         )
+    drawn = any(measured_cases(run, bars.DRAW) for run in runs)
+    if parts is not None and bars.DRAW in parts and not drawn:
+        raise ValueError("no run has measured drawn widths; rownorm bars measure --part draw")
+    selected, first_call = bars.chosen((), drawn=drawn)
     pages = {
-        part.page: settings_page(runs, part) if part.has_settings else part_page(runs, part)
-        for part in (bars.PARTS if parts is None else parts)
-        if measured_cases(runs[0], part)
+        part.page: text
+        for part in (selected if parts is None else parts)
+        if (text := page_of(runs, part))
     }
     if parts is not None:
         return [write_whole(folder / f"{page}.md", text) for page, text in pages.items()]
-    found = [findings_of(run, bars.PARTS, bars.FIRST_CALL) for run in runs]
+    found = [findings_of(run, selected, first_call) for run in runs]
     if runs[0].first_calls:
         pages[bars.FIRST_CALL.name] = first_call_page(runs[0])
     if table is not None:
@@ -78,7 +82,9 @@ def publish(
     studies = sorted(  # rownorm study writes them, and bars publish --part cpu
         file.stem for file in folder.glob("study-*.md") if file.stem not in pages
     )
-    pages["README"] = index_page(runs, found, [*pages], studies)
+    of_first_run = [name for name in pages if name != bars.DRAW.page]
+    has_draw = drawn or (folder / f"{bars.DRAW.page}.md").exists()
+    pages["README"] = index_page(runs, found, of_first_run, studies, has_draw=has_draw)
     data = msgspec.json.encode(published(runs, found))
     name = f"{device_slug(*devices)}.json"
     written = [write_whole(folder / f"{page}.md", text) for page, text in pages.items()]
@@ -103,20 +109,64 @@ def page(title: str, *paragraphs: str) -> str:
     return markdown_page(title, "rownorm bars publish", *paragraphs)
 
 
+def page_of(runs: Sequence[Run], part: Part) -> str:
+    """The page of a part; empty if the first run has no record of it. Of draw, some run has one."""
+    if part.is_drawn:
+        return draw_page(runs, part)
+    if not measured_cases(runs[0], part):
+        return ""
+    return settings_page(runs, part) if part.has_settings else part_page(runs, part)
+
+
 def part_page(runs: Sequence[Run], part: Part) -> str:
     """The figures of every provider on every case of a part, from the first run."""
-    notes = [HOW_TO_READ[part.unit], *([CEILING_NOTE] if CEILING in part.providers else [])]
     of_run = f" The first of {len(runs)} runs." if len(runs) > 1 else ""
-    sections = [
-        f"## {title}\n\n{figures_table(part, list(group))}"
-        for title, group in itertools.groupby(measured_cases(runs[0], part), key=title_of)
-    ]
     return page(
         f"{part.title} ({part.unit})",
         f"{conditions(runs[0])}.{of_run} [How it is measured](../method.md).",
-        " ".join([*notes, RATIO_NOTE]),
-        *sections,
+        reading_notes(part),
+        *figures_sections(runs[0], part, "##"),
     )
+
+
+def draw_page(runs: Sequence[Run], part: Part) -> str:
+    """The bars, what falls short, and the figures of every run, each with its own seed and widths."""
+    found = [judge_part(run, part) for run in runs]
+    short = [
+        f"- {one.what}: {one.words}"
+        for of_run in found
+        for one in of_run
+        if not one.holds and one.figure is not None
+    ]
+    return page(
+        f"{part.title} ({part.unit})",
+        run_list(runs),
+        f"{part.note} [How it is measured](../method.md).",
+        bars_table(summarize_bars(found), len(runs)),
+        *(["## What falls short\n\n" + "\n".join(short)] if short else []),
+        reading_notes(part),
+        *(
+            section
+            for number, run in enumerate(runs, start=1)
+            for section in (
+                f"## Run {number}, "
+                + ("nothing drawn" if run.seed is None else f"seed {run.seed}"),
+                *figures_sections(run, part, "###"),
+            )
+        ),
+    )
+
+
+def reading_notes(part: Part) -> str:
+    """How to read the tables of figures."""
+    notes = [HOW_TO_READ[part.unit], *([CEILING_NOTE] if CEILING in part.providers else [])]
+    return " ".join([*notes, RATIO_NOTE])
+
+
+def figures_sections(run: Run, part: Part, level: str) -> Iterator[str]:
+    """The tables of a run, one for each norm and pass."""
+    for title, group in itertools.groupby(measured_cases(run, part), key=title_of):
+        yield f"{level} {title}\n\n{figures_table(part, list(group))}"
 
 
 def settings_page(runs: Sequence[Run], part: Part) -> str:
@@ -210,21 +260,29 @@ def index_page(
     found: Sequence[Sequence[Finding]],
     pages: Sequence[str],
     studies: Sequence[str] = (),
+    *,
+    has_draw: bool,
 ) -> str:
     """The conditions of each run, the bars with the worst case of each run, and links to the pages."""
     summaries = summarize_bars(found)
     n = sum(one.verdict == "holds" for one in summaries)
-    lines = [[one.part, one.bar, *one.worst, one.verdict] for one in summaries]
-    heads = ["part", "must be", *(f"worst in run {i + 1}" for i in range(len(runs))), "verdict"]
+    of_draw = _links([bars.DRAW.page]) if has_draw else "not measured"
     return page(
         "Results",
         run_list(runs),
         f"[How it is measured](../method.md). The pages show the figures of run 1: {_links(pages)}.",
         *([f"More studies: {_links(studies)}."] if studies else []),
+        f"{bars.DRAW.title}: {of_draw}.",
         f"## Bars\n\n{n} of {count(len(summaries), 'bar')} hold in every run.",
-        markdown(heads, lines),
+        bars_table(summaries, len(runs)),
         *_remarks(runs),
     )
+
+
+def bars_table(summaries: Sequence[BarSummary], n_runs: int) -> str:
+    """The bars with the worst case of each run."""
+    heads = ["part", "must be", *(f"worst in run {i + 1}" for i in range(n_runs)), "verdict"]
+    return markdown(heads, [[one.part, one.bar, *one.worst, one.verdict] for one in summaries])
 
 
 def _remarks(runs: Sequence[Run]) -> Iterator[str]:

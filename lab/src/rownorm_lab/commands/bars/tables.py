@@ -25,7 +25,12 @@ from .judge import (
     verdict,
 )
 
-NORM_LABELS = {"rms_norm": "RMSNorm", "layer_norm": "LayerNorm", "add_rms_norm": "Add and RMSNorm"}
+NORM_LABELS = {
+    "rms_norm": "RMSNorm",
+    "layer_norm": "LayerNorm",
+    "add_rms_norm": "Add and RMSNorm",
+    "add_layer_norm": "Add and LayerNorm",
+}
 
 
 def run_tables(run: Run, parts: Sequence[Part], first: FirstCallBar) -> Iterator[str]:
@@ -35,7 +40,8 @@ def run_tables(run: Run, parts: Sequence[Part], first: FirstCallBar) -> Iterator
         known = [measured for measured in cases_in(run, part) if measured.rows]
         if not known:
             continue
-        yield from ("", f"{part.title} ({part.unit})")
+        seed = f", seed {run.seed}" if part.is_drawn else ""
+        yield from ("", f"{part.title} ({part.unit}){seed}")
         if part.has_settings:
             yield from settings_tables(run, part)
             continue
