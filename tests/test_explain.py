@@ -120,6 +120,7 @@ def computed_by(x, options):
     return re.search("kernels: (.*)[.] For the plan", str(error.value))[1]
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the C for a GPU calls the extension itself")
 @pytest.mark.usefixtures("without_interpreter")
 def test_says_who_computes_on_a_cpu(monkeypatch):
     """The C extension, or PyTorch: whichever the call itself takes."""
