@@ -33,12 +33,14 @@ def run(name, *arguments, **settings):
 
 
 def test_readme(capsys):
-    """A function, a module, a modulated norm and a patched model: the snippets run one after the other, as a reader
+    """A patched model, a function, a module and a modulated norm: the snippets run one after the other, as a reader
     types them.
     """
     text = (EXAMPLES.parent / "README.md").read_text()
-    function, module, modulated, patched = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    patched, function, module, modulated = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names = {}
+    exec(patched, names)
+    assert "1 norm swapped" in capsys.readouterr().out
     assert len([line for line in function.splitlines() if line]) <= 6
     exec(function, names)
     assert "8 x 4096 float32 on NVIDIA H100/H200 (sm_90)" in capsys.readouterr().out
@@ -47,8 +49,6 @@ def test_readme(capsys):
     exec(modulated, names)
     assert names["y"].shape == (2, 16, 4096)
     assert names["gated"].shape == (8, 4096)
-    exec(patched, names)
-    assert "1 norm swapped" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["layer_norm", "layer_norm_kernel"])

@@ -95,7 +95,10 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="Build rownorm for Hugging Face kernels.")
     parser.add_argument("--out", type=Path, default=HERE, help="folder to write build/ to")
-    print(build(parser.parse_args().out))
+    out = parser.parse_args().out.resolve()
+    print(
+        f"wrote {build(out)}\nIts layers: {out}:RMSNorm, or :RMSNormGated, :RMSNormZeroCentered, :LayerNorm"
+    )
 
 
 if __name__ == "__main__":

@@ -483,7 +483,9 @@ def test_a_build_is_reproduced_and_replaced(repository, tmp_path):
         text=True,
         check=True,
     )
-    assert ran.stdout.strip() == str(folder)
+    wrote, layers = ran.stdout.splitlines()
+    assert wrote == f"wrote {folder}"
+    assert f"{tmp_path}:RMSNorm," in layers
     assert not stray.exists()
     first, second = (
         json.loads((one / "build" / "torch-universal" / "metadata.json").read_text())

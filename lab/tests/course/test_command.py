@@ -213,7 +213,7 @@ def test_a_crash_fails_its_step_and_no_other():
     skipped = [step for step in found if step.status == "skipped"]
     parts = {"kernel", "module", "blocks", "speed"}
     if torch.cuda.is_available():
-        parts.remove("speed")  # measured in a process of its own, where it fails
+        parts.remove("speed")  # it is tried there
     assert {step.part for step in skipped} == parts
     assert all("kernel: the formula failed" in step.message for step in skipped)
 
