@@ -36,10 +36,11 @@ message(kernels)
 
 
 @pytest.mark.parametrize("triton", [True, False], ids=["with", "without"])
-def test_first_example_of_the_readme(triton, tmp_path):
-    example = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
-    status, printed = run(example, tmp_path, triton)
+def test_first_examples_of_the_readme(triton, tmp_path):
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    status, printed = run("".join(examples[:2]), tmp_path, triton)
     assert status == 0, printed
+    assert "1 norm swapped" in printed
     assert "8 x 4096 float32 on NVIDIA H100/H200 (sm_90)" in printed
     assert ("Triton is not installed here" in printed) is not triton
 

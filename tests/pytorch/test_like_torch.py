@@ -311,6 +311,21 @@ def test_a_gradient_whose_memory_was_freed_is_an_error(form, offset, device):
 
 
 @every_form
+def test_a_saved_tensor_whose_memory_was_freed_is_an_error(form, device):
+    """As a sharded module frees its parameters between forward and backward."""
+    for name in FORMS[form][2]:
+        if form.startswith("add_") and name in ("residual", "pre_bias"):
+            continue  # backward reads no value of these
+        (ours, tensors), _ = both(form, device)
+        outputs = outputs_of(ours, tensors)
+        dys = [torch.ones_like(y) for y in outputs]
+        saved = outputs[1] if form.startswith("add_") and name == "x" else tensors[name]
+        saved.untyped_storage().resize_(0)
+        with pytest.raises(RuntimeError, match=r"no memory|not allocated"):
+            torch.autograd.grad(outputs, (*tensors.values(),), dys)
+
+
+@every_form
 @pytest.mark.parametrize("grad_enabled", [False, True])
 def test_a_node_refuses_gradients_that_are_not_of_its_output(form, grad_enabled, device):
     """Autograd never passes such ones, but a node can be called. Also where right ones prepared a call before."""
@@ -333,6 +348,20 @@ def test_a_node_refuses_gradients_that_are_not_of_its_output(form, grad_enabled,
                 dys[number] = dy
                 with pytest.raises(RuntimeError, match="must have the shape, dtype and device"):
                     call(*dys)
+            if len(outputs) == 2:
+                with pytest.raises(RuntimeError, match="must have the shape, dtype and device"):
+                    call(None, dy)
+
+
+@every_form
+def test_a_node_of_an_operator_refuses_gradients_of_another_dtype_or_shape(form, device):
+    tensors = make(FORMS[form][2], device)
+    outputs = outputs_of(getattr(torch.ops.rownorm, form), tensors)
+    call = getattr(outputs[0].grad_fn, "apply", outputs[0].grad_fn)
+    right = torch.ones(ROWS, COLS, device=device)
+    for dy in (right.double(), right[:-1], right[:, :-1]):
+        with pytest.raises(RuntimeError, match="must have the shape, dtype and device"):
+            call(dy, *[right] * (len(outputs) - 1))
 
 
 @plain_forms
@@ -399,6 +428,9 @@ def test_options_that_are_refused_are_not_kept(device):
         for module in (rownorm.nn.LayerNorm, rownorm.nn.RMSNorm):
             with pytest.raises(TypeError, match="eps"):
                 module(COLS, eps=eps, device=device)(x)
+            module(COLS, eps=1, device=device)(x)
+            with pytest.raises(TypeError, match="eps"):
+                module(COLS, eps=True, device=device)(x)
         first = torch.tensor(True)
         kept_too = weakref.ref(first)
         with pytest.raises(ValueError, match="gate_first must be one of False, True"):

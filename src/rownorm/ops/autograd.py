@@ -22,8 +22,9 @@ from torch.autograd.function import _SingleLevelFunction
 from .. import reference
 from ..program import COLUMNS, INPUTS, ROWS_OF_H, SAVED, Program
 from ..reference import BackwardInputs, Gradients, compute_dtype
+from .checks import check_gradients
 from .execute import ForwardResult
-from .fast_path import can_skip_dispatcher
+from .fast_path import can_skip_dispatcher, has_dispatch_modes
 
 # (inputs, program) -> (y, h, mu, rstd)
 ForwardFunction = Callable[..., ForwardResult]
@@ -78,6 +79,9 @@ class _Norm(SingleLevelFunction):
             _, _, x_dtype, _ = ctx.settings
             return None, None, *gradients_without_dy(ctx, dh, x_dtype, needs), None, None
         inputs = (dy, dh, *saved_tensors(ctx))
+        _, program, x_dtype, _ = ctx.settings
+        if not has_dispatch_modes():
+            check_gradients(dy, dh, like=inputs[2], y_dtype=program.result_dtype(x_dtype))
         return None, None, *gradients(*ctx.settings, needs, inputs), None, None  # type: ignore[call-arg]
 
 

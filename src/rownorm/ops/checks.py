@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -56,8 +56,20 @@ def check(inputs: Sequence[Tensor | None], program: Program) -> None:
         _check_device(operation, name, t, x)
 
 
+class RowsOf(NamedTuple):
+    """What the rows of a tensor are like, without the tensor."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+
 def check_gradients(
-    dy: Tensor, dh: Tensor | None, *, like: Tensor, y_dtype: torch.dtype | None = None
+    dy: Tensor | None,
+    dh: Tensor | None,
+    *,
+    like: Tensor | RowsOf,
+    y_dtype: torch.dtype | None = None,
 ) -> None:
     """Raise unless the incoming gradients fit rows like these: the kernels trust their shapes.
 
@@ -73,7 +85,7 @@ def check_gradients(
         ):
             raise RuntimeError(
                 "the gradient of a norm must have the shape, dtype and device of its output: "
-                f"{tuple(like.shape)}, {dtype or dy.dtype}, {like.device}; "
+                f"{tuple(like.shape)}, {dtype or gradient.dtype}, {like.device}; "
                 f"got {tuple(gradient.shape)}, {gradient.dtype}, {gradient.device}"
             )
 

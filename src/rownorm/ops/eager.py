@@ -37,7 +37,7 @@ from .autograd import (
     shared_needs,
     to_save,
 )
-from .checks import check_gradients, check_memory, has_memory
+from .checks import RowsOf, check_gradients, check_memory, has_memory
 from .fast_path import (
     CONDITIONS,
     can_skip_dispatcher,
@@ -81,6 +81,7 @@ class _EagerNorm(SingleLevelFunction):
         ctx.set_materialize_grads(False)
         # ``context`` in launch/native/node.cpp makes the same tuple. The call is None if ``forward_in_c`` did it.
         ctx.forward_state = (call, saved_addresses, options, x.dtype, residual_dtype)
+        ctx.rows_of_h = None if h is None else RowsOf(h.shape, h.dtype, h.device)
         ctx.has_residual_gate = inputs[_RESIDUAL_GATE] is not None
         return y if residual is None else (y, h)
 
@@ -89,6 +90,8 @@ class _EagerNorm(SingleLevelFunction):
         """saved: ``ctx.saved_tensors``, if they were read already. Some hooks can be asked for them only once."""
         forward_call, saved_addresses, options, x_dtype, _ = ctx.forward_state
         if dy is None:
+            if ctx.rows_of_h is not None and not has_dispatch_modes():
+                check_gradients(None, dh, like=ctx.rows_of_h)
             return (*gradients_without_dy(ctx, dh, x_dtype, ctx.needs_input_grad[:N_INPUTS]), None)
         saved = saved_tensors(ctx) if saved is None else saved
         inputs = (dy, dh, *saved)
@@ -134,6 +137,7 @@ class NodeContext(NamedTuple):
     saved_tensors: tuple[Any, ...]
     needs_input_grad: tuple[bool, ...]
     has_residual_gate: bool
+    rows_of_h: RowsOf | None = None  # node.cpp has checked the gradients
 
 
 def _apply(ctx, dy, dh=None):  # type: ignore[no-untyped-def]
