@@ -13,6 +13,8 @@ import pytest
 
 from rownorm import extension
 from rownorm.extension import compilers, entry
+from rownorm.launch import native
+from rownorm.ops import cpu_native
 from support.fake_driver import needs_compiler
 
 pytestmark = needs_compiler
@@ -149,6 +151,12 @@ def test_a_failure_is_remembered_for_a_day(dummy, compiler, started, cache, capf
     compiler("compile")  # the same identity
     assert extension.build(dummy()).value == 41
     assert not failed.exists()
+
+
+def test_the_first_call_waits_a_minute_at_most(dummy):
+    """The extension in C++ has ten, in the background."""
+    for one in (dummy(), cpu_native.description(), native.description()):
+        assert one.limit == 60
 
 
 def test_a_compiler_that_hangs(dummy, compiler, started, cache, tmp_path, capfd):

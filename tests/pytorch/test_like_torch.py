@@ -353,6 +353,14 @@ def test_a_node_refuses_gradients_that_are_not_of_its_output(form, grad_enabled,
                     call(None, dy)
 
 
+@pytest.mark.parametrize("form", ["add_layer_norm", "add_rms_norm"])
+def test_h_of_an_operator_needs_no_gradient_through_the_weight_alone(form, device):
+    x = torch.randn(ROWS, COLS, device=device)
+    weight = torch.ones(COLS, device=device, requires_grad=True)
+    y, h = getattr(torch.ops.rownorm, form)(x, x.clone(), weight)
+    assert (y.requires_grad, h.requires_grad) == (True, False)
+
+
 @every_form
 def test_a_node_of_an_operator_refuses_gradients_of_another_dtype_or_shape(form, device):
     tensors = make(FORMS[form][2], device)
