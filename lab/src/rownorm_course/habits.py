@@ -11,6 +11,10 @@ HABITS = {
     "the variance. Zero them again after the subtraction: tl.where(cols < n_cols, x - mean, 0.0).",
     "not-written": "Elements were never stored. Compare the grid with the number of rows, and the loop over columns "
     "(or the block) with the number of columns.",
+    "kept-result": "Allocate the result in every call: torch.empty takes microseconds. A caller may still need the one "
+    "of the call before.",
+    "rows-beyond": "Something counts on few rows: a limit of the grid, or of a loop. Let both follow from the number "
+    "of rows.",
     "stride": "Row r begins at r * x.stride(0), not at r * n_cols: a slice of a wider tensor has rows that are "
     "further apart. Pass the stride to the kernel, or call .contiguous() (which costs a copy).",
     "output-stride": "y has a stride of its own: its row r begins at r * y.stride(0), not at r * x.stride(0).",
@@ -64,7 +68,7 @@ HABITS = {
     "cancellation": "mean(x^2) - mean(x)^2 subtracts two large, nearly equal numbers: with a mean of 10000 and a "
     "spread of 1, fp32 has no digit of the variance left. Subtract the mean first, then square.",
     "two-roundings": "The result was rounded to 16 bits on the way and again at the end. Keep everything in fp32 "
-    "until the store, partial sums too.",
+    "until the store, the weight and partial sums too.",
     "weight-dtype": "With a weight in the dtype of the rows it is right. y has the dtype of x, whatever the weight's "
     "is: allocate it with dtype=x.dtype, and convert both after their loads.",
     "overflows": "Choose values whose squares fit in fp32: up to about 1e19.",
@@ -140,7 +144,7 @@ HABITS = {
     "straddle": "An access may begin in one sector and end in another. Count the sectors of all of its bytes, from the "
     "first to the last.",
     "few-cases": "One size says nothing about the others, and few rows take the time of a launch: cases() must have "
-    "all widths of the text, with its rows.",
+    "all widths of the text, with its rows and its dtype.",
     "other-operation": "A comparison is fair if both sides compute the same. LayerNorm does more than RMSNorm.",
     "not-your-figures": "The answer must follow from your own measurements.",
     "intensity": "Count the bytes of x and of y: both move. fp16 has 2 bytes an element.",

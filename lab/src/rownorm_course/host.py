@@ -21,6 +21,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -38,6 +39,7 @@ from .protocol import ErrorReply, Launched, Reply, Request, Seen, Watch, plain
 from .wire import Closed, Made, decode, encode, receive, send
 
 BEGIN = "begin"  # instead of FD: begin a learner's process right away
+KEPT = 32  # results, so that their memory is not given to another tensor
 MEMORY = 6 << 30  # bytes of data of a process without a GPU
 # What the grader itself runs in this process: Triton and FlashInfer-Bench are of the learner's making there.
 OWN = {
@@ -58,6 +60,7 @@ class Host:
         self.modules: dict[str, ModuleType] = {}
         observe.THREADS = observe.threads()
         self.guard = Guard()
+        self.returned: deque[Tensor] = deque(maxlen=KEPT)
 
     def serve(self, channel: socket.socket) -> None:
         """Answer until the grader has gone."""
@@ -131,6 +134,8 @@ class Host:
         ]
         if request.answer >= 0:
             value = args[request.answer]
+        elif runs:
+            self._refuse_old_memory(value)
         if raw.provenance is not None:
             seen.foreign = raw.provenance.foreign(value)
             roles = {
@@ -149,6 +154,21 @@ class Host:
             seen.compiled = _compiled(raw, request, watch, args, list(named.values()))
             value = None
         return Reply(value=encode(value), seen=seen)
+
+    def _refuse_old_memory(self, value: Any) -> None:
+        """Failure if a result lies in the memory of an earlier one, which it has overwritten."""
+        before = {one.untyped_storage().data_ptr() for one in self.returned}
+        results = [
+            one
+            for one in (value if isinstance(value, tuple | list) else [value])
+            if isinstance(one, Tensor) and one.numel() and not one.is_meta
+        ]
+        if any(one.untyped_storage().data_ptr() in before for one in results):
+            raise Failure(
+                "the memory of an earlier call's result was returned again: that result is overwritten",
+                "kept-result",
+            )
+        self.returned.extend(one.detach() for one in results)
 
     def _train(self, request: Request) -> Reply:
         """A module's output and gradients; its parameter ``weight`` is the one that is given."""
