@@ -22,8 +22,13 @@ HABITS = {
     "x.reshape(-1, x.shape[-1]), and give the result the shape of x.",
     "any-layout": "A contiguous x is right. A transposed one has no view as rows: x.reshape copies if it must, x.view "
     "fails.",
-    "any-dy": "A contiguous dy is right. The dy of y.sum() is a single value, expanded: its strides are 0. A kernel "
-    "that reads dy with the strides of x needs dy.contiguous().",
+    "any-dy": "A contiguous dy is right. The dy of y.sum() is a single value, expanded: its strides are 0. Others are "
+    "transposed: dy.view fails where dy.reshape copies. A kernel that reads dy with the strides of x needs "
+    "dy.contiguous().",
+    "weight-not-ones": "torch.nn.Parameter(torch.ones(dim)): a new norm only normalizes.",
+    "frozen-x": "If x needs a gradient it is right. The weight trains without one of x, too.",
+    "saved-elsewhere": "What backward needs belongs to one call: ctx.save_for_backward. A place that all calls share "
+    "has the tensors of the last one.",
     "rstd-ignored": "With another eps it is wrong. Use the rstd that is given: forward has computed it with its eps.",
     "int32": "A row offset above 2^31 elements wraps around in int32. Make the row number int64 before the product: "
     "tl.program_id(0).to(tl.int64) * stride.",
@@ -71,6 +76,8 @@ HABITS = {
     "until the store, the weight and partial sums too.",
     "weight-dtype": "With a weight in the dtype of the rows it is right. y has the dtype of x, whatever the weight's "
     "is: allocate it with dtype=x.dtype, and convert both after their loads.",
+    "output-dtype": "y and dx have the dtype of x, dweight has that of weight. Compute in fp32 and convert at "
+    "the store.",
     "overflows": "Choose values whose squares fit in fp32: up to about 1e19.",
     "same-kernel": "Welford's merging is a kernel of its own, or at least another constant of the same one: count, "
     "mean and m2 of each block, merged.",

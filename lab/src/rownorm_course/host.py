@@ -172,7 +172,7 @@ class Host:
 
     def _train(self, request: Request) -> Reply:
         """A module's output and gradients; its parameter ``weight`` is the one that is given."""
-        cols, eps, x, weight, dy = decode(request.args, self.device)
+        cols, eps, x, weight, dy, again = decode(request.args, self.device)
         module = self._function(request.file, request.name)(cols, eps=eps)
         if not isinstance(module, torch.nn.Module):
             raise Failure(
@@ -182,6 +182,12 @@ class Host:
         if names != ["weight"]:
             raise Failure(
                 f"the module has the parameters {names}, expected ['weight']: torch.nn.Parameter registers one"
+            )
+        begins = module.get_parameter("weight").detach().cpu().float()
+        if not torch.equal(begins, torch.ones(cols)):
+            raise Failure(
+                "the weight of a new module is not ones, those of torch.nn.RMSNorm are",
+                "weight-not-ones",
             )
         module = module.to(self.device)
         del module.weight
@@ -193,9 +199,12 @@ class Host:
         if raw.provenance is not None:
             seen.foreign = raw.provenance.foreign(y)
         gradients = None
+        if again:  # before the backward of the first call
+            module((2 * x.detach()).requires_grad_())
         if isinstance(y, Tensor) and y.requires_grad and y.numel() == dy.numel():
-            found = torch.autograd.grad(y.reshape(dy.shape), [x, weight], dy, allow_unused=True)
-            gradients = list(found)
+            wanted = [one for one in (x, weight) if one.requires_grad]
+            found = torch.autograd.grad(y.reshape(dy.shape), wanted, dy, allow_unused=True)
+            gradients = list(found) if x.requires_grad else [torch.zeros_like(x), *found]
         seen.changed = [
             place
             for place, (one, old) in enumerate(zip((x, weight), before, strict=True))

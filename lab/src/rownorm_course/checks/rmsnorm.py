@@ -14,7 +14,7 @@ from ..calls import share_of_ceiling
 from ..grade import Task
 from ..grades import Failure
 from ..judge import TriedCase, tensors_of, try_all, try_one
-from ..learner import Learner
+from ..learner import Learner, LearnerError
 from ..protocol import Watch
 from .addresses import far_rows
 from .shares import passes
@@ -116,6 +116,30 @@ def trains(learner: Learner) -> None:
     try_all(learner, _module_call(learner), [trial, own_eps, of_sum], RMS_NORM_GRADIENT)
 
 
+def frozen_x(learner: Learner) -> None:
+    """The weight trains although x needs no gradient."""
+    trial = TriedCase(_case(5, 200, direction="both"), layout="frozen")
+    _against_the_usual_call(learner, trial, "frozen-x")
+
+
+def calls_in_a_row(learner: Learner) -> None:
+    """The gradients of a call, after another call of the same module."""
+    trial = TriedCase(_case(5, 200, direction="both"))
+    _against_the_usual_call(learner, trial, "saved-elsewhere", again=True)
+
+
+def _against_the_usual_call(
+    learner: Learner, trial: TriedCase, habit: str, again: bool = False
+) -> None:
+    """One trial; the step before has shown that the usual call is right, so that the difference is the reason."""
+    try:
+        try_all(learner, _module_call(learner, again), [trial], RMS_NORM_GRADIENT)
+    except LearnerError:
+        raise
+    except Failure as failure:
+        raise Failure(str(failure), habit) from None
+
+
 def shapes(learner: Learner) -> None:
     """Values and gradients of other shapes than (rows, columns), and of a transposed x."""
     trials = [
@@ -125,12 +149,15 @@ def shapes(learner: Learner) -> None:
         for shape in ((2, 5, 96), (2, 3, 2, 96), (96,))
     ]
     trials.append(trials[0]._replace(layout="transposed", habit="any-layout"))
+    trials.append(trials[0]._replace(layout="transposed dy", habit="any-dy"))
     try_all(learner, _module_call(learner), trials, RMS_NORM_GRADIENT)
 
 
-def _module_call(learner: Learner):  # type: ignore[no-untyped-def]
+def _module_call(learner: Learner, again: bool = False):  # type: ignore[no-untyped-def]
     def call(case: Case, t: Tensors) -> list[Any]:
-        y, needs, found = learner.train(FILE, "RMSNorm", case.cols, case.eps, t.x, t.weight, t.dy)
+        y, needs, found = learner.train(
+            FILE, "RMSNorm", case.cols, case.eps, t.x, t.weight, t.dy, again
+        )
         if found and found[0] is not None:
             found[0] = found[0].reshape(case.rows, case.cols)
         return [y, needs, found]
@@ -245,6 +272,8 @@ TASKS = [
     Task("kernel", "two passes over the row", two_passes, ("interpret",)),
     Task("kernel", "row offsets beyond 2^31", far, ("interpret",)),
     Task("module", "values and gradients", trains),
+    Task("module", "x needs no gradient", frozen_x),
+    Task("module", "two calls before backward", calls_in_a_row),
     Task("module", "any shape", shapes),
     Task("blocks", "every block size", blocks),
     Task("comparison", "RMSNorm against RMSNorm", same_operation),
