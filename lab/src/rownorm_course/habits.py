@@ -11,6 +11,10 @@ HABITS = {
     "the variance. Zero them again after the subtraction: tl.where(cols < n_cols, x - mean, 0.0).",
     "not-written": "Elements were never stored. Compare the grid with the number of rows, and the loop over columns "
     "(or the block) with the number of columns.",
+    "kept-result": "Allocate the result in every call: torch.empty takes microseconds. A caller may still need the one "
+    "of the call before.",
+    "rows-beyond": "Something counts on few rows: a limit of the grid, or of a loop. Let both follow from the number "
+    "of rows.",
     "stride": "Row r begins at r * x.stride(0), not at r * n_cols: a slice of a wider tensor has rows that are "
     "further apart. Pass the stride to the kernel, or call .contiguous() (which costs a copy).",
     "output-stride": "y has a stride of its own: its row r begins at r * y.stride(0), not at r * x.stride(0).",
@@ -18,8 +22,13 @@ HABITS = {
     "x.reshape(-1, x.shape[-1]), and give the result the shape of x.",
     "any-layout": "A contiguous x is right. A transposed one has no view as rows: x.reshape copies if it must, x.view "
     "fails.",
-    "any-dy": "A contiguous dy is right. The dy of y.sum() is a single value, expanded: its strides are 0. A kernel "
-    "that reads dy with the strides of x needs dy.contiguous().",
+    "any-dy": "A contiguous dy is right. The dy of y.sum() is a single value, expanded: its strides are 0. Others are "
+    "transposed: dy.view fails where dy.reshape copies. A kernel that reads dy with the strides of x needs "
+    "dy.contiguous().",
+    "weight-not-ones": "torch.nn.Parameter(torch.ones(dim)): a new norm only normalizes.",
+    "frozen-x": "If x needs a gradient it is right. The weight trains without one of x, too.",
+    "saved-elsewhere": "What backward needs belongs to one call: ctx.save_for_backward. A place that all calls share "
+    "has the tensors of the last one.",
     "rstd-ignored": "With another eps it is wrong. Use the rstd that is given: forward has computed it with its eps.",
     "int32": "A row offset above 2^31 elements wraps around in int32. Make the row number int64 before the product: "
     "tl.program_id(0).to(tl.int64) * stride.",
@@ -64,9 +73,11 @@ HABITS = {
     "cancellation": "mean(x^2) - mean(x)^2 subtracts two large, nearly equal numbers: with a mean of 10000 and a "
     "spread of 1, fp32 has no digit of the variance left. Subtract the mean first, then square.",
     "two-roundings": "The result was rounded to 16 bits on the way and again at the end. Keep everything in fp32 "
-    "until the store, partial sums too.",
+    "until the store, the weight and partial sums too.",
     "weight-dtype": "With a weight in the dtype of the rows it is right. y has the dtype of x, whatever the weight's "
     "is: allocate it with dtype=x.dtype, and convert both after their loads.",
+    "output-dtype": "y and dx have the dtype of x, dweight has that of weight. Compute in fp32 and convert at "
+    "the store.",
     "overflows": "Choose values whose squares fit in fp32: up to about 1e19.",
     "same-kernel": "Welford's merging is a kernel of its own, or at least another constant of the same one: count, "
     "mean and m2 of each block, merged.",
@@ -140,7 +151,7 @@ HABITS = {
     "straddle": "An access may begin in one sector and end in another. Count the sectors of all of its bytes, from the "
     "first to the last.",
     "few-cases": "One size says nothing about the others, and few rows take the time of a launch: cases() must have "
-    "all widths of the text, with its rows.",
+    "all widths of the text, with its rows and its dtype.",
     "other-operation": "A comparison is fair if both sides compute the same. LayerNorm does more than RMSNorm.",
     "not-your-figures": "The answer must follow from your own measurements.",
     "intensity": "Count the bytes of x and of y: both move. fp16 has 2 bytes an element.",

@@ -21,6 +21,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -38,6 +39,7 @@ from .protocol import ErrorReply, Launched, Reply, Request, Seen, Watch, plain
 from .wire import Closed, Made, decode, encode, receive, send
 
 BEGIN = "begin"  # instead of FD: begin a learner's process right away
+KEPT = 32  # results, so that their memory is not given to another tensor
 MEMORY = 6 << 30  # bytes of data of a process without a GPU
 # What the grader itself runs in this process: Triton and FlashInfer-Bench are of the learner's making there.
 OWN = {
@@ -58,6 +60,7 @@ class Host:
         self.modules: dict[str, ModuleType] = {}
         observe.THREADS = observe.threads()
         self.guard = Guard()
+        self.returned: deque[Tensor] = deque(maxlen=KEPT)
 
     def serve(self, channel: socket.socket) -> None:
         """Answer until the grader has gone."""
@@ -131,6 +134,8 @@ class Host:
         ]
         if request.answer >= 0:
             value = args[request.answer]
+        elif runs:
+            self._refuse_old_memory(value)
         if raw.provenance is not None:
             seen.foreign = raw.provenance.foreign(value)
             roles = {
@@ -150,9 +155,24 @@ class Host:
             value = None
         return Reply(value=encode(value), seen=seen)
 
+    def _refuse_old_memory(self, value: Any) -> None:
+        """Failure if a result lies in the memory of an earlier one, which it has overwritten."""
+        before = {one.untyped_storage().data_ptr() for one in self.returned}
+        results = [
+            one
+            for one in (value if isinstance(value, tuple | list) else [value])
+            if isinstance(one, Tensor) and one.numel() and not one.is_meta
+        ]
+        if any(one.untyped_storage().data_ptr() in before for one in results):
+            raise Failure(
+                "the memory of an earlier call's result was returned again: that result is overwritten",
+                "kept-result",
+            )
+        self.returned.extend(one.detach() for one in results)
+
     def _train(self, request: Request) -> Reply:
         """A module's output and gradients; its parameter ``weight`` is the one that is given."""
-        cols, eps, x, weight, dy = decode(request.args, self.device)
+        cols, eps, x, weight, dy, again = decode(request.args, self.device)
         module = self._function(request.file, request.name)(cols, eps=eps)
         if not isinstance(module, torch.nn.Module):
             raise Failure(
@@ -162,6 +182,12 @@ class Host:
         if names != ["weight"]:
             raise Failure(
                 f"the module has the parameters {names}, expected ['weight']: torch.nn.Parameter registers one"
+            )
+        begins = module.get_parameter("weight").detach().cpu().float()
+        if not torch.equal(begins, torch.ones(cols)):
+            raise Failure(
+                "the weight of a new module is not ones, those of torch.nn.RMSNorm are",
+                "weight-not-ones",
             )
         module = module.to(self.device)
         del module.weight
@@ -173,9 +199,12 @@ class Host:
         if raw.provenance is not None:
             seen.foreign = raw.provenance.foreign(y)
         gradients = None
+        if again:  # before the backward of the first call
+            module((2 * x.detach()).requires_grad_())
         if isinstance(y, Tensor) and y.requires_grad and y.numel() == dy.numel():
-            found = torch.autograd.grad(y.reshape(dy.shape), [x, weight], dy, allow_unused=True)
-            gradients = list(found)
+            wanted = [one for one in (x, weight) if one.requires_grad]
+            found = torch.autograd.grad(y.reshape(dy.shape), wanted, dy, allow_unused=True)
+            gradients = list(found) if x.requires_grad else [torch.zeros_like(x), *found]
         seen.changed = [
             place
             for place, (one, old) in enumerate(zip((x, weight), before, strict=True))

@@ -32,7 +32,8 @@ class TriedCase(NamedTuple):
     """A case with the kind of its values and the layout of its rows.
 
     layout: "plain"; "strided": rows of a wider tensor, with NaN between them; "transposed": the first two of three
-    dimensions lie in memory the other way round; "expanded dy": dy is a single value, as that of y.sum().
+    dimensions lie in memory the other way round; "expanded dy": dy is a single value, as that of y.sum();
+    "transposed dy": as "transposed", of dy; "frozen": x needs no gradient.
     shape: of x as the function gets it, (rows, cols) by default. habit: a key of ``CONTRASTS``, the reason if the trial
     fails and its contrast passes.
     orders: of the programs, in the interpreter, beside the usual one.
@@ -60,6 +61,8 @@ class TriedCase(NamedTuple):
         words += [f"a mean of {self.shift:g}"] if self.shift else []
         words += [f"means in steps of {self.steps:g}"] if self.steps else []
         words += ["x transposed"] if self.layout == "transposed" else []
+        words += ["dy transposed"] if self.layout == "transposed dy" else []
+        words += ["x needs no gradient"] if self.layout == "frozen" else []
         words += ["dy of y.sum()"] if self.layout == "expanded dy" else []
         words += [f"a weight in {self.weight_dtype}"] if self.weight_dtype else []
         words += [f"{self.outliers:g} first, in the middle and last"] if self.outliers else []
@@ -117,6 +120,7 @@ CONTRASTS: Mapping[str, Callable[[TriedCase], TriedCase]] = {
     "weight-dtype": lambda trial: trial._replace(weight_dtype=None),
     "shift-outlier": lambda trial: trial._replace(outliers=0.0),
 }
+IN_16_BITS = ("low-precision", "weight-overflow")  # of values, not of a result's dtype
 MAY_RAISE = (
     "many-rows",
     "wide-rows",
@@ -150,6 +154,12 @@ class _Trying(NamedTuple):
         given = tensors._replace(x=tensors.x.view(trial.shape)) if trial.shape else tensors
         if trial.layout == "transposed":
             given = given._replace(x=given.x.transpose(0, 1).contiguous().transpose(0, 1))
+        if trial.layout == "transposed dy":
+            assert tensors.dy is not None
+            dy = tensors.dy.view(given.x.shape).transpose(0, 1).contiguous().transpose(0, 1)
+            given = given._replace(dy=dy)
+        if trial.layout == "frozen":
+            given = given._replace(x=given.x.detach())
         with self.learner.observed(Watch(masked=masked, orders=trial.orders)) as seen:
             returned = self.call(case, given)
         outputs = [returned] if isinstance(returned, Tensor) else list(returned or ())
@@ -162,6 +172,8 @@ class _Trying(NamedTuple):
             )
         if case.direction == "both":
             outputs = _with_gradients(trial, outputs)
+            if trial.layout == "frozen":
+                outputs[1] = _exact_dx(case, tensors)
         if trial.shape:
             if outputs[0].shape != trial.shape:
                 raise Failure(f"{trial}: y has shape {tuple(outputs[0].shape)}", "any-shape")
@@ -207,7 +219,11 @@ def _tried(
     try:
         ran = trying.run(trial)
     except LearnerError as error:
-        if trial.habit in MAY_RAISE and trying.is_right(CONTRASTS[trial.habit](trial)):
+        if (
+            not error.habit
+            and trial.habit in MAY_RAISE
+            and trying.is_right(CONTRASTS[trial.habit](trial))
+        ):
             raise Failure(str(error), trial.habit) from None
         raise
     if ran.why:
@@ -265,6 +281,8 @@ def _rounded_once(trial: TriedCase, ran: _Ran) -> None:
                 exact.setdefault(name, []).append(one.values)
     for name, output in zip(output_names(case), ran.outputs, strict=True):
         got, truth = output.detach(), torch.cat(exact[name])
+        if got.dtype not in (torch.float16, torch.bfloat16):
+            continue
         off = (truth.reshape(got.shape).to(got.dtype) != got).double().mean().item()
         if off > MOST_OFF:
             raise Failure(
@@ -292,7 +310,11 @@ def tensors_of(trial: TriedCase, learner: Learner, outside: float = torch.nan) -
     x = guarded(made.x, trial.scale, trial.shift)
     rest = {name: guarded(tensor) for name, tensor in list(made._asdict().items())[1:]}
     weight_dtype = torch_dtype(trial.weight_dtype or trial.case.dtype)
-    weight = guarded(made.weight.detach().to(weight_dtype), trial.weight_scale)
+    # A factor that leaves digits for which the dtype of the rows has no bits.
+    factor = 1.3 if trial.weight_dtype else 1.0
+    weight = guarded(made.weight.detach().to(weight_dtype) * factor, trial.weight_scale)
+    if made.bias is not None and trial.weight_dtype:
+        rest["bias"] = guarded(made.bias.detach().to(weight_dtype) * factor)
     assert x is not None
     assert weight is not None
     rest["weight"] = weight.requires_grad_(made.weight.requires_grad)
@@ -312,6 +334,12 @@ def _with_gradients(trial: TriedCase, outputs: list[Any]) -> list[Tensor]:
         if gradient is None:
             raise Failure(f"{trial}: {name} is None", "no-autograd")
     return [y, *(gradients or ())]
+
+
+def _exact_dx(case: Case, tensors: Tensors) -> Tensor:
+    with torch.no_grad():
+        exact = [some for _, some in exact_values(case, tensors)]
+    return torch.cat([some["dx"].values for some in exact if "dx" in some]).to(tensors.x.dtype)
 
 
 def _plain(output: Any) -> Any:
@@ -342,6 +370,8 @@ def _failure(trying: _Trying, trial: TriedCase, ran: _Ran, alternatives: Alterna
             f"{worst.wrong} of {worst.elements} elements are wrong"
         )
         text += f"; {worst.missing} were never written" if worst.missing else ""
+    if trial.habit in IN_16_BITS and not _comparable(shaped, ran.why):
+        return Failure(text, "output-dtype")
     if trial.habit in CONTRASTS and trying.is_right(CONTRASTS[trial.habit](trial)):
         return Failure(text, trial.habit)
     if worst is None:

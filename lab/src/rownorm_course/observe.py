@@ -88,6 +88,8 @@ HARMLESS = ALLOCATIONS | {
         "_local_scalar_dense",
         "split",
     ),
+    # Of dtypes only.
+    *("promote_types", "result_type", "can_cast"),
 }
 
 

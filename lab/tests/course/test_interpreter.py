@@ -55,6 +55,28 @@ with mended():
     print(turns())
 """
 
+# Loads of one lane, whose other is 0: as a number, that is no other.
+ONE_LANE = """
+import torch
+import rownorm_course.interpreter
+import triton
+import triton.language as tl
+from rownorm_course.observe import observed
+
+@triton.jit
+def load_nothing(x_ptr, out_ptr, n):
+    place = tl.program_id(0)
+    lane = place + tl.arange(0, 1)
+    tl.store(out_ptr, tl.load(x_ptr + place, mask=place < n, other=0.0))
+    tl.store(out_ptr + 1 + lane, tl.load(x_ptr + lane, mask=lane < n, other=0))
+    tl.store(out_ptr + 2, tl.load(x_ptr + place, mask=place < n))
+
+x, out = torch.ones(1), torch.ones(3)
+with observed() as seen:
+    load_nothing[(1,)](x, out, 0)
+print(out.tolist(), len(seen.unfilled))
+"""
+
 
 def python(*arguments, folder):
     """Run Python as a learner does, in a process that chooses the interpreter itself."""
@@ -77,6 +99,13 @@ def test_a_loop_with_triton_36_and_numpy_24(tmp_path):
     refused, accepted = ran.stdout.splitlines()
     assert "0-dimensional" in refused
     assert accepted == "3"
+
+
+def test_other_of_one_lane_is_given_although_it_is_zero(tmp_path):
+    (tmp_path / "lane.py").write_text(ONE_LANE)
+    ran = python("lane.py", folder=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split("\n")[0] == "[0.0, 0.0, nan] 1"
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,9 @@ NEEDS_PROFILE = {7}
 # What is found where the whole exercise is graded, if it is not the reason alone.
 IN_SEVERAL_PARTS = {
     (2, "replaces_what_watches"): [("kernel", "patches-grader"), ("comparison", "patches-grader")],
+    (3, "bias_rounded_in_the_kernel"): [
+        (part, "two-roundings") for part in ("three_pass", "two_pass", "welford")
+    ],
     (6, "hand_written_traces"): [("benchmark", "hand-written"), ("analysis", "hand-written")],
 }
 RIGHT_BUT_SLOW = {(7, "kernel")}  # parts of starters that only the compiled steps reject

@@ -15,6 +15,7 @@ from ..judge import refuse_findings
 from ..learner import Learner
 from ..protocol import Compiled, CompiledCall
 
+REACHED = 0.99  # of the rows: of a launch this large, some of the last programs and turns run
 ROWS = 96  # of the case that is compiled
 MOST_PROGRAMS = 65535  # of the second and the third dimension of a grid
 FAR = (1 << 31) + (
@@ -36,6 +37,13 @@ def far_rows(
         if max(launch.grid[1:], default=1) > MOST_PROGRAMS:
             size = " x ".join(map(str, launch.grid))
             raise Failure(f"{case.title}: a GPU refuses the grid {size} of {launch.kernel}", "grid")
+    reached = [one for launch in seen.recorded for one in launch.reached]
+    whole = [one for one in reached if one.elements >= case.rows * case.cols]
+    end = max((one.end / one.elements for one in whole), default=0.0)
+    if end < REACHED:
+        raise Failure(
+            f"{case.title}: rows from {int(end * case.rows):,} on are never stored", "rows-beyond"
+        )
 
 
 def passes_over_rows(compiled: CompiledCall, expected: float, what: str) -> None:

@@ -91,6 +91,7 @@ def dx_widths(learner: Learner) -> None:
         *(TriedCase(_case(3, cols)) for cols in (1000, 77, 1)),
         TriedCase(_case(4, 300, "fp16"), habit="low-precision"),
         TriedCase(_case(4, 300, "bf16"), habit="low-precision"),
+        TriedCase(_case(4, 300, "bf16"), weight_dtype="fp32", habit="weight-dtype"),
     )
 
 
@@ -114,6 +115,9 @@ def dweight_rows(learner: Learner) -> None:
         _many_rows(520 + learner.seed % 100),
         TriedCase(_case(50, 300, "fp16"), habit="weight-overflow"),
     )
+    # By itself: sums in 16 bits are the mistake of the case before.
+    mixed = TriedCase(_case(50, 300, "fp16"), weight_dtype="fp32", habit="weight-dtype")
+    _try(learner, "dweight", mixed)
 
 
 def same_bits(learner: Learner) -> None:
@@ -152,17 +156,29 @@ def no_atomics(learner: Learner) -> None:
 def few_partials(learner: Learner) -> None:
     """Memory for partial sums does not grow with the rows."""
     case = _case(MANY, 64)
-    t = tensors_of(TriedCase(case), learner)
-    function = learner.function(FILE, "rms_norm_backward")
-    rstd = _rstd(case, t)
-    with learner.observed(Watch(launch=False)) as seen:
-        function(t.dy, t.x.detach(), t.weight.detach(), rstd)
-    elements = sum(seen.created) - MANY * 64
+    elements = _beside_dx(learner, case)
     if elements > MANY * 64 // 4:
         raise Failure(
             f"{case.title}: {elements:,} elements were allocated beside dx, expected at most {MANY * 64 // 4:,}",
             "wasteful-partials",
         )
+    few, many = (_beside_dx(learner, _case(rows, 8)) for rows in (MANY, 8 * MANY))
+    if many > 2 * few:
+        raise Failure(
+            f"{8 * MANY:,} rows of 8 columns: {many:,} elements were allocated beside dx, {few:,} for {MANY:,} rows. "
+            "They must not grow with the rows",
+            "wasteful-partials",
+        )
+
+
+def _beside_dx(learner: Learner, case: Case) -> int:
+    """Elements that a call allocates, without dx."""
+    t = tensors_of(TriedCase(case), learner)
+    function = learner.function(FILE, "rms_norm_backward")
+    rstd = _rstd(case, t)
+    with learner.observed(Watch(launch=False)) as seen:
+        function(t.dy, t.x.detach(), t.weight.detach(), rstd)
+    return sum(seen.created) - case.rows * case.cols
 
 
 TASKS = [

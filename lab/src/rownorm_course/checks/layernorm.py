@@ -89,6 +89,7 @@ def _tasks(name: str) -> list[Task]:
                 TriedCase(_case(3, 500, "fp16"), scale=300.0, habit="low-precision"),
                 TriedCase(_case(3, 500, "bf16"), layout="strided"),
                 TriedCase(_case(3, 500, "fp16"), shift=100.0, habit="low-precision"),
+                TriedCase(_case(3, 500, "bf16"), weight_dtype="fp32", habit="weight-dtype"),
             ),
         ),
         *(

@@ -14,7 +14,7 @@ from ..calls import share_of_ceiling
 from ..grade import Task
 from ..grades import Failure
 from ..judge import TriedCase, tensors_of, try_all, try_one
-from ..learner import Learner
+from ..learner import Learner, LearnerError
 from ..protocol import Watch
 from .addresses import far_rows
 from .shares import passes
@@ -116,6 +116,30 @@ def trains(learner: Learner) -> None:
     try_all(learner, _module_call(learner), [trial, own_eps, of_sum], RMS_NORM_GRADIENT)
 
 
+def frozen_x(learner: Learner) -> None:
+    """The weight trains although x needs no gradient."""
+    trial = TriedCase(_case(5, 200, direction="both"), layout="frozen")
+    _against_the_usual_call(learner, trial, "frozen-x")
+
+
+def calls_in_a_row(learner: Learner) -> None:
+    """The gradients of a call, after another call of the same module."""
+    trial = TriedCase(_case(5, 200, direction="both"))
+    _against_the_usual_call(learner, trial, "saved-elsewhere", again=True)
+
+
+def _against_the_usual_call(
+    learner: Learner, trial: TriedCase, habit: str, again: bool = False
+) -> None:
+    """One trial; the step before has shown that the usual call is right, so that the difference is the reason."""
+    try:
+        try_all(learner, _module_call(learner, again), [trial], RMS_NORM_GRADIENT)
+    except LearnerError:
+        raise
+    except Failure as failure:
+        raise Failure(str(failure), habit) from None
+
+
 def shapes(learner: Learner) -> None:
     """Values and gradients of other shapes than (rows, columns), and of a transposed x."""
     trials = [
@@ -125,12 +149,15 @@ def shapes(learner: Learner) -> None:
         for shape in ((2, 5, 96), (2, 3, 2, 96), (96,))
     ]
     trials.append(trials[0]._replace(layout="transposed", habit="any-layout"))
+    trials.append(trials[0]._replace(layout="transposed dy", habit="any-dy"))
     try_all(learner, _module_call(learner), trials, RMS_NORM_GRADIENT)
 
 
-def _module_call(learner: Learner):  # type: ignore[no-untyped-def]
+def _module_call(learner: Learner, again: bool = False):  # type: ignore[no-untyped-def]
     def call(case: Case, t: Tensors) -> list[Any]:
-        y, needs, found = learner.train(FILE, "RMSNorm", case.cols, case.eps, t.x, t.weight, t.dy)
+        y, needs, found = learner.train(
+            FILE, "RMSNorm", case.cols, case.eps, t.x, t.weight, t.dy, again
+        )
         if found and found[0] is not None:
             found[0] = found[0].reshape(case.rows, case.cols)
         return [y, needs, found]
@@ -142,7 +169,8 @@ def blocks(learner: Learner) -> None:
     """The same result with every block size."""
     function = learner.function(FILE, "rms_norm")
     for block in BLOCKS:
-        trial = TriedCase(_case(2, 300))
+        # Wider than every block: a row that is not may have a block of its own width.
+        trial = TriedCase(_case(2, 1100), orders=0)
         seen = try_one(
             learner,
             lambda case, t, block=block: function(t.x, t.weight, case.eps, block=block),  # type: ignore[misc]
@@ -162,6 +190,11 @@ def blocks(learner: Learner) -> None:
                 f"{', '.join('x'.join(map(str, shape)) for shape in seen.blocks if shape)}",
                 "block-ignored",
             )
+        if wider := [shape for shape in seen.blocks if max(shape, default=1) > block]:
+            raise Failure(
+                f"{trial}: rms_norm(..., block={block}) loads blocks of {wider[0]} too",
+                "block-ignored",
+            )
 
 
 def figures(learner: Learner) -> None:
@@ -169,15 +202,15 @@ def figures(learner: Learner) -> None:
     random.seed(learner.seed)
     rows, cols = random.randint(100, 5000), random.randint(100, 5000)
     seconds = random.uniform(1e-6, 1e-3)
-    case = _case(rows, cols, "fp16")
-    got = learner.function(BENCHMARK, "bytes_moved")(rows, cols, 2)
-    without = case.compulsory_bytes - 2 * cols
-    if got not in (case.compulsory_bytes, without):
-        raise Failure(
-            f"bytes_moved({rows}, {cols}, 2) is {got}, {got / without:.3g} times what must move: x in, y out; the "
-            "weight may be counted or not",
-            "intensity",
-        )
+    for itemsize in (4, 2):
+        got = learner.function(BENCHMARK, "bytes_moved")(rows, cols, itemsize)
+        without = 2 * rows * cols * itemsize
+        if got not in (without + cols * itemsize, without):
+            raise Failure(
+                f"bytes_moved({rows}, {cols}, {itemsize}) is {got}, {got / without:.3g} times what must move: x in, y "
+                "out; the weight may be counted or not",
+                "intensity",
+            )
     expected = got / seconds / 1e9
     got = learner.function(BENCHMARK, "gb_per_s")(rows, cols, 2, seconds)
     if not math.isclose(got, expected, rel_tol=1e-3):
@@ -212,6 +245,8 @@ def same_operation(learner: Learner) -> None:
                 f"cases() has {case.title}: torch would compute {case.operation} there, another operation than yours",
                 "other-operation",
             )
+        if case.dtype != "fp16":
+            raise Failure(f"cases() has {case.title}, expected fp16", "few-cases")
     if not {case.cols for case in cases if case.rows >= ROWS} >= {256, 1024, 4096}:
         raise Failure(
             f"cases() must have the widths 256, 1024 and 4096, with {ROWS} rows", "few-cases"
@@ -237,6 +272,8 @@ TASKS = [
     Task("kernel", "two passes over the row", two_passes, ("interpret",)),
     Task("kernel", "row offsets beyond 2^31", far, ("interpret",)),
     Task("module", "values and gradients", trains),
+    Task("module", "x needs no gradient", frozen_x),
+    Task("module", "two calls before backward", calls_in_a_row),
     Task("module", "any shape", shapes),
     Task("blocks", "every block size", blocks),
     Task("comparison", "RMSNorm against RMSNorm", same_operation),

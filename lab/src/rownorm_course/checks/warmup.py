@@ -67,15 +67,24 @@ def _judge(title: str, seen: Seen, got: object, right: Tensor, drawn: str) -> No
         raise Failure(
             f"{title}: torch's {seen.operators[0]} ran inside your function", "torch-norm"
         )
-    if not isinstance(got, Tensor) or got.numel() != right.numel():
+    if seen.changed:
         raise Failure(
-            f"{title}: it returned {got!r}, expected a tensor of shape {tuple(right.shape)}"
+            f"{title}: argument {seen.changed[0] + 1} of your function was changed; write to an output instead"
         )
+    if not isinstance(got, Tensor) or (got.shape != right.shape and right.numel() > 1):
+        came = f"a tensor of shape {tuple(got.shape)}" if isinstance(got, Tensor) else repr(got)
+        raise Failure(
+            f"{title}: it returned {came}, expected a tensor of shape {tuple(right.shape)}"
+        )
+    if got.numel() != right.numel():
+        raise Failure(f"{title}: it returned {got.numel()} elements, expected one")
     try:  # first: what all programs write to one place is missing in the others
         refuse_findings(title, seen)
     except Failure as failure:
         raise Failure(f"{failure}\n{drawn}", failure.habit) from None
     missing = unwritten(got)
+    if missing == got.numel() and seen.recorded and not any(one.accesses for one in seen.recorded):
+        raise Failure(f"{title}: nothing is written yet: the kernel has no load and no store")
     if missing:
         raise Failure(
             f"{title}: {missing} of {got.numel()} elements were never written\n{drawn}",
@@ -106,23 +115,25 @@ def _random(*shapes: tuple[int, ...]) -> Callable[[torch.Generator], list[Inputs
 def _magnitudes(generator: torch.Generator) -> list[Inputs]:
     """The last rows have the same magnitude several times."""
     ties = torch.tensor([[1.0, -1.0, 0.5], [-2.0, 2.0, 2.0]])
-    return [(torch.randn(3, 5, generator=generator),), (ties,)]
+    wide = torch.randn(3, 300, generator=generator)
+    return [(torch.randn(3, 5, generator=generator),), (ties,), (wide,)]
 
 
 def _pairs(generator: torch.Generator) -> list[Inputs]:
-    return [tuple(torch.randn(2, n, generator=generator)) for n in (11, 1000)]
+    return [tuple(torch.randn(2, n, generator=generator)) for n in (11, 1000, 5000)]
 
 
 def _tiles(generator: torch.Generator) -> list[Inputs]:
     return [
         (torch.randn(rows, cols, generator=generator), torch.randn(cols, generator=generator))
-        for rows, cols in ((6, 3), (9, 40))
+        for rows, cols in ((6, 3), (9, 40), (70, 5))
     ]
 
 
 def _strided(generator: torch.Generator) -> list[Inputs]:
     x = torch.randn(6, 10, generator=generator)
-    return [(x,), (x.t(),), (x[:, ::2],), (x[1:, 3:],)]
+    large = torch.randn(70, 40, generator=generator)
+    return [(x,), (x.t(),), (x[:, ::2],), (x[1:, 3:],), (large,)]
 
 
 def _demand(
@@ -260,10 +271,18 @@ def _own_function(title: str, seen: Seen, given: Inputs) -> None:
 
 TASKS = [
     _puzzle("mask", "copy", _random((5,), (8,), (300,)), lambda x: x, _one_masked_block),
-    _puzzle("sum", "row_sum", _random((3, 5), (4, 300)), lambda x: x.sum(1), _row_for_each),
+    _puzzle(
+        "sum", "row_sum", _random((3, 5), (4, 300), (70, 5)), lambda x: x.sum(1), _row_for_each
+    ),
     _puzzle("blocks", "add", _pairs, lambda x, y: x + y, _consecutive, shown=1),
     _puzzle("tile", "scale", _tiles, lambda x, weight: x * weight, _tile_for_each),
-    _puzzle("mend", "double", _random((3, 5), (3, 16)), lambda x: 2 * x, _row_for_each_and_back),
+    _puzzle(
+        "mend",
+        "double",
+        _random((3, 5), (3, 16), (3, 300), (70, 5)),
+        lambda x: 2 * x,
+        _row_for_each_and_back,
+    ),
     _puzzle("reduce", "largest", _magnitudes, lambda x: x.abs().amax(1), _own_function),
     _puzzle("strides", "copy_strided", _strided, lambda x: x, _no_copy, shown=1),
     _puzzle(

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import triton
 import triton.language as tl
+from triton.language import semantic
 from triton.language.extra import libdevice
 from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
@@ -27,6 +28,7 @@ from ..data.no_gpu import first_configuration
 
 Array = np.ndarray[Any, Any]
 TRITON = str(Path(triton.__file__).parent)
+SEMANTICS = semantic.__file__
 LIBDEVICE: dict[str, Callable[[Array], Array]] = {  # by name: of one argument
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "sqrt": np.sqrt,
@@ -101,8 +103,9 @@ def _patches() -> list[tuple[Any, str, Any]]:
 def _tensors(patch: Callable[..., None]) -> Callable[..., None]:
     """What Python's operators make of a tensor.
 
-    A block is neither true nor false; Triton's own code may ask, and always gets True. For ``range(0, n_cols, BLOCK)``
-    a scalar, which is an array of one element, becomes an int: Triton 3.6 calls int() on it, which NumPy 2.4 refuses.
+    A block is neither true nor false; Triton's own code may ask, and always gets True. Its semantics ask ``if other``
+    for whether there is one, so that ``other=0.0`` of a scalar load would be none. For ``range(0, n_cols, BLOCK)`` a
+    scalar, which is an array of one element, becomes an int: Triton 3.6 calls int() on it, which NumPy 2.4 refuses.
     """
     refused = np.lib.NumpyVersion(np.__version__) >= "2.4.0"
     refused = refused and triton.__version__.startswith("3.6.")
@@ -113,6 +116,8 @@ def _tensors(patch: Callable[..., None]) -> Callable[..., None]:
 
         def is_true(value: Any) -> bool:
             asking = sys._getframe(1).f_code.co_filename
+            if asking == SEMANTICS:
+                return True
             if value.handle.data.size > 1 and not asking.startswith(TRITON):
                 raise ValueError(
                     "a block of lanes is neither true nor false. Between masks, write & for and, | for or, ~ for not, "

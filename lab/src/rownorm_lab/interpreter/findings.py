@@ -78,6 +78,14 @@ class TensorUse(NamedTuple):
     runs: list[Run]
 
 
+class Reach(NamedTuple):
+    """How far the stores of a launch went in a storage without contents, in elements."""
+
+    tensor: str
+    elements: int
+    end: int
+
+
 class Access(NamedTuple):
     """One load, store or atomic of one program.
 
@@ -111,7 +119,8 @@ class Access(NamedTuple):
 class RecordedLaunch(NamedTuple):
     """One launch of a kernel. sampled: too large to run whole, so only some of its programs ran.
 
-    accesses: the first ones of the first and of the last program, or all: see ``recorded``.
+    accesses: the first ones of the first and of the last program, or all: see ``recorded``. reached: of the tensors
+    without contents.
     """
 
     number: int
@@ -120,6 +129,7 @@ class RecordedLaunch(NamedTuple):
     sampled: bool
     uses: list[TensorUse]
     accesses: list[Access]
+    reached: tuple[Reach, ...] = ()
 
     @property
     def shown(self) -> list[Access]:

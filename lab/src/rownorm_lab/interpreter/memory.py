@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .findings import MOST_ACCESSES, Access, Finding, Kind, Run, Site, TensorUse
+from .findings import MOST_ACCESSES, Access, Finding, Kind, Reach, Run, Site, TensorUse
 
 BEGIN = 1 << 48  # above every address of a process
 SPACING = 44  # bits of the distance between two storages
@@ -59,6 +59,7 @@ class Region:
         self.rival = np.full(size, NOBODY, np.int32)  # the other program of a race
         self.atomic = np.zeros(size, bool)
         self.readers, self.writers = set[int](), set[int]()
+        self.stored = 0  # bytes up to the last one that was stored, without contents
         self.first, self.end = self._span(arguments, views_only)
         self.inside = self._inside(arguments) if views_only and size else None
 
@@ -111,6 +112,10 @@ class Region:
             int(self.atomic.sum()),
             self._runs(written),
         )
+
+    def reach(self) -> Reach:
+        """How far stores went in a storage without contents."""
+        return Reach(self.names, self.elements, self.stored // self.item)
 
     def _runs(self, written: Array) -> list[Run]:
         """Neighbors with the same writers, in order; the first ``MOST_RUNS``."""
@@ -194,6 +199,8 @@ class Memory:
             allowed &= usable | ~lanes
             if not region.backed:
                 allowed &= ~lanes
+                if site.access != "load" and good.any():
+                    region.stored = max(region.stored, int(offsets[good].max()) + width)
                 continue
             real[lanes] = (region.real + offsets).astype(np.uint64)
             if self.recording and good.any():

@@ -215,6 +215,7 @@ class _Recorder:
                 sampled=len(self.ran) < programs,
                 uses=[region.use() for region in memory.regions if region.backed],
                 accesses=memory.accesses,
+                reached=tuple(one.reach() for one in memory.regions if not one.backed),
             )
         )
 
