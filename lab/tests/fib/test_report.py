@@ -1,6 +1,7 @@
 """``rownorm fib run`` and ``report``: traces and device times to the lab's report."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -10,6 +11,7 @@ from flashinfer_bench import Evaluation
 from lab_support.fib import GPU, add_traces, evaluation, export
 from lab_support.lab_commands import METHOD, invoke
 from rownorm_lab.commands.fib.report import section
+from rownorm_lab.data.hold import hold
 from rownorm_lab.data.records import Environment, Record
 from rownorm_lab.data.runs import records_in
 from rownorm_lab.fib.dataset import read
@@ -183,6 +185,17 @@ def test_without_a_gpu_run_says_what_works(tmp_path):
     assert ran.exit_code == 2
     assert "fib export, check, report and apply work" in ran.output
     assert not (tmp_path / "data" / FILE).exists()
+
+
+def test_run_leaves_a_folder_alone_that_another_process_writes(tmp_path, monkeypatch):
+    folder = export(tmp_path / "data")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("rownorm_lab.fib.run.run_dataset", None)  # it would not get that far
+    for options in ((), ("--resume",)):
+        with hold(folder):
+            ran = invoke("fib", "run", folder, *options)
+        assert ran.exit_code == 2, ran.output
+        assert f"is in use by process {os.getpid()}" in " ".join(ran.output.split())
 
 
 def test_resume_leaves_out_what_passed(tmp_path, capsys):
