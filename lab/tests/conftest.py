@@ -36,6 +36,18 @@ def add_provider(monkeypatch, without_interpreter):
     return add
 
 
+@pytest.fixture
+def full_disk():
+    """A function after which ``whole_file`` finds no space to write a file: its temporary file is /dev/full."""
+    if not os.path.exists("/dev/full"):
+        pytest.skip("needs /dev/full")
+
+    def fill(path):
+        path.with_name(f".{path.name}.{os.getpid()}.part").symlink_to("/dev/full")
+
+    return fill
+
+
 @pytest.fixture(scope="session")
 def browser():
     """Chromium; tests that use it are skipped without it."""
