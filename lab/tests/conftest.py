@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from lab_support.report_page import open_page
 from rownorm_lab import providers
 
 os.environ["ROWNORM_LEARN_WARM_S"] = "0"  # no process stays behind; test_warm.py lets one stay
@@ -60,3 +61,18 @@ def browser():
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def visit(browser):
+    """Open a file; at the end check that there were no errors and no requests."""
+    pages, failures = [], []
+
+    def visit(path, **options):
+        pages.append(open_page(browser, path, failures, **options))
+        return pages[-1]
+
+    yield visit
+    for page in pages:
+        page.context.close()
+    assert failures == []

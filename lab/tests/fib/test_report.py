@@ -272,3 +272,13 @@ def test_run_on_a_gpu(tmp_path):
     assert all(one.evaluation.correctness.max_relative_error < 1e-3 for one in traces)
     assert len(json.loads((folder / FILE).read_text())) == 6
     assert len(records_in(folder)) == 8
+
+
+def test_the_page_is_not_wider_than_the_window(tmp_path, visit):
+    folder = add_traces(export(tmp_path / "data"))
+    assert invoke("fib", "report", folder, "--no-plots").exit_code == 0
+    for width in (480, 1400):
+        for scheme in ("light", "dark"):
+            size = {"width": width, "height": 900}
+            page = visit(folder / "report/report.html", viewport=size, color_scheme=scheme)
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
