@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from lab_support.report_page import open_page
 from rownorm_lab import providers
 
 os.environ["ROWNORM_LEARN_WARM_S"] = "0"  # no process stays behind; test_warm.py lets one stay
@@ -36,6 +37,18 @@ def add_provider(monkeypatch, without_interpreter):
     return add
 
 
+@pytest.fixture
+def full_disk():
+    """A function after which ``whole_file`` finds no space to write a file: its temporary file is /dev/full."""
+    if not os.path.exists("/dev/full"):
+        pytest.skip("needs /dev/full")
+
+    def fill(path):
+        path.with_name(f".{path.name}.{os.getpid()}.part").symlink_to("/dev/full")
+
+    return fill
+
+
 @pytest.fixture(scope="session")
 def browser():
     """Chromium; tests that use it are skipped without it."""
@@ -48,3 +61,18 @@ def browser():
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def visit(browser):
+    """Open a file; at the end check that there were no errors and no requests."""
+    pages, failures = [], []
+
+    def visit(path, **options):
+        pages.append(open_page(browser, path, failures, **options))
+        return pages[-1]
+
+    yield visit
+    for page in pages:
+        page.context.close()
+    assert failures == []

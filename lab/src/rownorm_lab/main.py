@@ -91,9 +91,10 @@ def cli() -> None:
 def main() -> None:
     """Run the command line. Exit status 2 is a usage error, 130 is Ctrl-C."""
     use_plain_characters()
-    # Read when torch is loaded. By default threads spin at a barrier, which costs a time slice whenever another process
-    # runs on the machine.
+    # Both are read when torch is loaded. By default threads spin at a barrier, which costs a time slice whenever
+    # another process runs on the machine, and the profiler prints lines of its own.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     try:
         status = cli.main(prog_name="rownorm", standalone_mode=False)
     except click.ClickException as error:

@@ -4,12 +4,19 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from lab_support import bars_records
+from lab_support.analyses import launches, made_up
 from lab_support.lab_commands import TINY, TWO_PROVIDERS, invoke, small_record, write_run
-from rownorm_lab.commands.tune import listing, static
+from lab_support.tuning import H200, HERE, FakeClock
+from rownorm_lab.commands.tune import block_study, listing, own, static
+from rownorm_lab.commands.tune import command as tune
+from rownorm_lab.commands.tune.compiling import Ahead
+from rownorm_lab.commands.tune.run import run_tune
 from rownorm_lab.compiled import compile
+from rownorm_lab.data.tunings import Fusion, Way
 
 pytestmark = pytest.mark.usefixtures("command_line")
 
@@ -107,3 +114,59 @@ def test_fib_check():
     # A dataset without files that are left out, and not FlashInfer's own.
     assert keys_of(document) == documented("fib check") - {"ratio", "low", "high", "where", "name"}
     assert {one["status"] for one in document["results"]} == {"ok"}
+
+
+def test_tune_of_a_users_kernel(monkeypatch):
+    """What is compiled is made up; the keys are the command's own."""
+    first, second = launches(2)
+    monkeypatch.setattr(compile, "INTERPRETING", False)
+    monkeypatch.setattr(own, "chosen_launch", lambda *_, **__: (first.source, Launch(), 1))
+    monkeypatch.setattr(own, "require_constants", lambda *_: None)
+    monkeypatch.setattr(own, "judged", lambda one, recorded: one)
+    analyses = iter([first, first, second])
+    monkeypatch.setattr(own, "analyze_launch", lambda *_: next(analyses))
+    arguments = (f"{__file__}:kernel", "--over", "BLOCK=64,128", "--target", "sm_90")
+    document = printed("tune", *arguments)
+    assert keys_of(document) == {"candidates", "values", "analysis", "why", "seconds"}
+    assert keys_of(document) <= documented("tune")
+    assert [one["values"] for one in document["candidates"]] == [{"BLOCK": 64}, {"BLOCK": 128}]
+    assert document["candidates"][0]["seconds"] == first.traffic.predicted_seconds
+
+
+class Launch:
+    """A launch of a user's kernel that nobody compiles."""
+
+    def kernel(self):
+        """It has a name."""
+
+    def describe(self):
+        return "x_ptr bf16[8192x4096]"
+
+    def with_values(self, values):
+        return self
+
+
+def test_tune_study(monkeypatch):
+    way = Way(name="fused", kernels=1, predicted_bytes=1e6, predicted_seconds=1e-6)
+    fusion = Fusion(title="t", device="d", fused=way, two_steps=way)
+    monkeypatch.setattr(compile, "INTERPRETING", False)
+    monkeypatch.setattr(block_study, "analyses_of", lambda *_, **__: ([made_up()], []))
+    monkeypatch.setattr(block_study.fusion, "fusion_of", lambda *_: fusion)
+    document = printed("tune", "--study", "--width", 64, "--target", "sm_90")
+    assert set(document) == {"analyses", "fusions"} <= documented("tune")
+    assert document["analyses"] == json.loads(msgspec.json.encode([made_up()]))
+    assert document["fusions"] == msgspec.to_builtins([fusion])
+
+
+def test_a_search_prints_its_table(monkeypatch):
+    def search(request, folder, *_):
+        return run_tune(folder, request, H200, Ahead(0, None), FakeClock().of)
+
+    monkeypatch.setattr("rownorm_lab.device.environment.environment", lambda: HERE)
+    monkeypatch.setattr(tune, "_run", search)
+    arguments = ("--op", "rms_norm", "--pass", "forward", "--dtype", "bf16", "--width", 1024)
+    document = printed("tune", *arguments, "--out", "tuned")
+    assert document == json.loads(Path("tuned/sm_90.json").read_text())
+    page = (PAGE.parents[1] / "CONTRIBUTING.md").read_text()
+    section = page.partition("### Add a tuned table, or an entry")[2].partition("\n### ")[0]
+    assert set().union(*document["plans"]) <= set(re.findall(r"`(\w+)`", section))

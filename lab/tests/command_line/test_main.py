@@ -257,3 +257,37 @@ import rownorm_lab.commands.bench.run, rownorm_lab.commands.check.table, rownorm
     )
     assert ran.returncode == 0, ran.stderr
     assert "Providers" in ran.stdout
+
+
+# ---- a word before torch, whose import takes seconds ----
+
+FIRST_WORDS = {
+    "analyze rms_norm --cols 64": "compiling for sm_90, gfx942",
+    "bench --op rms_norm --shape 2x8": "loading torch",
+    "check --op rms_norm": "loading torch",
+    "source forward_resident": "loading torch and the compiler",
+    "study llama --size tiny": "loading torch",
+    "train llama": "loading torch",
+    "tune --list --width 64": "loading torch and the compiler",
+    "tune --study --width 64": "loading torch and the compiler",
+}
+SAYS_FIRST = """
+import sys
+sys.modules["torch"] = None
+from click.testing import CliRunner
+from rownorm_lab.main import cli
+for line in sys.stdin:
+    ran = CliRunner().invoke(cli, line.split())
+    print(ran.stderr.partition("\\n")[0], getattr(ran.exception, "name", ran.output), sep="; ")
+"""
+
+
+def test_a_slow_command_says_something_before_torch_is_imported():
+    ran = subprocess.run(
+        [sys.executable, "-c", SAYS_FIRST],
+        input="\n".join(FIRST_WORDS),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.splitlines() == [f"{words}; torch" for words in FIRST_WORDS.values()]

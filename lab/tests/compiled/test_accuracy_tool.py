@@ -78,3 +78,12 @@ def test_the_part_about_the_tuner_stays(tool, tmp_path):
 def test_other_kernels_than_predicted_are_an_error(tool, tmp_path):
     with pytest.raises(click.ClickException, match="expected \\['forward_resident'\\]"):
         tool._show(written(tmp_path, tool, kernel="forward_looped"), None)
+
+
+def test_the_page_has_every_case(tool):
+    """Another regime than the plan's has a second line with the same title."""
+    page = (TOOL.parents[1] / "docs" / "analysis-accuracy.md").read_text()
+    lines = page.partition("\n## Times\n")[2].splitlines()
+    titles = [line.split(" | ")[0].removeprefix("| ") for line in lines if line.startswith("| ")]
+    planned = [one.case.title for one in tool.cases()]
+    assert {one for one in planned if titles.count(one) < planned.count(one)} == set()

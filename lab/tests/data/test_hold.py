@@ -11,17 +11,13 @@ from rownorm_lab.commands.bars import measure as bars_measure
 from rownorm_lab.commands.bench import run as bench_run
 from rownorm_lab.commands.profile import command as profile_command
 from rownorm_lab.commands.study import measure as study_measure
+from rownorm_lab.commands.tune import block_study, own
 from rownorm_lab.compiled import analysis
 from rownorm_lab.data.hold import FILE, InUse, hold
 
 HOLDS = """
 import sys
 from pathlib import Path
-from rownorm_lab.commands.bars import measure as bars_measure
-from rownorm_lab.commands.bench import run as bench_run
-from rownorm_lab.commands.profile import command as profile_command
-from rownorm_lab.commands.study import measure as study_measure
-from rownorm_lab.compiled import analysis
 from rownorm_lab.data.hold import hold
 with hold(Path(sys.argv[1])):
     print("held", flush=True)
@@ -58,6 +54,8 @@ MEASURING = (
     ("profile", "rms_norm", "--rows", 4, "--cols", 16, "--dtype", "fp32", "--tools", "chrome"),
     ("bench", *TINY, *TWO_PROVIDERS),
     ("analyze", "rms_norm", "--cols", 64),
+    ("tune", "--study", "--width", 64),
+    ("tune", f"{__file__}:kernel", "--over", "BLOCK=64,128", "--signature", "*bf16"),
 )
 
 
@@ -74,6 +72,8 @@ def nothing_works(monkeypatch):
         (profile_command, "collected"),
         (bench_run, "run_bench"),
         (analysis, "analyses_of"),
+        (block_study, "analyses_of"),
+        (own, "chosen_launch"),
     ):
         monkeypatch.setattr(module, name, works)
 

@@ -283,3 +283,13 @@ def test_info_shows_the_package():
     assert package.state() == f"ready {package.VERSION}"
     pins = Path(__file__).parents[3] / "constraints" / "common.txt"
     assert f"flashinfer-bench=={package.VERSION}\n" in pins.read_text()
+
+
+@pytest.mark.parametrize("options", [(), ("--for-flashinfer",)])
+def test_a_folder_that_exists_is_named_as_it_was_given(tmp_path, options):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mine").touch()
+    ran = invoke("fib", "export", "data", *options)
+    assert ran.exit_code == 2
+    assert "Invalid value for 'DIR': data exists and is not empty" in ran.output
+    assert "--out" not in ran.output

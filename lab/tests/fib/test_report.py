@@ -1,6 +1,7 @@
 """``rownorm fib run`` and ``report``: traces and device times to the lab's report."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -10,6 +11,7 @@ from flashinfer_bench import Evaluation
 from lab_support.fib import GPU, add_traces, evaluation, export
 from lab_support.lab_commands import METHOD, invoke
 from rownorm_lab.commands.fib.report import section
+from rownorm_lab.data.hold import hold
 from rownorm_lab.data.records import Environment, Record
 from rownorm_lab.data.runs import records_in
 from rownorm_lab.fib.dataset import read
@@ -185,6 +187,17 @@ def test_without_a_gpu_run_says_what_works(tmp_path):
     assert not (tmp_path / "data" / FILE).exists()
 
 
+def test_run_leaves_a_folder_alone_that_another_process_writes(tmp_path, monkeypatch):
+    folder = export(tmp_path / "data")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("rownorm_lab.fib.run.run_dataset", None)  # it would not get that far
+    for options in ((), ("--resume",)):
+        with hold(folder):
+            ran = invoke("fib", "run", folder, *options)
+        assert ran.exit_code == 2, ran.output
+        assert f"is in use by process {os.getpid()}" in " ".join(ran.output.split())
+
+
 def test_resume_leaves_out_what_passed(tmp_path, capsys):
     folder = export(tmp_path / "data")
     assert [len(job.solutions) for job in _jobs(read(folder).content, [], True)] == [3, 3]
@@ -259,3 +272,13 @@ def test_run_on_a_gpu(tmp_path):
     assert all(one.evaluation.correctness.max_relative_error < 1e-3 for one in traces)
     assert len(json.loads((folder / FILE).read_text())) == 6
     assert len(records_in(folder)) == 8
+
+
+def test_the_page_is_not_wider_than_the_window(tmp_path, visit):
+    folder = add_traces(export(tmp_path / "data"))
+    assert invoke("fib", "report", folder, "--no-plots").exit_code == 0
+    for width in (480, 1400):
+        for scheme in ("light", "dark"):
+            size = {"width": width, "height": 900}
+            page = visit(folder / "report/report.html", viewport=size, color_scheme=scheme)
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

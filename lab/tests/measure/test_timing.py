@@ -123,11 +123,11 @@ def test_host_time_does_not_wait_for_the_device():
     assert timing.host_seconds(lambda: torch.neg(x), calls=20) < 1e-4
 
 
-@needs_gpu
-def test_peak_memory_counts_outputs_and_temporaries():
-    x = torch.randn(1 << 20, device="cuda")
-    assert timing.peak_bytes(lambda: torch.neg(x)) == x.nbytes
-    assert timing.peak_bytes(lambda: torch.neg(torch.neg(x))) == 2 * x.nbytes
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+def test_peak_memory_counts_outputs_and_temporaries(device):
+    x = torch.randn(1 << 20, device=device)
+    assert timing.peak_bytes(lambda: torch.neg(x), x.is_cuda) == x.nbytes
+    assert timing.peak_bytes(lambda: torch.neg(torch.neg(x)), x.is_cuda) == 2 * x.nbytes
 
 
 def test_garbage_is_not_collected_while_memory_is_measured(monkeypatch):
@@ -137,7 +137,7 @@ def test_garbage_is_not_collected_while_memory_is_measured(monkeypatch):
     for name in ("memory_allocated", "max_memory_allocated"):
         monkeypatch.setattr(torch.cuda, name, lambda: 0)
     seen = []
-    timing.peak_bytes(lambda: seen.append(gc.isenabled()))
+    timing.peak_bytes(lambda: seen.append(gc.isenabled()), on_gpu=True)
     assert seen == [False]
     assert gc.isenabled()
 
@@ -145,7 +145,7 @@ def test_garbage_is_not_collected_while_memory_is_measured(monkeypatch):
         raise RuntimeError("out of memory")
 
     with pytest.raises(RuntimeError, match="memory"):
-        timing.peak_bytes(fails)
+        timing.peak_bytes(fails, on_gpu=True)
     assert gc.isenabled()
 
 

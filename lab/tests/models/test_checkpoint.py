@@ -30,16 +30,11 @@ def test_what_it_has(trainer, tmp_path):
     assert read.model.keys() == trainer.model.state_dict().keys()
 
 
-def test_a_full_disk_leaves_the_old_checkpoint(trainer, tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_old_checkpoint(trainer, tmp_path, full_disk):
     path = checkpoint.save(trainer, tmp_path)
     before = path.read_bytes()
     trainer.step()
-
-    def full(content, file):
-        file.write_bytes(b"half")
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(torch, "save", full)
+    full_disk(path)
     with pytest.raises(OSError, match="No space left"):
         checkpoint.save(trainer, tmp_path)
     assert os.listdir(tmp_path) == [path.name]

@@ -50,17 +50,13 @@ def test_without_a_folder_nothing_is_saved(interrupted_at_3):
     assert "interrupted after step 3\n" in ran.output
 
 
-def test_a_full_disk_is_a_message_and_keeps_the_checkpoint_before(monkeypatch, tmp_path):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
+def test_a_full_disk_is_a_message_and_keeps_the_checkpoint_before(full_disk, monkeypatch, tmp_path):
+    def second_fails(trainer, folder, save=checkpoint.save):
+        if trainer.step_number == 2:
+            full_disk(folder / checkpoint.FILE)
+        return save(trainer, folder)
 
-    saves = []
-
-    def second_fails(content, path, save=checkpoint.torch.save):
-        saves.append(path)
-        (save if len(saves) == 1 else full)(content, path)
-
-    monkeypatch.setattr(checkpoint.torch, "save", second_fails)
+    monkeypatch.setattr(checkpoint, "save", second_fails)
     ran = invoke(*SMALL, "--steps", 2, "--save-every", 1, "--out", "run")
     assert ran.exit_code == 1
     said = " ".join(ran.output.split())

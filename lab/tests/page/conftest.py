@@ -40,21 +40,6 @@ def reports(tmp_path_factory):
     return report
 
 
-@pytest.fixture
-def visit(browser):
-    """Open a file; at the end check that there were no errors and no requests."""
-    pages, failures = [], []
-
-    def visit(path, **options):
-        pages.append(open_page(browser, path, failures, **options))
-        return pages[-1]
-
-    yield visit
-    for page in pages:
-        page.context.close()
-    assert failures == []
-
-
 @pytest.fixture(scope="session")
 def shared(browser, reports):
     """Pages by name, 1280 pixels wide, for tests that change nothing."""

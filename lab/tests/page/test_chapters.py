@@ -103,6 +103,17 @@ def test_every_number_of_a_study_is_seen_on_a_phone(tmp_path, visit):
     assert min(box["height"] for box in (one.bounding_box() for one in labels.all())) > 9
 
 
+def test_the_legend_of_a_study_has_the_colour_and_the_opacities_of_its_bars(tmp_path):
+    (chapter,) = chapters_of([studied(tmp_path)])
+    look = r'[^>]* fill="([^"]+)"[^>]* opacity="([^"]+)"'
+    bars = re.findall(rf"stage: rownorm; part: (\w+);{look}", chapter.html)
+    symbol = rf'role-legend-symbol"[^>]*><path{look}.*?role-legend-label.*?>(\w+)</text>'
+    legend = re.findall(symbol, chapter.html)
+    assert legend == [(colour, opacity, part) for part, colour, opacity in bars]
+    assert [part for part, *_ in bars] == ["forward", "backward", "update"]
+    assert [opacity for *_, opacity in bars] == ["1", "0.7", "0.4"]
+
+
 def test_many_launches_of_a_kernel_are_lines(tmp_path, visit):
     for name, n in (("few", 5), ("many", 6)):
         own_analyses.write(tmp_path / name, launches(n))

@@ -1,8 +1,10 @@
 """The page in a real browser: it draws, its filters and its table work, and it loads nothing from the network."""
 
 import csv
+import re
 
 import msgspec
+import pytest
 
 from lab_support.lab_records import CPU, H200, cpu_records, gpu_records, record
 from lab_support.report_page import CHARTS, change, choose, lines, marks, measured, show, widths
@@ -163,3 +165,29 @@ def test_names_from_records_are_escaped(tmp_path, visit):
     assert page.evaluate("window.harmed") is None
     assert page.locator("img").count() == 0
     assert bad in page.locator("#results tbody").inner_text()
+
+
+def test_a_cell_of_the_heat_map_is_the_ratio_of_the_times_in_the_table(shared):
+    page = shared("gpu")
+    times = {(case, shape, name): in_us(time) for case, shape, name, time, *_ in lines(page)}
+    cells = page.locator("#speedup .panel", has_text="rms_norm forward bf16").first
+    labels = cells.locator(".mark-rect.role-mark path").evaluate_all(
+        "all => all.map(one => one.getAttribute('aria-label'))"
+    )
+    texts = cells.locator(".mark-text.role-mark text").all_text_contents()
+    assert len(labels) > 1
+    for label, text in zip(labels, texts[: len(labels)], strict=True):
+        shape, other = re.search(r"shape: (.+?);.* over (\S+);", label).groups()
+        case = ("rms_norm forward bf16", shape)
+        peers = {key[2]: time for key, time in times.items() if key[:2] == case}
+        ours = peers.pop("rownorm")
+        peers.pop("ceiling", None)
+        # The times and the cell are rounded, and the cell is the median of the rounds' ratios.
+        assert float(text.rstrip("x")) == pytest.approx(peers[other] / ours, abs=0.015)
+        assert peers[other] <= 1.01 * min(peers.values())
+
+
+def in_us(text: str) -> float:
+    """``9.80 µs (9.73 to 9.86)`` in microseconds."""
+    value, unit, *_ = text.split()
+    return float(value.replace(",", "")) * {"ns": 1e-3, "µs": 1, "ms": 1e3}[unit]

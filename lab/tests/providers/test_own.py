@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -9,9 +10,9 @@ import torch
 from rownorm_lab import providers
 from rownorm_lab.data.case import Case
 from rownorm_lab.measure.accuracy import judge
-from rownorm_lab.providers import Refusal, all_providers, as_tuple
+from rownorm_lab.providers import Option, Refusal, all_providers, as_tuple
 from rownorm_lab.providers.data import rotation
-from rownorm_lab.providers.own import add_provider, add_providers
+from rownorm_lab.providers.own import PASSED, add_provider, add_providers
 
 
 @pytest.fixture(autouse=True)
@@ -231,3 +232,12 @@ def test_the_provider_of_the_document(own):
     for direction in one.directions:
         case = Case(operation="rms_norm", direction=direction, rows=3, cols=40, dtype="fp32")
         assert judged(one, case).ok
+
+
+def test_the_page_has_every_parameter_and_option():
+    page = (Path(__file__).parents[3] / "docs" / "own-kernel.md").read_text()
+    table = page.partition("| parameter | what |")[2].partition("\n\n")[0]
+    cells = [line.split(" | ")[0] for line in table.splitlines()]
+    assert sorted(re.findall(r"`(\w+)`", " ".join(cells))) == sorted(PASSED)
+    comment = re.search(r"# of (.+)\n    options=", page)
+    assert comment[1].split(", ") == list(get_args(Option))

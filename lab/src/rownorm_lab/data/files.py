@@ -25,7 +25,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, content: str | bytes) -> Path:
+def write_whole(path: Path, content: str | bytes | memoryview) -> Path:
     """Write ``content`` to ``path`` through a temporary file beside it. If the disk is full, neither file remains."""
     with whole_file(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)

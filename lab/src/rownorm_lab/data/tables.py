@@ -61,6 +61,28 @@ def columns(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
+def narrowed(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+    """As ``columns``, one text for each line. If the table is wider than the terminal, its first column is narrower,
+    and what does not fit there goes on below in the same text.
+    """
+    rows, room = [header, *lines], terminal_width()
+    others = sum(
+        2 + max(map(len, column)) for column in zip(*(row[1:] for row in rows), strict=True)
+    )
+    width = max(len(row[0]) for row in rows)
+    if room is not None:
+        width = min(width, max(LEAST, room - others - 2))
+    parts = [textwrap.wrap(row[0], width, subsequent_indent="  ") or [""] for row in rows]
+    aligned = columns(
+        [parts[0][0], *header[1:]],
+        [[part[0], *row[1:]] for part, row in zip(parts[1:], lines, strict=True)],
+    )
+    return [
+        "\n".join([line, *(f"  {rest}" for rest in part[1:])])
+        for line, part in zip(aligned, parts, strict=True)
+    ]
+
+
 def table_text(table: Table) -> str:
     """A table with its title. In a terminal, the widest column is shortened if that makes the table fit, down to
     ``LEAST`` characters; what is still too wide goes on below.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import texts
-from .tables import columns
+from .tables import fitted, wrapped
 from .tunings import Fusion
 
 FUSION_HEADER = ("", "kernels", "bytes, predicted", "measured", "time, predicted", "measured")
@@ -45,7 +45,7 @@ def fusion_text(found: Fusion) -> list[str]:
     """The study for a terminal."""
     head = f"{found.title} on {found.device}"
     return [
-        head,
-        *columns(FUSION_HEADER, fusion_table(found)),
-        *(f"  {line}" for line in fusion_findings(found)),
+        *wrapped(head),
+        *fitted(FUSION_HEADER, fusion_table(found)),
+        *(part for line in fusion_findings(found) for part in wrapped(f"  {line}", 4)),
     ]

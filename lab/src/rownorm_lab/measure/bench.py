@@ -239,8 +239,7 @@ def _prepare(
     """Prepare the calls for all sets of inputs, warm up, and set up the rounds."""
     one.calls = [one.provider.prepare(case, t) for t in sets]
     one.calls[0]()
-    if machine.on_gpu:
-        one.peak_bytes = timing.peak_bytes(one.calls[0])
+    one.peak_bytes = timing.peak_bytes(one.calls[0], machine.on_gpu)
     one.rounds = timing.rounds_of(one.calls, size, machine.flush)
 
 

@@ -269,12 +269,12 @@ def call_for_ncu(call: Callable[[], Any]) -> None:
     torch.cuda.profiler.stop()
 
 
-def peak_bytes(call: Callable[[], Any]) -> int:
+def peak_bytes(call: Callable[[], Any], on_gpu: bool) -> int:
     """The most memory allocated during a call, beyond what was allocated before it; outputs included.
 
-    That of the GPU; without one what PyTorch's allocator of the CPU gives, which the profiler records.
+    Of a call on the CPU what PyTorch's allocator gives, which the profiler records.
     """
-    if not torch.cuda.is_available():
+    if not on_gpu:
         return _peak_bytes_on_cpu(call)
     torch.cuda.synchronize()
     with _no_garbage_collection():

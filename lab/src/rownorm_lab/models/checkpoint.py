@@ -6,6 +6,7 @@ The parameters are those of one process, whatever number of processes trained th
 from __future__ import annotations
 
 import dataclasses
+import io
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
-from ..data.files import whole_file
+from ..data.files import write_whole
 from .tasks import TASKS
 from .trainer import Trainer, TrainingRequest
 
@@ -53,8 +54,10 @@ def save(trainer: Trainer, folder: Path) -> Path:
             "model": model,
             "optimizer": optimizer,
         }
-        with whole_file(path) as temporary:
-            torch.save(content, temporary)
+        # torch.save to a file hides why it cannot be written: a full disk is a RuntimeError of the zip writer.
+        whole = io.BytesIO()
+        torch.save(content, whole)
+        write_whole(path, whole.getbuffer())
     return path
 
 

@@ -79,7 +79,7 @@ class Workload:
         )
         return sum(
             tensor.nbytes for tensor in kept if tensor.device.type == self.device
-        ) + peak_bytes(self.step)
+        ) + peak_bytes(self.step, self.device == "cuda")
 
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:

@@ -139,7 +139,7 @@ def _chart(study: Study, points: list[dict[str, Any]], width: int) -> dict[str, 
             opacity=alt.Opacity(
                 "part:N",
                 title=None,
-                scale=alt.Scale(domain=list(PARTS), range=[1.0, 0.7, 0.4]),
+                scale=alt.Scale(type="ordinal", domain=list(PARTS), range=[1.0, 0.7, 0.4]),
                 legend=alt.Legend(
                     orient="bottom", symbolFillColor=COLORS[OURS], symbolStrokeWidth=0
                 ),

@@ -32,6 +32,8 @@ def test_compare(slower, options, status, verdict):
     ran = invoke("compare", "base", "new", *options)
     assert ran.exit_code == status, ran.output
     assert verdict in ran.output
+    margin = options[options.index("--margin") + 1] if "--margin" in options else "0.03"
+    assert f"(by times, margin {float(margin):.0%})" in ran.output
 
 
 def test_compare_unclear():

@@ -11,6 +11,7 @@ from lab_support.lab_commands import invoke, refused
 from rownorm_lab.data.profile_tables import scope_tables
 from rownorm_lab.data.profiles import ScopeTime, read_profile, write_profile
 from rownorm_lab.data.studies import KernelTime
+from rownorm_lab.profilers import proton
 
 pytestmark = pytest.mark.usefixtures("command_line")
 CAPTURED = Path(__file__).parent / "captured" / "h200"
@@ -79,7 +80,38 @@ def test_bad_input(arguments, message):
     assert message in refused("profile", *arguments.split())
 
 
-def test_reading_again_keeps_the_date(captured):
+def test_reading_again_keeps_the_date_the_tools_and_the_environment(captured):
     profile, _ = captured
     assert invoke("profile", "--read", "a").exit_code in (0, 1)
-    assert read_profile(Path("a")).date == profile.date
+    again = read_profile(Path("a"))
+    assert again.date == profile.date
+    assert again.tools == profile.tools
+    assert again.environment == profile.environment
+    assert again.environment.device == "NVIDIA H200"  # not that of this machine
+
+
+def node(name, metrics=None, children=()):
+    """A node of Proton's tree, in the layout of Triton 3.6."""
+    frame = {"name": name, "type": "function"}
+    return {"frame": frame, "metrics": metrics or {}, "children": list(children)}
+
+
+def test_reading_again_prints_the_tree_of_scopes(captured):
+    metrics = {"count": 100, "time (ns)": 4e6, "device_id": "0", "device_type": "CUDA"}
+    norm = node("norm", children=[node("forward_resident", metrics)])
+    tree = [node("ROOT", children=[node("layer", children=[norm])])]
+    Path("a", proton.FILES["rownorm"]).write_text(json.dumps(tree))
+    printed = invoke("profile", "--read", "a").output
+    table = printed.partition("rownorm: scopes\n")[2].partition("\n\n")[0]
+    header, *lines = (line.split() for line in table.splitlines())
+    assert header == ["scope", "or", "kernel", "kernels", "time", "share"]
+    assert [(line[0], line[-1]) for line in lines] == [
+        (name, "100%") for name in ("layer", "norm", "forward_resident")
+    ]
+    indents = [len(line) - len(line.lstrip()) for line in table.splitlines()[1:]]
+    assert indents[0] < indents[1] < indents[2]
+    assert [one.path for one in read_profile(Path("a")).scopes["rownorm"]] == [
+        ["layer"],
+        ["layer", "norm"],
+        ["layer", "norm", "forward_resident"],
+    ]

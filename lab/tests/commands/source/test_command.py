@@ -107,15 +107,28 @@ def test_instructions_are_beside_their_source():
     assert summarized(pair.instructions) == [("store", "STG.E.128 x 2"), ("", "1 other")]
 
 
-def test_the_page_marks_instructions_and_needs_no_network():
+@pytest.fixture
+def shown():
     lines, _ = lines_of_store_row()
     one = made_up()
     code = listings(lines, "forward_resident")
-    shown = Shown(
+    return Shown(
         "forward_resident", one.case.title, "sm_90", "3.7", "sass", answers(one), one, code
     )
+
+
+def test_the_page_marks_instructions_and_needs_no_network(shown):
     text = page(shown)
     assert '<i class="store">@P0 STG.E.128 [R2.64], R4</i>' in text
     assert "FADD R1 &lt;R2&gt;" in text
     assert "How many passes over the rows?" in text
     assert "http" not in text.replace("http-equiv", "")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [480, 1400])
+def test_the_page_is_not_wider_than_the_window(shown, visit, tmp_path, width, scheme):
+    file = tmp_path / "page.html"
+    file.write_text(page(shown))
+    opened = visit(file, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")

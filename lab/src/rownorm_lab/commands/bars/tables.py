@@ -10,7 +10,7 @@ import msgspec
 
 from ...data.measurements import not_measured
 from ...data.records import CEILING, EAGER, OURS, Record
-from ...data.tables import columns, wrapped
+from ...data.tables import columns, fitted, narrowed, wrapped
 from ...data.texts import count, significant
 from .figures import PASS_LABELS, Bar, FirstCallBar, MeasuredCase, Part
 from .judge import (
@@ -75,7 +75,7 @@ def settings_tables(run: Run, part: Part) -> Iterator[str]:
     header, lines = settings_table([run], part)
     for (norm, way), group in itertools.groupby(sorted(lines, key=_norm), key=_norm):
         shown = [[*line[2:-2], line[-1]] for line in group]
-        yield from ("", f"{norm} {way}", *columns([*header[2:-2], header[-1]], shown))
+        yield from ("", *wrapped(f"{norm} {way}"), *fitted([*header[2:-2], header[-1]], shown))
 
 
 def _norm(line: Sequence[str]) -> tuple[str, str]:
@@ -147,7 +147,7 @@ def summary(found: Sequence[Sequence[Finding]]) -> Iterator[str]:
     """Every bar over all runs, then the cases that fall short, then what is missing."""
     bars = summarize_bars(found)
     yield from ("", f"Bars, over {count(len(found), 'run')}")
-    header, *lines = columns(
+    header, *lines = narrowed(
         ["must be, in every run", "cases", "worst", "verdict"],
         [
             [one.bar, f"{one.n_holding} of {len(one.cases)}", ", ".join(one.worst), one.verdict]

@@ -17,6 +17,7 @@ from ...command_line.options import (
     FOLDER,
     SuggestingGroup,
     examples,
+    held,
     json_option,
     name_option,
     names_option,
@@ -272,6 +273,7 @@ def run(
             "torch sees no GPU, and FlashInfer-Bench times on GPUs only. Without one, rownorm fib export, check, "
             "report and apply work."
         )
+    context.with_resource(held(folder))
     from ...fib.run import run_dataset
 
     status = run_dataset(

@@ -108,11 +108,11 @@ def command(
         return
     if given := OwnOptions(**own).given():
         raise click.UsageError(f"{', '.join(given)}: for FILE.py:kernel, not for rownorm's kernels")
+    say_loading("torch and the compiler")
     from .kernels import KERNELS
 
     if kernel not in KERNELS:
         raise click.BadParameter(unknown("kernel", kernel, KERNELS), param_hint="'KERNEL'")
-    say_loading("torch and the compiler")
     entry = KERNELS[kernel]
     case = Case(
         operation=operation or "rms_norm",

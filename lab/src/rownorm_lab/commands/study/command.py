@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from ...command_line.options import (
     examples,
     held,
     names_option,
+    say_loading,
 )
 from ...models import SIZES, STAGES, TASKS
 from .judged import ABOUT, part_command
@@ -136,8 +136,7 @@ def _study(
     as_json: bool,
 ) -> int:
     """Measure a study or resume one, show and publish it; returns the exit status."""
-    # Read when torch is loaded: no lines of the profiler.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    say_loading()
     import torch
 
     from ...data.files import json_text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
 import signal
 import threading
@@ -21,6 +22,7 @@ from ...command_line.options import (
     examples,
     held,
     refuse_taken,
+    say_loading,
     usage_errors,
 )
 from ...models import SIZES, STAGES, TASKS
@@ -105,6 +107,8 @@ def command(
     --parallel tensor splits the heads and the sequences of llama, in every stage. The number of processes must divide
     its key and value heads: 2 in tiny and small, 4 in medium.
     """
+    if os.environ.get("RANK", "0") == "0":  # the first of torchrun's processes
+        say_loading()
     import torch
 
     from ...models.checkpoint import load, restore, save
@@ -149,11 +153,8 @@ def _saved(trainer: Trainer, folder: Path, save: Callable[[Trainer, Path], Path]
 
     try:
         return save(trainer, folder)
-    except (
-        OSError,
-        RuntimeError,
-    ) as error:  # torch.save has its own error for a file that it cannot write
-        why = getattr(error, "strerror", None) or str(error).splitlines()[0]
+    except OSError as error:
+        why = error.strerror or str(error)
         kept = f" The one before is kept: {folder / FILE}." if (folder / FILE).exists() else ""
         raise click.ClickException(
             f"the checkpoint of step {trainer.step_number} could not be written to {folder}: {why}.{kept}"
@@ -294,8 +295,6 @@ def _echo(trainer: Trainer, text: str) -> None:
 
 
 def _use_deterministic_algorithms() -> None:
-    import os
-
     import torch
 
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -14,7 +14,7 @@ import click
 import torch
 
 from ...command_line.blocks import ELEMENTS, block_sizes
-from ...command_line.options import DEFAULT_TARGET, print_json, refuse_taken, usage_errors
+from ...command_line.options import DEFAULT_TARGET, print_json, usage_errors
 from ...compiled.analysis import analyses_of
 from ...compiled.compile import target_of
 from ...data.analyses import Analysis
@@ -36,8 +36,6 @@ def run_study(
     as_json: bool = False,
 ) -> int:
     """Study every operation, dtype and width. Return the exit status: 1 if a kernel cannot be compiled."""
-    if out is not None:
-        refuse_taken(out)
     measure = target_name is None and torch.cuda.is_available()
     with usage_errors():
         target = target_of("this" if measure else target_name or DEFAULT_TARGET)

@@ -192,6 +192,10 @@ def command(
             )
     if kernel or study or only_list:
         say_loading("torch and the compiler")
+    if out is not None and (kernel or study):
+        if study:
+            refuse_taken(out)
+        context.with_resource(held(out))
     if kernel is not None:
         from .own import tune_own
 
