@@ -22,9 +22,8 @@ from rownorm.inside import Device, Table, parse, tables
 from rownorm_lab.commands.tune.candidates import DEFAULTS, Settings, candidates
 from rownorm_lab.commands.tune.gpu import gpu_here
 from rownorm_lab.commands.tune.study import ELEMENTS, TuningCase
-from rownorm_lab.commands.tune.table import TableRow, kind_of, read_rows, study_of
+from rownorm_lab.commands.tune.table import TableRow, kind_of, read_rows, study_of, write_entries
 from rownorm_lab.commands.tune.verify import same, used_at
-from rownorm_lab.data.files import write_whole
 
 NEIGHBORS = 4  # that are timed beside an entry
 ROUNDS = 15
@@ -105,13 +104,8 @@ def write(folder: Path, file: Path) -> None:
         }
         if best < own:
             click.echo(f"{identity(row)}: {best / own:.3f} with {row['runner_up']['settings']}")
-    head = "".join(
-        f" {json.dumps(name)}: {json.dumps(value)},\n"
-        for name, value in content.items()
-        if name != "plans"
-    )
-    plans = ",\n".join(f"  {json.dumps(row)}" for row in content["plans"])
-    write_whole(file, f'{{\n{head} "plans": [\n{plans}\n ]\n}}\n')
+    rows = content.pop("plans")
+    write_entries(file, content, rows)
 
 
 def used_rows(file: Path | None, device: Device) -> list[tuple[TableRow, TuningCase]]:

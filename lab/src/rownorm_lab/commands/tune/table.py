@@ -104,7 +104,12 @@ def write_table(file: Path, here: Environment, rows: Sequence[TableRow]) -> None
         "date": datetime.date.today().isoformat(),
         "method": "device time from CUDA graphs over inputs larger than L2",
     }
-    parse({**head, "plans": list(rows)}, file.name, here.arch)
+    write_entries(file, head, rows)
+
+
+def write_entries(file: Path, head: dict[str, Any], rows: Sequence[TableRow]) -> None:
+    """Write what a table says of itself and its entries, one per line, once the planner accepts them."""
+    parse({**head, "plans": list(rows)}, file.name, head["arch"])
     lines = "".join(f" {json.dumps(name)}: {json.dumps(value)},\n" for name, value in head.items())
     plans = ",\n".join(f"  {json.dumps(row)}" for row in rows)
     write_whole(file, f'{{\n{lines} "plans": [\n{plans}\n ]\n}}\n')
