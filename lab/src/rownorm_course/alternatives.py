@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -74,32 +76,57 @@ def _shift_not_added(case: Case, t: Tensors) -> list[Tensor]:
 
 
 def _squares_of_shifted(case: Case, t: Tensors) -> list[Tensor]:
-    """LayerNorm whose variance is mean(d^2), without mean(d)^2."""
-    row = _Row(case, t)
+    """LayerNorm whose variance is mean(d^2), without mean(d)^2 or with its sum."""
+    row, found = _Row(case, t), []
     centered = row.h - _mean(row.h)
-    return [
-        row.affine(centered * (_mean((row.h - shift).square()) + row.eps).rsqrt())
-        for shift in _shifts(row)
-    ]
+    for shift in _shifts(row):
+        squares = _mean((row.h - shift).square())
+        for variance in (squares, squares + _mean(row.h - shift).square()):
+            found.append(row.affine(centered * (variance + row.eps).rsqrt()))
+    return found
 
 
-def _merged(case: Case, t: Tensors, power: int | None, whole: bool) -> list[Tensor]:
+def _shift_of_each_block(case: Case, t: Tensors) -> list[Tensor]:
+    """LayerNorm whose shifted sums subtract another element in every block; the last one is taken for all."""
+    row, found = _Row(case, t), []
+    for block in (one for one in _BLOCKS if one < row.n):
+        shifts = [part[..., :1] for part in row.h.split(block, -1)]
+        parts = zip(row.h.split(block, -1), shifts, strict=True)
+        shifted = torch.cat([part - shift for part, shift in parts], -1)
+        variance = _mean(shifted.square()) - _mean(shifted).square()
+        mean = shifts[-1] + _mean(shifted)
+        found.append(row.affine((row.h - mean) * (variance + row.eps).rsqrt()))
+    return found
+
+
+def _merged(
+    case: Case,
+    t: Tensors,
+    growth: Callable[[Tensor, int, int], Tensor | float] = lambda delta, a, b: (
+        delta**2 * (a * b / (a + b))
+    ),
+    whole: bool = False,
+    swapped: bool = False,
+    late: bool = False,
+) -> list[Tensor]:
     """LayerNorm by Welford's merging, with mistakes.
 
-    power: of delta in m2, None without that term. whole: the last block counts as many elements as the others.
+    growth: of m2 beyond the sum of both, from delta, n_a and n_b. whole: the last block counts as many elements as the
+    others. swapped: the mean moves by the other block's share. late: delta is the distance from the merged mean.
     """
     row, found = _Row(case, t), []
     for block in _BLOCKS:
-        if block >= row.n and not whole:
+        if block >= row.n and not (whole or swapped):
             continue
         count, mean, m2 = 0, torch.zeros_like(row.h[..., :1]), torch.zeros_like(row.h[..., :1])
         for part in row.h.split(block, -1):
             n_b = block if whole else part.shape[-1]
             block_mean = part.sum(-1, keepdim=True) / n_b
             delta, n = block_mean - mean, count + n_b
-            m2 = m2 + (part - block_mean).square().sum(-1, keepdim=True)
-            m2 = m2 if power is None else m2 + delta**power * (count * n_b / n)
-            mean, count = mean + delta * (n_b / n), n
+            mean = mean + delta * ((count if swapped else n_b) / n)
+            delta = block_mean - mean if late else delta
+            m2 = m2 + (part - block_mean).square().sum(-1, keepdim=True) + growth(delta, count, n_b)
+            count = n
         if whole and count == row.n:
             continue
         for divisor in {row.n, count}:
@@ -131,6 +158,42 @@ def _masked_shift(case: Case, t: Tensors) -> list[Tensor]:
             squares = shifted.square().sum(-1, keepdim=True) + lanes * shift.square()
             variance = (squares / row.n - moved.square()).clamp(min=0.0)
             found.append(row.affine((shifted - moved) * (variance + row.eps).rsqrt()))
+    return found
+
+
+_OTHER_GROWTHS: tuple[Callable[[Tensor, int, int], Tensor | float], ...] = (
+    lambda delta, a, b: 0.0,
+    lambda delta, a, b: delta * (a * b / (a + b)),
+    lambda delta, a, b: delta**2 * (a * b),
+)
+
+
+def _part_of_row(case: Case, t: Tensors) -> list[Tensor]:
+    """RMSNorm with the squares of the first block only."""
+    row = _Row(case, t)
+    return [
+        row.affine(
+            row.h * (row.h[..., :block].square().sum(-1, keepdim=True) / n + row.eps).rsqrt()
+        )
+        for block in _BLOCKS
+        if block < row.n
+        for n in (block, row.n)
+    ]
+
+
+def _masked_as_one(case: Case, t: Tensors) -> list[Tensor]:
+    """The norm with lanes past the end of the row that count as 1."""
+    row, found = _Row(case, t), []
+    for block in _BLOCKS:
+        lanes = -(-row.n // block) * block - row.n
+        if lanes and case.centers:
+            mean = (row.h.sum(-1, keepdim=True) + lanes) / row.n
+            found.append(
+                row.affine((row.h - mean) * (_mean((row.h - mean).square()) + row.eps).rsqrt())
+            )
+        elif lanes:
+            total = row.h.square().sum(-1, keepdim=True) + lanes
+            found.append(row.affine(row.h * (total / row.n + row.eps).rsqrt()))
     return found
 
 
@@ -226,13 +289,42 @@ def _dx_through_weight_only(case: Case, t: Tensors) -> Tensor:
     return row.dy * row.weight * (_mean(h.square()) + row.eps).rsqrt()
 
 
-def _dx_without_weight(case: Case, t: Tensors) -> Tensor:
-    """dx with dy in place of dy * weight."""
-    row = _Row(case, t)
-    x_hat = _x_hat(row, False)
-    assert row.dy is not None
-    rstd = (_mean(row.h.square()) + row.eps).rsqrt()
-    return rstd * (row.dy - x_hat * _mean(row.dy * x_hat))
+class _Gradient:
+    """The factors of dx, in fp64."""
+
+    def __init__(self, case: Case, t: Tensors) -> None:
+        row = _Row(case, t)
+        assert row.dy is not None
+        self.x, self.dy, self.weight = row.h, row.dy, row.weight
+        self.rstd, self.x_hat = (_mean(row.h.square()) + row.eps).rsqrt(), _x_hat(row, False)
+        self.g = row.dy * row.weight
+        self.projected = self.x_hat * _mean(self.g * self.x_hat)
+
+
+def _dx_without_weight(case: Case, t: Tensors) -> list[Tensor]:
+    """dx with dy in place of dy * weight: everywhere, in the mean, or until the end."""
+    one = _Gradient(case, t)
+    of_dy = one.x_hat * _mean(one.dy * one.x_hat)
+    differences = (one.dy - of_dy, one.g - of_dy, (one.dy - of_dy) * one.weight)
+    return [one.rstd * difference for difference in differences]
+
+
+def _dx_with_other_rstd(case: Case, t: Tensors) -> list[Tensor]:
+    """dx without the factor before the difference, with x in place of x_hat, or with a factor too many."""
+    one = _Gradient(case, t)
+    of_x = [one.x * _mean(one.g * one.x), one.x_hat * _mean(one.g * one.x)]
+    terms = [*of_x, one.rstd * one.projected]
+    return [one.g - one.projected, *(one.rstd * (one.g - term) for term in terms)]
+
+
+def _dx_with_plus(case: Case, t: Tensors) -> Tensor:
+    one = _Gradient(case, t)
+    return one.rstd * (one.g + one.projected)
+
+
+def _dx_of_the_sum(case: Case, t: Tensors) -> Tensor:
+    one = _Gradient(case, t)
+    return one.rstd * (one.g - one.projected * case.cols)
 
 
 def _dx_divided_by_block(case: Case, t: Tensors) -> list[Tensor]:
@@ -257,6 +349,11 @@ def _dweight_mean(case: Case, t: Tensors) -> Tensor:
     return (row.dy * _x_hat(row, case.centers)).mean(0)
 
 
+def _dweight_of_g(case: Case, t: Tensors) -> Tensor:
+    one = _Gradient(case, t)
+    return (one.g * one.x_hat).sum(0)
+
+
 def _dweight_without_rstd(case: Case, t: Tensors) -> Tensor:
     row = _Row(case, t)
     assert row.dy is not None
@@ -269,8 +366,14 @@ COMMON: Alternatives = {
     "no-eps": _no_eps,
     "eps-outside": _eps_outside,
     "divide-by-block": _divided_by_block,
+    "mask-other-value": _masked_as_one,
 }
-RMS_NORM: Alternatives = {**COMMON, "layer-norm": _as_layer_norm, "own-part": _own_part}
+RMS_NORM: Alternatives = {
+    **COMMON,
+    "layer-norm": _as_layer_norm,
+    "own-part": _own_part,
+    "part-of-row": _part_of_row,
+}
 LAYER_NORM: Alternatives = {
     **COMMON,
     "rms-norm": _as_rms_norm,
@@ -283,10 +386,15 @@ LAYER_NORM_SHIFTED: Alternatives = {
     **LAYER_NORM,
     "shift-not-added": _shift_not_added,
     "shift-squares": _squares_of_shifted,
+    "shift-moves": _shift_of_each_block,
 }
 LAYER_NORM_WELFORD: Alternatives = {
-    "welford-count": lambda case, t: _merged(case, t, power=2, whole=True),
-    "welford-delta": lambda case, t: _merged(case, t, None, False) + _merged(case, t, 1, False),
+    "welford-count": lambda case, t: _merged(case, t, whole=True),
+    "welford-delta": lambda case, t: [
+        one for growth in _OTHER_GROWTHS for one in _merged(case, t, growth)
+    ],
+    "welford-late": lambda case, t: _merged(case, t, late=True),
+    "welford-swapped": lambda case, t: _merged(case, t, swapped=True),
     **LAYER_NORM,
 }
 RMS_NORM_RELU: Alternatives = {**RMS_NORM, "no-relu": _no_relu, "relu-first": _relu_first}
@@ -299,7 +407,11 @@ RMS_NORM_GRADIENT: Alternatives = {
     "no-eps": _no_eps,
     "no-x-gradient": _dx_through_weight_only,
     "no-weight-in-dx": _dx_without_weight,
+    "rstd-in-dx": _dx_with_other_rstd,
+    "dx-sign": _dx_with_plus,
+    "dx-sum": _dx_of_the_sum,
     "divide-by-block": _dx_divided_by_block,
+    "weight-twice": _dweight_of_g,
     "weight-last-row": _dweight_of_one_row,
     "weight-mean": _dweight_mean,
     "no-rstd": _dweight_without_rstd,

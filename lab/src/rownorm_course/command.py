@@ -113,14 +113,12 @@ def start(name: str | None, folder: Path | None) -> None:
         "rownorm learn check",
         "rownorm learn check 2 --part kernel",
         "rownorm learn check 2 --watch",
-        "rownorm learn check 2 --all",
     )
 )
 @NAME
 @HOME
 @click.option("--watch", is_flag=True, help="Check again whenever a file is saved; Ctrl-C ends it.")
 @click.option("--part", default="", metavar="NAME", help="Only this part, and those before it.")
-@click.option("--all", "every", is_flag=True, help="Do not stop at the first failure.")
 @click.pass_context
 def check(
     context: click.Context,
@@ -129,12 +127,11 @@ def check(
     folder: Path | None,
     watch: bool,
     part: str,
-    every: bool,
 ) -> None:
     """Grade an exercise. Your files run in a process of their own, with limits of time and memory.
 
-    It stops at the first failure, except among questions; what was not tried has no points in this check. Without a
-    GPU, kernels run in Triton's interpreter, and points for speed wait. Exit status 1 if something is wrong.
+    Each part is graded up to its first failure; a part that comes after a failed one is not tried. Without a GPU,
+    kernels run in Triton's interpreter, and points for speed wait. Exit status 1 if something is wrong.
     """
     from .progress import folder_of, home_folder
 
@@ -147,9 +144,9 @@ def check(
         known = [each.name for each in one.part]
         raise click.BadParameter(unknown("part", part, known), param_hint="'--part'")
     if not watch:
-        status = _checked_by_another(one, home, part, every)
+        status = _checked_by_another(one, home, part)
         if status is None:
-            status = _check(one, home, part, fail_fast=not every)
+            status = _check(one, home, part)
         context.exit(status)
     click.echo(f"Watching {folder_of(one, home)}; Ctrl-C ends it.")
     before: dict[str, int] = {}
@@ -158,26 +155,21 @@ def check(
             now = _saved(folder_of(one, home))
             if now != before:
                 before = now
-                _check(one, home, part, fail_fast=not every)
+                _check(one, home, part)
             time.sleep(0.3)
     except KeyboardInterrupt:
         click.echo("\nNo longer watching.")
 
 
-def _checked_by_another(one: Exercise, home: Path, part: str, every: bool) -> int | None:
+def _checked_by_another(one: Exercise, home: Path, part: str) -> int | None:
     """The exit status of the process that stays warm, if there can be one."""
     from . import warm
 
-    arguments = [str(one.number), "--folder", str(home.resolve()), *(["--all"] if every else [])]
+    arguments = [str(one.number), "--folder", str(home.resolve())]
     return warm.check([*arguments, *(["--part", part] if part else [])], one.number)
 
 
-def _check(
-    one: Exercise,
-    home: Path,
-    part: str = "",
-    fail_fast: bool = False,
-) -> int:
+def _check(one: Exercise, home: Path, part: str = "") -> int:
     from . import run
     from .progress import digests, folder_of, next_new, record
     from .show import Display, summary
@@ -190,18 +182,11 @@ def _check(
             f"graded by the present one; rownorm learn start {one.number} adds files that are new."
         )
     files = digests(one, home)
-    grade = run.check(one, folder_of(one, home), Display(), part, fail_fast, progress.tried)
+    grade = run.check(one, folder_of(one, home), Display(), part, progress.tried)
     progress = record(one, home, grade, files, progress.tried)
     click.echo("\n".join(summary(grade, sum(progress.best.values()))))
     following = next_new(home, one.number) or next_new(home)
     failed = {step.part for step in grade.steps if step.status == "failed"}
-    untried = {step.part for step in grade.steps if step.status == "skipped"} - failed
-    if failed and untried and fail_fast:
-        names = [each.name for each in one.part if each.name in untried]
-        click.echo(
-            f"Not tried to the end, so without points this time: {', '.join(names)}. "
-            f"{_program()} learn check {one.number} --all tries them"
-        )
     if not grade.finished and not failed:
         names = [each.name for each in one.part if not progress.best.get(each.name)]
         names = [name for name in names if not progress.pending.get(name)]

@@ -44,14 +44,13 @@ def grade(
     learner: Learner,
     failed: Mapping[str, str] | None = None,
     only: Collection[str] = (),
-    fail_fast: bool = False,
     limit_s: float = 0.0,
 ) -> Iterator[GradedStep]:
     """Run the steps of the learner's mode. After a failure the other steps of its part are skipped.
 
-    A step is yielded twice: when it begins, with the status "running", and when it has ended. failed: by part, a step
-    that has failed in another mode; only: these parts; fail_fast: after a failure, the steps of other parts are skipped
-    too; limit_s: of one step that compiles or runs on a GPU, 0 is the exercise's.
+    So are the parts that come after it; all others are graded. A step is yielded twice: when it begins, with the status
+    "running", and when it has ended. failed: by part, a step that has failed in another mode; only: these parts;
+    limit_s: of one step that compiles or runs on a GPU, 0 is the exercise's.
     """
     exercise, mode = exercises()[learner.number], learner.mode
     parts = {part.name: part for part in exercise.part}
@@ -64,7 +63,7 @@ def grade(
             continue
         if only and task.part not in only:
             continue
-        needed = stopped if fail_fast else (task.part, *parts[task.part].after)
+        needed = task.part, *parts[task.part].after
         causes = [stopped[part] for part in needed if part in stopped]
         if causes:
             stopped.setdefault(task.part, causes[0])

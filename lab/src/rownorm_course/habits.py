@@ -6,6 +6,7 @@ HABITS = {
     "into whatever follows it. Give every tl.load mask=cols < n_cols and other=0.0.",
     "mask-other": "Masked lanes of a tl.load without other= are undefined in Triton; the grader makes them NaN. Here "
     "they reach a result. Give that load other=0.0.",
+    "mask-other-value": "Masked lanes were counted as 1. In a sum, they count nothing with other=0.0.",
     "mask-store": "A store without mask= writes past the end of the row. Give tl.store mask=cols < n_cols.",
     "mask-deviation": "Lanes past the end of the row load 0, so x - mean is -mean there, and its square is added to "
     "the variance. Zero them again after the subtraction: tl.where(cols < n_cols, x - mean, 0.0).",
@@ -50,6 +51,8 @@ HABITS = {
     "others.",
     "own-part": "Each part was divided by the root mean square of the part. All parts of a row need the sum of the "
     "whole row.",
+    "part-of-row": "The squares of the first block only were added. The loop over the blocks must reach the end of "
+    "every row, whatever the block size is.",
     "one-block": "One block for the whole row needs more registers the wider the row is. Loop over the row in "
     "blocks of fixed size, or divide it among programs.",
     # ---- formulas ----
@@ -85,14 +88,17 @@ HABITS = {
     "mean + delta * n_b / (n_a + n_b), and m2 grows by delta^2 * n_a * n_b / (n_a + n_b).",
     "welford-count": "The last block of a row has fewer elements than the others. Its count is "
     "tl.minimum(n_cols - first, BLOCK), and its mean is divided by that.",
-    "welford-delta": "The merged m2 lacks delta^2 * n_a * n_b / (n_a + n_b), or has another power of delta: the means "
-    "of two blocks differ, and that is part of the spread.",
+    "welford-delta": "The merged m2 lacks delta^2 * n_a * n_b / (n_a + n_b), or has other powers in it: the means of "
+    "two blocks differ, and that is part of the spread.",
+    "welford-late": "delta is mean_b - mean_a, with the mean before it is merged: keep it until m2 is computed.",
+    "welford-swapped": "The merged mean is mean_a + delta * n_b / n: it moves by the share of the block that comes.",
     "shift-outlier": "Shifted sums subtract an element of the row. If it is an outlier, mean(d) is far larger than the "
     "spread and mean(d^2) - mean(d)^2 cancels again. Merge count, mean and m2 of blocks.",
     "own-shift": "With the same mean in all rows it is right. The constant that is subtracted must be an element of "
     "the row itself: another row may have another mean.",
     "shift-not-added": "The mean of the shifted row was taken for that of the row. The mean is K + mean(d).",
     "shift-squares": "mean(d^2) is not the variance: subtract mean(d)^2.",
+    "shift-moves": "Every block has another shift. Sums add up only if one K was subtracted in the whole row.",
     "no-spread": "Without a spread there is nothing to lose: the exact variance is 0. Give the row values that differ.",
     "small-mean": "The mean is not large enough against the spread. fp32 has 24 bits: ask when the digits of the "
     "variance fall below the last digit of mean(x^2).",
@@ -104,6 +110,11 @@ HABITS = {
     "changes the divisor of all others.",
     "no-mean-gradient": "dx lacks the term through the mean of dy * weight * x_hat.",
     "no-weight-in-dx": "g is dy * weight: the gradient passes through the weight on its way to x.",
+    "rstd-in-dx": "A factor rstd is missing in dx, or there twice: x_hat is x * rstd, and the whole difference "
+    "g - x_hat * mean(g * x_hat) is multiplied by rstd once.",
+    "dx-sign": "The term through the root mean square is subtracted: rstd * (g - x_hat * mean(g * x_hat)).",
+    "dx-sum": "The sum of g * x_hat was not divided by the number of columns: dx needs its mean.",
+    "weight-twice": "dweight is the sum of dy * x_hat, without the weight: g = dy * weight belongs to dx.",
     "wasteful-partials": "One row of partial sums for each row of x is as large as x itself, in fp32. Let each program "
     "go through several rows and store one row of sums.",
     "no-rstd": "dweight is the sum of dy * x_hat, and x_hat = x * rstd.",

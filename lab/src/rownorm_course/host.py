@@ -138,17 +138,19 @@ class Host:
             self._refuse_old_memory(value)
         if raw.provenance is not None:
             seen.foreign = raw.provenance.foreign(value)
+            tensors = {str(place): one for place, one in enumerate(args)}
+            if isinstance(value, tuple | list):
+                tensors |= {f"result {place}": one for place, one in enumerate(value)}
+            else:
+                tensors["result"] = value
             roles = {
-                one.untyped_storage().data_ptr(): role
-                for role, one in (
-                    *((str(place), one) for place, one in enumerate(args)),
-                    ("result", value),
-                )
-                if isinstance(one, Tensor) and not one.is_meta
+                one.untyped_storage()._cdata: role
+                for role, one in tensors.items()
+                if isinstance(one, Tensor)
             }
             for launch, storages in zip(seen.launches, raw.provenance.storages, strict=False):
                 launch.roles = {
-                    name: roles[real] for name, real in storages.items() if real in roles
+                    name: roles[one._cdata] for name, one in storages.items() if one._cdata in roles
                 }
         if compiles:
             seen.compiled = _compiled(raw, request, watch, args, list(named.values()))

@@ -24,8 +24,15 @@ from .protocol import GUARD, Seen, Watch, unwritten
 # An access out of bounds explains a race at the end of a row, and a race a result that depends on the order.
 WORST_FIRST: tuple[Kind, ...] = ("bounds", "int32", "write-write", "read-write", "lanes", "order")
 MOST_OFF = 0.05  # of the elements: those next to the middle of two 16-bit values may go either way
+# Which findings belong to a step; the second argument is the role of the tensor, see ``Launched``.
+Counts = Callable[[Finding, str], bool]
 # By habit: what a function computes that has this habit, in fp64.
 Alternatives = Mapping[str, Callable[[Case, Tensors], Tensor | list[Tensor]]]
+
+
+def all_count(_finding: Finding, _role: str) -> bool:
+    """Every finding belongs to the step."""
+    return True
 
 
 class TriedCase(NamedTuple):
@@ -75,7 +82,7 @@ def try_all(
     trials: Sequence[TriedCase],
     alternatives: Alternatives | None = None,
     most_launches: int = 0,
-    counts: Callable[[Finding], bool] = bool,
+    counts: Counts = all_count,
 ) -> None:
     """Run every trial; Failure at the first that is wrong.
 
@@ -214,7 +221,7 @@ def _tried(
     trying: _Trying,
     trial: TriedCase,
     alternatives: Alternatives,
-    counts: Callable[[Finding], bool] = bool,
+    counts: Counts = all_count,
 ) -> _Ran:
     try:
         ran = trying.run(trial)
@@ -245,9 +252,11 @@ def refuse_foreign(title: str, seen: Seen) -> None:
         )
 
 
-def refuse_findings(title: str, seen: Seen, counts: Callable[[Finding], bool] = bool) -> None:
+def refuse_findings(title: str, seen: Seen, counts: Counts = all_count) -> None:
     """Failure if the interpreter has seen a race, an access out of bounds, or a result that depends on the order."""
-    if found := list(filter(counts, seen.findings)):
+    roles = [launch.roles for launch in seen.launches]
+    found = [one for one in seen.findings if counts(one, roles[one.launch].get(one.tensor, ""))]
+    if found:
         worst = min(found, key=lambda one: WORST_FIRST.index(one.kind))
         raise Failure(f"{title}: {worst}{_lines_of(worst)}", habit_of(worst))
 

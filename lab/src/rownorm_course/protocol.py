@@ -66,7 +66,7 @@ class Launched(msgspec.Struct, kw_only=True):
     """One kernel launch. arguments: numbers and texts, by name; tensors are left out.
 
     roles: in the interpreter, what the tensors of the accesses are, by their names there: "0" is the first argument of
-    the learner's function, "result" what it returned.
+    the learner's function, "result" what it returned, "result 0" the first of several results.
     """
 
     kernel: str

@@ -26,11 +26,12 @@ class Provenance:
     def __init__(self, given: Any) -> None:
         self.known = [_values(one) for one in _tensors(given)]
         self.loaded = 0  # values that kernels loaded and that nobody had given or stored
-        self.storages: list[dict[str, int]] = []  # by launch: addresses by the names of parameters
+        # By launch: storages by the names of parameters; kept, so that no later one has the place of an earlier one.
+        self.storages: list[dict[str, torch.UntypedStorage]] = []
 
     def launched(self, memory: Memory, before: Contents) -> None:
         """After a launch: check what its programs loaded, and keep what they stored."""
-        self.storages.append({region.names: region.real for region in memory.regions})
+        self.storages.append({region.names: region.storage for region in memory.regions})
         with _disable_current_modes():  # this is no arithmetic of the learner's
             self._launched(before)
 

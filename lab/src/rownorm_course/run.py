@@ -18,13 +18,11 @@ def check(
     folder: Path,
     watcher: Watcher | None = None,
     part: str = "",
-    fail_fast: bool = False,
     tried: dict[str, list[str]] | None = None,
 ) -> Grade:
-    """Run every step of an exercise.
+    """Run the steps of every part, up to the first of it that fails.
 
-    part: only this one, with those that it comes after. fail_fast: nothing is tried after a failure, except questions.
-    tried: wrong answers by question; those of this check are added.
+    part: only this one, with those that it comes after. tried: wrong answers by question; this check adds its own.
     """
     watcher = watcher or Watcher()
     wanted = wanted_parts(exercise, part)
@@ -39,21 +37,16 @@ def check(
             for step in reversed(found.values())
             if step.status == "failed" and step.part not in shares
         }
-        if all({one.name, *one.after} & failed.keys() for one in exercise.part) or (
-            fail_fast and failed
-        ):
+        if all({one.name, *one.after} & failed.keys() for one in exercise.part):
             break  # nothing is left that another mode could grade
-        for step in steps_of(
-            exercise, folder, mode, failed, watcher, wanted, fail_fast, tried=tried
-        ):
+        for step in steps_of(exercise, folder, mode, failed, watcher, wanted, tried=tried):
             key = (step.part, step.name)
             known = found.get(key)
             if known is None or known.status == "passed":
                 found[key] = step
                 watcher.ended(step, mode)
     _add_missing(exercise, modes, wanted, found)
-    stopped = fail_fast and any(step.status == "skipped" for step in found.values())
-    return Grade(exercise=exercise, steps=list(found.values()), partial=bool(part) or stopped)
+    return Grade(exercise=exercise, steps=list(found.values()), partial=bool(part))
 
 
 def _modes(exercise: Exercise, wanted: Sequence[str]) -> list[Mode]:
@@ -72,14 +65,13 @@ def steps_of(
     failed: dict[str, str],
     watcher: Watcher,
     parts: Sequence[str] = (),
-    fail_fast: bool = False,
     limit_s: float = 0.0,
     tried: dict[str, list[str]] | None = None,
 ) -> Iterator[GradedStep]:
     """The steps of one mode. failed, limit_s: see ``grade``; tried: see ``check``."""
     with Learner(folder, exercise.number, mode, secrets.randbelow(1 << 30), has_gpu()) as learner:
         learner.tried = {} if tried is None else tried
-        for step in grade(learner, failed, parts, fail_fast, limit_s):
+        for step in grade(learner, failed, parts, limit_s):
             if step.status == "running":
                 watcher.began(step, mode)
                 learner.waiting = lambda seconds, step=step: watcher.waits(step, seconds)  # type: ignore[misc]

@@ -31,6 +31,7 @@ IN_SEVERAL_PARTS = {
     (3, "bias_rounded_in_the_kernel"): [
         (part, "two-roundings") for part in ("three_pass", "two_pass", "welford")
     ],
+    (5, "every_program_has_all_rows"): [("dx", "shared-write"), ("dweight", "shared-write")],
     (6, "hand_written_traces"): [("benchmark", "hand-written"), ("analysis", "hand-written")],
 }
 RIGHT_BUT_SLOW = {(7, "kernel")}  # parts of starters that only the compiled steps reject

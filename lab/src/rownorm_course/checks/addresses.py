@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from rownorm_lab.data.case import Case
-from rownorm_lab.interpreter.findings import Finding
 
 from ..calls import Call, untouched
 from ..grades import Failure
-from ..judge import refuse_findings
+from ..judge import Counts, all_count, refuse_findings
 from ..learner import Learner
 from ..protocol import Compiled, CompiledCall
 
@@ -23,9 +22,7 @@ FAR = (1 << 31) + (
 )  # elements: an int32 offset wraps around once, so that it is outside of its tensor
 
 
-def far_rows(
-    learner: Learner, call: Call, case: Case, counts: Callable[[Finding], bool] = bool
-) -> None:
+def far_rows(learner: Learner, call: Call, case: Case, counts: Counts = all_count) -> None:
     """Rows beyond 2^31 elements, of every tensor: in the interpreter, on tensors that have addresses only."""
     case = msgspec.structs.replace(case, rows=FAR // case.cols)
     with learner.observed() as seen:

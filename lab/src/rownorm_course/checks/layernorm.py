@@ -42,6 +42,12 @@ def _case(rows: int, cols: int, dtype: Dtype = "fp32", eps: float = 1e-5) -> Cas
 
 
 MANY_ROWS = TriedCase(_case(141, 8), orders=0, habit="many-rows")
+IN_16_BITS = (
+    TriedCase(_case(3, 500, "fp16"), scale=300.0, habit="low-precision"),
+    TriedCase(_case(3, 500, "bf16"), layout="strided"),
+    TriedCase(_case(3, 500, "fp16"), shift=100.0, habit="low-precision"),
+    TriedCase(_case(3, 500, "bf16"), weight_dtype="fp32", habit="weight-dtype"),
+)
 
 
 def _call(learner: Learner, name: str) -> Call:
@@ -85,12 +91,7 @@ def _tasks(name: str) -> list[Task]:
         Task(
             name,
             "16-bit rows of a wider tensor",
-            trying(
-                TriedCase(_case(3, 500, "fp16"), scale=300.0, habit="low-precision"),
-                TriedCase(_case(3, 500, "bf16"), layout="strided"),
-                TriedCase(_case(3, 500, "fp16"), shift=100.0, habit="low-precision"),
-                TriedCase(_case(3, 500, "bf16"), weight_dtype="fp32", habit="weight-dtype"),
-            ),
+            trying(*IN_16_BITS),
         ),
         *(
             [
@@ -114,16 +115,20 @@ def _trying_tuned(learner: Learner, *trials: TriedCase) -> None:
 
 
 def tuned_values(learner: Learner) -> None:
-    """Narrow and wide rows, 16-bit rows, large means."""
+    """Narrow and wide rows, large means."""
     _trying_tuned(
         learner,
         *(TriedCase(_case(2, cols), shift=3.0) for cols in (128, 77, 768)),
         TriedCase(_case(1, 8192), shift=3.0),
         TriedCase(_case(1, 4096), data="offset", habit="cancellation"),
-        TriedCase(_case(3, 500, "bf16"), layout="strided"),
         TriedCase(_case(3, 1024, eps=0.05), data="near_eps"),
         MANY_ROWS,
     )
+
+
+def tuned_in_16_bits(learner: Learner) -> None:
+    """As those of the other functions."""
+    _trying_tuned(learner, *IN_16_BITS)
 
 
 def tuned(learner: Learner) -> None:
@@ -226,6 +231,7 @@ def breaking(learner: Learner) -> None:
 TASKS = [
     *(task for name in FUNCTIONS for task in _tasks(name)),
     Task("tuned", "values", tuned_values),
+    Task("tuned", "16-bit rows of a wider tensor", tuned_in_16_bits),
     Task(
         "tuned", "row offsets beyond 2^31", lambda learner: _far(learner, "tuned"), ("interpret",)
     ),

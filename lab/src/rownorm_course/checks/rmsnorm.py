@@ -86,7 +86,7 @@ def dtypes(learner: Learner) -> None:
 
 def strided(learner: Learner) -> None:
     """Rows of a wider tensor."""
-    _try(learner, TriedCase(_case(4, 500), layout="strided"))
+    _try(learner, *(TriedCase(_case(4, cols), layout="strided") for cols in (500, 1500)))
 
 
 def two_passes(learner: Learner) -> None:
@@ -168,9 +168,10 @@ def _module_call(learner: Learner, again: bool = False):  # type: ignore[no-unty
 def blocks(learner: Learner) -> None:
     """The same result with every block size."""
     function = learner.function(FILE, "rms_norm")
-    for block in BLOCKS:
-        # Wider than every block: a row that is not may have a block of its own width.
-        trial = TriedCase(_case(2, 1100), orders=0)
+    # Rows wider than the block, each: a row that is not may have a block of its own width. A narrow row is more than
+    # one narrow block, and the last of its blocks may be whole.
+    for block, cols in ((one, cols) for one in BLOCKS for cols in (1100, 2 * one, one + 1)):
+        trial = TriedCase(_case(2, cols), orders=0)
         seen = try_one(
             learner,
             lambda case, t, block=block: function(t.x, t.weight, case.eps, block=block),  # type: ignore[misc]
