@@ -30,7 +30,7 @@ from rownorm_lab.data.case import Case
 from rownorm_lab.data.files import write_whole
 from rownorm_lab.data.tables import markdown
 from rownorm_lab.data.texts import duration, percent
-from rownorm_lab.profilers.ncu_csv import COUNTING, KernelRecord, parse
+from rownorm_lab.profilers.ncu_csv import COUNTING, PRINTING, KernelRecord, parse
 
 # Of x: a GiB in bf16, so that hardly any of the output is still in L2 when a kernel ends.
 ELEMENTS = 1 << 29
@@ -281,7 +281,7 @@ def _call_once(planned: Planned) -> None:
 
 
 def _count(file: Path, ncu: str, n_cases: int) -> None:
-    command = [ncu, *COUNTING, "--metrics", ",".join(METRICS)]
+    command = [ncu, *PRINTING, *COUNTING, "--metrics", ",".join(METRICS)]
     command += ["--kernel-name-base", "function", "-k", "regex:^(forward|backward|column)_"]
     command += [sys.executable, __file__, "work", str(n_cases)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)

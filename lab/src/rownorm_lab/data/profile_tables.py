@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 
 from . import texts
-from .profiles import Figure, Profile, ScriptNorm
+from .profiles import Figure, Profile, ScriptNorm, SourceLine, ToolResult
 from .study_tables import kernel_table
-from .tables import Table
+from .tables import WIDTH, Table, shortened, terminal_width, wrapped
 
 # Figures of kernels, as headers of columns.
 SHORT = {
@@ -19,6 +19,29 @@ SHORT = {
     "sectors per store request": "sectors/store",
     "registers of a thread": "registers",
 }
+# What a warp waits for, by ncu's name of the stall.
+WAITS = {
+    "barrier": "a barrier",
+    "branch_resolving": "a branch",
+    "dispatch": "the dispatcher",
+    "drain": "its last stores",
+    "gmma": "tensor cores",
+    "imc": "a constant",
+    "lg": "room in the queue of global memory",
+    "long_sb": "global memory",
+    "math": "a busy arithmetic unit",
+    "membar": "a memory fence",
+    "mio": "room in the queue of shared memory",
+    "misc": "something else",
+    "no_inst": "its next instruction",
+    "not_selected": "its turn, other warps issue",
+    "selected": "nothing, it issues",
+    "short_sb": "shared memory or a shuffle",
+    "sleep": "the end of a sleep",
+    "tex": "room in the queue of textures",
+    "wait": "the instruction before",
+}
+LINE_KERNELS, LINES = 5, 8  # of the tables of source lines
 INDENT = "\N{NO-BREAK SPACE}" * 2  # which HTML and Markdown keep
 WRITERS: dict[str, Callable[[float], str]] = {
     "s": texts.duration,
@@ -36,7 +59,8 @@ def value_of(figure: Figure) -> str:
 def main_tables(profile: Profile) -> list[Table]:
     """The tables that come first; those that have lines."""
     found = [tool_table(profile), figure_table(profile), counter_table(profile)]
-    return [table for table in (*found, norm_table(profile)) if table.lines]
+    found += [*line_tables(profile), norm_table(profile)]
+    return [table for table in found if table.lines]
 
 
 def more_tables(profile: Profile, most: int) -> list[Table]:
@@ -47,8 +71,13 @@ def more_tables(profile: Profile, most: int) -> list[Table]:
 
 def tool_table(profile: Profile) -> Table:
     """How each tool fared, and what to do."""
-    lines = [[one.tool, one.status, one.why or ", ".join(one.files)] for one in profile.tools]
+    lines = [[one.tool, one.status, said_of(one)] for one in profile.tools]
     return Table("Tools", ["tool", "status", "files, or what to do"], lines)
+
+
+def said_of(tool: ToolResult) -> str:
+    """Why a tool has nothing, or its files and what it could not do."""
+    return "; ".join(filter(None, (", ".join(tool.files) if tool.status == "ok" else "", tool.why)))
 
 
 def figure_table(profile: Profile) -> Table:
@@ -85,6 +114,80 @@ def counter_table(profile: Profile) -> Table:
         for subject, by in found.items()
     ]
     return Table("Kernels", ["of", "kernel", *(SHORT.get(name, name) for name in names)], lines)
+
+
+def line_tables(profile: Profile) -> list[Table]:
+    """The source lines of each kernel at which its warps were sampled most often."""
+    header = [
+        "line",
+        "samples",
+        "waits for",
+        "instructions",
+        "sectors",
+        "of those needed",
+        "source",
+    ]
+    return [
+        Table(
+            f"{short_name(kernel)}: source lines",
+            header,
+            [
+                [
+                    place_of(one),
+                    _share(one.samples, sum(line.samples for line in lines)),
+                    _waits(one),
+                    _share(one.instructions, sum(line.instructions for line in lines)),
+                    f"{one.sectors:,}" if one.sectors else "",
+                    texts.times(one.times_needed) if one.sectors else "",
+                    one.text,
+                ]
+                for one in lines[:LINES]
+            ],
+        )
+        for kernel, lines in list(_by_kernel(profile).items())[:LINE_KERNELS]
+    ]
+
+
+def line_texts(profile: Profile, most: int) -> list[str]:
+    """For the terminal: two lines of text for each of the first ``most`` source lines of each kernel."""
+    room, found = terminal_width() or WIDTH, list[str]()
+    for kernel, lines in list(_by_kernel(profile).items())[:LINE_KERNELS]:
+        total = sum(one.samples for one in lines)
+        title = (
+            f"{short_name(kernel)}: source lines, by their share of {texts.count(total, 'sample')}"
+        )
+        found += ["", *wrapped(title)]
+        for one in lines[:most]:
+            said = [f"{_share(one.samples, total):>6}  {place_of(one)}"]
+            said += [f"waits for {_waits(one)}"] if one.stall else []
+            if one.excess_sectors:
+                said.append(f"{texts.times(one.times_needed)} of the sectors needed")
+            found += wrapped(", ".join(said), 8)
+            found += [f"{'':8}{shortened(one.text, room - 8)}"] if one.text else []
+    return found
+
+
+def place_of(one: SourceLine) -> str:
+    """A source line: the file and the number."""
+    return f"{one.file}:{one.line}"
+
+
+def _by_kernel(profile: Profile) -> dict[str, list[SourceLine]]:
+    found: dict[str, list[SourceLine]] = {}
+    for one in profile.lines:
+        found.setdefault(one.kernel, []).append(one)
+    return found
+
+
+def _waits(one: SourceLine) -> str:
+    """The most frequent stall, and its share of the samples of the line."""
+    if not one.stall:
+        return ""
+    return f"{WAITS.get(one.stall, one.stall)} ({_share(one.stall_samples, one.samples)})"
+
+
+def _share(part: int, whole: int) -> str:
+    return texts.percent(part / whole) if whole else ""
 
 
 def source_table(profile: Profile) -> Table:

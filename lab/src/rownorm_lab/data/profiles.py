@@ -25,7 +25,7 @@ Unit = Literal["s", "B/s", "share", "number"]
 
 
 class ToolResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How one tool fared. why: the reason and the remedy, unless the status is ok."""
+    """How one tool fared. why: the reason and the remedy; of a tool that is ok, what it could not do."""
 
     tool: str
     status: Status
@@ -64,6 +64,33 @@ class ScopeTime(msgspec.Struct, frozen=True, kw_only=True):
     is_kernel: bool
 
 
+class SourceLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What the counters say about one line of a kernel's source, summed over the launches of that kernel.
+
+    file: the innermost file, relative to the script's folder or to the folder of its package. samples: of a warp at
+    this line, at regular times. stall: ncu's name of what these warps waited for most often, in ``stall_samples`` of
+    the samples; selected: they did not wait. sectors: of 32 bytes of global memory, that the accesses address;
+    excess_sectors: of these, more than the same bytes would need side by side.
+    """
+
+    kernel: str
+    file: str
+    line: int
+    text: str  # of the line; "" if ncu did not find the file
+    samples: int
+    instructions: int  # that warps executed
+    sectors: int
+    excess_sectors: int
+    stall: str
+    stall_samples: int
+
+    @property
+    def times_needed(self) -> float:
+        """The sectors over those that the same bytes need side by side: 1 if they are."""
+        needed = self.sectors - self.excess_sectors
+        return self.sectors / needed if needed else 1.0
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=SCHEMA):
     """The whole file."""
 
@@ -77,6 +104,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     bottleneck: str
     advice: list[str]
     scopes: dict[str, list[ScopeTime]] = {}  # by subject: Proton's tree, if the program has scopes
+    lines: list[SourceLine] = []  # kernels, and lines of each, with the most samples first
 
     def figure(self, name: str, subject: str) -> Figure | None:
         """The first figure of that name."""

@@ -69,6 +69,11 @@ def mend() -> None:
         setattr(owner, name, value)
 
 
+def mend_scalars() -> None:
+    """Let NumPy 2.4 run Triton 3.6's interpreter, whose results stay what they are. In this process, more than once."""
+    interpreter._patch_lang_tensor = _with_ints(interpreter._patch_lang_tensor)
+
+
 def _patches() -> list[tuple[Any, str, Any]]:
     builder = interpreter.InterpreterBuilder
     if getattr(builder.binary_op, "mended", False):
@@ -82,7 +87,7 @@ def _patches() -> list[tuple[Any, str, Any]]:
         (builder, "cast_impl", _cast(builder.cast_impl)),
         (builder, "create_fp_to_fp", _fp_to_fp(builder.create_fp_to_fp)),
         (builder, "get_bf16", lambda _, value: narrow(np.array([value], np.float32))),
-        (interpreter, "_patch_lang_tensor", _tensors(interpreter._patch_lang_tensor)),
+        (interpreter, "_patch_lang_tensor", _tensors(_with_ints(interpreter._patch_lang_tensor))),
         (interpreter.ReduceOps, "apply", _reduce(interpreter.ReduceOps.apply)),
         (interpreter.ReduceOps, "generic_reduce", _by_a_tree(interpreter.ReduceOps.generic_reduce)),
     ]
@@ -100,15 +105,29 @@ def _patches() -> list[tuple[Any, str, Any]]:
 # ---- tensors ----
 
 
+def _with_ints(patch: Callable[..., None]) -> Callable[..., None]:
+    """For ``range(0, n_cols, BLOCK)`` a scalar becomes an int. It is an array of one element; Triton 3.6 calls int() on
+    it, which NumPy 2.4 refuses.
+    """
+    refused = np.lib.NumpyVersion(np.__version__) >= "2.4.0"
+    refused = refused and triton.__version__.startswith("3.6.")
+    if not refused or getattr(patch, "gives_ints", False):
+        return patch
+
+    def patch_lang_tensor(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    patch_lang_tensor.gives_ints = True  # type: ignore[attr-defined]
+    return patch_lang_tensor
+
+
 def _tensors(patch: Callable[..., None]) -> Callable[..., None]:
     """What Python's operators make of a tensor.
 
     A block is neither true nor false; Triton's own code may ask, and always gets True. Its semantics ask ``if other``
-    for whether there is one, so that ``other=0.0`` of a scalar load would be none. For ``range(0, n_cols, BLOCK)`` a
-    scalar, which is an array of one element, becomes an int: Triton 3.6 calls int() on it, which NumPy 2.4 refuses.
+    for whether there is one, so that ``other=0.0`` of a scalar load would be none.
     """
-    refused = np.lib.NumpyVersion(np.__version__) >= "2.4.0"
-    refused = refused and triton.__version__.startswith("3.6.")
 
     def patch_lang_tensor(tensor: Any, scope: Any) -> None:
         patch(tensor, scope)
@@ -126,8 +145,6 @@ def _tensors(patch: Callable[..., None]) -> Callable[..., None]:
             return bool(truth(value))
 
         scope.set_attr(tensor, "__bool__", is_true)
-        if refused:
-            scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     return patch_lang_tensor
 

@@ -39,7 +39,7 @@ class Region:
 
     def __init__(self, number: int, arguments: Sequence[Argument], views_only: bool) -> None:
         first = arguments[0].tensor
-        storage = first.untyped_storage()
+        self.storage = storage = first.untyped_storage()
         self.backed = first.device.type == "cpu"
         self.real = storage.data_ptr() if self.backed else 0
         self.bytes = storage.nbytes()

@@ -42,6 +42,7 @@ from ..providers import (
 from ..providers.own import add_providers
 from .accuracy import judge
 from .bench import in_one_line
+from .interpreted import prepare_interpreter
 
 Status = Literal["ok", "over", "refused", "failed", "missing"]
 
@@ -182,6 +183,7 @@ def offered_operations(names: Sequence[str]) -> list[Operation]:
 
 
 def _results(request: CheckRequest) -> Iterator[CheckResult]:
+    prepare_interpreter()
     providers = [all_providers()[name] for name in request.providers]
     for provider, operation in itertools.product(providers, request.operations):
         forms = [

@@ -17,6 +17,7 @@ from ..device.environment import cpu_environment, environment
 from ..device.facts import describe
 from ..providers import Provider, interpreting
 from . import timing
+from .interpreted import prepare_interpreter
 
 
 class Machine(NamedTuple):
@@ -85,6 +86,7 @@ class Machine(NamedTuple):
 
 def machine_of(device: str | None, providers: Sequence[Provider]) -> Machine:
     """The device of that name ("cuda", "cuda:1", "cpu"); None is a GPU if there is one, else the CPU."""
+    prepare_interpreter()
     chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {device!r} was requested, but torch sees no GPU")

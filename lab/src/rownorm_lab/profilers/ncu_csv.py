@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 DENIED = "ERR_NVGPUCTRPERM"
-# Options of ncu: counters of cold kernels between profiler.start and profiler.stop, printed as ``parse`` reads them.
-COUNTING = (
-    *("--csv", "--page", "raw", "--print-units", "base", "--profile-from-start", "off"),
-    *("--cache-control", "all", "--clock-control", "none"),
-)
+# Options of ncu. COUNTING: counters of cold kernels between profiler.start and profiler.stop. PRINTING: as ``parse``
+# reads them.
+COUNTING = ("--profile-from-start", "off", "--cache-control", "all", "--clock-control", "none")
+PRINTING = ("--csv", "--page", "raw", "--print-units", "base")
 REMEDY = (
     f"{DENIED}: the driver lets only administrators read GPU counters. Run ncu as root, or load the driver with "
     "NVreg_RestrictProfilingToAdminUsers=0"

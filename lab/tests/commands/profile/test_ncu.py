@@ -8,7 +8,7 @@ import torch
 from rownorm_lab.data.case import Case
 from rownorm_lab.profilers.ncu import collect, options
 from rownorm_lab.profilers.ncu_csv import REQUESTS, SECTORS, TIME, KernelRecord, parse
-from rownorm_lab.profilers.request import ProfileRequest
+from rownorm_lab.profilers.request import ModelStep, ProfileRequest, Script
 
 PLACE = (
     '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream",'
@@ -32,6 +32,7 @@ LONG = f"""==PROF== Connected to process 12 (/usr/bin/python3)
 {FIRST}"Command line profiler metrics","launch__registers_per_thread","register/thread","40"
 {SECOND}"Command line profiler metrics","dram__bytes_read.sum","byte","1,024"
 """
+JIT = "@triton.jit\n"
 
 
 @pytest.mark.parametrize("text", [WIDE, LONG], ids=["wide", "long"])
@@ -75,14 +76,29 @@ def test_time_and_sectors_of_a_launch():
 
 @pytest.fixture
 def run_ncu(tmp_path, monkeypatch):
-    """Collect with a stand-in for ncu, a shell script: what it prints and its exit status are the test's."""
+    """Collect with a stand-in for ncu, a shell script. What it does when it counts, and when it prints either page of
+    the report, are the test's. $by_line: yes, if counters by source line are asked for.
+    """
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.version, "hip", None)
 
-    def run(body):
+    def run(count="touch $report", raw=f"cat <<'E'\n{WIDE}E", source='echo \'"Line No","Source"\''):
         program = tmp_path / "ncu"
         program.write_text(
-            f'#!/bin/sh\nwhile [ "$1" != --log-file ]; do shift; done; log=$2\n{body}\n'
+            f"""#!/bin/sh
+case "$*" in
+*--import*"--page raw"*)
+{raw}
+;;
+*--import*"--page source"*)
+{source}
+;;
+*)
+by_line=no
+while [ "$1" != -o ]; do [ "$1" = SourceCounters ] && by_line=yes; shift; done; report=$2.ncu-rep
+{count}
+esac
+"""
         )
         program.chmod(0o755)
         monkeypatch.setattr("rownorm_lab.profilers.ncu.find_program", lambda: str(program))
@@ -95,8 +111,8 @@ def run_ncu(tmp_path, monkeypatch):
 
 
 def test_ncu_is_denied(run_ncu):
-    found = run_ncu("echo '==ERROR== ERR_NVGPUCTRPERM - no permission' > $log; exit 1")
-    assert found.status == "denied"
+    found = run_ncu("echo '==ERROR== ERR_NVGPUCTRPERM - no permission'; exit 1")
+    assert (found.status, found.files) == ("denied", [])
     assert "NVreg_RestrictProfilingToAdminUsers=0" in found.why
 
 
@@ -106,14 +122,59 @@ def test_ncu_fails(run_ncu):
 
 
 def test_ncu_meets_no_kernel(run_ncu):
-    found = run_ncu("echo '==WARNING== No kernels were profiled.' > $log")
+    found = run_ncu("echo '==WARNING== No kernels were profiled.'")
     assert found.status == "failed"
-    assert "no kernel" in found.why
+    assert "neither a norm" in found.why
 
 
-def test_ncu_works(run_ncu):
-    found = run_ncu('printf %s \'"ID","Process ID"\' > $log')
-    assert (found.status, found.files) == ("ok", ["ncu.csv"])
+def test_ncu_works(run_ncu, tmp_path):
+    found = run_ncu()
+    assert (found.status, found.why) == ("ok", "")
+    assert found.files == ["ncu.csv", "ncu-source.csv", "ncu.ncu-rep"]
+    assert len(parse((tmp_path / "out/ncu.csv").read_text())) == 2
+
+
+def test_a_program_that_crashes_keeps_its_counters(run_ncu, tmp_path):
+    crash = "touch $report; echo RuntimeError: planted; exit 1"
+    found = run_ncu(crash)
+    assert (found.status, found.why) == ("failed", "RuntimeError: planted; see ncu.log")
+    assert len(parse((tmp_path / "out/ncu.csv").read_text())) == 2
+
+
+def test_an_older_ncu_counts_without_lines(run_ncu, tmp_path):
+    unknown = "==ERROR== unrecognised option '--import-source'"
+    found = run_ncu(f'[ $by_line = yes ] && echo "{unknown}" && exit 1; touch $report')
+    assert (found.status, found.files) == ("ok", ["ncu.csv", "ncu.ncu-rep"])
+    assert found.why == "no counters by source line: unrecognised option '--import-source'"
+    assert not (tmp_path / "out/ncu-source.csv").exists()
+
+
+def test_a_crash_is_not_repeated_without_lines(run_ncu, tmp_path):
+    error = "==ERROR== The application returned an error code (1)."
+    found = run_ncu(f'echo run >> {tmp_path}/runs; echo "{error}"; exit 1')
+    assert found.status == "failed"
+    assert (tmp_path / "runs").read_text() == "run\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("echo '==ERROR== Page source is not supported'; exit 1", "Page source is not supported"),
+        ("echo '==WARNING== No lineinfo available'", "no kernel has line numbers"),
+        ("", "no kernel has line numbers"),
+    ],
+)
+def test_counters_remain_without_a_source_page(run_ncu, tmp_path, source, why):
+    found = run_ncu(source=source)
+    assert (found.status, found.files) == ("ok", ["ncu.csv", "ncu.ncu-rep"])
+    assert found.why.startswith(f"no counters by source line: {why}")
+    assert not (tmp_path / "out/ncu-source.csv").exists()
+
+
+def test_a_report_that_cannot_be_printed_is_named(run_ncu):
+    found = run_ncu(raw="echo '==ERROR== Failed to load the report'; exit 1")
+    assert (found.status, found.files) == ("failed", ["ncu.ncu-rep"])
+    assert found.why == "==ERROR== Failed to load the report; see ncu.csv"
 
 
 def test_ncu_is_missing(monkeypatch, tmp_path):
@@ -125,10 +186,38 @@ def test_ncu_is_missing(monkeypatch, tmp_path):
     assert (found.status, "install Nsight Compute" in found.why) == ("missing", True)
 
 
-def test_only_norms_of_a_model_are_profiled(tmp_path):
-    whole, norms = options(tmp_path / "a.csv", False), options(tmp_path / "a.csv", True)
-    assert "--kernel-name" not in whole
-    pattern = norms[norms.index("--kernel-name") + 1].removeprefix("regex:")
+def pattern_of(request):
+    """The names of kernels that are profiled; None: all."""
+    found = options(request)
+    return (
+        found[found.index("--kernel-name") + 1].removeprefix("regex:")
+        if "--kernel-name" in found
+        else None
+    )
+
+
+def test_only_norms_of_a_model_are_profiled():
+    assert pattern_of(ProfileRequest(Case(operation="rms_norm", rows=2, cols=8))) is None
+    pattern = pattern_of(ProfileRequest(model=ModelStep("llama", "tiny", "fused")))
     for name in ("forward_resident", "vectorized_layer_norm_kernel", "GammaBetaBackwardCUDAKernel"):
         assert re.search(pattern, name)
     assert not re.search(pattern, "vectorized_elementwise_kernel")
+
+
+def test_the_triton_kernels_of_a_script_are_profiled(tmp_path):
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside/scaling.py").write_text(f"{JIT}def scale(x):\n    pass\n")
+    (tmp_path / "broken.py").write_text("def (")
+    (tmp_path / "other.py").write_text(f"{JIT}def not_imported(x):\n    pass\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import broken, torch\nfrom beside.scaling import scale\nfrom . import other\n"
+        "@triton.autotune([])\n@triton.jit(do_not_specialize=[])\ndef rotate(x):\n    pass\n"
+        "def plain(x):\n    pass\n@torch.jit.script\ndef scripted(x):\n    pass\n"
+    )
+    pattern = pattern_of(ProfileRequest(script=Script(str(script))))
+    assert re.search(pattern, "rotate")
+    assert re.search(pattern, "scale")
+    assert re.search(pattern, "forward_resident")
+    for name in ("plain", "scripted", "not_imported", "rotated", "vectorized_elementwise_kernel"):
+        assert not re.search(pattern, name)

@@ -1,5 +1,7 @@
 """A user's script under the profiler: which steps are recorded, arguments, crashes, what rownorm would save."""
 
+import contextlib
+import io
 import sys
 
 import pytest
@@ -92,6 +94,15 @@ def test_a_script_that_exits(run, tmp_path, code, status):
     assert run(text) == status
     assert forwards(tmp_path) == 1
     assert bool(read_outcome(tmp_path).error) == bool(status)
+
+
+def test_a_script_is_named_as_python_names_it(run, tmp_path, monkeypatch):
+    """``__file__`` is absolute: Triton writes the path of a kernel's source into its debug information."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text("print(__file__)")
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert run_script(Script("script.py"), "chrome", tmp_path) == 0
+    assert printed.getvalue().strip() == str(tmp_path / "script.py")
 
 
 def test_no_norm_in_a_script(run, tmp_path):

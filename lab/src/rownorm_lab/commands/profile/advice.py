@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from ...data import texts
-from ...data.profiles import NEAR_PEAK, Figure, ScriptNorm
+from ...data.profile_tables import place_of
+from ...data.profiles import NEAR_PEAK, Figure, ScriptNorm, SourceLine
 from ...data.studies import KernelTime
 from ...profilers.request import ProfileRequest
 from .figures import IDLE, NORM_SHARE, OCCUPANCY, OVERHEAD, PEAK_SHARE, TIME, value_of
 
 MOSTLY_IDLE = 0.3
 FEW_WARPS = 0.25
+# Of a line with accesses that are apart: sectors beside those that its bytes need, and its part of the kernel's.
+APART = 1.25
+LEAST_PART = 0.05
 NO_NORM = (
     "No norm was found. Code that torch.compile has compiled hides norms on a CPU, and on a GPU if they are written "
     "op by op: profile the eager model."
@@ -73,6 +78,26 @@ def bottleneck_of(
         f"latency: {texts.percent(share)} of the peak{few}; too few bytes are in flight, or there is little work",
         advice,
     )
+
+
+def of_lines(lines: Sequence[SourceLine]) -> list[str]:
+    """Of the line that addresses the most sectors beyond need, if there is one."""
+    of_kernel = Counter[str]()
+    for one in lines:
+        of_kernel[one.kernel] += one.sectors
+    apart = [
+        one
+        for one in lines
+        if one.times_needed > APART and one.sectors >= LEAST_PART * of_kernel[one.kernel]
+    ]
+    if not apart:
+        return []
+    worst = max(apart, key=lambda one: one.excess_sectors)
+    return [
+        f"{place_of(worst)} addresses {texts.times(worst.times_needed)} the sectors that its bytes need: the "
+        "threads of a warp access memory with a stride, or misaligned; let neighbouring threads access neighbouring "
+        "elements."
+    ]
 
 
 def _of_step(

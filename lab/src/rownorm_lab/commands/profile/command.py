@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 TOOLS = ("chrome", "proton", "ncu", "rocprofv3")
 COLS, ROWS = 4096, 8192
 KERNELS = 5  # lines of a table of kernels
+SOURCE_LINES = 3  # of each kernel
 COMPARED = 12  # kernels and scopes of a comparison
 USAGE = "name one of OPERATION (for example rms_norm), --model or --script"
 
@@ -99,6 +100,9 @@ def command(context: click.Context, /, arguments: Sequence[str], **given: Any) -
     in ui.perfetto.dev), then runs Proton, and ncu on NVIDIA or rocprofv3 on AMD. summary.md and summary.json say what
     they found: launch overhead, bandwidth, occupancy, sectors, kernels, the bottleneck and what to try. Each tool is
     ok, missing, denied or failed; a tool that is not there loses nothing of the others.
+
+    With ncu, the source lines of norms and of a script's own Triton kernels are listed with what their warps wait for.
+    Its files (ncu.ncu-rep opens in ncu-ui) contain source text.
 
     In a script the norms are found, with their share of a step and what rownorm would save. A script that crashes keeps
     what was recorded.
@@ -304,20 +308,23 @@ def _show(profile: Profile) -> None:
         counter_table,
         figure_table,
         kernel_tables,
+        line_texts,
         norm_table,
+        said_of,
         scope_tables,
     )
     from ...data.tables import table_text, wrapped
 
     click.echo("\n".join(wrapped(f"{profile.title} on {profile.environment.describe()}")))
     for tool in profile.tools:
-        said = tool.why or ", ".join(tool.files)
-        click.echo("\n".join(wrapped(f"  {tool.tool:10} {tool.status:8} {said}", 22)))
-    tables = [figure_table(profile), counter_table(profile), norm_table(profile)]
-    tables += [*scope_tables(profile), *kernel_tables(profile, KERNELS)]
-    for table in tables:
-        if table.lines:
-            click.echo(table_text(table))
+        click.echo("\n".join(wrapped(f"  {tool.tool:10} {tool.status:8} {said_of(tool)}", 22)))
+    first = [figure_table(profile), counter_table(profile)]
+    then = [norm_table(profile), *scope_tables(profile), *kernel_tables(profile, KERNELS)]
+    shown = [table_text(table) for table in first if table.lines]
+    shown += line_texts(profile, SOURCE_LINES)
+    shown += [table_text(table) for table in then if table.lines]
+    for text in shown:
+        click.echo(text)
     click.echo("")
     click.echo("\n".join(wrapped(f"Primary bottleneck: {profile.bottleneck}")))
     for line in profile.advice:

@@ -70,7 +70,9 @@ def run_script(script: Script, tool: str, folder: Path) -> int:
     hook = register_optimizer_step_post_hook(recorder.after_step)
     try:
         with norm_ranges() if tool == "chrome" else nullcontext():
-            runpy.run_path(script.path, run_name="__main__")
+            # Absolute as python's __file__, by which profilers find the source of kernels; runpy makes sys.argv[0]
+            # the same.
+            runpy.run_path(str(Path(script.path).absolute()), run_name="__main__")
     except Enough:
         pass
     except SystemExit as end:

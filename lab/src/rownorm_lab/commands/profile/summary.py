@@ -10,10 +10,18 @@ from typing import TypeVar
 
 import msgspec
 
-from ...data.profiles import Figure, Profile, ScopeTime, ScriptNorm, ToolResult, share_of_norms
+from ...data.profiles import (
+    Figure,
+    Profile,
+    ScopeTime,
+    ScriptNorm,
+    SourceLine,
+    ToolResult,
+    share_of_norms,
+)
 from ...data.records import Environment
 from ...data.studies import KernelTime
-from ...profilers import chrome, ncu, ncu_csv, proton, rocprof
+from ...profilers import chrome, ncu, ncu_csv, ncu_source, proton, rocprof
 from ...profilers.chrome import Event
 from ...profilers.norms import found_norms
 from ...profilers.request import HOST, ProfileRequest, Times, repeats
@@ -59,8 +67,9 @@ def summarize(
         kernels=reading.kernels,
         norms=norms,
         bottleneck=bottleneck,
-        advice=next_steps,
+        advice=[*next_steps, *advice.of_lines(reading.lines)],
         scopes=reading.scopes,
+        lines=reading.lines,
     )
 
 
@@ -75,6 +84,7 @@ class _Reading:
         self.kernels: dict[str, list[KernelTime]] = {}
         self.norms: list[ScriptNorm] = []
         self.scopes: dict[str, list[ScopeTime]] = {}
+        self.lines: list[SourceLine] = []
 
     def traces(self) -> None:
         """Chrome traces, and the times that were taken beside them."""
@@ -131,10 +141,8 @@ class _Reading:
                     self.scopes[subject] = tree
 
     def ncu(self) -> None:
-        """Counters of NVIDIA."""
-        records = self._read(
-            "ncu", ncu.FILE, lambda file: ncu_csv.parse(file.read_text(errors="replace"))
-        )
+        """Counters of NVIDIA, of kernels and of source lines."""
+        records = self._read("ncu", ncu.FILE, _text(ncu_csv.parse))
         if records:
             others = "script" if self.request.script else "torch"
             subject_of = {
@@ -142,6 +150,12 @@ class _Reading:
                 for one in records
             }
             self.figures += figures.of_ncu(records, subject_of)
+        script = self.request.script
+        home = str(Path(script.path).absolute().parent) if script else ""
+        self.lines = [
+            msgspec.structs.replace(one, file=ncu_source.short_path(one.file, home))
+            for one in self._read("ncu", ncu.LINES, _text(ncu_source.parse)) or []
+        ]
 
     def rocprof(self) -> None:
         """Times and counters of AMD, of rownorm's kernels."""

@@ -17,7 +17,7 @@ import rownorm
 
 from ...data.case import Case
 from ...measure.timing import call_for_ncu
-from ...profilers.ncu_csv import COUNTING, parse
+from ...profilers.ncu_csv import COUNTING, PRINTING, parse
 from ...providers import data
 
 METRICS = ("dram__bytes_read.sum", "dram__bytes_write.sum")
@@ -50,7 +50,7 @@ def memory_bytes(ways: Sequence[str], case: Case) -> tuple[list[float | None], s
 
 def _counted(ncu: str, way: str, case: Case) -> float:
     """The sum over all kernels of one call. PermissionError if the driver denies the counters."""
-    command = [ncu, *COUNTING, "--metrics", ",".join(METRICS)]
+    command = [ncu, *PRINTING, *COUNTING, "--metrics", ",".join(METRICS)]
     command += [sys.executable, "-m", __name__]
     command += [way, case.operation, str(case.rows), str(case.cols), case.dtype]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
