@@ -34,6 +34,8 @@ MAIN_TARGETS = ("sm_90", "gfx942")
 FEW_WIDTHS = (1000, 8192)
 # Around powers of two, where the tile changes; every tile of narrow rows is among them.
 NARROW_WIDTHS = (1, 2, 3, 4, 5, 8, 9, 12, 16, 17, 31, 32, 33, 48, 63, 64, 65, 96, 100, 127, 128)
+# Rows whose accesses have 2 or 4 bytes: every number of warps, one chunk for each column and for two, several rows.
+UNALIGNED_WIDTHS = (45, 157, 301, 710, 863, 1501, 3002, 5729, 8191)
 EVERYTHING = {"center": True, "activation": "gelu_tanh", "weight_shift": 1.0}
 
 
@@ -56,6 +58,7 @@ def common_cases(arch: str) -> Iterator[tuple]:
         # The statistics of the narrowest rows take as much shared memory as the rows.
         yield 1, "float64", {"center": True}, ("weight", "bias"), None, N_ROWS
         yield 3, "float64", EVERYTHING, EVERY_PARAMETER, None, N_ROWS
+        yield 863, "bfloat16", {"center": True}, ("weight", "bias"), None, N_ROWS
     if arch in ("sm_80", "sm_100"):  # a thread has elements of many narrow rows
         yield 31, "float32", {"center": True}, ("weight", "bias"), None, N_ROWS
 
@@ -66,6 +69,16 @@ def narrow_cases(arch: str) -> Iterator[tuple]:
         for dtype in ("bfloat16", "float32", "float64"):
             yield from plain_norms(dtype, (n_cols,))
             yield n_cols, dtype, {"center": True}, ("weight", "bias"), dtype, N_ROWS
+            yield n_cols, dtype, EVERYTHING, EVERY_PARAMETER, None, N_ROWS
+            yield n_cols, dtype, EVERYTHING, EVERY_PARAMETER, "float32", N_ROWS
+
+
+def unaligned_cases(arch: str) -> Iterator[tuple]:
+    """Rows that begin at addresses which no access of 8 bytes can use, with and without options and a residual."""
+    for n_cols in (*UNALIGNED_WIDTHS, 12001, 16383):
+        for dtype in ("bfloat16", "float32"):
+            yield from plain_norms(dtype, (n_cols,))
+            yield n_cols, dtype, {"center": True}, ("weight", "bias"), "float32", N_ROWS
             yield n_cols, dtype, EVERYTHING, EVERY_PARAMETER, None, N_ROWS
             yield n_cols, dtype, EVERYTHING, EVERY_PARAMETER, "float32", N_ROWS
 
@@ -202,8 +215,8 @@ def failures(arch: str, cases: str) -> list[str]:
                     wrong.append(f"{what}{kernel.registers} registers, so few programs to an SM")
                 if kernel.shared > MOST_SHARED[arch]:
                     wrong.append(f"{what}{kernel.shared} bytes of shared memory")
-                if n_cols <= max(NARROW_WIDTHS) or program.out_dtype is not None:
-                    continue  # a thread has less than 16 bytes of some rows
+                if n_cols <= max(NARROW_WIDTHS) or n_cols % 8 or program.out_dtype is not None:
+                    continue  # a thread has less than 16 bytes of some rows, or they are not aligned
                 if kernel.load_bytes < widest_access(kernel, compiled.plan, x, target):
                     wrong.append(f"{what}loads of {kernel.load_bytes} bytes at most")
                 has_weight = "weight" in parameters
@@ -246,6 +259,7 @@ CASES = {
     "common": common_cases,
     "narrow": narrow_cases,
     "mixed": mixed_cases,
+    "unaligned": unaligned_cases,
     "other": other_cases,
 }
 # Forms at one of the tiles of samples; in every regime, and at widths around these tiles.

@@ -251,6 +251,24 @@ def test_narrow_rows_fit_on_the_device(dtype, n_cols, device):
         assert_case(case, case.tensors(device), batches=16)
 
 
+@pytest.mark.parametrize("n_cols", [45, 157, 301, 710, 863, 1501, 3002, 5729, 8191, 12001])
+@pytest.mark.parametrize("dtype", [BF16, torch.float32], ids=str)
+def test_rows_that_are_not_aligned(dtype, n_cols, device):
+    """So many that each program has several. Compared with the same rows in fp64, which have other plans."""
+    options, residual = {"pre_bias": True, "activation": "gelu"}, {"residual_dtype": torch.float32}
+    for more in ({}, residual, options, options | residual):
+        case = Case(True, dtype, (max(500, 4_000_000 // n_cols), n_cols), bias=True, **more)
+        tensors = case.tensors(device)
+        wide = {name: None if t is None else t.double() for name, t in tensors.items()}
+        stream = case.residual_dtype and torch.float64
+        truths = ours(replace(case, dtype=torch.float64, residual_dtype=stream), wide)
+        for name, result in ours(case, tensors).items():
+            truth = truths[name]
+            # One rounding, and the error of an fp32 sum of all rows.
+            limit = truth.abs() * torch.finfo(result.dtype).eps / 2 + 2.0**-18 * truth.abs().max()
+            assert (abs(result.double() - truth) <= limit).all(), f"{name}, {case}"
+
+
 @pytest.mark.parametrize("dtype", [BF16, torch.float32, torch.float64], ids=str)
 def test_rows_of_one_column(dtype, device):
     """The one element is its own mean: y is the bias, and the terms of dx cancel up to their rounding."""

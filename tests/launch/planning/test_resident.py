@@ -8,7 +8,14 @@ import torch
 from rownorm import launch
 from rownorm.launch import Plan
 from rownorm.launch.planning import resident
-from rownorm.launch.planning.capacity import loads_dy_with_h, next_power_of_2, sums_rows
+from rownorm.launch.planning.capacity import (
+    SM_REGISTERS,
+    aligned_cols,
+    is_unaligned,
+    loads_dy_with_h,
+    next_power_of_2,
+    sums_rows,
+)
 from support.planning import AMPERE, BLACKWELL, H200, MI300X, planner, problem, table_with
 
 
@@ -42,7 +49,7 @@ def test_backward_of_short_rows_runs_in_one_warp(n_cols, block_rows):
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_tiles_of_narrow_rows_of_odd_width_are_half_as_large(direction, dtype, on):
     """A thread has one column of each of its rows, so it has many rows; each takes registers (experiment SF-16)."""
-    for odd, aligned in ((1, 2), (3, 4), (7, 8), (9, 16), (31, 32), (63, 64)):
+    for odd, aligned in ((1, 2), (3, 4), (7, 8), (9, 16), (31, 32)):
         few, many = (launch.plan(problem(direction, 32768, n, dtype, on)) for n in (odd, aligned))
         elements = [plan.block_rows * plan.block_cols for plan in (few, many)]
         assert 2 * elements[0] == elements[1]
@@ -51,6 +58,51 @@ def test_tiles_of_narrow_rows_of_odd_width_are_half_as_large(direction, dtype, o
         assert "registers" not in many.reason.removeprefix(
             f"a row of {aligned} columns fits in the registers"
         )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "n_cols", "cols", "unaligned"),
+    [
+        (torch.bfloat16, 4096, 8, False),
+        (torch.bfloat16, 4100, 4, False),  # accesses of 8 bytes
+        (torch.bfloat16, 4098, 2, True),
+        (torch.bfloat16, 4097, 1, True),
+        (torch.bfloat16, 33, 1, True),
+        (torch.bfloat16, 31, 1, False),  # tiles of many rows
+        (torch.bfloat16, 16385, 1, False),  # a cluster
+        (torch.float32, 4098, 2, False),
+        (torch.float32, 4097, 1, True),
+        (torch.float32, 399, 1, False),
+        (torch.float64, 4097, 1, False),
+    ],
+)
+def test_which_rows_are_not_aligned(dtype, n_cols, cols, unaligned):
+    asked = problem(n_cols=n_cols, dtype=dtype)
+    assert aligned_cols(asked) == cols
+    assert is_unaligned(asked) == unaligned
+    assert not is_unaligned(dataclasses.replace(asked, device=MI300X))
+    assert not is_unaligned(dataclasses.replace(asked, gate_dtype=dtype))
+    assert not is_unaligned(dataclasses.replace(asked, samples="rows"))
+
+
+@pytest.mark.parametrize("on", [H200, BLACKWELL, AMPERE], ids=lambda on: on.arch)
+@pytest.mark.parametrize("n_cols", [33, 45, 157, 301, 402, 710, 863, 3002, 5729, 8191])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_rows_that_are_not_aligned_are_in_chunks_of_few_columns(direction, n_cols, on):
+    asked = problem(direction, 32768, n_cols, torch.bfloat16, on)
+    plan = launch.plan(asked)
+    assert plan.regime == ("tile" if plan.block_rows > 1 else "resident")
+    threads = 32 * plan.num_warps
+    assert plan.block_cols in (threads * aligned_cols(asked), 2 * threads)
+    thread_cols = plan.chunks * plan.block_cols // threads
+    assert thread_cols * plan.block_rows <= (28 if direction == "forward" else 20)
+    # A chunk is masked only where no other covers the end of the row.
+    assert (plan.chunks - 1) * plan.block_cols < n_cols <= plan.chunks * plan.block_cols
+    if direction == "backward":
+        assert plan.programs_per_sm * threads * plan.maxnreg <= SM_REGISTERS
+        assert sums_rows(plan, asked) == (plan.block_rows > 1)
+        # Accesses of 2 bytes cannot be copied to shared memory, so nothing is in flight there.
+        assert plan.num_stages == (3 if n_cols % 2 == 0 else 1)
 
 
 @pytest.mark.parametrize("n_cols", [31, 64, 256, 4096])
@@ -68,7 +120,7 @@ def test_rules_limit_registers_for_nvidias_compiler(n_cols):
 
 
 @pytest.mark.parametrize("on", [H200, BLACKWELL, MI300X], ids=lambda on: on.arch)
-@pytest.mark.parametrize("n_cols", [513, 768, 1024, 2000, 4096, 8192])
+@pytest.mark.parametrize("n_cols", [516, 768, 1024, 2000, 4096, 8192])
 @pytest.mark.parametrize("residual", [None, torch.bfloat16])
 def test_rows_of_16_and_32_bits_have_one_layout(residual, n_cols, on):
     """Where a thread has more than 4 elements of a tile, it would load 8 columns of one tensor and 4 of the other."""
@@ -148,7 +200,11 @@ def test_an_activation_of_centered_rows_takes_more_programs():
     [
         # Several rows: fewer of them.
         (Plan("tile", 8, 512, 4), {"n_cols": 512}, {"regime": "tile", "block_rows": 4}),
-        (Plan("tile", 8, 512, 4), {"n_cols": 511}, {"block_rows": 4, "maxnreg": 255}),
+        (
+            Plan("tile", 8, 256, 4),
+            {"n_cols": 255, "dtype": torch.float32},
+            {"block_rows": 4, "maxnreg": 255},
+        ),
         # One row: more warps, as long as a thread has 255 registers.
         (Plan("resident", 1, 4096, 4), {"n_cols": 4096}, {"num_warps": 8}),
         (Plan("resident", 1, 2048, 4), {"n_cols": 2048}, {}),

@@ -121,11 +121,33 @@ def test_the_row_with_the_next_larger_width_is_taken():
         plan = found.find(problem(n_cols=n_cols, center=False, **changes), 0, "")
         return plan and plan.num_warps
 
-    assert [num_warps(n) for n in (1, 64, 65, 512, 513)] == [1, 1, 2, 2, None]
+    assert [num_warps(n) for n in (1, 64, 68, 512, 516)] == [1, 1, 2, 2, None]
     assert num_warps(64, dtype=torch.float32) is None
     assert num_warps(64, residual_dtype=torch.float64) is None  # computes in fp64
     assert found.find(problem(n_cols=64, center=True), 0, "") is None
     assert found.find(problem(n_cols=64, center=False), 4, "") is None
+
+
+def test_rows_that_are_not_aligned_take_only_entries_measured_with_such(monkeypatch):
+    """bf16 rows of an odd width have accesses of 2 bytes, twice an odd width of 4 bytes."""
+    rows = table_with(
+        {"max_cols": 1023, "settings": {**SETTINGS, "num_warps": 2}},
+        {"max_cols": 1024, "settings": SETTINGS},
+        {"max_cols": 4096, "measured_cols": 3001, "settings": {**SETTINGS, "num_warps": 4}},
+    )
+    monkeypatch.setattr(planner, "table_of", lambda arch: rows)
+
+    def num_warps(n_cols, **changes):
+        plan = rows.find(problem(n_cols=n_cols, center=False, **changes), 0, "")
+        return plan and plan.num_warps
+
+    assert [num_warps(n) for n in (1023, 1001, 1002)] == [2, 2, 2]
+    assert [num_warps(n) for n in (1024, 1020, 32, 31)] == [1, 1, 1, 1]
+    assert [num_warps(n) for n in (1025, 4095, 4097)] == [4, 4, None]
+    assert num_warps(1028) is None
+    ruled = launch.plan(problem(n_cols=4097, center=False))
+    assert (ruled.source, ruled.regime) == ("rules", "resident")
+    assert "not aligned" in ruled.reason
 
 
 def test_a_looped_row_is_for_rows_that_fill_its_chunks():
@@ -140,7 +162,7 @@ def test_a_looped_row_is_for_rows_that_fill_its_chunks():
     def regime(n_cols):
         return found.find(problem(n_cols=n_cols, center=False), 0, "").regime
 
-    assert [regime(n) for n in (1024, 2047)] == ["resident", "resident"]
+    assert [regime(n) for n in (1024, 2044)] == ["resident", "resident"]
     assert [regime(n) for n in (2048, 4096)] == ["looped", "looped"]
     assert regime(5000) == "looped"  # no other row has this width
     assert "that fill their chunks" in found.find(problem(n_cols=2048, center=False), 0, "").reason
@@ -161,7 +183,7 @@ def test_an_activation_may_have_rows_of_its_own(monkeypatch):
         asked = problem("backward", 8192, n_cols, torch.bfloat16, center=False, n_column_sums=1)
         return launch.plan(dataclasses.replace(asked, activation=activation)).num_warps
 
-    assert [num_warps(n, "gelu") for n in (100, 1024, 1025, 4096, 4097)] == [1, 1, 2, 2, 1]
+    assert [num_warps(n, "gelu") for n in (100, 1024, 1028, 4096, 4100)] == [1, 1, 2, 2, 1]
     assert [num_warps(n, "silu") for n in (1024, 4096)] == [1, 1]
 
 
@@ -174,7 +196,7 @@ def test_a_row_with_an_option_is_taken_only_if_the_plain_norms_is_not_nearer():
         plan = found.find(problem(n_cols=n_cols, center=False, pre_bias=True), 0, "pre_bias")
         return plan and plan.num_warps
 
-    assert [num_warps(n) for n in (1024, 1025, 4096, 4097)] == [None, 2, 2, None]
+    assert [num_warps(n) for n in (1024, 1028, 4096, 4100)] == [None, 2, 2, None]
 
 
 def test_the_exact_row_comes_first_then_the_plain_norms_adapted(monkeypatch):

@@ -447,9 +447,11 @@ def backward_resident(
 ):
     """A program or cluster computes every n-th tile, or span of rows, n in all. Other constants: ``bundles.Tiling``."""
     SPEC: tl.constexpr = spec_of(PROGRAM)
-    # In a cluster the last program may have several chunks beyond the row, so no chunk is known to be full.
+    # The chunks of one program are the fewest that cover the row. In a cluster the last program may have several chunks
+    # beyond the row, so no chunk is known to be full.
+    FULL_IF_UNEVEN: tl.constexpr = NUM_CHUNKS - 1 if CLUSTER_SIZE == 1 else 0
     TILING: tl.constexpr = Tiling(
-        BLOCK_COLS, NUM_CHUNKS, FULL_CHUNKS=NUM_CHUNKS if EVEN_COLS else 0
+        BLOCK_COLS, NUM_CHUNKS, FULL_CHUNKS=NUM_CHUNKS if EVEN_COLS else FULL_IF_UNEVEN
     )
     SETTINGS: tl.constexpr = _Settings(
         DIVISIBILITY,

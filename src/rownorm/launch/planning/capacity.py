@@ -10,6 +10,11 @@ import dataclasses
 from ..problem import Problem
 from .settings import Plan, SumsTile
 
+# Columns of the widest rows that one program has registers for, without spills on every target.
+RESIDENT_COLS = {"forward": 16384, "backward": 8192}
+# Rows that are not aligned have plans of their own if they are wider than this, by the bytes that one access can have.
+UNALIGNED_COLS = {2: 32, 4: 400}
+SM_REGISTERS = 1 << 16  # of an NVIDIA GPU
 # Shared memory of an SM that tiles in flight may take. Other NVIDIA GPUs have at least 100 KiB.
 PIPELINE_BYTES = {"sm_80": 150 << 10, "sm_90": 200 << 10, "sm_100": 200 << 10}
 PIPELINE_BYTES_ELSEWHERE = 80 << 10
@@ -57,6 +62,28 @@ def chunks_of(plan: Plan, problem: Problem) -> int:
     return ceil_div(problem.n_cols, plan.cluster_size * plan.block_cols)
 
 
+def aligned_cols(problem: Problem) -> int:
+    """Columns of one access: the largest power of two that divides the width, at most 16 bytes of them."""
+    return min(problem.n_cols & -problem.n_cols, 16 // problem.dtype.itemsize)
+
+
+def is_unaligned(problem: Problem) -> bool:
+    """Whether rows begin at addresses that no wide access can use, because of their width, and have plans for that.
+
+    Measured for rows in one program of an NVIDIA GPU, without samples and gates.
+    """
+    narrowest = UNALIGNED_COLS.get(aligned_cols(problem) * problem.dtype.itemsize)
+    widest = RESIDENT_COLS[problem.direction] // (2 if problem.third_sum else 1)
+    has_more = problem.samples is not None or problem.gate_dtype is not None or problem.rounds_each
+    return (
+        narrowest is not None
+        and narrowest < problem.n_cols <= widest
+        and problem.device.is_nvidia
+        and not problem.computes_in_fp64
+        and not has_more
+    )
+
+
 def vector_cols(plan: Plan, problem: Problem) -> int:
     """Columns of a tile with 16 bytes for every thread. Narrower tiles make narrower memory accesses."""
     return 16 // problem.dtype.itemsize * threads_of(plan, problem)
@@ -83,8 +110,8 @@ def has_registers(plan: Plan, problem: Problem, block_rows: int) -> bool:
     rows of odd width. The other threads have other rows. So the narrower the access, the more rows a thread has.
     """
     threads = threads_of(plan, problem)
-    vector = min(16 // problem.dtype.itemsize, problem.n_cols & -problem.n_cols)
-    rows = min(block_rows, ceil_div(block_rows * plan.block_cols, vector * threads))
+    rows = ceil_div(block_rows * plan.block_cols, aligned_cols(problem) * threads)
+    rows = min(block_rows, rows)
     elements = ceil_div(block_rows * plan.block_cols * chunks_of(plan, problem), threads)
     direction = problem.direction
     estimate = ELEMENT_REGISTERS[direction] * elements + ROW_REGISTERS[direction] * rows
@@ -101,7 +128,10 @@ def sums_rows(plan: Plan, problem: Problem) -> bool:
     """Backward: whether a thread has the same columns of every row of a tile, so that one sum serves all of them
     (experiment BR-07).
     """
-    return plan.block_rows > 1 and plan.block_cols >= vector_cols(plan, problem)
+    cols = vector_cols(plan, problem)
+    if is_unaligned(problem):
+        cols = aligned_cols(problem) * threads_of(plan, problem)
+    return plan.block_rows > 1 and plan.block_cols >= cols
 
 
 def loads_dy_with_h(plan: Plan, problem: Problem) -> bool:

@@ -15,11 +15,16 @@ from ..problem import Problem
 from . import compiler
 from .capacity import (
     MOST_REGISTERS,
+    RESIDENT_COLS,
+    SM_REGISTERS,
+    aligned_cols,
     ceil_div,
     chunks_of,
     has_registers,
+    is_unaligned,
     most_programs,
     next_power_of_2,
+    previous_power_of_2,
     room_for_options,
     stages,
     sums_rows,
@@ -28,8 +33,6 @@ from .capacity import (
 )
 from .settings import Plan
 
-# Columns of the widest rows that every target has registers for without spills.
-RESIDENT_COLS = {"forward": 16384, "backward": 8192}
 TILE_ELEMENTS = {"forward": 2048, "backward": 4096}  # elements of a tile of several short rows
 # Backward: 256 threads with 255 registers each, on one multiprocessor (experiment BR-04).
 MOST_THREADS = {"forward": 1024, "backward": 256}
@@ -49,6 +52,16 @@ MIXED_ELEMENTS = 4  # of a tile, for every thread
 MIXED_PROGRAMS = {64: (6, 3), 128: (2, 4), 256: (1, 4)}
 # Backward of LayerNorm with an activation: with more elements per thread, too few loads are in flight.
 BUSY_ELEMENTS = 24
+# Rows that are not aligned (experiment UR-01): columns of a thread, and of those the most that are in one chunk each.
+# A third column sum takes the registers of half of them.
+UNALIGNED_THREAD_COLS = {"forward": 28, "backward": 14}
+UNALIGNED_CHUNKS = 16
+# Elements of a thread where a program has several short rows; half where it has more to keep.
+UNALIGNED_ELEMENTS = 20
+# Backward: warps on a multiprocessor, by the elements of a thread; the fewest where it has more to keep.
+UNALIGNED_WARPS = {8: 32, 12: 24, UNALIGNED_ELEMENTS: 16}
+# Accesses of 4 bytes are the narrowest that can be copied to shared memory.
+UNALIGNED_STAGES = 3
 
 
 def applies(problem: Problem) -> bool:
@@ -59,6 +72,8 @@ def applies(problem: Problem) -> bool:
 
 def rule(problem: Problem) -> Plan:
     """The plan of a plain norm where the table has no entry."""
+    if is_unaligned(problem):
+        return _unaligned_rule(problem)
     if problem.direction == "backward" and _fits_one_warp(problem):
         return _with_limit(_one_warp(problem), problem)  # experiment BR-11
     return _with_limit(_within_registers(several_rows(problem), problem), problem)
@@ -140,6 +155,60 @@ def _one_warp(problem: Problem) -> Plan:
     )
 
 
+def _unaligned_rule(problem: Problem) -> Plan:
+    """Rows in many chunks of few columns, for the fewest instructions for each.
+
+    Rows that are not aligned are loaded one or two columns at a time, and the instructions for addresses, masks and
+    accesses limit a kernel. Columns of a full chunk need no mask, and all chunks share the address of the first.
+    """
+    forward = problem.direction == "forward"
+    lanes = problem.device.warp_size
+    most_cols = UNALIGNED_THREAD_COLS[problem.direction] // (2 if problem.third_sum else 1)
+    num_warps = next_power_of_2(ceil_div(problem.n_cols, lanes * most_cols))
+    if (
+        forward
+        and problem.residual_dtype is not None
+        and 2 * lanes * num_warps == MOST_THREADS["forward"]
+    ):
+        num_warps *= 2  # so that two programs fit on a multiprocessor
+    cols = ceil_div(problem.n_cols, lanes * num_warps)
+    keeps_more = (not forward and problem.activation is not None) or problem.third_sum
+    block_rows = 1
+    if num_warps == 1:
+        halved = keeps_more or problem.residual_dtype is not None
+        elements = UNALIGNED_ELEMENTS // (2 if halved else 1)
+        block_rows = previous_power_of_2(max(1, elements // cols))
+    width = max(aligned_cols(problem), 1 if cols <= UNALIGNED_CHUNKS else 2)
+    plan = Plan(
+        regime="tile" if block_rows > 1 else "resident",
+        block_rows=block_rows,
+        block_cols=lanes * num_warps * width,
+        num_warps=num_warps,
+        reason="rows that are not aligned are loaded one or two columns at a time, in chunks of few columns",
+    )
+    if forward:
+        prefetch = problem.n_cols <= PREFETCH_COLS
+        return dataclasses.replace(plan, prefetch_parameters=prefetch, fast_rstd=True)
+    elements = UNALIGNED_ELEMENTS if keeps_more else block_rows * cols
+    return _with_unaligned_programs(plan, problem, elements)
+
+
+def _with_unaligned_programs(plan: Plan, problem: Problem, elements: int) -> Plan:
+    """Backward: as many programs on a multiprocessor as have registers for so many elements of a thread."""
+    widest = max(dtype.itemsize for dtype in (problem.dtype, problem.residual_dtype) if dtype)
+    is_copied = max(widest, aligned_cols(problem) * problem.dtype.itemsize) >= 4
+    fewest = UNALIGNED_WARPS[UNALIGNED_ELEMENTS]
+    warps = next(warps for most, warps in UNALIGNED_WARPS.items() if elements <= most)
+    programs = ceil_div(fewest if is_copied else warps, plan.num_warps)
+    registers = SM_REGISTERS // (programs * threads_of(plan, problem)) // 8 * 8
+    return dataclasses.replace(
+        plan,
+        programs_per_sm=programs,
+        num_stages=UNALIGNED_STAGES if is_copied else 1,
+        maxnreg=min(MOST_REGISTERS, registers),
+    )
+
+
 def applies_to_mixed(problem: Problem) -> bool:
     """Backward of 16-bit and 32-bit rows, with no residual or a 16-bit one: whether ``mixed_rule`` is fast for them."""
     return (
@@ -147,6 +216,7 @@ def applies_to_mixed(problem: Problem) -> bool:
         and (problem.residual_dtype is None or problem.residual_dtype.itemsize == 2)
         and problem.n_cols > NARROW_MIXED_COLS
         and applies(problem)
+        and not is_unaligned(problem)
     )
 
 
@@ -211,7 +281,11 @@ def with_options(plan: Plan, problem: Problem) -> Plan | None:
     None if one program has no registers for a row.
     """
     activates = problem.activation is not None
-    if problem.direction == "forward" or not (activates or problem.third_sum):
+    if (
+        problem.direction == "forward"
+        or not (activates or problem.third_sum)
+        or is_unaligned(problem)
+    ):
         return plan
     plan = without_idle_lanes(plan, problem)
     threads = threads_of(plan, problem)

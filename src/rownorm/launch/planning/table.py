@@ -20,6 +20,7 @@ A table is a file ``<arch>.json``: the architecture, device, versions and date o
 
 A problem takes the entry with the smallest ``max_cols`` that is at least its width. Two entries may have the same
 ``max_cols``: the first is looped and applies where the width is a multiple of its ``block_cols``, the second elsewhere.
+Only entries that were measured with rows that are not aligned serve such rows (``capacity.is_unaligned``).
 Entries for other versions of Triton than this one do not count, and one that names this version replaces the one
 without versions for the same problems and width.
 
@@ -40,7 +41,7 @@ from typing import Any, NamedTuple
 from ...program import ACTIVATIONS
 from ..problem import OPTIONS, Problem
 from . import compiler
-from .capacity import next_power_of_2
+from .capacity import UNALIGNED_COLS, is_unaligned, next_power_of_2
 from .settings import REGIMES, Plan, in_words
 
 TEXTS = ("arch", "device", "torch", "triton", "date", "method")
@@ -100,6 +101,12 @@ class Entry:
         """Entries of a table are in this order."""
         backward = self.direction == "backward"
         return self.itemsize, self.residual, self.option, backward, self.center, self.max_cols
+
+    @property
+    def is_unaligned(self) -> bool:
+        """Whether it was measured with rows that are not aligned."""
+        cols = self.measured_cols or self.max_cols
+        return (cols & -cols) * self.itemsize in UNALIGNED_COLS
 
     @property
     def is_looped(self) -> bool:
@@ -166,7 +173,7 @@ class Table:
             plan = Plan(**entry.settings, source=source.name, reason=reason, second=second)
             # An entry that names versions needs no change for them.
             version = compiler.VERSION if entry.triton else source.version
-            self._index.setdefault((entry.kind, entry.option), []).append(
+            self._index.setdefault((entry.kind, entry.option, entry.is_unaligned), []).append(
                 _Indexed(entry, plan, version)
             )
 
@@ -197,7 +204,7 @@ class Table:
         # Entries for this activation come before those for any activation, and the plain norm's come last.
         this_one = (problem.activation,) if option == "activation" else ()
         ranked = [
-            self._nearest(kind, name, problem.n_cols, rank)
+            self._nearest((kind, name, is_unaligned(problem)), problem.n_cols, rank)
             for rank, name in enumerate(dict.fromkeys((*this_one, option, "")))
         ]
         nearest = min(filter(None, ranked), key=lambda each: each[0], default=None)
@@ -212,14 +219,15 @@ class Table:
         return found
 
     def _nearest(
-        self, kind: tuple[Any, ...], option: str, n_cols: int, rank: int
+        self, kind: tuple[Any, ...], n_cols: int, rank: int
     ) -> tuple[tuple[Any, ...], _Indexed] | None:
-        """The entry with this option and the next larger width, after its sort key; None if all are narrower.
+        """The entry of this kind, option and alignment with the next larger width, after its sort key; None if all are
+        narrower.
 
         The nearest width comes first. At one width, a looped plan whose chunks the row does not fill comes last; then
         the lower rank comes first.
         """
-        indexed = self._index.get((kind, option), [])
+        indexed = self._index.get(kind, [])
         first = bisect.bisect_left(indexed, n_cols, key=lambda each: each.entry.max_cols)
         found = None
         for each in indexed[first : first + 2]:
