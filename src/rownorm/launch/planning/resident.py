@@ -156,10 +156,10 @@ def _one_warp(problem: Problem) -> Plan:
 
 
 def _unaligned_rule(problem: Problem) -> Plan:
-    """Rows in many chunks of few columns, for the fewest instructions for each.
+    """Rows that are loaded one or two columns at a time, in many chunks of few columns.
 
-    Rows that are not aligned are loaded one or two columns at a time, and the instructions for addresses, masks and
-    accesses limit a kernel. Columns of a full chunk need no mask, and all chunks share the address of the first.
+    Each access takes an instruction, so few others may come with it: a full chunk needs no mask, and all chunks share
+    the address of the first.
     """
     forward = problem.direction == "forward"
     lanes = problem.device.warp_size
