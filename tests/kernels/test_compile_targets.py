@@ -74,13 +74,15 @@ def narrow_cases(arch: str) -> Iterator[tuple]:
 
 
 def unaligned_cases(arch: str) -> Iterator[tuple]:
-    """Rows that begin at addresses which no access of 8 bytes can use, with and without options and a residual."""
+    """Rows that begin at addresses which no access of 8 bytes can use: NVIDIA's have plans of their own."""
+    if not arch.startswith("sm"):
+        return
     for n_cols in (*UNALIGNED_WIDTHS, 12001, 16383):
         for dtype in ("bfloat16", "float32"):
-            yield from plain_norms(dtype, (n_cols,))
-            yield n_cols, dtype, {"center": True}, ("weight", "bias"), "float32", N_ROWS
-            yield n_cols, dtype, EVERYTHING, EVERY_PARAMETER, None, N_ROWS
+            yield n_cols, dtype, {"center": True}, ("weight", "bias"), None, N_ROWS
             yield n_cols, dtype, EVERYTHING, EVERY_PARAMETER, "float32", N_ROWS
+        yield n_cols, "bfloat16", {"center": True}, ("weight", "bias"), "float32", N_ROWS
+        yield n_cols, "float32", EVERYTHING, EVERY_PARAMETER, None, N_ROWS
 
 
 def other_cases(arch: str) -> Iterator[tuple]:
