@@ -36,8 +36,8 @@ FEW_WIDTHS = (1000, 8192)
 NARROW_WIDTHS = (1, 2, 3, 4, 5, 8, 9, 12, 16, 17, 31, 32, 33, 48, 63, 64, 65, 96, 100, 127, 128)
 # Rows whose accesses have 2 or 4 bytes: every number of warps, one chunk for each column and for two, several rows.
 UNALIGNED_WIDTHS = (45, 157, 301, 710, 863, 1501, 3002, 5729, 8191)
-# LayerNorm backward of 12 columns for each thread has 64 or 80 registers, so that many warps run. An H200 was measured with
-# what that spills there, 80 bytes (experiment UR-01).
+# LayerNorm backward of 12 columns for each thread has 64 or 80 registers, so that many warps run. An H200 was measured
+# with what that spills there, 80 bytes (experiment UR-01).
 UNALIGNED_SPILLS = 128
 EVERYTHING = {"center": True, "activation": "gelu_tanh", "weight_shift": 1.0}
 
