@@ -18,7 +18,8 @@ from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
 # An operation of two operands with the same of these dtypes converts neither.
-UNCHANGED = {"fp32", "fp64", "int32", "int64"}
+UNCHANGED = {"fp32", "fp64", "int1", "int32", "int64", "uint32"}
+OFFSETS = {"int32", "int64"}
 MOST_BLOCKS, MOST_LANES = 1024, 4096  # of numbers that are kept, and of one of them
 SUMS: dict[str, Callable[..., Any]] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 
@@ -44,6 +45,7 @@ def _types() -> list[tuple[Any, str, Any]]:
     block_type, tensor = tl.block_type, tl.tensor
     make_type, are_same, make_tensor = block_type.__init__, block_type.__eq__, tensor.__init__
     with_type, unwrap = block_type.with_element_ty, tl.core._unwrap_if_constexpr
+    plain = {tensor, int, float, bool, str, type(None)}
     types: dict[Any, dict[str, Any]] = {}
     others: dict[Any, Any] = {}
     shapes: dict[Any, Any] = {}
@@ -88,7 +90,7 @@ def _types() -> list[tuple[Any, str, Any]]:
         kind = type(value)
         if kind is tl.constexpr:
             return value.value
-        return value if kind is tensor or kind is int or value is None else unwrap(value)
+        return value if kind in plain else unwrap(value)
 
     init_type.quick = True  # type: ignore[attr-defined]
     return [
@@ -108,15 +110,24 @@ def _operands() -> list[tuple[Any, str, Any]]:
 
     def broadcast_values(self: Any, lhs: Any, rhs: Any) -> Any:
         left, right = lhs.type, rhs.type
-        if left.is_block() and right.is_block() and left.shape is right.shape:
-            return lhs, rhs
-        return broadcast(self, lhs, rhs)
+        if not left.is_block():
+            return (splat(self, lhs, right) if right.is_block() else lhs), rhs
+        if not right.is_block():
+            return lhs, splat(self, rhs, left)
+        return (lhs, rhs) if left.shape is right.shape else broadcast(self, lhs, rhs)
+
+    def splat(self: Any, scalar: Any, like: Any) -> Any:
+        kind = like.with_element_ty(scalar.type.scalar)
+        return self.tensor(self.builder.create_splat(kind, scalar.handle), kind)
 
     def checked(self: Any, lhs: Any, rhs: Any, *options: Any, **named: Any) -> Any:
         kind, other = type(lhs), type(rhs)
         if kind is tl.tensor and other is tl.tensor:
-            if lhs.dtype.name in UNCHANGED and lhs.dtype.name == rhs.dtype.name:
+            left, right = lhs.dtype, rhs.dtype
+            if left.name in UNCHANGED and left.name == right.name:
                 return broadcast_values(self, lhs, rhs)
+            if left.is_ptr() and right.name in OFFSETS and options[:1] == (True,):
+                return broadcast_values(self, lhs, rhs)  # a pointer is allowed on this side
         elif kind is tl.tensor and (other is float or other is int):
             return with_number(self, lhs, rhs, other, 1, options, named)
         elif other is tl.tensor and (kind is float or kind is int):
