@@ -28,6 +28,8 @@ CONSTRAINTS := constraints/torch-$(TORCH).txt
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_CONSTRAINT = $(CONSTRAINTS)
+# The tests start many processes, each of which would compile the sources again; so would each that runs tests.
+unexport PYTHONDONTWRITEBYTECODE
 
 ifeq ($(VENV),)
 INTERPRETER := $(PYTHON)

@@ -20,6 +20,8 @@ os.environ["ROWNORM_TABLES"] = (
 )
 # PyTorch requires it before the first matrix product, because tests use deterministic algorithms.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+# Inductor would start a process for each core, and each imports torch.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 torch.set_num_threads(1)  # tensors are small, and pytest-xdist uses the other cores
 
 left_out = pytest.StashKey[int]()

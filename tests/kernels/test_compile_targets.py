@@ -51,9 +51,10 @@ def plain_norms(dtype: str, widths: tuple[int, ...]) -> Iterator[tuple]:
 def common_cases(arch: str) -> Iterator[tuple]:
     """(columns, dtype, options, parameters, residual dtype, rows) of plain norms, those that take more registers.
 
-    LayerNorm at every width, for its mean and its bias, and RMSNorm at one; ``other_cases`` has the rest.
+    LayerNorm, for its mean and its bias, at every width on the target with a tuned table, and RMSNorm at one;
+    ``other_cases`` has the rest.
     """
-    for n_cols in WIDTHS if arch in MAIN_TARGETS else FEW_WIDTHS:
+    for n_cols in WIDTHS if arch == "sm_90" else FEW_WIDTHS:
         yield n_cols, "bfloat16", {"center": True}, ("weight", "bias"), None, N_ROWS
     if arch in MAIN_TARGETS:
         yield 4096, "bfloat16", {"center": False}, ("weight",), None, N_ROWS

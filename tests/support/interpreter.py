@@ -4,14 +4,14 @@ The changes hold for Triton 3.6 to 3.9. They are made by the session fixture ``i
 """
 
 import dataclasses
-import functools
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import triton.language as tl
-from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
+
+from rownorm_lab.interpreter import quick
 
 
 def fused_multiply_add(_, x, y, z):
@@ -70,67 +70,14 @@ class LanguagePatch:
         return SimpleNamespace(restore=restore)
 
 
-def share_types(patch: pytest.MonkeyPatch) -> None:
-    """Keep what types and tensors have of their shape.
-
-    The interpreter makes a type for every intermediate result: it checks the shape, writes a name, and wraps each size
-    of type and tensor in a constant. That takes longer than the arithmetic.
-    """
-    block_type, tensor = tl.block_type, tl.tensor
-    make_type, are_same, make_tensor = block_type.__init__, block_type.__eq__, tensor.__init__
-    broadcast = TritonSemantic.broadcast_impl_value
-    types, shapes, extents = {}, {}, {}
-
-    def init_type(self, element_type, shape):
-        sizes = tuple([s.value if isinstance(s, tl.constexpr) else s for s in shape])
-        key = (element_type.name, sizes)
-        if element_type.is_ptr() or key not in types:
-            make_type(self, element_type, shape)
-            self.shape = shapes.setdefault(sizes, self.shape)
-            types[key] = dict(vars(self))
-        else:
-            vars(self).update(types[key])
-
-    def types_are_same(self, other):
-        if isinstance(other, block_type) and self.shape is other.shape:
-            return self.element_ty == other.element_ty
-        return are_same(self, other)
-
-    def init_tensor(self, handle, type):
-        sizes = tuple(type.shape) if type.is_block() else ()
-        if sizes not in extents:
-            make_tensor(self, handle, type)
-            extents[sizes] = {"shape": self.shape, "numel": self.numel}
-        else:
-            self.handle, self.type, self.dtype = handle, type, type.scalar
-            vars(self).update(extents[sizes])
-
-    def broadcast_values(self, lhs, rhs):
-        left, right = lhs.type, rhs.type
-        if left.is_block() and right.is_block() and left.shape is right.shape:
-            return lhs, rhs
-        return broadcast(self, lhs, rhs)
-
-    patch.setattr(block_type, "__init__", init_type)
-    patch.setattr(block_type, "__eq__", types_are_same)
-    patch.setattr(tensor, "__init__", init_tensor)
-    patch.setattr(TritonSemantic, "broadcast_impl_value", broadcast_values)
-
-
-def np_dtype_of(search):
-    """``interpreter._get_np_dtype``, which makes a table of all dtypes in every call, with its answers kept."""
-    known, of_pointers = functools.cache(search), search(tl.pointer_type(tl.int8))
-    return lambda dtype: of_pointers if dtype.scalar.is_ptr() else known(dtype.scalar)
-
-
 def apply(patch: pytest.MonkeyPatch, *, check_overflow: bool) -> None:
     """check_overflow: whether sums and products of int32 are computed a second time in int64, and compared."""
     patch.setattr(interpreter.InterpreterBuilder, "create_fma", fused_multiply_add)
     for cast in ("create_fp_trunc", "create_fp_ext"):
         patch.setattr(interpreter.InterpreterBuilder, cast, cast_float)
     patch.setattr(interpreter, "_patch_lang", LanguagePatch())
-    patch.setattr(interpreter, "_get_np_dtype", np_dtype_of(interpreter._get_np_dtype))
-    share_types(patch)
+    for owner, name, value in quick.patches():
+        patch.setattr(owner, name, value)
     builder = interpreter.interpreter_builder
     options = dataclasses.replace(builder.options, sanitize_overflow=check_overflow)
     patch.setattr(builder, "options", options)

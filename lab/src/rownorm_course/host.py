@@ -386,6 +386,8 @@ def main() -> None:
     if mode == "compile":
         importlib.import_module("rownorm_course.compiled")
     importlib.import_module("rownorm_course.interpreter")
+    if mode == "interpret":
+        importlib.import_module("rownorm_course.rehearsal").rehearse()
     while True:
         message, files, *_ = socket.recv_fds(control, 1 << 16, 4)
         if not message:

@@ -36,6 +36,7 @@ REQUESTED = TuneRequest(
 )
 
 
+@pytest.mark.exhaustive  # processes that are lost import everything again; the test below loses one
 def test_jobs_are_done_whatever_happens_to_their_processes(pools, cluster):
     jobs = {
         name: pools.Job(name, f"lab_support.cluster_jobs:{name.split()[0]}", lambda: b"hello")

@@ -14,7 +14,7 @@ from rownorm_course import warm
 from rownorm_course.catalog import exercises
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="nothing stays on a GPU")
-STAYS_S = "15"
+STAYS_S = "5"
 
 
 @pytest.fixture

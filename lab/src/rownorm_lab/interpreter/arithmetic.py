@@ -25,6 +25,7 @@ from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
 
 from ..data.no_gpu import first_configuration
+from . import quick
 
 Array = np.ndarray[Any, Any]
 TRITON = str(Path(triton.__file__).parent)
@@ -96,7 +97,7 @@ def _patches() -> list[tuple[Any, str, Any]]:
         for name, function in LIBDEVICE.items()
         if hasattr(libdevice, name)
     ]
-    return [*found, (Autotuner, "run", first_configuration())]
+    return [*found, *quick.patches(), (Autotuner, "run", first_configuration())]
 
 
 # ---- tuning ----
