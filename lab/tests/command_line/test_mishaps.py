@@ -17,6 +17,8 @@ def test_shapes_are_counted_before_they_are_made():
     told = " ".join(refused("bench", "--shape", "4x1..100000000:1", "--list").split())
     assert "100,000,000 shapes, and 10,000 are the most" in told
     assert len(parse_shapes("4x1..10000:1")) == 10_000
+    told = refused("bench", "--shape", "4x1..10000:1", "--dtype", "bf16,fp32", "--list")
+    assert "has 20,000 cases, and 10,000 are the most" in " ".join(told.split())
 
 
 def test_a_terminal_that_has_ascii_only():

@@ -36,6 +36,15 @@ def test_a_wide_table_goes_on_below_in_a_terminal(monkeypatch, width):
     assert "\n".join(lines).count("12.3 µs, twelve") == 12
 
 
+def test_lines_that_go_on_below_can_be_told_apart(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = [["64", warps, *["12.3 µs, twelve"] * 4] for warps in ("4", "8")]
+    text = table_text(Table("Both name a line", ["BLOCK", "num_warps", *"abcd"], lines))
+    assert (
+        text.count("  64     4          12.3 µs") == text.count("  64     8          12.3 µs") == 2
+    )
+
+
 def test_the_widest_column_is_shortened_in_a_terminal_only(monkeypatch):
     name = "void at::native::" + "vectorized_elementwise_kernel" * 4
     table = Table("Kernels", ["kernel", "time"], [[name, "12.3 µs"]])

@@ -49,7 +49,8 @@ WRONG = {
     "argument": (f"{KERNELS}:add_kernel", "--signature x=fp32[3] --grid 1", "add_kernel has no x; it has x_ptr"),
     "missing": (f"{KERNELS}:add_kernel", "--signature n=3 --grid 1", "has no value for x_ptr, y_ptr, out_ptr, BLOCK"),
     "dtype": (f"{KERNELS}:add_kernel", "--signature x_ptr=float[3] --grid 1", "no dtype 'float'; known: fp16"),
-    "bytes": ("rms_norm", "--cols 4096 --rows 3000000000", "more than any GPU holds: take fewer rows"),
+    "bytes": ("rms_norm", "--cols 4096 --rows 3000000000",
+        "on sm_90: x has 24,600 GB, more than any GPU holds: take fewer rows"),
     "block": (f"{KERNELS}:add_kernel", "--blocks BLOCK=100",
         "BLOCK 100 on sm_90: ValueError: arange's range must be a power of 2 (at "),
 }  # fmt: skip

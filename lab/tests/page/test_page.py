@@ -182,7 +182,7 @@ def test_a_cell_of_the_heat_map_is_the_ratio_of_the_times_in_the_table(shared):
         peers = {key[2]: time for key, time in times.items() if key[:2] == case}
         ours = peers.pop("rownorm")
         peers.pop("ceiling", None)
-        # The times and the cell are rounded, and the cell is the median of the rounds' ratios.
+        # The times and the cell are rounded.
         assert float(text.rstrip("x")) == pytest.approx(peers[other] / ours, abs=0.015)
         assert peers[other] <= 1.01 * min(peers.values())
 

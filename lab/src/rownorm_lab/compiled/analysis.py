@@ -25,6 +25,7 @@ from .roofline import (
     memory_bytes,
     running_programs,
 )
+from .trace import Unresolved
 from .traffic import Traffic, traffic_of
 
 
@@ -46,7 +47,8 @@ def analyses_of(
             found.append(analyze(one, block, ceiling))
         except Exception as error:  # of the compiler, whatever its type
             what = "rownorm" if block is None else f"loop {block}"
-            failures.append(f"{what} on {target.device.arch}: {in_one_line(error)}")
+            why = str(error) if isinstance(error, Unresolved) else in_one_line(error)
+            failures.append(f"{what} on {target.device.arch}: {why}")
     if measure and found:
         from .measured import measured
 

@@ -90,7 +90,7 @@ def change_tables(found: Iterable[Change], most: int) -> list[Table]:
         some = some if what == "figure" else some[:most]
         lines = [
             [
-                one.subject,
+                _short_subject(one.subject),
                 short_name(one.name) if what == "kernel" else one.name,
                 _text(one, one.before),
                 _text(one, one.after),
@@ -120,6 +120,12 @@ def unlike(before: Profile, after: Profile) -> list[str]:
     return [
         f"{name}: {of(before)} against {of(after)}" for name, of in pairs if of(before) != of(after)
     ]
+
+
+def _short_subject(subject: str) -> str:
+    """``torch: KERNEL`` with the short name of the kernel: the start of long names is the same in all."""
+    of, colon, kernel = subject.partition(": ")
+    return f"{of}{colon}{short_name(kernel)}" if kernel else subject
 
 
 def largest(found: Iterable[Change]) -> str:

@@ -34,21 +34,33 @@ def terminal_width() -> int | None:
 
 
 def fitted(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
-    """As ``columns``. A table that is wider than the terminal goes on below, with its first column again."""
+    """As ``columns``. A table that is wider than the terminal goes on below, with the columns that name its lines."""
     room = terminal_width()
-    widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
-    parts, part, used = list[list[int]](), list[int](), 0
-    for place in range(1, len(widths)):
-        if part and room is not None and 2 + widths[0] + used + 2 + widths[place] > room:
+    widths = [2 + max(map(len, column)) for column in zip(header, *lines, strict=True)]
+    n_names = _names_of_lines(lines)
+    if room is None or sum(widths[:n_names]) > room // 2:
+        n_names = 1
+    names = range(n_names)
+    parts, part, used = list[list[int]](), list[int](), sum(widths[:n_names])
+    for place in range(n_names, len(widths)):
+        if part and room is not None and used + widths[place] > room:
             parts.append(part)
-            part, used = [], 0
+            part, used = [], sum(widths[:n_names])
         part.append(place)
-        used += 2 + widths[place]
+        used += widths[place]
     found: list[str] = []
     for places in [*parts, part]:
-        chosen = [[cells[place] for place in (0, *places)] for cells in (header, *lines)]
+        chosen = [[cells[place] for place in (*names, *places)] for cells in (header, *lines)]
         found += [*([""] if found else []), *columns(chosen[0], chosen[1:])]
     return found
+
+
+def _names_of_lines(lines: Sequence[Sequence[str]]) -> int:
+    """How many of the first columns tell the lines apart; 1 if not even all do."""
+    for n in range(1, len(lines[0]) if lines else 1):
+        if len({tuple(line[:n]) for line in lines}) == len(lines):
+            return n
+    return 1
 
 
 def columns(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:

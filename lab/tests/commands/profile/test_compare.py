@@ -1,6 +1,7 @@
 """``rownorm profile --compare``, the tree of scopes in every form of a profile, and the date of ``--read``."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -51,6 +52,7 @@ def test_what_changed_between_two_profiles(captured):
     assert profile.kernels["rownorm"][0].name[:20] in line
     assert "layer > norm" in ran.output
     assert "The largest change: " in ran.output
+    assert re.search(r"torch: layer_norm_grad_input_k\w+ +time ", ran.output)
     found = json.loads(invoke("profile", "--compare", "a", "b", "--json").stdout)
     assert {one["what"] for one in found} == {"figure", "kernel", "scope"}
     kernels = [one for one in found if one["what"] == "kernel"]

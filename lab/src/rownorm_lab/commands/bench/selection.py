@@ -9,7 +9,7 @@ import msgspec
 
 from ...command_line.options import usage_errors
 from ...data.case import Case, Direction, Dtype
-from ...data.shapes import Shape, parse_shapes
+from ...data.shapes import MOST_SHAPES, Shape, parse_shapes
 from ...data.suites import SUITES, grid
 
 
@@ -88,5 +88,11 @@ def _of_shapes(
 ) -> list[Case]:
     passes: list[Direction] = list(directions) or ["forward"]  # type: ignore[arg-type]
     types: list[Dtype] = list(dtypes) or ["bf16"]  # type: ignore[arg-type]
+    kinds = operations or ["rms_norm"]
+    total = len(shapes) * len(kinds) * len(passes) * len(types)
+    if total > MOST_SHAPES:  # counted before they are made
+        raise click.UsageError(
+            f"--shape with these operations, passes and dtypes has {total:,} cases, and {MOST_SHAPES:,} are the most"
+        )
     with usage_errors():
-        return grid(operations or ["rms_norm"], passes, types, shapes, **options)
+        return grid(kinds, passes, types, shapes, **options)
