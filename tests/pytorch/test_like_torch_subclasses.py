@@ -21,6 +21,7 @@ from support.like_torch import (
     outputs_of,
     plain_forms,
 )
+from support.native_fixtures import ON_GPU
 
 pytestmark = [needs_compiler, pytest.mark.usefixtures("way")]
 
@@ -148,17 +149,24 @@ TRANSFORMS = {
 
 
 def composed_layer_norm(x, weight, bias):
-    """F.layer_norm loses a part of the gradient through most transforms: its mean has no derivative in them."""
     deviation = x - x.mean(-1, keepdim=True)
     return deviation * (deviation.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * weight + bias
+
+
+def composed_rms_norm(x, weight):
+    return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * weight
 
 
 @plain_forms
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_transforms(form, transform, device):
-    """Their results, and gradients through them."""
+    """Their results, and gradients through them.
+
+    F.layer_norm loses a part of the gradients: its mean and deviation have no derivative in most transforms. On a GPU
+    torch has an RMSNorm in one kernel, which need not have a rule for each transform.
+    """
     ours, torchs, names = FORMS[form]
-    composed = composed_layer_norm if form == "layer_norm" else torchs
+    composed = composed_layer_norm if form == "layer_norm" else composed_rms_norm
     tensors = tuple(make(names, device, dtype=torch.float64).values())
 
     def run(function):
@@ -169,8 +177,11 @@ def test_transforms(form, transform, device):
         return torch.autograd.grad(total, tensors, allow_unused=True)
 
     got = run(ours)
-    assert_close(got, run(torchs))
-    assert_close(through(got), through(run(composed)))
+    expected = run(composed)
+    assert_close(got, expected)
+    assert_close(through(got), through(expected))
+    if not ON_GPU:
+        assert_close(got, run(torchs))
 
 
 MODULES = (
