@@ -1,6 +1,8 @@
 """CUDA graph capture of forward and backward in every regime: a replay on new inputs gives the same bits as eager."""
 
 import dataclasses
+import gc
+import time
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from rownorm.program import COLUMNS
 from support.cases import Case, ours
 from support.criterion import assert_same_bits
 from support.operators import OperatorCase, full_cases, gradients, same_bits
-from support.regimes import HAS_CLUSTERS, ON_GPU
+from support.regimes import HAS_CLUSTERS, ON_GPU, REGIMES, forced
 
 needs_gpu = pytest.mark.skipif(not ON_GPU, reason="CUDA graphs need a GPU")
 FORWARD_OF_GRID = "looped"  # the grid regime is for backward; forward then reads its rows in chunks
@@ -148,6 +150,37 @@ def test_replay_equals_eager_as_planned(n_rows, n_cols, residual_dtype, center, 
         graph.replay()
         for name, value in ours(case, tensors).items():
             assert_same_bits(outputs[name], value)
+
+
+@pytest.fixture
+def new_tensors():
+    """A function that returns the tensors that were made during this test and are alive."""
+
+    def alive():
+        gc.collect()
+        return [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
+
+    gc.collect()
+    gc.freeze()  # leaves what there is out of the list
+    yield alive
+    gc.unfreeze()
+
+
+@pytest.mark.parametrize("regime", [one for one in REGIMES if one != "cluster" or HAS_CLUSTERS])
+def test_prepared_calls_keep_no_tensor(regime, device, new_tensors, monkeypatch):
+    """Not even of one row, whose partial sums are its sums. Needs no GPU.
+
+    If the first call is recorded for a graph, a tensor that is kept lives in the memory pool of the graph, which
+    torch.compile with ``mode="reduce-overhead"`` refuses.
+    """
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # as usual
+    inputs = [torch.randn(shape, device=device, requires_grad=True) for shape in ((1, 72), 72, 72)]
+    with forced(regime):  # prepared calls are forgotten before and after
+        torch.autograd.grad(rownorm.layer_norm(*inputs).sum(), inputs)
+        deadline = time.monotonic() + 5  # the thread that ran backward may still hold gradients
+        while len(new_tensors()) > len(inputs) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert {*map(id, new_tensors())} == {*map(id, inputs)}
 
 
 @pytest.mark.skipif(not HAS_CLUSTERS, reason="needs a GPU with thread block clusters")

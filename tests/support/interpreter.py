@@ -4,6 +4,7 @@ The changes hold for Triton 3.6 to 3.9. They are made by the session fixture ``i
 """
 
 import dataclasses
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -70,6 +71,17 @@ class LanguagePatch:
         return SimpleNamespace(restore=restore)
 
 
+def one_at_a_time(launch):
+    """Threads launch one after another: the interpreter keeps the index of the running program in a global."""
+    lock = threading.RLock()
+
+    def locked(*arguments, **options):
+        with lock:
+            return launch(*arguments, **options)
+
+    return locked
+
+
 def apply(patch: pytest.MonkeyPatch, *, check_overflow: bool) -> None:
     """check_overflow: whether sums and products of int32 are computed a second time in int64, and compared."""
     patch.setattr(interpreter.InterpreterBuilder, "create_fma", fused_multiply_add)
@@ -78,6 +90,8 @@ def apply(patch: pytest.MonkeyPatch, *, check_overflow: bool) -> None:
     patch.setattr(interpreter, "_patch_lang", LanguagePatch())
     for owner, name, value in quick.patches():
         patch.setattr(owner, name, value)
+    executor = interpreter.GridExecutor
+    patch.setattr(executor, "__call__", one_at_a_time(executor.__call__))
     builder = interpreter.interpreter_builder
     options = dataclasses.replace(builder.options, sanitize_overflow=check_overflow)
     patch.setattr(builder, "options", options)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
+import os
 import platform
 import threading
 from pathlib import Path
@@ -40,6 +41,16 @@ NATIVE = {
 }
 log = logging.getLogger(__name__)
 _lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """In a fork: a thread that held the lock is not there."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def description() -> extension.Extension:
