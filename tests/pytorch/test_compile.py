@@ -16,7 +16,15 @@ from torch.utils.checkpoint import checkpoint
 import rownorm
 from rownorm.ops import inductor
 from rownorm.program import Inputs, Program
-from support.operators import COLS, ROWS, every_case, full_cases, gradients, same_bits
+from support.operators import (
+    COLS,
+    FULL_CASES,
+    ROWS,
+    every_case,
+    full_cases,
+    gradients,
+    same_bits,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -148,7 +156,18 @@ def test_inductor(device):
         torch.testing.assert_close(training_step(compiled, second), training_step(model, second))
 
 
-@full_cases
+# A C++ compiler takes seconds for each. These two are both norms, and one has a residual.
+BY_INDUCTOR = [
+    pytest.param(
+        case,
+        id=str(case),
+        marks=[pytest.mark.exhaustive] * (case.operator in ("layer_norm", "add_rms_norm")),
+    )
+    for case in FULL_CASES
+]
+
+
+@pytest.mark.parametrize("case", BY_INDUCTOR)
 @pytest.mark.parametrize("n_cols", [COLS, inductor.MAX_COLS + 1], ids=["composed", "operator"])
 def test_inductor_gets_operators_for_wide_rows_only(case, n_cols, device):
     tensors = case.tensors(device, cols=n_cols, requires_grad=True)

@@ -145,7 +145,8 @@ MODULATED = (
 
 every_case = pytest.mark.parametrize("case", _cases(BARE, AFFINE, LLAMA, FULL, MODULATED), ids=str)
 few_cases = pytest.mark.parametrize("case", _cases(AFFINE, FULL), ids=str)
-full_cases = pytest.mark.parametrize("case", _cases(FULL), ids=str)
+FULL_CASES = _cases(FULL)
+full_cases = pytest.mark.parametrize("case", FULL_CASES, ids=str)
 
 
 def gradients(outputs: tuple[Tensor, ...], inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:

@@ -62,10 +62,13 @@ class Provenance:
 
     def _foreign(self, values: Tensor) -> int:
         values = _values(values)
-        known = torch.cat(
-            [torch.empty(0, dtype=values.dtype), *(one.to(values.dtype) for one in self.known)]
-        )
-        return int((~torch.isin(values.double(), known.double())).sum())
+        wanted, found = values.double(), torch.zeros(len(values), dtype=torch.bool)
+        for one in self.known:
+            if len(one):
+                known = one.to(values.dtype).double()  # still sorted
+                places = torch.searchsorted(known, wanted).clamp_(max=len(known) - 1)
+                found |= known[places] == wanted
+        return int((~found).sum())
 
 
 def _typed(region: Region, contents: Any, dtype: torch.dtype) -> Tensor:
@@ -74,7 +77,7 @@ def _typed(region: Region, contents: Any, dtype: torch.dtype) -> Tensor:
 
 
 def _values(tensor: Tensor) -> Tensor:
-    """The different values of a tensor; NaN is memory that was never written."""
+    """The different values of a tensor, sorted; NaN is memory that was never written."""
     values = tensor.detach().flatten()
     return values[~values.isnan()].unique()
 
