@@ -12,12 +12,17 @@ HABITS = {
     "the variance. Zero them again after the subtraction: tl.where(cols < n_cols, x - mean, 0.0).",
     "not-written": "Elements were never stored. Compare the grid with the number of rows, and the loop over columns "
     "(or the block) with the number of columns.",
-    "kept-result": "Allocate the result in every call: torch.empty takes microseconds. A caller may still need the one "
-    "of the call before.",
+    "kept-result": "Allocate the result in every call: torch.empty takes microseconds. A caller may still need those "
+    "of earlier calls.",
     "rows-beyond": "Something counts on few rows: a limit of the grid, or of a loop. Let both follow from the number "
     "of rows.",
     "stride": "Row r begins at r * x.stride(0), not at r * n_cols: a slice of a wider tensor has rows that are "
     "further apart. Pass the stride to the kernel, or call .contiguous() (which costs a copy).",
+    "strides": "A contiguous x is right. Element (r, c) is r * x.stride(0) + c * x.stride(1) elements from the first, "
+    "whatever the strides are: a transposed x has a small one for rows, an expanded x has 0. y has strides of its own, "
+    "and torch.empty_like(x) takes over those of a transposed x: torch.empty(x.shape) is contiguous.",
+    "one-column": "With two columns it is right. A row may have one: a block of one lane, in which a reduction has "
+    "nothing to combine and does not call its function.",
     "output-stride": "y has a stride of its own: its row r begins at r * y.stride(0), not at r * x.stride(0).",
     "any-shape": "With rows and columns it is right. x may have one dimension or four: make rows of it, "
     "x.reshape(-1, x.shape[-1]), and give the result the shape of x.",
@@ -41,6 +46,8 @@ HABITS = {
     "lanes": "Two lanes of one store have the same address and different values.",
     "own-reduce": "tl.max and its like bring a function of their own. Write larger(a, b) and give it to tl.reduce: a "
     "reduction that Triton does not have is made in this way.",
+    "unused-reduce": "tl.reduce gets all elements of the row, and the function that it is given finds the largest of "
+    "them: nothing else sorts or compares them.",
     "one-by-one": "A program works on blocks: tl.arange gives a number to each lane, one tl.load or tl.store serves "
     "all of them, and a mask switches off the lanes past the end. The text asks for blocks, not for single elements.",
     "one-access": "The text asks for one load and one store for each program: a block, or a tile, that is wide enough "
@@ -49,6 +56,8 @@ HABITS = {
     "one has.",
     "whose-elements": "The values are right. But the text says which elements a program has: all of these, and no "
     "others.",
+    "two-kernels": "Several programs store one sum each, and a second kernel adds these sums without loading x, for a "
+    "short vector too. Which program has which elements is yours to choose.",
     "own-part": "Each part was divided by the root mean square of the part. All parts of a row need the sum of the "
     "whole row.",
     "part-of-row": "The squares of the first block only were added. The loop over the blocks must reach the end of "
@@ -56,8 +65,8 @@ HABITS = {
     "one-block": "One block for the whole row needs more registers the wider the row is. Loop over the row in "
     "blocks of fixed size, or divide it among programs.",
     # ---- formulas ----
-    "no-eps": "eps is missing, or has a fixed value where the argument belongs. It keeps a row of tiny values from "
-    "being divided by almost zero.",
+    "no-eps": "eps is missing, has a fixed value where the argument belongs, or is added in another place, such as the "
+    "sum: it is added to the mean, under the root. It keeps a row of tiny values from being divided by almost zero.",
     "eps-outside": "eps belongs inside the square root: rsqrt(mean + eps), not 1 / (sqrt(mean) + eps).",
     "sum-not-mean": "The sum of squares was not divided by the number of columns.",
     "divide-by-block": "The sum was divided by the block size. Divide by n_cols: lanes past the end are no elements.",
@@ -99,7 +108,8 @@ HABITS = {
     "shift-not-added": "The mean of the shifted row was taken for that of the row. The mean is K + mean(d).",
     "shift-squares": "mean(d^2) is not the variance: subtract mean(d)^2.",
     "shift-moves": "Every block has another shift. Sums add up only if one K was subtracted in the whole row.",
-    "no-spread": "Without a spread there is nothing to lose: the exact variance is 0. Give the row values that differ.",
+    "no-spread": "Without a spread there is nothing to lose: the exact variance is 0, or so small that squares of such "
+    "values are 0 in fp32. Give the row values that differ by more.",
     "small-mean": "The mean is not large enough against the spread. fp32 has 24 bits: ask when the digits of the "
     "variance fall below the last digit of mean(x^2).",
     "passes": "Count the loops that load x: each is a pass over the row.",
@@ -198,8 +208,9 @@ HABITS = {
     "limit": "First compare the host time with the kernel time, then the bandwidth with the peak. Occupancy by "
     "itself limits nothing.",
     "wrong-counter": "Ask of each figure what it would be if the answer were right.",
-    "more-threads-than-work": "A block with fewer elements than threads is loaded several times over: BLOCK >= 32 * "
-    "num_warps, and 8 times that for 16-byte loads.",
+    "more-threads-than-work": "There are more threads than elements: past the end of a row they have none, and a block "
+    "with fewer elements than threads is loaded several times over. 32 * num_warps threads each need an element, and 8 "
+    "of 16 bits for 16-byte loads.",
     "bytes-in-flight": "The memory answers after several hundred nanoseconds. To keep it busy, loads for all that "
     "time must be under way: wider loads, and more of them before the first result is needed.",
     # ---- FlashInfer-Bench ----

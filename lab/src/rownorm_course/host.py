@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import importlib
 import importlib.util
 import json
@@ -21,8 +22,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,6 +31,7 @@ import msgspec
 import numpy as np
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import observe
 from .grades import Failure, Mode, Pending
@@ -39,7 +40,7 @@ from .protocol import ErrorReply, Launched, Reply, Request, Seen, Watch, plain
 from .wire import Closed, Made, decode, encode, receive, send
 
 BEGIN = "begin"  # instead of FD: begin a learner's process right away
-KEPT = 32  # results, so that their memory is not given to another tensor
+PROBES = 32  # calls until memory that a function keeps must be returned again
 MEMORY = 6 << 30  # bytes of data of a process without a GPU
 # What the grader itself runs in this process: Triton and FlashInfer-Bench are of the learner's making there.
 OWN = {
@@ -60,7 +61,6 @@ class Host:
         self.modules: dict[str, ModuleType] = {}
         observe.THREADS = observe.threads()
         self.guard = Guard()
-        self.returned: deque[Tensor] = deque(maxlen=KEPT)
 
     def serve(self, channel: socket.socket) -> None:
         """Answer until the grader has gone."""
@@ -115,10 +115,31 @@ class Host:
             return Reply(value=encode(function(*args, **named)))
         if watch.purpose == "measure":
             return Reply(seen=_measured(function, request, watch))
+
+        def watched() -> tuple[Reply, list[StorageWeakRef]]:
+            return self._watched(function, request, watch, args, named)
+
+        reply, results = watched()
+        if watch.launch and not compiles and request.answer < 0:
+            _refuse_kept(request.name, results, lambda: watched()[1])
+        return reply
+
+    def _watched(
+        self,
+        function: Callable[..., Any],
+        request: Request,
+        watch: Watch,
+        args: list[Any],
+        named: dict[str, Any],
+    ) -> tuple[Reply, list[StorageWeakRef]]:
+        """The reply to a call, and the memory of its results."""
+        compiles = watch.purpose in ("kernels", "analysis")
         before = [_memory(one) for one in args]
         given = [*args, *named.values()]
         runs = watch.launch and not compiles
-        with observe.observed(runs, watch.masked, watch.orders, given, watch.everything) as raw:
+        with observe.observed(
+            runs, watch.masked, watch.orders, given, watch.everything, watch.adds
+        ) as raw:
             args = [
                 torch.empty(one.shape, dtype=one.dtype, device=self.device)
                 if isinstance(one, Made)
@@ -134,8 +155,6 @@ class Host:
         ]
         if request.answer >= 0:
             value = args[request.answer]
-        elif runs:
-            self._refuse_old_memory(value)
         if raw.provenance is not None:
             seen.foreign = raw.provenance.foreign(value)
             tensors = {str(place): one for place, one in enumerate(args)}
@@ -152,25 +171,11 @@ class Host:
                 launch.roles = {
                     name: roles[one._cdata] for name, one in storages.items() if one._cdata in roles
                 }
+        results = _memory_of(value, given)
         if compiles:
             seen.compiled = _compiled(raw, request, watch, args, list(named.values()))
             value = None
-        return Reply(value=encode(value), seen=seen)
-
-    def _refuse_old_memory(self, value: Any) -> None:
-        """Failure if a result lies in the memory of an earlier one, which it has overwritten."""
-        before = {one.untyped_storage().data_ptr() for one in self.returned}
-        results = [
-            one
-            for one in (value if isinstance(value, tuple | list) else [value])
-            if isinstance(one, Tensor) and one.numel() and not one.is_meta
-        ]
-        if any(one.untyped_storage().data_ptr() in before for one in results):
-            raise Failure(
-                "the memory of an earlier call's result was returned again: that result is overwritten",
-                "kept-result",
-            )
-        self.returned.extend(one.detach() for one in results)
+        return Reply(value=encode(value), seen=seen), results
 
     def _train(self, request: Request) -> Reply:
         """A module's output and gradients; its parameter ``weight`` is the one that is given."""
@@ -194,6 +199,18 @@ class Host:
         module = module.to(self.device)
         del module.weight
         module.weight = weight  # type: ignore[assignment]
+
+        def trained() -> tuple[Reply, list[StorageWeakRef]]:
+            return self._trained(module, x, weight, dy, again)
+
+        reply, results = trained()
+        _refuse_kept(request.name, results, lambda: trained()[1])
+        return reply
+
+    def _trained(
+        self, module: torch.nn.Module, x: Tensor, weight: Tensor, dy: Tensor, again: bool
+    ) -> tuple[Reply, list[StorageWeakRef]]:
+        """The reply to a training step, and the memory of its results."""
         before = _memory(x), _memory(weight)
         with observe.observed(given=(x, weight)) as raw:
             y = module(x.view_as(x))
@@ -213,11 +230,56 @@ class Host:
             if old is not None and not torch.equal(_bytes(one), old)
         ]
         needs = isinstance(y, Tensor) and y.requires_grad
-        return Reply(value=encode([y, needs, gradients]), seen=seen)
+        results = _memory_of([y, *(gradients or ())], [x, weight, dy])
+        return Reply(value=encode([y, needs, gradients]), seen=seen), results
 
     def _own(self, request: Request) -> Reply:
         module = importlib.import_module(f"rownorm_course.{OWN[request.name]}")
         return Reply(value=encode(getattr(module, request.name)(*decode(request.args))))
+
+
+def _memory_of(value: Any, given: Sequence[Any]) -> list[StorageWeakRef]:
+    """The memory of results that is not an argument's."""
+    results = value if isinstance(value, tuple | list) else [value]
+    found, arguments = (
+        [
+            one.untyped_storage()
+            for one in some
+            if isinstance(one, Tensor) and one.numel() and not one.is_meta
+        ]
+        for some in (results, given)
+    )
+    others = {one._cdata for one in arguments}
+    return [StorageWeakRef(one) for one in found if one._cdata not in others]
+
+
+def _refuse_kept(
+    name: str, results: list[StorageWeakRef], again: Callable[[], list[StorageWeakRef]]
+) -> None:
+    """Failure if a function returns memory that an earlier call returned, to a caller that may still need it.
+
+    results: of a call, whose values nobody here has any more; again: calls it again. Memory that is alive all the same
+    is kept by the function, to be returned once more, or for something else. Memory that is not has no earlier owner,
+    wherever it lies.
+    """
+    kept = _alive(results)
+    for _ in range(PROBES):
+        if not kept:
+            return
+        results = again()
+        if not kept.isdisjoint(results):
+            raise Failure(
+                f"{name} returns memory that an earlier call returned: the caller's first result would change",
+                "kept-result",
+            )
+        kept = _alive([*kept, *results])
+
+
+def _alive(memory: Iterable[StorageWeakRef]) -> set[StorageWeakRef]:
+    alive = {one for one in memory if not one.expired()}
+    if alive:
+        gc.collect()
+    return {one for one in alive if not one.expired()}
 
 
 def _bytes(tensor: Tensor) -> Tensor:
@@ -438,6 +500,7 @@ def _begin(request: dict[str, Any], channel: int, out: int, errors: int, stack: 
     refuse_files(library=request["library"])
     if mode == "interpret" and not request["library"]:
         refuse_programs()
+    gc.freeze()  # a collection goes through what the learner's code makes
     host.serve(socket.socket(fileno=channel))
 
 

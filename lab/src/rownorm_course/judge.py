@@ -246,8 +246,8 @@ def refuse_foreign(title: str, seen: Seen) -> None:
     """Failure if a result has values that no kernel computed."""
     if seen.foreign:
         raise Failure(
-            f"{title}: {seen.foreign} values were computed beside your kernels: none of them stored these, or one of "
-            "them was given these",
+            f"{title}: {seen.foreign} values were not stored by your kernels but computed or copied beside them, or a "
+            "kernel was given such values",
             "torch-norm",
         )
 

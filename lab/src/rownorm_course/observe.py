@@ -54,6 +54,7 @@ CREATIONS = ALLOCATIONS | {
     *("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones"),
     *("full", "full_like", "new_full", "clone", "_to_copy", "rand", "randn", "resize_"),
 }
+COPIES = {"clone", "_to_copy", "copy_"}  # what is behind contiguous(), to() and reshape() too
 # What a function around a kernel may ask of PyTorch: memory, views, copies. All arithmetic is the kernel's.
 HARMLESS = ALLOCATIONS | {
     *(
@@ -148,6 +149,8 @@ class _Watch(TorchDispatchMode):
             return result
         if name in CREATIONS and isinstance(result, Tensor):
             self.seen.created.append(result.numel())
+        if name in COPIES and self.seen.provenance is not None:
+            self.seen.provenance.copied(result, args[name == "copy_"])
         if isinstance(result, Tensor) and result.is_meta and name in ALLOCATIONS:
             return result
         if name in ALLOCATIONS and isinstance(result, Tensor) and result.dtype in POISON:
@@ -179,12 +182,13 @@ def observed(
     orders: int = 1,
     given: Any = (),
     everything: bool = False,
+    adds: bool = False,
 ) -> Iterator[Observed]:
     """Watch everything in the block. Without ``launch``, kernels are recorded and not started.
 
     masked: what a load without ``other`` gives its masked lanes in the interpreter, if they are floating-point.
     orders: how many other orders of the programs are tried there. given: the arguments of the call. everything: all
-    accesses are kept there.
+    accesses are kept there. adds: what a learner's function combines by tl.reduce is added there.
     """
     with contextlib.ExitStack() as stack:
         if knobs.runtime.interpret and launch:
@@ -213,7 +217,7 @@ def observed(
             stack.enter_context(mock.patch.object(owner, name, _noted(seen, owner, name, what)))
         if threads() > THREADS:
             seen.operators.append("a thread")
-        with _launches_seen(seen, launch, masked):
+        with _launches_seen(seen, launch, masked, adds):
             yield seen
 
 
@@ -229,7 +233,7 @@ def _noted(seen: Observed, owner: Any, name: str, what: str) -> Callable[..., An
 
 
 @contextmanager
-def _launches_seen(seen: Observed, launch: bool, masked: float) -> Iterator[None]:
+def _launches_seen(seen: Observed, launch: bool, masked: float, adds: bool) -> Iterator[None]:
     watch = _Watch(seen)
     interpret, compiled = interpreter.GridExecutor.__call__, jit.JITFunction.run
     load = interpreter.InterpreterBuilder.create_masked_load
@@ -249,7 +253,7 @@ def _launches_seen(seen: Observed, launch: bool, masked: float) -> Iterator[None
         function = getattr(combine_fn, "fn", combine_fn)
         own = not function.__module__.startswith("triton.")
         seen.combined.append(function.__name__ if own else f"tl.{function.__name__}")
-        reduction(self, axis, combine_fn, *options)
+        reduction(self, axis, tl.standard._sum_combine if own and adds else combine_fn, *options)
 
     def interpreted_launch(self: Any, *args: Any, **kwargs: Any) -> Any:
         named = dict(zip(self.arg_names, args, strict=False)) | kwargs

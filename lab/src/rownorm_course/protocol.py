@@ -33,7 +33,7 @@ class Watch(msgspec.Struct, kw_only=True):
     """How a call is watched.
 
     purpose: "run"; "kernels" and "analysis": its kernels are compiled instead of started, and analyzed; "measure": it
-    is timed, beside the providers ``others``. masked, orders, everything: see ``observe.observed``.
+    is timed, beside the providers ``others``. masked, orders, everything, adds: see ``observe.observed``.
     """
 
     purpose: Literal["run", "kernels", "analysis", "measure"] = "run"
@@ -41,6 +41,7 @@ class Watch(msgspec.Struct, kw_only=True):
     masked: float = float("nan")
     orders: int = 1
     everything: bool = False
+    adds: bool = False
     case: Case | None = None
     target: str = ""
     others: list[str] = []

@@ -2,6 +2,7 @@
 
 So a value is noticed that was computed around a kernel, wherever that was: in a thread, in NumPy, in Python, or where
 PyTorch's dispatcher is not watched. Values are compared, not places: copies, views and conversions change nothing.
+But the values of an argument are no kernel's, so a copy of one is known by its memory, and copies of that too.
 """
 
 from __future__ import annotations
@@ -28,10 +29,15 @@ class Provenance:
         self.loaded = 0  # values that kernels loaded and that nobody had given or stored
         # By launch: storages by the names of parameters; kept, so that no later one has the place of an earlier one.
         self.storages: list[dict[str, torch.UntypedStorage]] = []
+        # Memory of arguments, and of copies of them, as long as no kernel has stored to it.
+        self.given = {one.untyped_storage()._cdata: one for one in _tensors(given)}
 
     def launched(self, memory: Memory, before: Contents) -> None:
         """After a launch: check what its programs loaded, and keep what they stored."""
         self.storages.append({region.names: region.storage for region in memory.regions})
+        for region in memory.regions:
+            if region.writers:
+                self.given.pop(region.storage._cdata, None)
         with _disable_current_modes():  # this is no arithmetic of the learner's
             self._launched(before)
 
@@ -56,9 +62,20 @@ class Provenance:
             ]
         self.known += stored
 
+    def copied(self, to: Tensor, source: Tensor) -> None:
+        """After a copy by PyTorch."""
+        if self._is_given(source):
+            self.given[to.untyped_storage()._cdata] = to
+
+    def _is_given(self, tensor: Tensor) -> bool:
+        return tensor.untyped_storage()._cdata in self.given
+
     def foreign(self, result: Any) -> int:
         """How many different values of the result no kernel stored, or follow from some that nobody gave to it."""
-        return self.loaded + sum(map(self._foreign, _tensors(result)))
+        return self.loaded + sum(
+            len(_values(one)) if self._is_given(one) else self._foreign(one)
+            for one in _tensors(result)
+        )
 
     def _foreign(self, values: Tensor) -> int:
         values = _values(values)

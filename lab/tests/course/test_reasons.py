@@ -98,6 +98,13 @@ def test_the_largest_of_equal_magnitudes(tmp_path):
     assert first_failure(tmp_path, 0, "reduce").status == "failed"
 
 
+def test_memory_that_is_kept_and_not_returned_again(tmp_path):
+    """Such as the last result, for a debugger."""
+    file = put(tmp_path, 0) / "puzzles.py"
+    edit(file, "def copy(x):\n    y = ", "LAST = [None]\n\n\ndef copy(x):\n    y = LAST[0] = ")
+    assert first_failure(tmp_path, 0, "mask") is None
+
+
 def test_a_helper_without_return_is_explained(tmp_path):
     file = put(tmp_path, 2) / "rmsnorm.py"
     edit(file, "@triton.jit\n", "@triton.jit\ndef nothing(x):\n    x * x\n\n\n@triton.jit\n")

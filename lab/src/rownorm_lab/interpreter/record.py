@@ -69,6 +69,8 @@ def recorded(
             before = owner.__dict__.get(name)
             setattr(owner, name, value)
             stack.callback(_restore, owner, name, before)
+        # The first launch of a kernel gives its module the names of the interpreter's, and with them this recorder.
+        stack.callback(setattr, recorder, "after", None)
         yield recorder.recording
 
 
