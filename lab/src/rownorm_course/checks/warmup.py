@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -19,6 +20,8 @@ from .shares import Share, in_blocks, loads, masked, one_access, only_parts, sto
 FILE = "puzzles.py"
 LINES = 26  # of a picture
 FEW = 100  # elements that one program may have where the text asks for several
+# Reasons of wrong values and places. All others say what is wrong, whatever the inputs are.
+OF_VALUES = ("", "mask-load", "mask-store", "mask-other", "not-written", "shared-write", "order")
 Inputs = tuple[Tensor, ...]
 
 
@@ -30,34 +33,74 @@ def _puzzle(
     demanded: Callable[[str, Seen, Inputs], None] = lambda title, seen, given: None,
     shown: int = 0,
     atomics: bool = True,
+    own_reduction: bool = False,
 ) -> Task:
     """One puzzle: the function's results for all inputs, in fp64; then what its kernels did.
 
     demanded: what the text says about the way, beside the result. It is recorded in the interpreter only. atomics:
-    whether they are allowed. shown: the inputs whose picture is shown after all are right.
+    whether they are allowed. own_reduction: whether the learner's function for tl.reduce must make the result. shown:
+    the inputs whose picture is shown after all are right.
     """
 
     def check(learner: Learner) -> str:
         call = learner.function(FILE, function)
         generator = torch.Generator().manual_seed(learner.seed)
         pictures = []
-        for given in inputs(generator):
-            shapes = ", ".join("x".join(map(str, one.shape)) for one in given)
-            title = f"{function} of {shapes}"
-            given = tuple(one.to(learner.device) for one in given)
+
+        def tried(given: Inputs) -> tuple[str, Seen, Tensor, str]:
+            title = f"{function} of {', '.join(map(_shape, given))}"
             with learner.observed(Watch(everything=True)) as seen:
                 got = call(*given)
             drawn = _drawn(seen)
-            pictures.append(f"{title}\n{drawn}")
             right = expected(*(one.double() for one in given))
             if not atomics:  # before their order, which the data may hide
                 _no_atomics(title, seen)
             _judge(title, seen, got, right, drawn)
+            return title, seen, right, drawn
+
+        for given in inputs(generator):
+            given = tuple(one.to(learner.device) for one in given)
+            try:
+                title, seen, right, drawn = tried(given)
+            except Failure as failure:
+                raise _explained(failure, given, tried) from None
+            pictures.append(f"{title}\n{drawn}")
             if seen.recorded:
                 _demand(title, seen, given, right, drawn, demanded)
+            if seen.recorded and own_reduction and given[0].shape[1] > FEW:
+                with learner.observed(Watch(adds=True, orders=0)):
+                    got = call(*given)
+                if torch.allclose(got.double().reshape(right.shape), right, rtol=1e-4, atol=1e-4):
+                    raise Failure(
+                        f"{title}: the result stays the same if an addition replaces your function for tl.reduce: "
+                        "something else has found it",
+                        "unused-reduce",
+                    )
         return pictures[shown]
 
     return Task(part, function, check)
+
+
+def _shape(one: Tensor) -> str:
+    strides = "" if one.is_contiguous() else f" with strides {one.stride()}"
+    return "x".join(map(str, one.shape)) + strides
+
+
+def _explained(failure: Failure, given: Inputs, tried: Callable[[Inputs], object]) -> Failure:
+    """The failure; its reason is the difficulty of the inputs if they are right without."""
+    if failure.habit not in OF_VALUES:
+        return failure
+    if not all(one.is_contiguous() for one in given):
+        habit, plain = "strides", tuple(one.contiguous() for one in given)
+    elif given[0].shape[-1] == 1:
+        habit, plain = "one-column", tuple(one.repeat_interleave(2, -1) for one in given)
+    else:
+        return failure
+    try:
+        tried(plain)
+    except Failure:
+        return failure
+    return Failure(str(failure), habit)
 
 
 def _judge(title: str, seen: Seen, got: object, right: Tensor, drawn: str) -> None:
@@ -116,7 +159,8 @@ def _magnitudes(generator: torch.Generator) -> list[Inputs]:
     """The last rows have the same magnitude several times."""
     ties = torch.tensor([[1.0, -1.0, 0.5], [-2.0, 2.0, 2.0]])
     wide = torch.randn(3, 300, generator=generator)
-    return [(torch.randn(3, 5, generator=generator),), (ties,), (wide,)]
+    alone = torch.tensor([[-1.5]])
+    return [(torch.randn(3, 5, generator=generator),), (ties,), (wide,), (alone,)]
 
 
 def _pairs(generator: torch.Generator) -> list[Inputs]:
@@ -126,14 +170,15 @@ def _pairs(generator: torch.Generator) -> list[Inputs]:
 def _tiles(generator: torch.Generator) -> list[Inputs]:
     return [
         (torch.randn(rows, cols, generator=generator), torch.randn(cols, generator=generator))
-        for rows, cols in ((6, 3), (9, 40), (70, 5))
+        for rows, cols in ((6, 3), (9, 40), (70, 5), (7, 1))
     ]
 
 
 def _strided(generator: torch.Generator) -> list[Inputs]:
     x = torch.randn(6, 10, generator=generator)
     large = torch.randn(70, 40, generator=generator)
-    return [(x,), (x.t(),), (x[:, ::2],), (x[1:, 3:],), (large,)]
+    expanded = x[:1].expand(4, 10)
+    return [(x,), (x.t(),), (x[:, ::2],), (x[1:, 3:],), (expanded,), (expanded.t(),), (large,)]
 
 
 def _demand(
@@ -147,13 +192,16 @@ def _demand(
     """What all puzzles ask for: kernels load x and store all of the result, in blocks; then what this one does."""
     try:
         read, written = loads(seen), stores(seen)
-        if len(_elements(read)) < given[0].numel() or len(_elements(written)) < right.numel():
+        sizes = zip(given[0].shape, given[0].stride(), strict=True)
+        elements = math.prod(size for size, stride in sizes if stride)  # an expanded x has fewer
+        if len(_elements(read)) < elements or len(_elements(written)) < right.numel():
             raise Failure(
-                f"{title}: your kernels loaded {len(_elements(read))} of {given[0].numel()} elements of the argument "
+                f"{title}: your kernels loaded {len(_elements(read))} of {elements} elements of the argument "
                 f"itself, not of a copy, and stored {len(_elements(written))} of {right.numel()} of the result",
                 "torch-norm",
             )
-        in_blocks(title, read)
+        if elements == given[0].numel():
+            in_blocks(title, read)
         demanded(title, seen, given)
     except Failure as failure:
         raise Failure(f"{failure}\n{drawn}", failure.habit) from None
@@ -244,14 +292,14 @@ def _several_programs(title: str, seen: Seen, given: Inputs) -> None:
     read, written = loads(seen), stores(seen)
     if given[0].numel() > FEW and len(read) < 2:
         raise Failure(
-            f"{title}: program {read[0].program} loads all elements of x, expected several programs with a part each",
-            "whose-elements",
+            f"{title}: program {read[0].program} loads all elements of x, expected several that load some each",
+            "two-kernels",
         )
     if {one.launch for one in read} & {one.launch for one in written}:
         raise Failure(
-            f"{title}: a kernel that loads x stores the total as well, expected a second kernel that adds the partial "
-            "sums",
-            "whose-elements",
+            f"{title}: a kernel that loads x stores the total as well, expected a second kernel that adds the sums of "
+            "the first one's programs",
+            "two-kernels",
         )
 
 
@@ -272,18 +320,29 @@ def _own_function(title: str, seen: Seen, given: Inputs) -> None:
 TASKS = [
     _puzzle("mask", "copy", _random((5,), (8,), (300,)), lambda x: x, _one_masked_block),
     _puzzle(
-        "sum", "row_sum", _random((3, 5), (4, 300), (70, 5)), lambda x: x.sum(1), _row_for_each
+        "sum",
+        "row_sum",
+        _random((3, 5), (4, 300), (70, 5), (1, 1)),
+        lambda x: x.sum(1),
+        _row_for_each,
     ),
     _puzzle("blocks", "add", _pairs, lambda x, y: x + y, _consecutive, shown=1),
     _puzzle("tile", "scale", _tiles, lambda x, weight: x * weight, _tile_for_each),
     _puzzle(
         "mend",
         "double",
-        _random((3, 5), (3, 16), (3, 300), (70, 5)),
+        _random((3, 5), (3, 16), (3, 300), (70, 5), (1, 1)),
         lambda x: 2 * x,
         _row_for_each_and_back,
     ),
-    _puzzle("reduce", "largest", _magnitudes, lambda x: x.abs().amax(1), _own_function),
+    _puzzle(
+        "reduce",
+        "largest",
+        _magnitudes,
+        lambda x: x.abs().amax(1),
+        _own_function,
+        own_reduction=True,
+    ),
     _puzzle("strides", "copy_strided", _strided, lambda x: x, _no_copy, shown=1),
     _puzzle(
         "total",
