@@ -22,7 +22,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -116,7 +116,7 @@ class Host:
         if watch.purpose == "measure":
             return Reply(seen=_measured(function, request, watch))
 
-        def watched() -> tuple[Reply, list[StorageWeakRef]]:
+        def watched() -> tuple[Reply, list[Tensor]]:
             return self._watched(function, request, watch, args, named)
 
         reply, results = watched()
@@ -131,8 +131,8 @@ class Host:
         watch: Watch,
         args: list[Any],
         named: dict[str, Any],
-    ) -> tuple[Reply, list[StorageWeakRef]]:
-        """The reply to a call, and the memory of its results."""
+    ) -> tuple[Reply, list[Tensor]]:
+        """The reply to a call, and its results."""
         compiles = watch.purpose in ("kernels", "analysis")
         before = [_memory(one) for one in args]
         given = [*args, *named.values()]
@@ -171,7 +171,7 @@ class Host:
                 launch.roles = {
                     name: roles[one._cdata] for name, one in storages.items() if one._cdata in roles
                 }
-        results = _memory_of(value, given)
+        results = _results(value, given)
         if compiles:
             seen.compiled = _compiled(raw, request, watch, args, list(named.values()))
             value = None
@@ -200,7 +200,7 @@ class Host:
         del module.weight
         module.weight = weight  # type: ignore[assignment]
 
-        def trained() -> tuple[Reply, list[StorageWeakRef]]:
+        def trained() -> tuple[Reply, list[Tensor]]:
             return self._trained(module, x, weight, dy, again)
 
         reply, results = trained()
@@ -209,8 +209,8 @@ class Host:
 
     def _trained(
         self, module: torch.nn.Module, x: Tensor, weight: Tensor, dy: Tensor, again: bool
-    ) -> tuple[Reply, list[StorageWeakRef]]:
-        """The reply to a training step, and the memory of its results."""
+    ) -> tuple[Reply, list[Tensor]]:
+        """The reply to a training step, and its results."""
         before = _memory(x), _memory(weight)
         with observe.observed(given=(x, weight)) as raw:
             y = module(x.view_as(x))
@@ -230,7 +230,7 @@ class Host:
             if old is not None and not torch.equal(_bytes(one), old)
         ]
         needs = isinstance(y, Tensor) and y.requires_grad
-        results = _memory_of([y, *(gradients or ())], [x, weight, dy])
+        results = _results([y, *(gradients or ())], [x, weight, dy])
         return Reply(value=encode([y, needs, gradients]), seen=seen), results
 
     def _own(self, request: Request) -> Reply:
@@ -238,48 +238,46 @@ class Host:
         return Reply(value=encode(getattr(module, request.name)(*decode(request.args))))
 
 
-def _memory_of(value: Any, given: Sequence[Any]) -> list[StorageWeakRef]:
-    """The memory of results that is not an argument's."""
-    results = value if isinstance(value, tuple | list) else [value]
-    found, arguments = (
-        [
-            one.untyped_storage()
-            for one in some
-            if isinstance(one, Tensor) and one.numel() and not one.is_meta
-        ]
-        for some in (results, given)
-    )
-    others = {one._cdata for one in arguments}
-    return [StorageWeakRef(one) for one in found if one._cdata not in others]
+def _results(value: Any, given: Sequence[Any]) -> list[Tensor]:
+    """The tensors in a value that have memory, and not an argument's."""
+    arguments = {_place(one) for one in given if isinstance(one, Tensor)}
+    return [
+        one
+        for one in (value if isinstance(value, tuple | list) else [value])
+        if isinstance(one, Tensor) and one.numel() and not one.is_meta
+        if _place(one) not in arguments
+    ]
 
 
-def _refuse_kept(
-    name: str, results: list[StorageWeakRef], again: Callable[[], list[StorageWeakRef]]
-) -> None:
-    """Failure if a function returns memory that an earlier call returned, to a caller that may still need it.
+def _place(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
 
-    results: of a call, whose values nobody here has any more; again: calls it again. Memory that is alive all the same
-    is kept by the function, to be returned once more, or for something else. Memory that is not has no earlier owner,
-    wherever it lies.
+
+def _refuse_kept(name: str, results: list[Tensor], again: Callable[[], list[Tensor]]) -> None:
+    """Failure if a function returns memory that an earlier call returned, to a caller that still has it.
+
+    results: of a call; nobody else here has them. If their memory is alive without them, the function keeps it, and is
+    called again until it returns some memory twice, or no longer keeps that of the first call.
     """
-    kept = _alive(results)
+    memory = [StorageWeakRef(one.untyped_storage()) for one in results]
+    results.clear()
+    held: list[Tensor] = []
     for _ in range(PROBES):
-        if not kept:
+        if not _alive(memory):
             return
-        results = again()
-        if not kept.isdisjoint(results):
+        found = again()
+        if not {_place(one) for one in held}.isdisjoint(map(_place, found)):
             raise Failure(
                 f"{name} returns memory that an earlier call returned: the caller's first result would change",
                 "kept-result",
             )
-        kept = _alive([*kept, *results])
+        held += found
 
 
-def _alive(memory: Iterable[StorageWeakRef]) -> set[StorageWeakRef]:
-    alive = {one for one in memory if not one.expired()}
-    if alive:
+def _alive(memory: Sequence[StorageWeakRef]) -> bool:
+    if not all(one.expired() for one in memory):
         gc.collect()
-    return {one for one in alive if not one.expired()}
+    return not all(one.expired() for one in memory)
 
 
 def _bytes(tensor: Tensor) -> Tensor:
