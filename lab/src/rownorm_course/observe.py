@@ -253,7 +253,7 @@ def _launches_seen(seen: Observed, launch: bool, masked: float, adds: bool) -> I
         function = getattr(combine_fn, "fn", combine_fn)
         own = not function.__module__.startswith("triton.")
         seen.combined.append(function.__name__ if own else f"tl.{function.__name__}")
-        reduction(self, axis, tl.standard._sum_combine if own and adds else combine_fn, *options)
+        reduction(self, axis, _Addition if own and adds else combine_fn, *options)
 
     def interpreted_launch(self: Any, *args: Any, **kwargs: Any) -> Any:
         named = dict(zip(self.arg_names, args, strict=False)) | kwargs
@@ -279,6 +279,15 @@ def _launches_seen(seen: Observed, launch: bool, masked: float, adds: bool) -> I
         interpreter.GridExecutor.__call__, jit.JITFunction.run = interpret, compiled
         interpreter.InterpreterBuilder.create_masked_load = load
         interpreter.ReduceOps.__init__ = reduction
+
+
+class _Addition:
+    """In place of a function for tl.reduce. Of several values that are reduced together, each is added."""
+
+    @staticmethod
+    def fn(*both: Any) -> tuple[Any, ...]:
+        half = len(both) // 2
+        return tuple(a + b for a, b in zip(both[:half], both[half:], strict=True))
 
 
 def _undefined(ptrs: Any, value: float) -> Any:
