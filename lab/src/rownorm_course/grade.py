@@ -10,6 +10,8 @@ import importlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
+import torch
+
 from .catalog import exercises
 from .grades import Failure, GradedStep, Mode, Pending, Spent
 from .learner import Learner
@@ -85,6 +87,8 @@ def one_step(learner: Learner, task: Task, limit_s: float = INTERPRETED_S) -> Gr
     """Run one step. Whatever the learner's code raises is a failed step."""
     made = GradedStep(part=task.part, name=task.name, status="failed")
     learner.begin_step(limit_s)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tensors are small: further threads would only wait for each other
     try:
         made.message = task.function(learner) or ""
         made.status = "passed"
@@ -97,6 +101,8 @@ def one_step(learner: Learner, task: Task, limit_s: float = INTERPRETED_S) -> Gr
     except (TypeError, ValueError, AttributeError, RuntimeError) as error:
         # A result that is not what the step can judge, such as a text where a number is expected.
         made.message = f"your function's result cannot be judged: {type(error).__name__}: {error}"
+    finally:
+        torch.set_num_threads(threads)
     if made.status == "failed":
         made.printed = learner.printed()
     return made

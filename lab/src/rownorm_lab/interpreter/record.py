@@ -100,6 +100,7 @@ class _Recorder:
         self.order: list[int] | None = None  # the programs that run, None: all
         self.ran: list[int] = []
         self.replaced = set[int]()  # modules of Triton's language whose functions were replaced
+        self.languages: dict[int, set[int]] = {}  # those that a function's module has, by its names
         self.far = False  # whether the launch has tensors of the meta device
         self.atomic = ""  # the kind of the access that the interpreter makes of another operation
 
@@ -240,7 +241,10 @@ class _Recorder:
         patch = interpreter._patch_lang
 
         def patch_lang(function: Any) -> Any:
-            used = LANGUAGES & set(map(id, function.__globals__.values()))
+            names = function.__globals__
+            used = self.languages.get(id(names))
+            if used is None:
+                used = self.languages[id(names)] = LANGUAGES & set(map(id, names.values()))
             if used <= self.replaced:
                 return interpreter._LangPatchScope()
             self.replaced |= used
