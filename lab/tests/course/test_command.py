@@ -244,6 +244,8 @@ def test_one_part_is_graded_and_no_other():
     assert ran.exit_code == 0
     assert "20 of 100 points" in ran.output
     assert "the formula" not in ran.output
+    assert re.search(r"kernel .* not graded", ran.output)
+    assert "0/" not in ran.output.replace("20/20", "")
     assert "learn check 2 --part kernel" in ran.output  # what is next
     ran = invoke("learn", "check", 2, "--part", "comparsion")
     assert ran.exit_code == 2
