@@ -50,7 +50,7 @@ def grade(
 ) -> Iterator[GradedStep]:
     """Run the steps of the learner's mode. After a failure the other steps of its part are skipped.
 
-    So are the parts that come after it; all others are graded. A step is yielded twice: when it begins, with the status
+    So are the parts that need it; all others are graded. A step is yielded twice: when it begins, with the status
     "running", and when it has ended. failed: by part, a step that has failed in another mode; only: these parts;
     limit_s: of one step that compiles or runs on a GPU, 0 is the exercise's.
     """

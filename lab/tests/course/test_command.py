@@ -15,6 +15,7 @@ from rownorm_course import learner, progress, run
 from rownorm_course.catalog import exercises
 from rownorm_course.grade import Task
 from rownorm_course.grades import Failure, Grade, GradedStep
+from rownorm_course.show import Display
 
 pytestmark = pytest.mark.usefixtures("command_line")
 FOLDER = Path("learn/02_rmsnorm")
@@ -218,6 +219,18 @@ def test_a_crash_fails_its_step_and_no_other():
         parts.remove("speed")  # it is tried there
     assert {step.part for step in skipped} == parts
     assert all("kernel: the formula failed" in step.message for step in skipped)
+
+
+def test_a_message_is_shown_once(capsys):
+    display = Display()
+    for part in ("three_pass", "tuned"):
+        step = GradedStep(
+            part=part, name="values", status="failed", message=f"still to write: {'much ' * 20}"
+        )
+        display.ended(step, "interpret")
+    output = capsys.readouterr().out
+    assert output.count("still to write") == 1
+    assert "the same message as above, at three_pass: values" in " ".join(output.split())
 
 
 def test_a_process_that_ends_by_itself_has_not_graded():
