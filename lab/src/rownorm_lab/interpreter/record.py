@@ -100,7 +100,6 @@ class _Recorder:
         self.order: list[int] | None = None  # the programs that run, None: all
         self.ran: list[int] = []
         self.replaced = set[int]()  # modules of Triton's language whose functions were replaced
-        self.languages: dict[int, set[int]] = {}  # those that a function's module has, by its names
         self.far = False  # whether the launch has tensors of the meta device
         self.atomic = ""  # the kind of the access that the interpreter makes of another operation
 
@@ -239,12 +238,15 @@ class _Recorder:
     def language(self) -> Callable[[Any], Any]:
         """The interpreter replaces Triton's functions at every call of a jit function, tl.sum too; once is enough."""
         patch = interpreter._patch_lang
+        known: dict[
+            int, tuple[Any, set[int]]
+        ] = {}  # a module's names, and what of Triton's they are
 
         def patch_lang(function: Any) -> Any:
             names = function.__globals__
-            used = self.languages.get(id(names))
-            if used is None:
-                used = self.languages[id(names)] = LANGUAGES & set(map(id, names.values()))
+            if id(names) not in known:
+                known[id(names)] = names, LANGUAGES & set(map(id, names.values()))
+            used = known[id(names)][1]
             if used <= self.replaced:
                 return interpreter._LangPatchScope()
             self.replaced |= used
