@@ -61,15 +61,18 @@ def _roles(tensors: Tensors) -> dict[int, str]:
 
 def untouched(case: Case) -> Tensors:
     """The tensors of a case, without contents."""
-    rows = torch.empty(case.rows, case.cols, dtype=case.torch_dtype, device="meta")
-    vector = torch.empty(case.cols, dtype=case.torch_dtype, device="meta")
+
+    def empty(*shape: int) -> torch.Tensor:  # empty_like of the meta device imports SymPy
+        return torch.empty(shape, dtype=case.torch_dtype, device="meta")
+
+    rows = case.rows, case.cols
     backward = case.direction != "forward"
     return Tensors(
-        x=rows,
-        residual=torch.empty_like(rows) if case.adds else None,
-        pre_bias=vector.clone() if case.pre_bias else None,
-        weight=vector,
-        bias=vector.clone() if case.has_bias else None,
-        dy=torch.empty_like(rows) if backward else None,
+        x=empty(*rows),
+        residual=empty(*rows) if case.adds else None,
+        pre_bias=empty(case.cols) if case.pre_bias else None,
+        weight=empty(case.cols),
+        bias=empty(case.cols) if case.has_bias else None,
+        dy=empty(*rows) if backward else None,
         dh=None,
     )

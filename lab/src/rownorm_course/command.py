@@ -118,7 +118,7 @@ def start(name: str | None, folder: Path | None) -> None:
 @NAME
 @HOME
 @click.option("--watch", is_flag=True, help="Check again whenever a file is saved; Ctrl-C ends it.")
-@click.option("--part", default="", metavar="NAME", help="Only this part, and those before it.")
+@click.option("--part", default="", metavar="NAME", help="Only this part, and those that it needs.")
 @click.pass_context
 def check(
     context: click.Context,
@@ -130,8 +130,9 @@ def check(
 ) -> None:
     """Grade an exercise. Your files run in a process of their own, with limits of time and memory.
 
-    Each part is graded up to its first failure; a part that comes after a failed one is not tried. Without a GPU,
-    kernels run in Triton's interpreter, and points for speed wait. Exit status 1 if something is wrong.
+    Each part is graded up to its first failure. A part that needs a failed one, such as the module that uses the
+    kernel, is not tried; all others are. Without a GPU, kernels run in Triton's interpreter, and points for speed
+    wait. Exit status 1 if something is wrong.
     """
     from .progress import folder_of, home_folder
 

@@ -10,6 +10,8 @@ import importlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
+import torch
+
 from .catalog import exercises
 from .grades import Failure, GradedStep, Mode, Pending, Spent
 from .learner import Learner
@@ -48,7 +50,7 @@ def grade(
 ) -> Iterator[GradedStep]:
     """Run the steps of the learner's mode. After a failure the other steps of its part are skipped.
 
-    So are the parts that come after it; all others are graded. A step is yielded twice: when it begins, with the status
+    So are the parts that need it; all others are graded. A step is yielded twice: when it begins, with the status
     "running", and when it has ended. failed: by part, a step that has failed in another mode; only: these parts;
     limit_s: of one step that compiles or runs on a GPU, 0 is the exercise's.
     """
@@ -85,6 +87,8 @@ def one_step(learner: Learner, task: Task, limit_s: float = INTERPRETED_S) -> Gr
     """Run one step. Whatever the learner's code raises is a failed step."""
     made = GradedStep(part=task.part, name=task.name, status="failed")
     learner.begin_step(limit_s)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tensors are small: further threads would only wait for each other
     try:
         made.message = task.function(learner) or ""
         made.status = "passed"
@@ -97,6 +101,8 @@ def one_step(learner: Learner, task: Task, limit_s: float = INTERPRETED_S) -> Gr
     except (TypeError, ValueError, AttributeError, RuntimeError) as error:
         # A result that is not what the step can judge, such as a text where a number is expected.
         made.message = f"your function's result cannot be judged: {type(error).__name__}: {error}"
+    finally:
+        torch.set_num_threads(threads)
     if made.status == "failed":
         made.printed = learner.printed()
     return made

@@ -10,6 +10,7 @@ from .catalog import Exercise, ExercisePart
 
 Mode = Literal["interpret", "gpu", "compile"]  # where kernels run
 Status = Literal["passed", "failed", "pending", "skipped", "running"]
+LEFT_OUT = "not asked for"  # the message of a skipped step of a part that a check leaves out
 
 
 class GradedStep(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -59,6 +60,10 @@ class Grade(msgspec.Struct, kw_only=True):
             if status in found:
                 return status  # type: ignore[return-value]
         return "passed" if found else "skipped"
+
+    def asked(self, part: ExercisePart) -> bool:
+        """Whether the check was of this part, too."""
+        return any(step.part == part.name and step.message != LEFT_OUT for step in self.steps)
 
     def points(self, part: ExercisePart) -> int:
         """All points or none; of a part that shares them among its steps, those of the steps that passed."""

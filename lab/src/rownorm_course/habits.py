@@ -86,13 +86,15 @@ HABITS = {
     "spread of 1, fp32 has no digit of the variance left. Subtract the mean first, then square.",
     "two-roundings": "The result was rounded to 16 bits on the way and again at the end. Keep everything in fp32 "
     "until the store, the weight and partial sums too.",
-    "weight-dtype": "With a weight in the dtype of the rows it is right. y has the dtype of x, whatever the weight's "
-    "is: allocate it with dtype=x.dtype, and convert both after their loads.",
+    "weight-dtype": "With a weight in the dtype of the rows it is right. Each result has the dtype of its own input, "
+    "y and dx that of x, dweight that of weight: allocate it so, and convert x and weight to fp32 after their loads.",
     "output-dtype": "y and dx have the dtype of x, dweight has that of weight. Compute in fp32 and convert at "
     "the store.",
     "overflows": "Choose values whose squares fit in fp32: up to about 1e19.",
     "same-kernel": "Welford's merging is a kernel of its own, or at least another constant of the same one: count, "
     "mean and m2 of each block, merged.",
+    "no-merge": "Nothing is merged if one block holds the whole row. Load blocks of 1024 columns, take count, mean and "
+    "m2 of each, and merge them.",
     "welford-weights": "Two blocks of different sizes were merged as if they were equal. The merged mean is "
     "mean + delta * n_b / (n_a + n_b), and m2 grows by delta^2 * n_a * n_b / (n_a + n_b).",
     "welford-count": "The last block of a row has fewer elements than the others. Its count is "
@@ -103,6 +105,9 @@ HABITS = {
     "welford-swapped": "The merged mean is mean_a + delta * n_b / n: it moves by the share of the block that comes.",
     "shift-outlier": "Shifted sums subtract an element of the row. If it is an outlier, mean(d) is far larger than the "
     "spread and mean(d^2) - mean(d)^2 cancels again. Merge count, mean and m2 of blocks.",
+    "shift-block": "If the mean of the first block is subtracted from the whole row, mean(d) is far larger than the "
+    "spread where the other blocks lie elsewhere, and mean(d^2) - mean(d)^2 cancels again. Take the deviations of each "
+    "block from its own mean, and merge count, mean and m2.",
     "own-shift": "With the same mean in all rows it is right. The constant that is subtracted must be an element of "
     "the row itself: another row may have another mean.",
     "shift-not-added": "The mean of the shifted row was taken for that of the row. The mean is K + mean(d).",
@@ -113,9 +118,13 @@ HABITS = {
     "small-mean": "The mean is not large enough against the spread. fp32 has 24 bits: ask when the digits of the "
     "variance fall below the last digit of mean(x^2).",
     "passes": "Count the loops that load x: each is a pass over the row.",
+    "loads-again": "A row has at most 1024 columns: load x and dy into one block each, and use these registers for the "
+    "mean, for dx and for the sums of dweight.",
     # ---- modules and gradients ----
     "no-autograd": "Autograd sees no operation between the input and the kernel's output, so no gradient reaches the "
     "weight: it would never train. Call the kernel inside a torch.autograd.Function.",
+    "none-gradient": "Either backward of the autograd.Function returns None in its place, or the tensor is no argument "
+    "of apply: backward returns a gradient for each argument of forward, in their order.",
     "no-x-gradient": "The gradient of x lacks the term that comes through the root mean square: every element of a row "
     "changes the divisor of all others.",
     "no-mean-gradient": "dx lacks the term through the mean of dy * weight * x_hat.",

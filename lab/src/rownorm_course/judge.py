@@ -23,6 +23,7 @@ from .protocol import GUARD, Seen, Watch, unwritten
 
 # An access out of bounds explains a race at the end of a row, and a race a result that depends on the order.
 WORST_FIRST: tuple[Kind, ...] = ("bounds", "int32", "write-write", "read-write", "lanes", "order")
+APART = 1024  # columns: a block of exercise 3
 MOST_OFF = 0.05  # of the elements: those next to the middle of two 16-bit values may go either way
 # Which findings belong to a step; the second argument is the role of the tensor, see ``Launched``.
 Counts = Callable[[Finding, str], bool]
@@ -56,6 +57,8 @@ class TriedCase(NamedTuple):
     weight_dtype: Dtype | None = None  # if it is not that of the rows
     outliers: float = 0.0  # the first, the middle and the last element of each row, unless 0
     steps: float = 0.0  # row r has r times this added
+    apart: float = 0.0  # the first 1024 elements of each row are this, unless 0, and all others 0
+    dy_like_x: bool = False  # dy is about as large as x, and along it
     shape: tuple[int, ...] = ()
     orders: int = 1
 
@@ -71,8 +74,12 @@ class TriedCase(NamedTuple):
         words += ["dy transposed"] if self.layout == "transposed dy" else []
         words += ["x needs no gradient"] if self.layout == "frozen" else []
         words += ["dy of y.sum()"] if self.layout == "expanded dy" else []
+        words += ["dy along x"] if self.dy_like_x else []
         words += [f"a weight in {self.weight_dtype}"] if self.weight_dtype else []
         words += [f"{self.outliers:g} first, in the middle and last"] if self.outliers else []
+        words += (
+            [f"the first {APART} columns are {self.apart:g}, the others 0"] if self.apart else []
+        )
         return self.case.title + (f" ({', '.join(words)})" if words else "")
 
 
@@ -126,6 +133,7 @@ CONTRASTS: Mapping[str, Callable[[TriedCase], TriedCase]] = {
     ),
     "weight-dtype": lambda trial: trial._replace(weight_dtype=None),
     "shift-outlier": lambda trial: trial._replace(outliers=0.0),
+    "shift-block": lambda trial: trial._replace(apart=0.0),
 }
 IN_16_BITS = ("low-precision", "weight-overflow")  # of values, not of a result's dtype
 MAY_RAISE = (
@@ -329,6 +337,12 @@ def tensors_of(trial: TriedCase, learner: Learner, outside: float = torch.nan) -
     rest["weight"] = weight.requires_grad_(made.weight.requires_grad)
     if trial.outliers:
         x.detach()[..., [0, trial.case.cols // 2, -1]] = trial.outliers
+    if trial.apart:
+        x.detach()[..., :APART] = trial.apart
+        x.detach()[..., APART:] = 0.0
+    if trial.dy_like_x:
+        assert made.dy is not None
+        rest["dy"] = guarded(made.x.detach() + 0.3 * made.dy)
     if trial.steps:
         x.detach().add_(trial.steps * torch.arange(trial.case.rows, device=x.device)[:, None])
     return Tensors(x, **rest)  # type: ignore[arg-type]
@@ -341,7 +355,7 @@ def _with_gradients(trial: TriedCase, outputs: list[Any]) -> list[Tensor]:
         raise Failure(f"{trial}: the output does not require a gradient", "no-autograd")
     for name, gradient in zip(output_names(trial.case)[1:], gradients or (), strict=False):
         if gradient is None:
-            raise Failure(f"{trial}: {name} is None", "no-autograd")
+            raise Failure(f"{trial}: autograd found no {name}", "none-gradient")
     return [y, *(gradients or ())]
 
 

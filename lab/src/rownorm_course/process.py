@@ -70,6 +70,9 @@ class Spawner:
         environment["TRITON_INTERPRET"] = "1" if mode == "interpret" else "0"
         if mode != "gpu":
             environment["CUDA_VISIBLE_DEVICES"] = environment["HIP_VISIBLE_DEVICES"] = ""
+            # Tensors here are small: further threads of PyTorch would only wait for each other, and that counts as
+            # processor time.
+            environment["OMP_NUM_THREADS"] = "1"
         self.control, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
             self.process = subprocess.Popen(

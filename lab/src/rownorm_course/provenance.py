@@ -79,13 +79,15 @@ class Provenance:
 
     def _foreign(self, values: Tensor) -> int:
         values = _values(values)
-        wanted, found = values.double(), torch.zeros(len(values), dtype=torch.bool)
+        if any(one.dtype == values.dtype and one.equal(values) for one in self.known):
+            return 0  # a tensor as it was given or stored, as nearly always
+        wanted = values.double()
         for one in self.known:
-            if len(one):
+            if len(one) and len(wanted):
                 known = one.to(values.dtype).double()  # still sorted
                 places = torch.searchsorted(known, wanted).clamp_(max=len(known) - 1)
-                found |= known[places] == wanted
-        return int((~found).sum())
+                wanted = wanted[known[places] != wanted]
+        return len(wanted)
 
 
 def _typed(region: Region, contents: Any, dtype: torch.dtype) -> Tensor:

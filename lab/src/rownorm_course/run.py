@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .catalog import Exercise
 from .grade import grade, tasks_of
-from .grades import Grade, GradedStep, Mode, Watcher
+from .grades import LEFT_OUT, Grade, GradedStep, Mode, Watcher
 from .learner import Learner
 from .process import spawner
 
@@ -104,7 +104,7 @@ def _add_missing(
                 part=task.part,
                 name=task.name,
                 status="skipped" if failed or left_out else "failed",
-                message="not asked for" if left_out else why,
+                message=LEFT_OUT if left_out else why,
             )
 
 

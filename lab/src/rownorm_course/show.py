@@ -114,7 +114,7 @@ class Display(Watcher):
             return []
         first = self.shown.setdefault(step.message, step.title)
         if first != step.title and len(step.message) > SHORT:
-            return [f"as {first}"]
+            return [f"the same message as above, at {first}"]
         lines = [part for line in step.message.splitlines() for part in wrapped(line, 0) or [""]]
         if step.habit and HABITS[step.habit]:
             lines += wrapped(f"Usual reason: {HABITS[step.habit]}", 0)
@@ -131,9 +131,11 @@ def summary(grade: Grade, best: int) -> list[str]:
     rows = []
     for part in one.part:
         status = grade.status(part)
-        points = (
-            f"{part.points} wait" if status == "pending" else f"{grade.points(part)}/{part.points}"
-        )
+        points = f"{grade.points(part)}/{part.points}"
+        if status == "pending":
+            points = f"{part.points} wait"
+        if not grade.asked(part):
+            points = "not graded"
         rows.append((part.name, part.about, points))
     waits = f"; {count(grade.pending, 'point')} wait for a GPU" if grade.pending else ""
     record = f" (best so far: {best})" if best > grade.total else ""

@@ -15,6 +15,7 @@ from rownorm_course import learner, progress, run
 from rownorm_course.catalog import exercises
 from rownorm_course.grade import Task
 from rownorm_course.grades import Failure, Grade, GradedStep
+from rownorm_course.show import Display
 
 pytestmark = pytest.mark.usefixtures("command_line")
 FOLDER = Path("learn/02_rmsnorm")
@@ -220,6 +221,18 @@ def test_a_crash_fails_its_step_and_no_other():
     assert all("kernel: the formula failed" in step.message for step in skipped)
 
 
+def test_a_message_is_shown_once(capsys):
+    display = Display()
+    for part in ("three_pass", "tuned"):
+        step = GradedStep(
+            part=part, name="values", status="failed", message=f"still to write: {'much ' * 20}"
+        )
+        display.ended(step, "interpret")
+    output = capsys.readouterr().out
+    assert output.count("still to write") == 1
+    assert "the same message as above, at three_pass: values" in " ".join(output.split())
+
+
 def test_a_process_that_ends_by_itself_has_not_graded():
     start()
     put(FOLDER, 2)
@@ -244,6 +257,8 @@ def test_one_part_is_graded_and_no_other():
     assert ran.exit_code == 0
     assert "20 of 100 points" in ran.output
     assert "the formula" not in ran.output
+    assert re.search(r"kernel .* not graded", ran.output)
+    assert "0/" not in ran.output.replace("20/20", "")
     assert "learn check 2 --part kernel" in ran.output  # what is next
     ran = invoke("learn", "check", 2, "--part", "comparsion")
     assert ran.exit_code == 2

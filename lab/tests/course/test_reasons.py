@@ -136,6 +136,12 @@ def test_a_number_of_python_in_a_kernel_is_explained(tmp_path):
     assert "tl.cast(value, tl.int64) works" in step.message
 
 
+def test_a_missing_gradient_is_named(tmp_path):
+    edit(put(tmp_path, 5) / "backward.py", "return dx, dweight", "return dx, None")
+    assert first_failure(tmp_path, 5, "dx") is None
+    assert "returned None for dweight" in first_failure(tmp_path, 5, "dweight").message
+
+
 def test_a_fixed_eps_is_called_so(tmp_path):
     edit(put(tmp_path, 2) / "rmsnorm.py", "tl.cast(eps, tl.float32)", "1e-6")
     step = first_failure(tmp_path, 2, "kernel")

@@ -37,8 +37,14 @@ IN_SEVERAL_PARTS = {
 for kept in ("result_of_the_last_call", "ring_of_four_results"):
     IN_SEVERAL_PARTS[5, kept] = [(part, "kept-result") for part in ("dx", "dweight", "determinism")]
 RIGHT_BUT_SLOW = {(7, "kernel")}  # parts of starters that only the compiled steps reject
-# Unusual solutions with many small accesses, which the interpreter takes long for.
-LONG = {(3, "tiles_and_merged_lanes"), (5, "masked_scalars"), (5, "memory_that_is_resized")}
+# Unusual solutions with many small accesses, which the interpreter takes long for, or near to others.
+LONG = {
+    *((3, name) for name in ("tiles_and_merged_lanes", "welford_of_groups")),
+    *(
+        (5, name)
+        for name in ("a_kernel_for_each_gradient", "masked_scalars", "memory_that_is_resized")
+    ),
+}
 
 
 def skip_without_packages(number):

@@ -18,10 +18,12 @@ from ..judge import Counts, TriedCase, refuse_findings, tensors_of, try_all
 from ..learner import Learner
 from ..protocol import Watch
 from .addresses import far_rows
+from .shares import elements_of, loads
 
 FILE = "backward.py"
 DX = "result 0"  # its role: see Launched
 COLS = 1024  # the widest row
+ONCE = 1.05  # times that an element of a row is loaded
 MANY = 20_000  # rows for which partial sums must be few
 
 
@@ -45,8 +47,13 @@ def _call(learner: Learner, only: str = "") -> Call:
         found = function(t.dy, t.x.detach(), t.weight.detach(), rstd)
         if not isinstance(found, tuple | list) or len(found) != 2:
             raise Failure("rms_norm_backward must return (dx, dweight)")
-        dx, dweight = _exact(case, t)
-        return (dx if only == "dweight" else found[0]), (dweight if only == "dx" else found[1])
+        exact = _exact(case, t)
+        dx = exact[0] if only == "dweight" else found[0]
+        dweight = exact[1] if only == "dx" else found[1]
+        if dx is None or dweight is None:
+            name = "dx" if dx is None else "dweight"
+            raise Failure(f"{case.title}: rms_norm_backward returned None for {name}")
+        return dx, dweight
 
     return call
 
@@ -89,10 +96,30 @@ def dx_widths(learner: Learner) -> None:
         learner,
         "dx",
         *(TriedCase(_case(3, cols)) for cols in (1000, 77, 1)),
-        TriedCase(_case(4, 300, "fp16"), habit="low-precision"),
+        TriedCase(_case(4, 300, "fp16"), habit="low-precision", dy_like_x=True),
         TriedCase(_case(4, 300, "bf16"), habit="low-precision"),
         TriedCase(_case(4, 300, "bf16"), weight_dtype="fp32", habit="weight-dtype"),
     )
+
+
+def dx_once(learner: Learner) -> None:
+    """How many times a kernel loads the elements of x and dy, as the interpreter has recorded it."""
+    trial = TriedCase(_case(5, 300))
+    t = tensors_of(trial, learner)
+    with learner.observed(Watch(everything=True, orders=0)) as seen:
+        _call(learner, "dx")(trial.case, t)
+    for place, name in enumerate(("dy", "x")):
+        shares = loads(seen, place)
+        for launch, one in enumerate(seen.launches):
+            accesses = [
+                each for share in shares if share.launch == launch for each in share.accesses
+            ]
+            found = sum(len(elements_of(each)) for each in accesses) / t.x.numel()
+            if found > ONCE:
+                raise Failure(
+                    f"{trial}: {one.kernel} loads each element of {name} {found:.2g} times, expected once",
+                    "loads-again",
+                )
 
 
 def dx_rows(learner: Learner) -> None:
@@ -113,10 +140,10 @@ def dweight_rows(learner: Learner) -> None:
         TriedCase(_case(7, 300)),
         TriedCase(_case(7, COLS - 1)),
         _many_rows(520 + learner.seed % 100),
-        TriedCase(_case(50, 300, "fp16"), habit="weight-overflow"),
+        TriedCase(_case(50, 300, "fp16"), habit="weight-overflow", orders=0),
     )
     # By itself: sums in 16 bits are the mistake of the case before.
-    mixed = TriedCase(_case(50, 300, "fp16"), weight_dtype="fp32", habit="weight-dtype")
+    mixed = TriedCase(_case(50, 300, "fp16"), weight_dtype="fp32", habit="weight-dtype", orders=0)
     _try(learner, "dweight", mixed)
 
 
@@ -183,6 +210,7 @@ TASKS = [
     Task("dx", "the formula", dx_formula),
     Task("dx", "widths and dtypes", dx_widths),
     Task("dx", "many rows", dx_rows),
+    Task("dx", "x and dy loaded once", dx_once, ("interpret",)),
     Task("dx", "row offsets beyond 2^31", far, ("interpret",)),
     Task("dweight", "sums over rows", dweight_rows),
     Task("partials", "memory for partial sums", few_partials, ("interpret",)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -16,13 +17,18 @@ from ..alternatives import LAYER_NORM, LAYER_NORM_SHIFTED, LAYER_NORM_WELFORD
 from ..calls import TARGET, Call, compile_call
 from ..grade import Task
 from ..grades import Failure
-from ..judge import TriedCase, tensors_of, try_all
-from ..learner import Learner, LearnerError
+from ..judge import TriedCase, tensors_of, try_all, try_one
+from ..learner import Learner
 from ..protocol import Watch
 from .addresses import ROWS, far_rows, no_spills, passes_over_rows
+from .shares import passes
 
 FILE = "layernorm.py"
 SIZES = ((32768, 128), (32768, 768), (16384, 4096), (8192, 8192))  # rows, columns of the part tuned
+BETWEEN = ((129, 767), (1025, 2047), (4097, 8191))  # columns of rows that tuned reads once, too
+ONE_PASS = 1.05
+# In fp32, sums of its square are rounded in the same direction in nearly every step.
+APART = 3865.0
 WIDEST = 66_000  # columns: more than a solution may have counted on
 LEAST = 0.9  # of the predicted limit
 FIRST = (
@@ -63,7 +69,9 @@ def _tasks(name: str) -> list[Task]:
 
     near_eps = TriedCase(_case(3, 1024, eps=0.05), data="near_eps")
     merging = "welford-weights" if name == "welford" else ""
+    own = [Task(name, "a kernel of its own", own_kernel, ("interpret",))] if merging else []
     return [
+        *own,
         Task(name, "the formula", trying(TriedCase(_case(4, 1024), shift=1.0), near_eps)),
         Task(
             name,
@@ -95,12 +103,12 @@ def _tasks(name: str) -> list[Task]:
         ),
         *(
             [
-                Task(name, "a kernel of its own", own_kernel, ("interpret",)),
                 Task(
                     name,
                     "outliers",
                     trying(TriedCase(_case(4, 8200), outliers=1e3, habit="shift-outlier")),
                 ),
+                Task(name, "blocks that lie far apart", far_apart),
             ]
             if merging
             else []
@@ -120,6 +128,7 @@ def tuned_values(learner: Learner) -> None:
         learner,
         *(TriedCase(_case(2, cols), shift=3.0) for cols in (128, 77, 768)),
         TriedCase(_case(1, 8192), shift=3.0),
+        TriedCase(_case(1, 12_000), shift=3.0, habit="wide-rows"),
         TriedCase(_case(1, 4096), data="offset", habit="cancellation"),
         TriedCase(_case(3, 1024, eps=0.05), data="near_eps"),
         MANY_ROWS,
@@ -129,6 +138,22 @@ def tuned_values(learner: Learner) -> None:
 def tuned_in_16_bits(learner: Learner) -> None:
     """As those of the other functions."""
     _trying_tuned(learner, *IN_16_BITS)
+
+
+def tuned_between(learner: Learner) -> None:
+    """One pass over rows of other widths, as the interpreter has recorded it."""
+    random.seed(learner.seed)
+    for narrowest, widest in BETWEEN:
+        trial = TriedCase(_case(2, random.randint(narrowest, widest)))
+        t = tensors_of(trial, learner)
+        with learner.observed(Watch(everything=True, orders=0)) as seen:
+            _call(learner, "tuned")(trial.case, t)
+        found = passes(seen, trial.case.rows, trial.case.cols)
+        if found > ONE_PASS:
+            raise Failure(
+                f"{trial}: layer_norm_tuned loads each row {found:.2g} times, expected once",
+                "passes",
+            )
 
 
 def tuned(learner: Learner) -> None:
@@ -156,7 +181,7 @@ def tuned(learner: Learner) -> None:
 
 
 def own_kernel(learner: Learner) -> None:
-    """layer_norm_welford computes another thing than layer_norm_three_pass and layer_norm_two_pass.
+    """layer_norm_welford computes another thing than the other functions.
 
     It starts another kernel, or one with another constant, and its results differ from theirs in some bits: merged
     statistics are rounded elsewhere than sums over the row.
@@ -174,22 +199,31 @@ def own_kernel(learner: Learner) -> None:
         return ([one.kernel for one in seen.launches], numbers), y
 
     started, y = ran("welford")
-    for name in ("three_pass", "two_pass"):
+    for name in ("three_pass", "two_pass", "tuned"):
         try:
             other, other_y = ran(name)
-        except LearnerError:  # that is its own part's failure
+        except Failure:  # that is its own part's
             continue
         if other == started:
             raise Failure(
                 f"layer_norm_welford starts {', '.join(other[0])}, as layer_norm_{name} does",
                 "same-kernel",
             )
-        if isinstance(other_y, torch.Tensor) and other_y.dtype == y.dtype and other_y.equal(y):
+        both = isinstance(y, torch.Tensor) and isinstance(other_y, torch.Tensor)
+        if both and other_y.dtype == y.dtype and other_y.equal(y):
             raise Failure(
                 f"{trial}: layer_norm_welford has the bits of layer_norm_{name} in all {trial.case.rows} rows: it "
                 "computes the statistics in the same way",
                 "same-kernel",
             )
+
+
+def far_apart(learner: Learner) -> None:
+    """Blocks that have other means than the first one, in rows that are wider than a block may be."""
+    trial = TriedCase(_case(1, WIDEST), apart=APART, habit="shift-block")
+    seen = try_one(learner, _call(learner, "welford"), trial, LAYER_NORM_WELFORD)
+    if any(max(shape, default=1) >= WIDEST for shape in seen.blocks):
+        raise Failure(f"{trial}: a block holds the whole row, and is merged with none", "no-merge")
 
 
 def _far(learner: Learner, name: str) -> None:
@@ -232,6 +266,7 @@ TASKS = [
     *(task for name in FUNCTIONS for task in _tasks(name)),
     Task("tuned", "values", tuned_values),
     Task("tuned", "16-bit rows of a wider tensor", tuned_in_16_bits),
+    Task("tuned", "one pass, whatever the width", tuned_between, ("interpret",)),
     Task(
         "tuned", "row offsets beyond 2^31", lambda learner: _far(learner, "tuned"), ("interpret",)
     ),

@@ -109,7 +109,8 @@ def disassembled(cubin: bytes) -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
-        command = [knobs.nvidia.nvdisasm.path, "-c", "-g", str(file)]
+        # Without its analysis of the data flow, which takes as long as all else and changes nothing here.
+        command = [knobs.nvidia.nvdisasm.path, "-c", "-g", "-ndf", str(file)]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 

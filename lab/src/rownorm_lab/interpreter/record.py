@@ -240,9 +240,15 @@ class _Recorder:
     def language(self) -> Callable[[Any], Any]:
         """The interpreter replaces Triton's functions at every call of a jit function, tl.sum too; once is enough."""
         patch = interpreter._patch_lang
+        known: dict[
+            int, tuple[Any, set[int]]
+        ] = {}  # a module's names, and what of Triton's they are
 
         def patch_lang(function: Any) -> Any:
-            used = LANGUAGES & set(map(id, function.__globals__.values()))
+            names = function.__globals__
+            if id(names) not in known:
+                known[id(names)] = names, LANGUAGES & set(map(id, names.values()))
+            used = known[id(names)][1]
             if used <= self.replaced:
                 return interpreter._LangPatchScope()
             self.replaced |= used
