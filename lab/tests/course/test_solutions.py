@@ -35,7 +35,7 @@ IN_SEVERAL_PARTS = {
     (6, "hand_written_traces"): [("benchmark", "hand-written"), ("analysis", "hand-written")],
 }
 for kept in ("result_of_the_last_call", "ring_of_four_results"):
-    IN_SEVERAL_PARTS[5, kept] = [(part, "kept-result") for part in ("dx", "dweight", "determinism")]
+    IN_SEVERAL_PARTS[5, kept] = [(part, "kept-result") for part in ("dx", "dweight")]
 RIGHT_BUT_SLOW = {(7, "kernel")}  # parts of starters that only the compiled steps reject
 # Unusual solutions with many small accesses, which the interpreter takes long for, or near to others.
 LONG = {
