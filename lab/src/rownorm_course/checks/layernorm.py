@@ -241,6 +241,8 @@ def breaking(learner: Learner) -> None:
     row = learner.function(FILE, "breaking_row")()
     if not isinstance(row, torch.Tensor) or row.dtype != torch.float32 or row.dim() != 1:
         raise Failure("breaking_row() must return a one-dimensional float32 tensor")
+    if row.numel() < 2:
+        raise Failure(f"breaking_row() has {row.numel()} elements, and so no spread", "no-spread")
     if not row.isfinite().all():
         raise Failure("breaking_row() has values that are not finite; those break every formula")
     exact = row.double().var(correction=0).item()
@@ -252,7 +254,10 @@ def breaking(learner: Learner) -> None:
             "overflows",
         )
     if exact < 1e-6:
-        raise Failure(f"the exact variance of breaking_row() is {exact:.3g}", "no-spread")
+        raise Failure(
+            f"the exact variance of breaking_row() is {exact:.3g}, expected at least 1e-6",
+            "no-spread",
+        )
     error = abs(naive - exact) / exact
     if error < 0.5:
         raise Failure(
