@@ -215,10 +215,27 @@ def _eps_outside(case: Case, t: Tensors) -> Tensor:
     return row.affine(h / (_mean(h.square()).sqrt() + row.eps))
 
 
-def _no_eps(case: Case, t: Tensors) -> Tensor:
+# No eps, and values that are written in place of the argument.
+_OTHER_EPS = (0.0, 1e-8, 1e-6, 1e-5)
+
+
+def _other_eps(case: Case) -> list[float]:
+    return [eps for eps in _OTHER_EPS if eps != case.eps]
+
+
+def _no_eps(case: Case, t: Tensors) -> list[Tensor]:
     row = _Row(case, t)
     h = row.h - _mean(row.h) if case.centers else row.h
-    return row.affine(h / _mean(h.square()).sqrt())
+    return [row.affine(h * (_mean(h.square()) + eps).rsqrt()) for eps in _other_eps(case)]
+
+
+def _gradient_without_eps(case: Case, t: Tensors) -> list[Tensor]:
+    """y, dx and dweight of RMSNorm."""
+    found = _no_eps(case, t)
+    for eps in _other_eps(case):
+        one = _Gradient(case, t, eps)
+        found += [one.rstd * (one.g - one.projected), (one.dy * one.x_hat).sum(0)]
+    return found
 
 
 def _sum_not_mean(case: Case, t: Tensors) -> Tensor:
@@ -254,7 +271,7 @@ def _as_rms_norm(case: Case, t: Tensors) -> Tensor:
 
 def _unbiased(case: Case, t: Tensors) -> Tensor:
     row = _Row(case, t)
-    h = row.h - _mean(row.h)
+    h = row.h - _mean(row.h) if case.centers else row.h
     return row.affine(h * (h.square().sum(-1, keepdim=True) / max(1, row.n - 1) + row.eps).rsqrt())
 
 
@@ -292,8 +309,9 @@ def _dx_through_weight_only(case: Case, t: Tensors) -> Tensor:
 class _Gradient:
     """The factors of dx, in fp64."""
 
-    def __init__(self, case: Case, t: Tensors) -> None:
+    def __init__(self, case: Case, t: Tensors, eps: float | None = None) -> None:
         row = _Row(case, t)
+        row.eps = row.eps if eps is None else eps
         assert row.dy is not None
         self.x, self.dy, self.weight = row.h, row.dy, row.weight
         self.rstd, self.x_hat = (_mean(row.h.square()) + row.eps).rsqrt(), _x_hat(row, False)
@@ -371,6 +389,7 @@ COMMON: Alternatives = {
 RMS_NORM: Alternatives = {
     **COMMON,
     "layer-norm": _as_layer_norm,
+    "unbiased": _unbiased,
     "own-part": _own_part,
     "part-of-row": _part_of_row,
 }
@@ -404,7 +423,7 @@ BIAS_LAYER_NORM: Alternatives = {
     "bias-not-in-mean": _bias_not_in_mean,
 }
 RMS_NORM_GRADIENT: Alternatives = {
-    "no-eps": _no_eps,
+    "no-eps": _gradient_without_eps,
     "no-x-gradient": _dx_through_weight_only,
     "no-weight-in-dx": _dx_without_weight,
     "rstd-in-dx": _dx_with_other_rstd,

@@ -8,10 +8,11 @@ HABITS = {
     "they reach a result. Give that load other=0.0.",
     "mask-other-value": "Masked lanes were counted as 1. In a sum, they count nothing with other=0.0.",
     "mask-store": "A store without mask= writes past the end of the row. Give tl.store mask=cols < n_cols.",
-    "mask-deviation": "Lanes past the end of the row load 0, so x - mean is -mean there, and its square is added to "
-    "the variance. Zero them again after the subtraction: tl.where(cols < n_cols, x - mean, 0.0).",
-    "not-written": "Elements were never stored. Compare the grid with the number of rows, and the loop over columns "
-    "(or the block) with the number of columns.",
+    "mask-deviation": "Lanes past the end of the row load 0, so x - mean is -mean there (and x - K is -K), and its "
+    "square is added to the variance. Zero them again after the subtraction: tl.where(cols < n_cols, x - mean, 0.0).",
+    "not-written": "Elements were never stored: of a result, or of a buffer from which it is computed, such as partial "
+    "sums of programs that have no row. Compare the grid with the number of rows, and the loop over columns (or the "
+    "block) with the number of columns.",
     "kept-result": "Allocate the result in every call: torch.empty takes microseconds. A caller may still need those "
     "of earlier calls.",
     "rows-beyond": "Something counts on few rows: a limit of the grid, or of a loop. Let both follow from the number "
@@ -32,6 +33,7 @@ HABITS = {
     "transposed: dy.view fails where dy.reshape copies. A kernel that reads dy with the strides of x needs "
     "dy.contiguous().",
     "weight-not-ones": "torch.nn.Parameter(torch.ones(dim)): a new norm only normalizes.",
+    "frozen-weight": "Without a gradient the weight never changes. torch.nn.Parameter(torch.ones(dim)) requires one.",
     "frozen-x": "If x needs a gradient it is right. The weight trains without one of x, too.",
     "saved-elsewhere": "What backward needs belongs to one call: ctx.save_for_backward. A place that all calls share "
     "has the tensors of the last one.",
@@ -74,7 +76,8 @@ HABITS = {
     "no-bias": "The bias was not added.",
     "layer-norm": "RMSNorm does not subtract the mean. This is LayerNorm.",
     "rms-norm": "LayerNorm subtracts the mean, in the variance and in the output. This is RMSNorm.",
-    "unbiased": "The variance of a norm divides by n, not by n - 1. torch.var divides by n - 1 unless told otherwise.",
+    "unbiased": "A mean of squares divides by n, not by n - 1, in a variance too. torch.var divides by n - 1 unless "
+    "told otherwise.",
     "no-relu": "ReLU is missing: negative values must become 0.",
     "relu-first": "ReLU was applied before the weight. It comes last: a negative weight turns signs around.",
     "bias-after": "The first bias was added after the norm. It belongs to the row before its statistics are taken.",
@@ -134,8 +137,8 @@ HABITS = {
     "dx-sign": "The term through the root mean square is subtracted: rstd * (g - x_hat * mean(g * x_hat)).",
     "dx-sum": "The sum of g * x_hat was not divided by the number of columns: dx needs its mean.",
     "weight-twice": "dweight is the sum of dy * x_hat, without the weight: g = dy * weight belongs to dx.",
-    "wasteful-partials": "One row of partial sums for each row of x is as large as x itself, in fp32. Let each program "
-    "go through several rows and store one row of sums.",
+    "wasteful-partials": "A table with a row of partial sums for each row of x is as large as x itself, in fp32: let "
+    "each program go through several rows and store one row of sums. Copies of x and dy count, too.",
     "no-rstd": "dweight is the sum of dy * x_hat, and x_hat = x * rstd.",
     "weight-last-row": "dweight is a sum over all rows. A program that stores its own row's product overwrites the "
     "others.",

@@ -196,6 +196,8 @@ class Host:
                 "the weight of a new module is not ones, those of torch.nn.RMSNorm are",
                 "weight-not-ones",
             )
+        if not module.get_parameter("weight").requires_grad:
+            raise Failure("the weight of a new module does not require a gradient", "frozen-weight")
         module = module.to(self.device)
         del module.weight
         module.weight = weight  # type: ignore[assignment]

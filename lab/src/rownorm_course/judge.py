@@ -392,7 +392,8 @@ def _failure(trying: _Trying, trial: TriedCase, ran: _Ran, alternatives: Alterna
             f"{trial}: {worst.name}{list(worst.place)} is {worst.got:.6g}, expected {worst.expected:.6g}. "
             f"{worst.wrong} of {worst.elements} elements are wrong"
         )
-        text += f"; {worst.missing} were never written" if worst.missing else ""
+        if worst.missing:
+            text += f"; {worst.missing} were never written, or come from memory that was not"
     if trial.habit in IN_16_BITS and not _comparable(shaped, ran.why):
         return Failure(text, "output-dtype")
     if trial.habit in CONTRASTS and trying.is_right(CONTRASTS[trial.habit](trial)):
