@@ -563,6 +563,7 @@ def test_another_build_and_the_installed_library_in_one_process(
 def test_their_extensions_in_c_have_variables_of_their_own(repository, tmp_path):
     environment = os.environ | {
         "TRITON_INTERPRET": "0",
+        "ROWNORM_NATIVE": "1",  # ``loaded`` may have said 0
         "ROWNORM_NODE": "0",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }

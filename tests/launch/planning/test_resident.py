@@ -105,6 +105,17 @@ def test_rows_that_are_not_aligned_are_in_chunks_of_few_columns(direction, n_col
         assert plan.num_stages == (3 if n_cols % 2 == 0 else 1)
 
 
+def test_tiles_of_rows_that_are_not_aligned_have_fewer_rows_where_none_was_measured():
+    """Beside a residual, tiles that fit on sm_90 spill on sm_80 and sm_100."""
+    rows = [
+        launch.plan(
+            problem("backward", 32768, 33, torch.bfloat16, on, residual_dtype=torch.bfloat16)
+        ).block_rows
+        for on in (H200, BLACKWELL, AMPERE)
+    ]
+    assert rows == [4, 2, 2]
+
+
 @pytest.mark.parametrize("n_cols", [31, 64, 256, 4096])
 def test_rules_limit_registers_for_nvidias_compiler(n_cols):
     """Else it spills to fit one more program on an SM: in vain in backward, which starts none there."""
