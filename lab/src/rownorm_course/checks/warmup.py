@@ -114,13 +114,15 @@ def _judge(title: str, seen: Seen, got: object, right: Tensor, drawn: str) -> No
         raise Failure(
             f"{title}: argument {seen.changed[0] + 1} of your function was changed; write to an output instead"
         )
-    if not isinstance(got, Tensor) or (got.shape != right.shape and right.numel() > 1):
-        came = f"a tensor of shape {tuple(got.shape)}" if isinstance(got, Tensor) else repr(got)
+    shapes = [right.shape, *([torch.Size()] if right.shape == (1,) else [])]
+    if not isinstance(got, Tensor) or got.shape not in shapes or got.dtype != torch.float32:
+        came = repr(got)
+        if isinstance(got, Tensor):
+            came = f"a tensor of shape {tuple(got.shape)} and {got.dtype}"
+        wanted = " or ".join(str(tuple(one)) for one in shapes)
         raise Failure(
-            f"{title}: it returned {came}, expected a tensor of shape {tuple(right.shape)}"
+            f"{title}: it returned {came}, expected a tensor of shape {wanted} and {torch.float32}"
         )
-    if got.numel() != right.numel():
-        raise Failure(f"{title}: it returned {got.numel()} elements, expected one")
     try:  # first: what all programs write to one place is missing in the others
         refuse_findings(title, seen)
     except Failure as failure:
@@ -160,7 +162,8 @@ def _magnitudes(generator: torch.Generator) -> list[Inputs]:
     ties = torch.tensor([[1.0, -1.0, 0.5], [-2.0, 2.0, 2.0]])
     wide = torch.randn(3, 300, generator=generator)
     alone = torch.tensor([[-1.5]])
-    return [(torch.randn(3, 5, generator=generator),), (ties,), (wide,), (alone,)]
+    many = torch.randn(70, 5, generator=generator)
+    return [(torch.randn(3, 5, generator=generator),), (ties,), (wide,), (many,), (alone,)]
 
 
 def _pairs(generator: torch.Generator) -> list[Inputs]:
@@ -170,15 +173,16 @@ def _pairs(generator: torch.Generator) -> list[Inputs]:
 def _tiles(generator: torch.Generator) -> list[Inputs]:
     return [
         (torch.randn(rows, cols, generator=generator), torch.randn(cols, generator=generator))
-        for rows, cols in ((6, 3), (9, 40), (70, 5), (7, 1))
+        for rows, cols in ((6, 3), (9, 300), (70, 5), (7, 1))
     ]
 
 
 def _strided(generator: torch.Generator) -> list[Inputs]:
     x = torch.randn(6, 10, generator=generator)
-    large = torch.randn(70, 40, generator=generator)
+    wide, many = torch.randn(3, 300, generator=generator), torch.randn(70, 5, generator=generator)
     expanded = x[:1].expand(4, 10)
-    return [(x,), (x.t(),), (x[:, ::2],), (x[1:, 3:],), (expanded,), (expanded.t(),), (large,)]
+    layouts = [x, x.t(), x[:, ::2], x[1:, 3:], expanded, expanded.t()]
+    return [(one,) for one in (*layouts, wide, many)]
 
 
 def _demand(
