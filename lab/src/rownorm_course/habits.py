@@ -3,13 +3,17 @@
 HABITS = {
     # ---- addresses and masks ----
     "mask-load": "A load without mask=, or with one that lets too many lanes through, reads past the end of the row, "
-    "into whatever follows it. Give every tl.load mask=cols < n_cols and other=0.0.",
+    "into whatever follows it. Give every tl.load mask=cols < n_cols and other=0.0. If it has that mask, look at where "
+    "the row begins, row * n_cols in a contiguous tensor, and at the grid: programs past the last row leave it too.",
     "mask-other": "Masked lanes of a tl.load without other= are undefined in Triton; the grader makes them NaN. Here "
     "they reach a result. Give that load other=0.0.",
     "mask-other-value": "Masked lanes were counted as 1. In a sum, they count nothing with other=0.0.",
-    "mask-store": "A store without mask= writes past the end of the row. Give tl.store mask=cols < n_cols.",
+    "mask-store": "A store without mask= writes past the end of the row. Give tl.store mask=cols < n_cols. If it has "
+    "that mask, look at where the row begins, and at the grid: programs past the last row leave the tensor, too.",
     "mask-deviation": "Lanes past the end of the row load 0, so x - mean is -mean there (and x - K is -K), and its "
     "square is added to the variance. Zero them again after the subtraction: tl.where(cols < n_cols, x - mean, 0.0).",
+    "not-loaded": "Elements were never loaded, whether the values need them here or not. Compare the grid with the "
+    "number of rows, and the block (or the loop over columns) with the number of columns.",
     "not-written": "Elements were never stored: of a result, or of a buffer from which it is computed, such as partial "
     "sums of programs that have no row. Compare the grid with the number of rows, and the loop over columns (or the "
     "block) with the number of columns.",
@@ -58,6 +62,8 @@ HABITS = {
     "one has.",
     "whose-elements": "The values are right. But the text says which elements a program has: all of these, and no "
     "others.",
+    "one-program": "A single program has all of a long vector. Give each program a block of fixed size, such as 256 "
+    "elements, and the grid as many programs as there are blocks, triton.cdiv(n, BLOCK).",
     "two-kernels": "Several programs store one sum each, and a second kernel adds these sums without loading x, for a "
     "short vector too. Which program has which elements is yours to choose.",
     "own-part": "Each part was divided by the root mean square of the part. All parts of a row need the sum of the "
@@ -151,7 +157,7 @@ HABITS = {
     "there.",
     "weight-overflow": "dweight was summed in the dtype of the rows. Sum it in fp32 and round once.",
     "atomics": "Floating-point atomics add in the order in which programs finish, which differs between runs. Store "
-    "one partial sum for each program, and add them in a fixed order in a second kernel.",
+    "the sum of each program by tl.store; if several belong to one result, a second kernel adds them in a fixed order.",
     "order": "The programs ran in another order, and the result has other bits: on a GPU the order differs from run to "
     "run. Floating-point atomics do this. Store one partial sum for each program, and add them in a fixed order in a "
     "second kernel.",

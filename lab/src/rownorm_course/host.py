@@ -153,6 +153,12 @@ class Host:
             for place, (one, old) in enumerate(zip(args, before, strict=True))
             if old is not None and not torch.equal(_bytes(one), old)
         ]
+        returned = {_place(one) for one in _tensors(value)}
+        seen.returned = [
+            place
+            for place, one in enumerate(args)
+            if isinstance(one, Tensor) and _place(one) in returned
+        ]
         if request.answer >= 0:
             value = args[request.answer]
         if raw.provenance is not None:
@@ -243,11 +249,15 @@ class Host:
 def _results(value: Any, given: Sequence[Any]) -> list[Tensor]:
     """The tensors in a value that have memory, and not an argument's."""
     arguments = {_place(one) for one in given if isinstance(one, Tensor)}
+    return [one for one in _tensors(value) if _place(one) not in arguments]
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """The tensors in a value that have memory."""
     return [
         one
         for one in (value if isinstance(value, tuple | list) else [value])
         if isinstance(one, Tensor) and one.numel() and not one.is_meta
-        if _place(one) not in arguments
     ]
 
 

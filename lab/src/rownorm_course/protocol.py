@@ -113,6 +113,7 @@ class Seen(msgspec.Struct, kw_only=True):
     foreign: int = 0  # values of the result that no kernel stored, in the interpreter
     overrun: bool = False  # something was stored before or after an allocated tensor
     changed: list[int] = []  # arguments whose memory was written
+    returned: list[int] = []  # arguments whose memory was returned
     compiled: CompiledCall | None = None
     measured: dict[str, float] = {}  # seconds by provider
 
@@ -124,6 +125,7 @@ class Seen(msgspec.Struct, kw_only=True):
         ):
             getattr(self, name).extend(getattr(other, name))
         self.changed.extend(other.changed)
+        self.returned.extend(other.returned)
         self.overrun |= other.overrun
         self.foreign += other.foreign
         self.compiled, self.measured = other.compiled, other.measured

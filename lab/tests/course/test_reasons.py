@@ -98,6 +98,40 @@ def test_the_largest_of_equal_magnitudes(tmp_path):
     assert first_failure(tmp_path, 0, "reduce").status == "failed"
 
 
+@pytest.mark.parametrize(
+    ("part", "old", "new", "said"),
+    [
+        ("total", "torch.empty(1, dev", "torch.empty((1, 1), dev", "of shape (1, 1) and torch.float32"),
+        ("strides", "n_cols), dev", "n_cols), dtype=torch.float64, dev", "(6, 10) and torch.float64"),
+    ],
+)  # fmt: skip
+def test_the_result_of_a_puzzle_has_the_shape_and_the_dtype_of_the_text(
+    part, old, new, said, tmp_path
+):
+    file = put(tmp_path, 0) / "puzzles.py"
+    edit(file, old, new)
+    assert said in first_failure(tmp_path, 0, part).message
+
+
+def test_an_argument_that_is_returned_is_named(tmp_path):
+    file = put(tmp_path, 0) / "puzzles.py"
+    edit(file, "def copy(x):\n    y = torch.empty_like(x)", "def copy(x):\n    y = x")
+    step = first_failure(tmp_path, 0, "mask")
+    assert ("argument 1 of your function was returned" in step.message, step.habit) == (True, "")
+
+
+def test_masked_lanes_are_no_reason_if_zeros_in_them_are_wrong_too(tmp_path):
+    file = put(tmp_path, 0) / "puzzles.py"
+    edit(
+        file,
+        "cols, mask=cols < n_cols, other=0.0)\n    tl.store(y_ptr",
+        "cols, mask=cols < n_cols)\n    tl.store(y_ptr",
+    )
+    edit(file, "weight[None, :]", "weight[:, None]")
+    step = first_failure(tmp_path, 0, "tile")
+    assert ("are wrong" in step.message, step.habit) == (True, "")
+
+
 def test_memory_that_is_kept_and_not_returned_again(tmp_path):
     """Such as the last result, for a debugger."""
     file = put(tmp_path, 0) / "puzzles.py"

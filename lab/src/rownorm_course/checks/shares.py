@@ -106,10 +106,11 @@ def only_parts(
 
 def _who(share: Share) -> str:
     verb = f"{share.accesses[0].site.access}s"
-    return f"program {share.program} {verb} {_listed(share.elements)} of {share.tensor}"
+    return f"program {share.program} {verb} {listed(share.elements)} of {share.tensor}"
 
 
-def _listed(elements: set[int]) -> str:
+def listed(elements: set[int]) -> str:
+    """Numbers of elements, in words."""
     if len(elements) == 1:
         return f"element {min(elements)}"
     first, last = min(elements), max(elements)

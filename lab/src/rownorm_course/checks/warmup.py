@@ -15,11 +15,12 @@ from ..grades import Failure
 from ..judge import refuse_findings, refuse_foreign
 from ..learner import Learner
 from ..protocol import Seen, Watch, unwritten
-from .shares import Share, in_blocks, loads, masked, one_access, only_parts, stores
+from .shares import Share, in_blocks, listed, loads, masked, one_access, only_parts, stores
 
 FILE = "puzzles.py"
 LINES = 26  # of a picture
-FEW = 100  # elements that one program may have where the text asks for several
+LONG = 9001  # elements of a vector for which the text asks for several programs
+WIDE = 300  # columns
 # Reasons of wrong values and places. All others say what is wrong, whatever the inputs are.
 OF_VALUES = ("", "mask-load", "mask-store", "mask-other", "not-written", "shared-write", "order")
 Inputs = tuple[Tensor, ...]
@@ -32,14 +33,13 @@ def _puzzle(
     expected: Callable[..., Tensor],
     demanded: Callable[[str, Seen, Inputs], None] = lambda title, seen, given: None,
     shown: int = 0,
-    atomics: bool = True,
     own_reduction: bool = False,
 ) -> Task:
     """One puzzle: the function's results for all inputs, in fp64; then what its kernels did.
 
-    demanded: what the text says about the way, beside the result. It is recorded in the interpreter only. atomics:
-    whether they are allowed. own_reduction: whether the learner's function for tl.reduce must make the result. shown:
-    the inputs whose picture is shown after all are right.
+    demanded: what the text says about the way, beside the result. It is recorded in the interpreter only.
+    own_reduction: whether the learner's function for tl.reduce must make the result. shown: the inputs whose picture is
+    shown after all are right.
     """
 
     def check(learner: Learner) -> str:
@@ -47,15 +47,14 @@ def _puzzle(
         generator = torch.Generator().manual_seed(learner.seed)
         pictures = []
 
-        def tried(given: Inputs) -> tuple[str, Seen, Tensor, str]:
+        def tried(given: Inputs, masked: float = math.nan) -> tuple[str, Seen, Tensor, str]:
             title = f"{function} of {', '.join(map(_shape, given))}"
-            with learner.observed(Watch(everything=True)) as seen:
+            with learner.observed(Watch(everything=True, masked=masked)) as seen:
                 got = call(*given)
             drawn = _drawn(seen)
             right = expected(*(one.double() for one in given))
-            if not atomics:  # before their order, which the data may hide
-                _no_atomics(title, seen)
-            _judge(title, seen, got, right, drawn)
+            _no_atomics(title, seen)  # before their order, which the data may hide
+            _judge(title, seen, given, got, right, drawn)
             return title, seen, right, drawn
 
         for given in inputs(generator):
@@ -67,7 +66,7 @@ def _puzzle(
             pictures.append(f"{title}\n{drawn}")
             if seen.recorded:
                 _demand(title, seen, given, right, drawn, demanded)
-            if seen.recorded and own_reduction and given[0].shape[1] > FEW:
+            if seen.recorded and own_reduction and given[0].shape[1] == WIDE:
                 with learner.observed(Watch(adds=True, orders=0)):
                     got = call(*given)
                 if torch.allclose(got.double().reshape(right.shape), right, rtol=1e-4, atol=1e-4):
@@ -86,41 +85,52 @@ def _shape(one: Tensor) -> str:
     return "x".join(map(str, one.shape)) + strides
 
 
-def _explained(failure: Failure, given: Inputs, tried: Callable[[Inputs], object]) -> Failure:
-    """The failure; its reason is the difficulty of the inputs if they are right without."""
+def _explained(failure: Failure, given: Inputs, tried: Callable[..., object]) -> Failure:
+    """The failure; its reason is the difficulty of the inputs, or masked lanes, if it is right without."""
     if failure.habit not in OF_VALUES:
         return failure
+
+    def is_right(given: Inputs, masked: float = math.nan) -> bool:
+        try:
+            tried(given, masked)
+        except Failure:
+            return False
+        return True
+
+    if failure.habit == "mask-other":
+        if is_right(given, masked=0.0):
+            return failure
+        failure = Failure(str(failure))
     if not all(one.is_contiguous() for one in given):
         habit, plain = "strides", tuple(one.contiguous() for one in given)
     elif given[0].shape[-1] == 1:
         habit, plain = "one-column", tuple(one.repeat_interleave(2, -1) for one in given)
     else:
         return failure
-    try:
-        tried(plain)
-    except Failure:
-        return failure
-    return Failure(str(failure), habit)
+    return Failure(str(failure), habit) if is_right(plain) else failure
 
 
-def _judge(title: str, seen: Seen, got: object, right: Tensor, drawn: str) -> None:
+def _judge(title: str, seen: Seen, given: Inputs, got: object, right: Tensor, drawn: str) -> None:
     if not seen.launches:
         raise Failure(f"{title}: the function returned without a kernel", "no-kernel")
     if seen.operators:
         raise Failure(
             f"{title}: torch's {seen.operators[0]} ran inside your function", "torch-norm"
         )
-    if seen.changed:
+    for what, places in (("changed", seen.changed), ("returned", seen.returned)):
+        if places:
+            raise Failure(
+                f"{title}: argument {places[0] + 1} of your function was {what}; write to an output instead"
+            )
+    shapes = [right.shape, *([torch.Size()] if right.shape == (1,) else [])]
+    if not isinstance(got, Tensor) or got.shape not in shapes or got.dtype != torch.float32:
+        came = repr(got)
+        if isinstance(got, Tensor):
+            came = f"a tensor of shape {tuple(got.shape)} and {got.dtype}"
+        wanted = " or ".join(str(tuple(one)) for one in shapes)
         raise Failure(
-            f"{title}: argument {seen.changed[0] + 1} of your function was changed; write to an output instead"
+            f"{title}: it returned {came}, expected a tensor of shape {wanted} and {torch.float32}"
         )
-    if not isinstance(got, Tensor) or (got.shape != right.shape and right.numel() > 1):
-        came = f"a tensor of shape {tuple(got.shape)}" if isinstance(got, Tensor) else repr(got)
-        raise Failure(
-            f"{title}: it returned {came}, expected a tensor of shape {tuple(right.shape)}"
-        )
-    if got.numel() != right.numel():
-        raise Failure(f"{title}: it returned {got.numel()} elements, expected one")
     try:  # first: what all programs write to one place is missing in the others
         refuse_findings(title, seen)
     except Failure as failure:
@@ -133,6 +143,9 @@ def _judge(title: str, seen: Seen, got: object, right: Tensor, drawn: str) -> No
             f"{title}: {missing} of {got.numel()} elements were never written\n{drawn}",
             "not-written",
         )
+    missed = _not_loaded(given[0], _elements(loads(seen)))
+    if missed and not seen.foreign:
+        raise Failure(f"{title}: {missed}\n{drawn}", "not-loaded")
     values = got.detach().double().reshape(right.shape)
     wrong = ~torch.isclose(values, right, rtol=1e-4, atol=1e-4)
     if wrong.any():
@@ -158,27 +171,29 @@ def _random(*shapes: tuple[int, ...]) -> Callable[[torch.Generator], list[Inputs
 def _magnitudes(generator: torch.Generator) -> list[Inputs]:
     """The last rows have the same magnitude several times."""
     ties = torch.tensor([[1.0, -1.0, 0.5], [-2.0, 2.0, 2.0]])
-    wide = torch.randn(3, 300, generator=generator)
+    wide = torch.randn(3, WIDE, generator=generator)
     alone = torch.tensor([[-1.5]])
-    return [(torch.randn(3, 5, generator=generator),), (ties,), (wide,), (alone,)]
+    many = torch.randn(70, 5, generator=generator)
+    return [(torch.randn(3, 5, generator=generator),), (ties,), (wide,), (many,), (alone,)]
 
 
 def _pairs(generator: torch.Generator) -> list[Inputs]:
-    return [tuple(torch.randn(2, n, generator=generator)) for n in (11, 1000, 5000)]
+    return [tuple(torch.randn(2, n, generator=generator)) for n in (11, 1000, LONG)]
 
 
 def _tiles(generator: torch.Generator) -> list[Inputs]:
     return [
         (torch.randn(rows, cols, generator=generator), torch.randn(cols, generator=generator))
-        for rows, cols in ((6, 3), (9, 40), (70, 5), (7, 1))
+        for rows, cols in ((6, 3), (9, WIDE), (70, 5), (7, 1))
     ]
 
 
 def _strided(generator: torch.Generator) -> list[Inputs]:
     x = torch.randn(6, 10, generator=generator)
-    large = torch.randn(70, 40, generator=generator)
+    wide, many = torch.randn(3, WIDE, generator=generator), torch.randn(70, 5, generator=generator)
     expanded = x[:1].expand(4, 10)
-    return [(x,), (x.t(),), (x[:, ::2],), (x[1:, 3:],), (expanded,), (expanded.t(),), (large,)]
+    layouts = [x, x.t(), x[:, ::2], x[1:, 3:], expanded, expanded.t()]
+    return [(one,) for one in (*layouts, wide, many)]
 
 
 def _demand(
@@ -205,6 +220,17 @@ def _demand(
         demanded(title, seen, given)
     except Failure as failure:
         raise Failure(f"{failure}\n{drawn}", failure.habit) from None
+
+
+def _not_loaded(x: Tensor, loaded: set[int]) -> str:
+    """Which elements of a contiguous x were not loaded, if others were."""
+    missing = set(range(x.numel())) - loaded
+    if not missing or not loaded or not x.is_contiguous():
+        return ""
+    row = min(missing) // x.shape[-1]
+    cols = {one % x.shape[-1] for one in missing if one // x.shape[-1] == row}
+    where = f"{listed(cols)} of row {row}" if x.dim() > 1 else listed(missing)
+    return f"your kernels did not load {where}: {len(missing)} of {x.numel()} elements in all"
 
 
 def _elements(shares: list[Share]) -> set[int]:
@@ -244,10 +270,10 @@ def _consecutive(title: str, seen: Seen, given: Inputs) -> None:
     n = given[0].numel()
     read = loads(seen)
     block = max(len(one.elements) for one in read)
-    if n > FEW and block == n:
+    if n == LONG and block == n:
         raise Failure(
             f"{title}: program {read[0].program} has all {n} elements, expected several programs",
-            "whose-elements",
+            "one-program",
         )
 
     def part(share: Share) -> set[int]:
@@ -290,7 +316,7 @@ def _no_copy(title: str, seen: Seen, given: Inputs) -> None:
 
 def _several_programs(title: str, seen: Seen, given: Inputs) -> None:
     read, written = loads(seen), stores(seen)
-    if given[0].numel() > FEW and len(read) < 2:
+    if given[0].numel() == LONG and len(read) < 2:
         raise Failure(
             f"{title}: program {read[0].program} loads all elements of x, expected several that load some each",
             "two-kernels",
@@ -306,7 +332,7 @@ def _several_programs(title: str, seen: Seen, given: Inputs) -> None:
 def _no_atomics(title: str, seen: Seen) -> None:
     for launch in seen.recorded:
         if any(one.atomics for one in launch.uses):
-            raise Failure(f"{title}: {launch.kernel} has atomics", "atomics")
+            raise Failure(f"{title}: {launch.kernel} has atomics, expected tl.store", "atomics")
 
 
 def _own_function(title: str, seen: Seen, given: Inputs) -> None:
@@ -347,10 +373,9 @@ TASKS = [
     _puzzle(
         "total",
         "total",
-        _random((11,), (9001,)),
+        _random((11,), (LONG,)),
         lambda x: x.sum().reshape(1),
         _several_programs,
         shown=1,
-        atomics=False,
     ),
 ]

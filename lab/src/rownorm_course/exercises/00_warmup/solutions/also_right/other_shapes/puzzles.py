@@ -73,7 +73,7 @@ def scale_kernel(x_ptr, weight_ptr, y_ptr, n_rows, n_cols, ROWS: tl.constexpr, B
 def scale(x, weight):
     n_rows, n_cols = x.shape
     y = torch.empty_like(x)
-    scale_kernel[(triton.cdiv(n_rows, 2),)](x, weight, y, n_rows, n_cols, ROWS=2, BLOCK=64)
+    scale_kernel[(triton.cdiv(n_rows, 2),)](x, weight, y, n_rows, n_cols, ROWS=2, BLOCK=512)
     return y
 
 
