@@ -287,8 +287,9 @@ def _refuse_kept(name: str, results: list[Tensor], again: Callable[[], list[Tens
 
 
 def _alive(memory: Sequence[StorageWeakRef]) -> bool:
-    if not all(one.expired() for one in memory):
-        gc.collect()
+    if all(one.expired() for one in memory):
+        return False
+    gc.collect()  # what is in a cycle is not kept
     return not all(one.expired() for one in memory)
 
 

@@ -30,14 +30,8 @@ BETWEEN = ((129, 767), (1025, 2047), (4097, 8191))  # columns of rows that tuned
 ONE_PASS = 1.05
 # In fp32, sums of its square are rounded in the same direction in nearly every step.
 APART = 3865.0
-OWN_ROWS = (
-    8,
-    9,
-    10,
-    11,
-    12,
-    13,
-)  # of trials whose bits are compared: one in twenty of 8 rows is equal by chance
+# Of trials whose bits are compared: in one trial of twenty, the bits of all 8 rows are equal by chance.
+OWN_ROWS = range(8, 14)
 WIDEST = 66_000  # columns: more than a solution may have counted on
 LEAST = 0.9  # of the predicted limit
 FIRST = (
