@@ -251,7 +251,9 @@ def test_narrow_rows_fit_on_the_device(dtype, n_cols, device):
         assert_case(case, case.tensors(device), batches=16)
 
 
-@pytest.mark.parametrize("n_cols", [45, 157, 301, 710, 863, 1501, 3002, 5729, 8191, 12001])
+@pytest.mark.parametrize(
+    "n_cols", [45, 157, 198, 300, 301, 396, 450, 710, 863, 1501, 3002, 5729, 8191, 12001]
+)
 @pytest.mark.parametrize("dtype", [BF16, torch.float32], ids=str)
 def test_rows_that_are_not_aligned(dtype, n_cols, device):
     """So many that each program has several. Compared with the same rows in fp64, which have other plans."""

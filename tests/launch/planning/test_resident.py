@@ -9,9 +9,6 @@ from rownorm import launch
 from rownorm.launch import Plan
 from rownorm.launch.planning import resident
 from rownorm.launch.planning.capacity import (
-    SM_REGISTERS,
-    aligned_cols,
-    is_unaligned,
     loads_dy_with_h,
     next_power_of_2,
     sums_rows,
@@ -26,7 +23,7 @@ def test_next_power_of_2(n, power):
 
 @pytest.mark.parametrize(
     ("n_cols", "expected"),
-    [(100, (128, 1)), (5120, (1024, 5)), (6144, (2048, 3)), (8000, (8192, 1))],
+    [(104, (128, 1)), (5120, (1024, 5)), (6144, (2048, 3)), (8000, (8192, 1))],
 )
 def test_tiles_cover_a_row_with_few_idle_lanes(n_cols, expected):
     assert resident.tiling(problem(n_cols=n_cols, on=BLACKWELL)) == expected
@@ -58,62 +55,6 @@ def test_tiles_of_narrow_rows_of_odd_width_are_half_as_large(direction, dtype, o
         assert "registers" not in many.reason.removeprefix(
             f"a row of {aligned} columns fits in the registers"
         )
-
-
-@pytest.mark.parametrize(
-    ("dtype", "n_cols", "cols", "unaligned"),
-    [
-        (torch.bfloat16, 4096, 8, False),
-        (torch.bfloat16, 4100, 4, False),  # accesses of 8 bytes
-        (torch.bfloat16, 4098, 2, True),
-        (torch.bfloat16, 4097, 1, True),
-        (torch.bfloat16, 33, 1, True),
-        (torch.bfloat16, 31, 1, False),  # tiles of many rows
-        (torch.bfloat16, 16385, 1, False),  # a cluster
-        (torch.float32, 4098, 2, False),
-        (torch.float32, 4097, 1, True),
-        (torch.float32, 399, 1, False),
-        (torch.float64, 4097, 1, False),
-    ],
-)
-def test_which_rows_are_not_aligned(dtype, n_cols, cols, unaligned):
-    asked = problem(n_cols=n_cols, dtype=dtype)
-    assert aligned_cols(asked) == cols
-    assert is_unaligned(asked) == unaligned
-    assert not is_unaligned(dataclasses.replace(asked, device=MI300X))
-    assert not is_unaligned(dataclasses.replace(asked, gate_dtype=dtype))
-    assert not is_unaligned(dataclasses.replace(asked, samples="rows"))
-
-
-@pytest.mark.parametrize("on", [H200, BLACKWELL, AMPERE], ids=lambda on: on.arch)
-@pytest.mark.parametrize("n_cols", [33, 45, 157, 301, 402, 710, 863, 3002, 5729, 8191])
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_rows_that_are_not_aligned_are_in_chunks_of_few_columns(direction, n_cols, on):
-    asked = problem(direction, 32768, n_cols, torch.bfloat16, on)
-    plan = launch.plan(asked)
-    assert plan.regime == ("tile" if plan.block_rows > 1 else "resident")
-    threads = 32 * plan.num_warps
-    assert plan.block_cols in (threads * aligned_cols(asked), 2 * threads)
-    thread_cols = plan.chunks * plan.block_cols // threads
-    assert thread_cols * plan.block_rows <= (28 if direction == "forward" else 20)
-    # A chunk is masked only where no other covers the end of the row.
-    assert (plan.chunks - 1) * plan.block_cols < n_cols <= plan.chunks * plan.block_cols
-    if direction == "backward":
-        assert plan.programs_per_sm * threads * plan.maxnreg <= SM_REGISTERS
-        assert sums_rows(plan, asked) == (plan.block_rows > 1)
-        # Accesses of 2 bytes cannot be copied to shared memory, so nothing is in flight there.
-        assert plan.num_stages == (3 if n_cols % 2 == 0 else 1)
-
-
-def test_tiles_of_rows_that_are_not_aligned_have_fewer_rows_where_none_was_measured():
-    """Beside a residual, tiles that fit on sm_90 spill on sm_80 and sm_100."""
-    rows = [
-        launch.plan(
-            problem("backward", 32768, 33, torch.bfloat16, on, residual_dtype=torch.bfloat16)
-        ).block_rows
-        for on in (H200, BLACKWELL, AMPERE)
-    ]
-    assert rows == [4, 2, 2]
 
 
 @pytest.mark.parametrize("n_cols", [31, 64, 256, 4096])
@@ -251,6 +192,27 @@ def test_a_tile_of_the_table_is_no_wider_than_the_row(monkeypatch):
     settings = {"regime": "resident", "block_rows": 1, "block_cols": 4096, "num_warps": 4}
     rows = table_with({"max_cols": 4096, "settings": settings})
     monkeypatch.setattr(planner, "table_of", lambda arch: rows)
-    for n_cols, block_cols in ((4096, 4096), (3000, 4096), (2048, 2048), (100, 128)):
+    for n_cols, block_cols in ((4096, 4096), (3000, 4096), (2048, 2048), (104, 128)):
         asked = problem(n_cols=n_cols, on=H200, center=False)
         assert launch.plan(asked).block_cols == block_cols
+
+
+def test_narrow_accesses_take_the_registers_of_half_the_rows_with_every_option():
+    """Where none was measured: on sm_90 the table's tiles do not spill."""
+
+    def rows(on, n_cols):
+        asked = problem("backward", 32768, n_cols, torch.bfloat16, on, activation="gelu")
+        return launch.plan(dataclasses.replace(asked, n_column_sums=3)).block_rows
+
+    for on in (AMPERE, BLACKWELL):
+        assert (rows(on, 198), rows(on, 256)) == (2, 4)
+        assert (rows(on, 396), rows(on, 512)) == (1, 2)
+    assert rows(MI300X, 198) == rows(MI300X, 256)
+
+
+@pytest.mark.parametrize(("n_cols", "regime"), [(7168, "resident"), (8192, "cluster")])
+def test_threads_with_128_registers_have_room_for_fewer_elements(n_cols, regime):
+    """16 warps, with every option beside an fp32 residual: 16 elements for each thread spill, 14 do not."""
+    asked = problem("backward", 32768, n_cols, torch.bfloat16, activation="gelu_tanh")
+    asked = dataclasses.replace(asked, n_column_sums=3, residual_dtype=torch.float32)
+    assert launch.plan(asked).regime == regime

@@ -11,10 +11,10 @@ Backward whose tensors have 16-bit and 32-bit elements is apart: no entry was tu
 (``_chosen``).
 
 ``files`` says which tables there are: a user's own come before the shipped ones. One file for each regime decides all
-of its settings, and has the name of the file of its kernels: ``resident`` (tile and resident), ``cluster``, ``grid``,
-``multipass`` (looped and split). ``capacity`` has the limits that they share, ``compiler`` what depends on Triton's
-version. Why a call gets its settings: print ``rownorm.explain(rownorm.rms_norm, x, weight)``. It names the entry or the
-rule.
+of its settings, and has the name of the file of its kernels: ``resident`` (tile and resident; its rules for rows that
+are not aligned are in ``unaligned``), ``cluster``, ``grid``, ``multipass`` (looped and split). ``capacity`` has the
+limits that they share, ``compiler`` what depends on Triton's version. Why a call gets its settings: print
+``rownorm.explain(rownorm.rms_norm, x, weight)``. It names the entry or the rule.
 
 The number of rows changes no kernel, except between looped and split: ``n_programs`` and ``part_cols`` are arguments.
 ``depends_on_rows`` says of which problems it changes the bits of a row. With ``Problem.batch_invariant`` of none.

@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import dataclasses
 
-from ..problem import Problem
+from ..problem import Direction, Problem
 from .settings import Plan, SumsTile
 
 # Columns of the widest rows that one program has registers for, without spills on every target.
 RESIDENT_COLS = {"forward": 16384, "backward": 8192}
-# Rows that are not aligned have plans of their own if they are wider than this, by the bytes that one access can have.
-UNALIGNED_COLS = {2: 32, 4: 400}
+# Forward with a residual: the widest rows that leave registers for prefetched parameters (experiment FR-04).
+PREFETCH_COLS = 4096
+# Rows that are not aligned have plans of their own if they are wider than this, by the bytes that one access can have
+# (experiments UR-01, UR-02).
+UNALIGNED_COLS = {2: 32, 4: 32, 8: 64}
+# Accesses of 8 bytes: wider rows are as fast with the table's plans.
+WIDEST_8_BYTE_COLS = {"forward": 1024, "backward": 640}
+# Accesses of 4 or 8 bytes: rows up to this width only in 16 bits, and in backward without a residual and options.
+PLAIN_COLS = {2: 0, 4: 400, 8: RESIDENT_COLS["forward"]}
 SM_REGISTERS = 1 << 16  # of an NVIDIA GPU
 # Shared memory of an SM that tiles in flight may take. Other NVIDIA GPUs have at least 100 KiB.
 PIPELINE_BYTES = {"sm_80": 150 << 10, "sm_90": 200 << 10, "sm_100": 200 << 10}
@@ -26,6 +33,8 @@ DY_BYTES = 64  # of dy that a thread has registers for, beside its sums and h
 # Backward: elements of a row that a thread has registers for with (an activation, a third column sum, both).
 ELEMENTS_32_BIT = (24, 24, 12)
 ELEMENTS_16_BIT = (40, 28, 16)
+# Of programs with more threads than this, each has at most 128 registers.
+ROOM_THREADS = 256
 # RMSNorm has registers for twice as many, but not for more than this.
 MOST_ELEMENTS = 40
 # Tiles of several short rows on NVIDIA GPUs (experiment SF-16): registers of a thread. In forward four programs of 4
@@ -72,16 +81,36 @@ def is_unaligned(problem: Problem) -> bool:
 
     Measured for rows in one program of an NVIDIA GPU, without samples and gates.
     """
-    narrowest = UNALIGNED_COLS.get(aligned_cols(problem) * problem.dtype.itemsize)
+    has_option = problem.activation is not None or problem.third_sum
+    takes_registers = problem.residual_dtype is not None or has_option
     widest = RESIDENT_COLS[problem.direction] // (2 if problem.third_sum else 1)
     has_more = problem.samples is not None or problem.gate_dtype is not None or problem.rounds_each
     return (
-        narrowest is not None
-        and narrowest < problem.n_cols <= widest
+        has_unaligned_plans(
+            problem.direction, problem.n_cols, problem.dtype.itemsize, takes_registers
+        )
+        and problem.n_cols <= widest
         and problem.device.is_nvidia
         and not problem.computes_in_fp64
         and not has_more
     )
+
+
+def has_unaligned_plans(
+    direction: Direction, n_cols: int, itemsize: int, takes_registers: bool
+) -> bool:
+    """Whether rows of this width have plans for rows that are not aligned.
+
+    takes_registers: with a residual, an activation or a third column sum.
+    """
+    access = min(n_cols & -n_cols, 16 // itemsize) * itemsize
+    if access not in UNALIGNED_COLS:
+        return False
+    keeps_more = itemsize != 2 or (direction == "backward" and takes_registers)
+    if keeps_more and n_cols <= PLAIN_COLS[access]:
+        return False
+    widest = WIDEST_8_BYTE_COLS if access == 8 else RESIDENT_COLS
+    return UNALIGNED_COLS[access] < n_cols <= widest[direction]
 
 
 def vector_cols(plan: Plan, problem: Problem) -> int:
@@ -100,6 +129,8 @@ def room_for_options(plan: Plan, problem: Problem) -> int:
         per_thread = min(2 * per_thread, MOST_ELEMENTS)
     if problem.computes_in_fp64:
         per_thread //= 2
+    if threads_of(plan, problem) > ROOM_THREADS:
+        per_thread -= per_thread // 8
     return per_thread * threads_of(plan, problem)
 
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 import dataclasses
 
 from ..problem import Problem
-from . import compiler
+from . import compiler, unaligned
 from .capacity import (
     MOST_REGISTERS,
+    PREFETCH_COLS,
     RESIDENT_COLS,
-    SM_REGISTERS,
     aligned_cols,
     ceil_div,
     chunks_of,
@@ -24,7 +24,6 @@ from .capacity import (
     is_unaligned,
     most_programs,
     next_power_of_2,
-    previous_power_of_2,
     room_for_options,
     stages,
     sums_rows,
@@ -43,8 +42,6 @@ MOST_CHUNKS = 8  # tiles that cover a row whose width is no power of two
 NUM_STAGES = {"forward": 1, "backward": 5}
 # One program computes so few tiles, which saves the kernel that adds up column sums (experiment HST-01).
 FEW_TILES = 8
-# Forward with a residual: the widest rows that leave registers for prefetched parameters (experiment FR-04).
-PREFETCH_COLS = 4096
 # Backward of 16-bit and 32-bit rows (experiments BR-18, BR-19): narrower rows are as fast with the plans of 32 bits.
 NARROW_MIXED_COLS = 512
 MIXED_ELEMENTS = 4  # of a tile, for every thread
@@ -52,16 +49,6 @@ MIXED_ELEMENTS = 4  # of a tile, for every thread
 MIXED_PROGRAMS = {64: (6, 3), 128: (2, 4), 256: (1, 4)}
 # Backward of LayerNorm with an activation: with more elements per thread, too few loads are in flight.
 BUSY_ELEMENTS = 24
-# Rows that are not aligned (experiment UR-01): columns of a thread, and of those the most that are in one chunk each.
-# A third column sum takes the registers of half of them.
-UNALIGNED_THREAD_COLS = {"forward": 28, "backward": 14}
-UNALIGNED_CHUNKS = 16
-# Elements of a thread where a program has several short rows; half where it has more to keep.
-UNALIGNED_ELEMENTS = 20
-# Backward: warps on a multiprocessor, by the elements of a thread; the fewest where it has more to keep.
-UNALIGNED_WARPS = {8: 32, 12: 24, UNALIGNED_ELEMENTS: 16}
-# Accesses of 4 bytes are the narrowest that can be copied to shared memory.
-UNALIGNED_STAGES = 3
 
 
 def applies(problem: Problem) -> bool:
@@ -73,7 +60,7 @@ def applies(problem: Problem) -> bool:
 def rule(problem: Problem) -> Plan:
     """The plan of a plain norm where the table has no entry."""
     if is_unaligned(problem):
-        return _unaligned_rule(problem)
+        return unaligned.rule(problem)
     if problem.direction == "backward" and _fits_one_warp(problem):
         return _with_limit(_one_warp(problem), problem)  # experiment BR-11
     return _with_limit(_within_registers(several_rows(problem), problem), problem)
@@ -152,62 +139,6 @@ def _one_warp(problem: Problem) -> Plan:
         programs_per_sm=8,
         num_stages=3,
         reason="a short row in a program of one warp, which synchronizes with no other warp",
-    )
-
-
-def _unaligned_rule(problem: Problem) -> Plan:
-    """Rows that are loaded one or two columns at a time, in many chunks of few columns.
-
-    Each access takes an instruction, so few others may come with it: a full chunk needs no mask, and all chunks share
-    the address of the first.
-    """
-    forward = problem.direction == "forward"
-    lanes = problem.device.warp_size
-    most_cols = UNALIGNED_THREAD_COLS[problem.direction] // (2 if problem.third_sum else 1)
-    num_warps = next_power_of_2(ceil_div(problem.n_cols, lanes * most_cols))
-    if (
-        forward
-        and problem.residual_dtype is not None
-        and 2 * lanes * num_warps == MOST_THREADS["forward"]
-    ):
-        num_warps *= 2  # so that two programs fit on a multiprocessor
-    cols = ceil_div(problem.n_cols, lanes * num_warps)
-    keeps_more = (not forward and problem.activation is not None) or problem.third_sum
-    block_rows = 1
-    if num_warps == 1:
-        elements = UNALIGNED_ELEMENTS
-        if keeps_more or problem.residual_dtype is not None:
-            # sm_90 was measured. On others half as many, because some of its tiles spill there.
-            elements //= 2 if problem.device.arch == "sm_90" else 4
-        block_rows = previous_power_of_2(max(1, elements // cols))
-    width = max(aligned_cols(problem), 1 if cols <= UNALIGNED_CHUNKS else 2)
-    plan = Plan(
-        regime="tile" if block_rows > 1 else "resident",
-        block_rows=block_rows,
-        block_cols=lanes * num_warps * width,
-        num_warps=num_warps,
-        reason="rows that are not aligned are loaded one or two columns at a time, in chunks of few columns",
-    )
-    if forward:
-        prefetch = problem.n_cols <= PREFETCH_COLS
-        return dataclasses.replace(plan, prefetch_parameters=prefetch, fast_rstd=True)
-    elements = UNALIGNED_ELEMENTS if keeps_more else block_rows * cols
-    return _with_unaligned_programs(plan, problem, elements)
-
-
-def _with_unaligned_programs(plan: Plan, problem: Problem, elements: int) -> Plan:
-    """Backward: as many programs on a multiprocessor as have registers for so many elements of a thread."""
-    widest = max(dtype.itemsize for dtype in (problem.dtype, problem.residual_dtype) if dtype)
-    is_copied = max(widest, aligned_cols(problem) * problem.dtype.itemsize) >= 4
-    fewest = UNALIGNED_WARPS[UNALIGNED_ELEMENTS]
-    warps = next(warps for most, warps in UNALIGNED_WARPS.items() if elements <= most)
-    programs = ceil_div(fewest if is_copied else warps, plan.num_warps)
-    registers = SM_REGISTERS // (programs * threads_of(plan, problem)) // 8 * 8
-    return dataclasses.replace(
-        plan,
-        programs_per_sm=programs,
-        num_stages=UNALIGNED_STAGES if is_copied else 1,
-        maxnreg=min(MOST_REGISTERS, registers),
     )
 
 
@@ -300,6 +231,15 @@ def with_options(plan: Plan, problem: Problem) -> Plan | None:
             block_rows=1,
             programs_per_sm=2 * plan.programs_per_sm,
             maxnreg=0,  # so many programs fit only with fewer registers
+        )
+    is_measured = problem.device.arch == "sm_90" or not problem.device.is_nvidia
+    is_narrow = aligned_cols(problem) * problem.dtype.itemsize < 16
+    if activates and problem.third_sum and is_narrow and plan.block_rows > 1 and not is_measured:
+        # Narrow accesses take registers for their addresses (experiment SF-16).
+        return plan.adapted(
+            f"half the rows per tile, because {_takers(problem)} registers",
+            regime="tile" if plan.block_rows > 2 else "resident",
+            block_rows=plan.block_rows // 2,
         )
     room = room_for_options(plan, problem)
     if sums_rows(plan, problem) or plan.block_rows * cols <= room:

@@ -39,9 +39,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...program import ACTIVATIONS
-from ..problem import OPTIONS, Problem
+from ..problem import OPTIONS, Direction, Problem
 from . import compiler
-from .capacity import UNALIGNED_COLS, is_unaligned, next_power_of_2
+from .capacity import has_unaligned_plans, is_unaligned, next_power_of_2
 from .settings import REGIMES, Plan, in_words
 
 TEXTS = ("arch", "device", "torch", "triton", "date", "method")
@@ -69,7 +69,7 @@ MOST_ELEMENTS = 1 << 20  # of a tile: Triton's limit
 class Entry:
     """One entry of a table."""
 
-    direction: str
+    direction: Direction
     center: bool
     itemsize: int
     residual: int
@@ -106,7 +106,8 @@ class Entry:
     def is_unaligned(self) -> bool:
         """Whether it was measured with rows that are not aligned."""
         cols = self.measured_cols or self.max_cols
-        return (cols & -cols) * self.itemsize in UNALIGNED_COLS
+        takes_registers = bool(self.residual or self.option)
+        return has_unaligned_plans(self.direction, cols, self.itemsize, takes_registers)
 
     @property
     def is_looped(self) -> bool:
