@@ -39,11 +39,19 @@ for kept in ("result_of_the_last_call", "ring_of_four_results"):
 RIGHT_BUT_SLOW = {(7, "kernel")}  # parts of starters that only the compiled steps reject
 # Unusual solutions with many small accesses, which the interpreter takes long for, or near to others.
 LONG = {
-    *((3, name) for name in ("tiles_and_merged_lanes", "welford_of_groups")),
-    *(
-        (5, name)
-        for name in ("a_kernel_for_each_gradient", "masked_scalars", "memory_that_is_resized")
-    ),
+    (0, "other_shapes"),
+    (2, "converts_around_the_kernel"),
+    (2, "custom_operator"),
+    (2, "programs_that_go_through_rows"),
+    (2, "sums_of_scalars_from_the_end"),
+    (3, "tiles_and_merged_lanes"),
+    (3, "two_pass_in_registers"),
+    (3, "welford_of_groups"),
+    (5, "a_kernel_for_each_gradient"),
+    (5, "dx_copied_from_fp32"),
+    (5, "masked_scalars"),
+    (5, "memory_that_is_resized"),
+    (5, "names_of_other_tensors"),
 }
 
 
@@ -117,9 +125,17 @@ def test_unusual_solutions_have_full_points(number, name, tmp_path, learner_of):
     assert all(step.status in ("passed", "pending") for step in steps)
 
 
-@pytest.mark.parametrize(
-    ("number", "name"), [one for one in wrong_solutions() if not only_compiled(*one)]
-)
+def wrong_in_the_interpreter():
+    """Wrong solutions as parameters. The first one for each reason is always tried, the others if exhaustive."""
+    seen = set()
+    for number, name in wrong_solutions():
+        if not only_compiled(number, name):
+            key = (number, *reason(number, name))
+            yield pytest.param(number, name, marks=[pytest.mark.exhaustive] if key in seen else [])
+            seen.add(key)
+
+
+@pytest.mark.parametrize(("number", "name"), list(wrong_in_the_interpreter()))
 def test_wrong_solutions_fail_in_their_part(number, name, tmp_path, learner_of):
     """The steps of that part only; those that need a compiler are in the exhaustive test."""
     skip_without_packages(number)
