@@ -1,6 +1,7 @@
 """``explain`` gives the plans of a call, and the reasons for them, without running it."""
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -100,6 +101,16 @@ def test_is_the_plan_of_the_call(device, monkeypatch):
         (explained.forward_problem, explained.forward),
         (explained.backward_problem, explained.backward),
     ]
+
+
+def test_contributing_shows_what_it_prints():
+    """All but the version of Triton that is installed."""
+    text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+    explained = explain(
+        rownorm.rms_norm, meta(4096, 8192), meta(8192), activation="gelu", device="sm_90"
+    )
+    lines = str(explained).splitlines()
+    assert all(f"    {line}\n" in text for line in lines if "compiles the kernels" not in line)
 
 
 def test_refuses_what_it_cannot_plan():

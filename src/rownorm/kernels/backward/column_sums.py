@@ -1,4 +1,4 @@
-"""Sums over rows: dweight, dbias and dpre_bias.
+"""Sums over rows: dweight, dbias, dpre_bias, and dscale, dshift and dresidual_gate of each sample.
 
     dweight = sum over rows of dz * x_hat,  dbias = sum of dz,  dpre_bias = sum of dx
     dscale  = sum over the rows of a sample of dm * z,  dshift = sum of dm

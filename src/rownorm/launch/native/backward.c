@@ -9,7 +9,7 @@ static PyObject *known_backward_call(PreparedCall *forward_call, const BackwardK
     return NULL;
 }
 
-/* Ask eager.find_backward and remember its answer: a PreparedCall, or None where backward has to run in Python. NULL with
+/* Ask the find_backward of eager.Native and remember its answer: a PreparedCall, or None where backward has to run in Python. NULL with
    an exception. */
 static PyObject *ask_for_backward_call(PreparedCall *forward_call, const BackwardKey *key, PyObject *ctx, PyObject *dy,
                                        PyObject *dh, PyObject *saved) {

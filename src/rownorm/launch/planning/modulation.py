@@ -24,7 +24,7 @@ from .settings import Plan, SumsTile
 
 # Regimes that have neither: their programs keep the parameters of the first row for all rows, or work on two rows at
 # once, and load no other rows than x and the residual.
-WITHOUT = {"forward": "cluster", "backward": "grid"}
+WITHOUT = {"forward": ("cluster",), "backward": ("grid",)}
 # Forward: rows of a program. Programs with one row each all come to the next sample at the same time, and wait for its
 # scale and shift; with many rows each, the last programs run alone (experiment MOD-01). Two stages want fewer rows.
 ROWS_PER_PROGRAM = {1: 6, 2: 4}
@@ -93,7 +93,7 @@ def planned_as(problem: Problem) -> Problem:
 
 def supported(plan: Plan, problem: Problem) -> Plan:
     """The plan, or that of a regime that has samples and gates."""
-    if plan.regime == WITHOUT[problem.direction]:
+    if plan.regime in WITHOUT[problem.direction]:
         regime = resident if resident.applies(problem) else multipass
         asked = planned_as(problem)
         other = regime.rule(asked)

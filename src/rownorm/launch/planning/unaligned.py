@@ -25,9 +25,7 @@ from .capacity import (
 )
 from .settings import Plan, Regime
 
-REASON = (
-    "rows that are not aligned are loaded one to four columns at a time, in chunks of few columns"
-)
+REASON = "rows that are not aligned: accesses of one to four columns, in chunks of few columns (experiment UR-02)"
 
 # Wide rows. Columns of a thread, and of those the most that are in one chunk each. A third column sum takes the
 # registers of half of them.
@@ -36,12 +34,14 @@ THREAD_COLS_8_BYTES = {"forward": 28, "backward": 20}
 MOST_CHUNKS = 16
 # Elements of a thread where a program of one warp has several rows; half where it has more to keep.
 ELEMENTS = 20
-# Backward: warps on a multiprocessor, by the elements of a thread; the fewest where it has more to keep.
+# Backward: warps on a multiprocessor, by the elements of a thread (the fewer, the more registers each has); the fewest
+# where it has more to keep.
 WARPS = {8: 32, 12: 24, ELEMENTS: 16, 40: 8}
 # Accesses of 4 bytes are the narrowest that can be copied to shared memory.
 NUM_STAGES = 3
 
-# Short rows of 16 bits. Forward, with accesses of 2 bytes and of more.
+# Short rows of 16 bits: the limits, elements and warps that were fastest in the sweeps of experiment UR-02.
+# Forward, with accesses of 2 bytes and of more.
 SHORT_COLS = {2: 512, 4: 640, 8: 640}
 SHORT_WARPS = 4
 SHORT_ROWS = 16
