@@ -20,6 +20,7 @@ from ..data.hold import InUse, hold
 from ..data.records import Reading
 from ..data.records import read as read_records
 from ..data.runs import is_taken
+from ..data.tables import wrapped
 from ..data.user_files import Source, is_place
 
 RECORDS = click.Path(exists=True, path_type=Path)
@@ -198,6 +199,11 @@ def _own_provider(place: str) -> str:
 
 
 # ---- files ----
+
+
+def say(text: str, indent: int = 2, *, breaks_words: bool = False, err: bool = False) -> None:
+    """Print a line, wrapped to the width of the terminal; its other lines are indented."""
+    click.echo("\n".join(wrapped(text, indent, breaks_words=breaks_words)), err=err)
 
 
 def say_loading(what: str = "torch") -> None:

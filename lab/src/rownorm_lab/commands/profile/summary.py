@@ -10,15 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ...data.profiles import (
-    Figure,
-    Profile,
-    ScopeTime,
-    ScriptNorm,
-    SourceLine,
-    ToolResult,
-    share_of_norms,
-)
+from ...data.profiles import Figure, Profile, ScopeTime, ScriptNorm, SourceLine, ToolResult
 from ...data.records import Environment
 from ...data.studies import KernelTime
 from ...profilers import chrome, ncu, ncu_csv, ncu_source, proton, rocprof
@@ -98,19 +90,8 @@ class _Reading:
                 self.kernels[subject] = kernels
                 self.figures += figures.of_trace(self.request, subject, timed, kernels, self.here)
             self.figures += figures.of_host(self.request, subject, times.get(subject, {}), on_gpu)
-            share = share_of_norms(self.kernels.get(subject, []))
-            if share is not None and not self.request.case and (share or not self.request.script):
-                source = chrome.FILES[subject]
-                source += ": kernels" if on_gpu else ": operators, without those that they call"
-                self.figures.append(
-                    Figure(
-                        name=figures.NORM_SHARE,
-                        subject=subject,
-                        value=share,
-                        unit="share",
-                        source=source,
-                    )
-                )
+            of_subject = self.kernels.get(subject, [])
+            self.figures += figures.of_norms(self.request, subject, of_subject, on_gpu)
 
     def _kernels(self, subject: str, timed: Sequence[Event]) -> list[KernelTime]:
         """Of one call or step; the norms of a script are kept."""
@@ -159,18 +140,16 @@ class _Reading:
 
     def rocprof(self) -> None:
         """Times and counters of AMD, of rownorm's kernels."""
-        stats: list[rocprof.KernelStats] = []
-        launches: list[rocprof.Launch] = []
-        counted: list[rocprof.Launch] = []
-        for file in sorted((self.folder / rocprof.SUBFOLDER).rglob("*.csv")):
-            name = str(file.relative_to(self.folder))
-            if file.name.endswith("_kernel_stats.csv"):
-                stats += self._read(rocprof.PROGRAM, name, _text(rocprof.parse_stats)) or []
-            elif file.name.endswith("_kernel_trace.csv"):
-                launches += self._read(rocprof.PROGRAM, name, _text(rocprof.parse_trace)) or []
-            elif file.name.endswith("_counter_collection.csv"):
-                counted += self._read(rocprof.PROGRAM, name, _text(rocprof.parse_counters)) or []
-        stats = stats or rocprof.stats_of(launches)
+
+        def read(kind: str, parse: Callable[[str], list[Found]]) -> list[Found]:
+            files = sorted((self.folder / rocprof.SUBFOLDER).rglob(f"*_{kind}.csv"))
+            names = [str(file.relative_to(self.folder)) for file in files]
+            found = [self._read(rocprof.PROGRAM, name, _text(parse)) or [] for name in names]
+            return [one for of_file in found for one in of_file]
+
+        launches = read("kernel_trace", rocprof.parse_trace)
+        counted = read("counter_collection", rocprof.parse_counters)
+        stats = read("kernel_stats", rocprof.parse_stats) or rocprof.stats_of(launches)
         ours = [one for one in stats if re.match(ncu.OURS, one.kernel)]
         self.figures += figures.of_rocprof(ours, counted, self.here)
 
