@@ -206,10 +206,9 @@ def _read_own(place: str, options: OwnOptions, target: str, isa: str | None) -> 
 
 def _lines(binary: Any, isa: str | None) -> tuple[str, list[Line]]:
     """(the instruction set, its lines); ValueError if the target has no such instruction set."""
-    from ...compiled.isa import ISAS as KNOWN
     from ...compiled.isa import default_isa, lines_of
 
-    chosen = next((one for one in KNOWN if one == isa), default_isa(binary))
+    chosen: Any = isa or default_isa(binary)
     return chosen, lines_of(binary, chosen)
 
 
@@ -229,8 +228,7 @@ def _print(shown: Shown, every: bool) -> None:
     for question, answer in shown.answers:
         show(Text("\n".join(wrapped(f"  {question} {answer}", 4))))
     for listing in shown.code:
-        where = f"{listing.file}: {listing.function}" if listing.function else listing.file
-        show(Text(f"\n{where}", style="bold"))
+        show(Text(f"\n{listing.title}", style="bold"))
         widest = max(len(pair.source) for pair in listing.lines)
         for pair in listing.lines:
             for text in _lines_of(pair, every, widest, room):
