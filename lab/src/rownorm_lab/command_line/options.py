@@ -192,10 +192,8 @@ def _own_provider(place: str) -> str:
     """The name of the provider in a user's file."""
     from ..providers.own import add_provider
 
-    try:
+    with usage_errors("'--provider'"):
         return add_provider(place).name
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="'--provider'") from None
 
 
 # ---- files ----
@@ -212,11 +210,13 @@ def say_loading(what: str = "torch") -> None:
 
 
 @contextlib.contextmanager
-def usage_errors() -> Iterator[None]:
-    """A ValueError inside is a usage error: its message says what to do."""
+def usage_errors(hint: str = "") -> Iterator[None]:
+    """A ValueError inside is a usage error: its message says what to do. hint: the parameter that it is about."""
     try:
         yield
     except ValueError as error:
+        if hint:
+            raise click.BadParameter(str(error), param_hint=hint) from None
         raise click.UsageError(str(error)) from None
 
 
