@@ -72,6 +72,10 @@ class _Reading:
         self, request: ProfileRequest, folder: Path, here: Environment, tools: dict[str, ToolResult]
     ) -> None:
         self.request, self.folder, self.here, self.tools = request, folder, here, tools
+        # As many calls or steps with Proton.
+        self.repeats = (
+            max(1, read_outcome(folder).steps) if request.script else repeats(request, "chrome")
+        )
         self.figures: list[Figure] = []
         self.kernels: dict[str, list[KernelTime]] = {}
         self.norms: list[ScriptNorm] = []
@@ -86,20 +90,19 @@ class _Reading:
             found = self._read("chrome", chrome.FILES[subject], chrome.parse)
             if found is not None:
                 timed = chrome.after_restart(found)
-                kernels = self._kernels(subject, timed)
-                self.kernels[subject] = kernels
+                kernels = self.kernels[subject] = self._kernels(timed)
                 self.figures += figures.of_trace(self.request, subject, timed, kernels, self.here)
             self.figures += figures.of_host(self.request, subject, times.get(subject, {}), on_gpu)
             of_subject = self.kernels.get(subject, [])
             self.figures += figures.of_norms(self.request, subject, of_subject, on_gpu)
 
-    def _kernels(self, subject: str, timed: Sequence[Event]) -> list[KernelTime]:
+    def _kernels(self, timed: Sequence[Event]) -> list[KernelTime]:
         """Of one call or step; the norms of a script are kept."""
         if self.request.script:
-            found = found_norms(timed, max(1, read_outcome(self.folder).steps))
+            found = found_norms(timed, self.repeats)
             self.norms = found.norms
             return found.kernels
-        kernels = read_trace(timed, repeats(self.request, "chrome"), 0).kernels
+        kernels = read_trace(timed, self.repeats, 0).kernels
         if self.request.case:  # nothing else runs
             return [msgspec.structs.replace(one, is_norm=True) for one in kernels]
         return kernels
@@ -112,13 +115,11 @@ class _Reading:
 
     def proton(self) -> None:
         """Kernel times of Proton."""
-        n_calls = max(1, read_outcome(self.folder).steps) if self.request.script else 0
         for subject in self.request.subjects:
             kernels = self._read("proton", proton.FILES[subject], proton.parse)
             if kernels:
-                n = n_calls or repeats(self.request, "proton")
-                self.figures += figures.of_proton(self.request, subject, kernels, n)
-                if tree := proton.scopes(self.folder / proton.FILES[subject], n):
+                self.figures += figures.of_proton(self.request, subject, kernels, self.repeats)
+                if tree := proton.scopes(self.folder / proton.FILES[subject], self.repeats):
                     self.scopes[subject] = tree
 
     def ncu(self) -> None:
