@@ -26,7 +26,8 @@ def profile_of_files(folder: Path) -> Profile:
             f"{folder} holds neither a request of rownorm profile nor CSVs of rocprofv3 "
             "(*_kernel_trace.csv, *_kernel_stats.csv, *_counter_collection.csv)"
         )
-    kernels = sorted(files.stats, key=lambda one: -one.seconds)
+    by_time = sorted(files.stats, key=lambda one: -one.seconds)
+    kernels = [KernelTime(one.kernel, one.calls, one.seconds, False) for one in by_time]
     names = [str(file.relative_to(folder)) for file in files.read]
     newest = max(file.stat().st_mtime for file in files.read)
     left_out = "; ".join(f"{file.name}: {why}" for file, why in files.problems)
@@ -37,11 +38,7 @@ def profile_of_files(folder: Path) -> Profile:
         environment=Environment(device=files.device or "AMD GPU", kind="hip"),
         tools=[ToolResult(PROGRAM, "failed" if left_out else "ok", left_out, names)],
         figures=figures,
-        kernels={
-            SUBJECT: [KernelTime(one.kernel, one.calls, one.seconds, False) for one in kernels]
-        }
-        if kernels
-        else {},
+        kernels={SUBJECT: kernels} if kernels else {},
         norms=[],
         bottleneck=_bottleneck(files),
         advice=list(_advice(files)),
