@@ -20,6 +20,7 @@ from ..data.hold import InUse, hold
 from ..data.records import Reading
 from ..data.records import read as read_records
 from ..data.runs import is_taken
+from ..data.tables import wrapped
 from ..data.user_files import Source, is_place
 
 RECORDS = click.Path(exists=True, path_type=Path)
@@ -191,13 +192,16 @@ def _own_provider(place: str) -> str:
     """The name of the provider in a user's file."""
     from ..providers.own import add_provider
 
-    try:
+    with usage_errors("'--provider'"):
         return add_provider(place).name
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="'--provider'") from None
 
 
 # ---- files ----
+
+
+def say(text: str, indent: int = 2, *, breaks_words: bool = False, err: bool = False) -> None:
+    """Print a line, wrapped to the width of the terminal; its other lines are indented."""
+    click.echo("\n".join(wrapped(text, indent, breaks_words=breaks_words)), err=err)
 
 
 def say_loading(what: str = "torch") -> None:
@@ -206,11 +210,13 @@ def say_loading(what: str = "torch") -> None:
 
 
 @contextlib.contextmanager
-def usage_errors() -> Iterator[None]:
-    """A ValueError inside is a usage error: its message says what to do."""
+def usage_errors(hint: str = "") -> Iterator[None]:
+    """A ValueError inside is a usage error: its message says what to do. hint: the parameter that it is about."""
     try:
         yield
     except ValueError as error:
+        if hint:
+            raise click.BadParameter(str(error), param_hint=hint) from None
         raise click.UsageError(str(error)) from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -91,9 +92,7 @@ def sweep_of(text: str, option: str) -> tuple[str, list[Any]]:
 
 def combinations(sweeps: Sequence[tuple[str, list[Any]]], option: str) -> list[dict[str, Any]]:
     """Every combination of the values of several names. They are counted before they are made."""
-    total = 1
-    for _, values in sweeps:
-        total *= len(values)
+    total = math.prod(len(values) for _, values in sweeps)
     if total > MOST_VALUES:
         raise click.UsageError(f"{option}: {total:,} combinations; {MOST_VALUES:,} are the most")
     names = [name for name, _ in sweeps]

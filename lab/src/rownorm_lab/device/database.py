@@ -43,7 +43,5 @@ def database() -> Database:
 
 def known(name: str) -> Known | None:
     """The device of that name, or None. A partition of a GPU (MIG) has a name of its own and does not match."""
-    for device in database().devices:
-        if re.fullmatch(device.pattern, name):
-            return device
-    return None
+    found = (one for one in database().devices if re.fullmatch(one.pattern, name))
+    return next(found, None)

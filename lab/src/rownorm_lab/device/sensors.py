@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from functools import cache
-from types import ModuleType
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from ..data.records import Clocks
@@ -47,11 +46,10 @@ def driver_version(index: int = 0) -> str:
     import torch
 
     if torch.version.hip:
-        smi, handle = _library("amdsmi", "amdsmi_init"), _amd_handle(index)
-        info = None if smi is None else _query(lambda: smi.amdsmi_get_gpu_driver_info(handle))
-        return str((info or {}).get("driver_version", ""))
-    nvml = _library("pynvml", "nvmlInit")
-    return "" if nvml is None else str(_query(lambda: nvml.nvmlSystemGetDriverVersion()) or "")
+        smi, handle = _amd(), _amd_handle(index)
+        info = _query(lambda: smi.amdsmi_get_gpu_driver_info(handle)) or {}
+        return str(info.get("driver_version", ""))
+    return str(_query(lambda: _nvml().nvmlSystemGetDriverVersion()) or "")
 
 
 # ---- NVIDIA ----
@@ -62,7 +60,7 @@ def _nvidia_handle(index: int) -> Any:
     """NVML's handle of torch's device. torch may see fewer GPUs in another order, so the UUID identifies it."""
     import torch
 
-    nvml = _library("pynvml", "nvmlInit")
+    nvml = _nvml()
     if nvml is None:
         return None
     uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
@@ -72,8 +70,8 @@ def _nvidia_handle(index: int) -> Any:
 
 
 def _nvidia_clocks(index: int) -> Clocks | None:
-    nvml, handle = _library("pynvml", "nvmlInit"), _nvidia_handle(index)
-    if nvml is None or handle is None:
+    nvml, handle = _nvml(), _nvidia_handle(index)
+    if handle is None:
         return None
     reasons = _query(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)) or 0
     milliwatts = _query(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
@@ -94,9 +92,7 @@ def throttle_reasons(bits: int) -> list[str]:
 
 
 def _nvidia_peak(index: int) -> tuple[float, str] | None:
-    nvml, handle = _library("pynvml", "nvmlInit"), _nvidia_handle(index)
-    if nvml is None or handle is None:
-        return None
+    nvml, handle = _nvml(), _nvidia_handle(index)
     mhz = _query(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM))
     bits = _query(lambda: nvml.nvmlDeviceGetMemoryBusWidth(handle))
     if not mhz or not bits:
@@ -111,9 +107,7 @@ def _nvidia_peak(index: int) -> tuple[float, str] | None:
 def _amd_handle(index: int) -> Any:
     import torch
 
-    smi = _library("amdsmi", "amdsmi_init")
-    if smi is None:
-        return None
+    smi = _amd()
     handles = _query(lambda: smi.amdsmi_get_processor_handles()) or []
     at = _query(lambda: torch.cuda._get_amdsmi_device_index(index))  # type: ignore[attr-defined]
     at = index if at is None else at
@@ -121,8 +115,8 @@ def _amd_handle(index: int) -> Any:
 
 
 def _amd_clocks(index: int) -> Clocks | None:
-    smi, handle = _library("amdsmi", "amdsmi_init"), _amd_handle(index)
-    if smi is None or handle is None:
+    smi, handle = _amd(), _amd_handle(index)
+    if handle is None:
         return None
 
     def mhz(kind: str) -> int | None:
@@ -147,9 +141,7 @@ def _amd_clocks(index: int) -> Clocks | None:
 
 
 def _amd_peak(index: int) -> tuple[float, str] | None:
-    smi, handle = _library("amdsmi", "amdsmi_init"), _amd_handle(index)
-    if smi is None or handle is None:
-        return None
+    smi, handle = _amd(), _amd_handle(index)
     info = _query(lambda: smi.amdsmi_get_gpu_vram_info(handle)) or {}
     gigabytes = info.get("vram_max_bandwidth")  # per second
     if not isinstance(gigabytes, int | float) or gigabytes <= 0:
@@ -161,15 +153,19 @@ def _amd_peak(index: int) -> tuple[float, str] | None:
 
 
 @cache
-def _library(module: str, start: str) -> ModuleType | None:
-    """The vendor's module, initialized once; None if it cannot be imported or finds no driver."""
+def _library(module: str, start: str) -> Any:
+    """The vendor's module, initialized once. None, of which every query fails, if there is no module or no driver."""
 
-    def imported() -> ModuleType:
+    def imported() -> Any:
         library = importlib.import_module(module)
         getattr(library, start)()
         return library
 
     return _query(imported)
+
+
+_nvml = partial(_library, "pynvml", "nvmlInit")
+_amd = partial(_library, "amdsmi", "amdsmi_init")
 
 
 def _query(question: Callable[[], Answer]) -> Answer | None:

@@ -11,22 +11,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
+
+import rownorm
 
 Module = tuple[str, ...]  # the path of a module below rownorm
 
 
-def _root() -> Path:
-    """The folder of the package rownorm."""
-    spec = find_spec("rownorm")
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).parent
-
-
-ROOT = _root()
-
+ROOT = Path(rownorm.__file__).parent
 ENTRY: Module = ("ops", "into")
 
 

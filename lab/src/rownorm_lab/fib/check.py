@@ -23,6 +23,7 @@ from flashinfer_bench.bench.utils import compute_error_stats, gen_inputs, load_s
 from flashinfer_bench.compile import BuilderRegistry, BuildError
 from torch import Tensor
 
+from ..data.texts import count
 from ..measure.accuracy import spacing
 from .dataset import Dataset, Problem, first_reason
 from .definition import Norm
@@ -43,6 +44,15 @@ class Checked(NamedTuple):
     max_relative_error: float | None = None  # of the rule above
     max_ulp: float | None = None
     upstream: str = ""  # the verdict by FlashInfer-Bench's rule
+
+    def __str__(self) -> str:
+        """``rownorm_rmsnorm_d4096, 8 rows: ok, relative error 0, 0 ulp; FlashInfer-Bench: PASSED``."""
+        where = self.solution.name + ("" if self.rows is None else f", {count(self.rows, 'row')}")
+        if self.max_relative_error is None:
+            return f"{where}: {self.status}: {self.why}"
+        errors = f"relative error {self.max_relative_error:.2g}, {self.max_ulp:.2g} ulp"
+        why = f" ({self.why})" if self.why else ""
+        return f"{where}: {self.status}{why}, {errors}; FlashInfer-Bench: {self.upstream}"
 
 
 def check(dataset: Dataset, device: str) -> Iterator[Checked | Problem]:
@@ -80,7 +90,8 @@ def _check_one(
     rows = workload.axes[norm.rows_axis]
     try:
         norm.eps_of(workload)  # raises if it would be random
-        stored = load_safetensors(definition, workload, root) if _has_files(workload) else {}
+        has_files = any(one.type == "safetensors" for one in workload.inputs.values())
+        stored = load_safetensors(definition, workload, root) if has_files else {}
         torch.manual_seed(0)
         inputs = gen_inputs(definition, workload, device, stored)
         with torch.no_grad():
@@ -107,10 +118,6 @@ def _check_one(
         ulp,
         "INCORRECT_NUMERICAL" if exceeds else "PASSED",
     )
-
-
-def _has_files(workload: Workload) -> bool:
-    return any(one.type == "safetensors" for one in workload.inputs.values())
 
 
 def _outputs(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from flashinfer_bench import Definition, Trace, Workload
@@ -37,6 +37,11 @@ class Norm(NamedTuple):
     def centers(self) -> bool:
         """Whether it is a LayerNorm."""
         return self.operation in ("layer_norm", "add_layer_norm")
+
+    @property
+    def eps_source(self) -> str:
+        """The eps as source text: the name of the input, or the value."""
+        return self.inputs.get("eps", repr(self.eps))
 
     def case(self, workload: Workload) -> Case:
         """The lab's case of one workload; ValueError where there is none."""
@@ -98,12 +103,6 @@ CONVENTIONS = {
         eps_is_input=False,
         returns_h=False,
     ),
-}
-OPERATION_OF: dict[tuple[bool, str], Operation] = {  # (with a residual add, which norm)
-    (False, "rms"): "rms_norm",
-    (False, "layer"): "layer_norm",
-    (True, "rms"): "add_rms_norm",
-    (True, "layer"): "add_layer_norm",
 }
 COURSE_COLS = (4096,)
 BATCHES = (1, 8, 32, 128, 512)
@@ -173,7 +172,7 @@ def definition_named(name: str) -> Definition | None:
         pattern = rf"({convention.add})?(rms|layer)norm_{convention.letter}([1-9]\d*)(?:_({'|'.join(DTYPE_NAMES)}))?"
         if found := re.fullmatch(pattern, name):
             adds, kind, cols, dtype = found.groups()
-            operation = OPERATION_OF[bool(adds), kind]
+            operation: Operation = f"{'add_' if adds else ''}{kind}_norm"  # type: ignore[assignment]
             eps = default_eps(called, operation, int(cols))
             norm = norm_of(called, operation, int(cols), dtype or convention.dtype, eps)  # type: ignore[arg-type]
             return definition_of(called, norm)
@@ -182,20 +181,23 @@ def definition_named(name: str) -> Definition | None:
 
 def reference_source(norm: Norm) -> str:
     """The reference implementation: the formula in fp32, one rounding of each output."""
-    x, weight, eps = norm.inputs["x"], norm.inputs["weight"], norm.inputs.get("eps", repr(norm.eps))
-    total = f"{x}.float()"
-    if "residual" in norm.inputs:
-        total += f" + {norm.inputs['residual']}.float()"
-    lines = [f"h = {total}"]
+    x, weight = norm.inputs["x"], norm.inputs["weight"]
+    added = [f"{norm.inputs[role]}.float()" for role in ("x", "residual") if role in norm.inputs]
+    lines = [f"h = {' + '.join(added)}"]
     lines += ["deviation = h - h.mean(-1, keepdim=True)"] if norm.centers else ["deviation = h"]
-    lines += [f"rstd = torch.rsqrt(deviation.square().mean(-1, keepdim=True) + {eps})"]
+    lines += [f"rstd = torch.rsqrt(deviation.square().mean(-1, keepdim=True) + {norm.eps_source})"]
     scaled = f"deviation * rstd * {weight}.float()"
     if "bias" in norm.inputs:
         scaled += f" + {norm.inputs['bias']}.float()"
     results = {"y": f"({scaled}).to({x}.dtype)", "h": f"h.to({x}.dtype)"}
     lines += [f"return {', '.join(results[role] for role in norm.outputs)}"]
-    body = "\n".join(f"    {line}" for line in lines)
-    return f"import torch\n\n\ndef run({', '.join(norm.inputs.values())}):\n{body}\n"
+    return run_source("import torch", norm.inputs.values(), lines)
+
+
+def run_source(head: str, parameters: Iterable[str], lines: Iterable[str]) -> str:
+    """The source text of a function ``run`` below ``head``."""
+    body = "".join(f"    {line}\n" for line in lines)
+    return f"{head}\n\n\ndef run({', '.join(parameters)}):\n{body}"
 
 
 def workloads_of(

@@ -15,7 +15,7 @@ import contextlib
 import importlib.util
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from unittest import mock
@@ -39,16 +39,17 @@ NOT_SERVED = (
     "add_rmsnorm_fp4quant",
 )
 ROWS = 3  # of a check
+_OUTPUT: dict[str, str | None] = {"output": None}
 
 
 class Form(NamedTuple):
     """A norm of FlashInfer, as its trace template describes it."""
 
     name: str  # of the function, and the prefix of Definitions
-    rows_axis: str
     arguments: dict[str, str]  # input of the Definition to argument of the function
-    outputs: dict[str, str | None]  # to the argument that is overwritten
     formula: str  # of y, from the fp32 tensors h, weight and bias
+    outputs: Mapping[str, str | None] = _OUTPUT  # to the argument that is overwritten
+    rows_axis: str = "batch_size"
 
     @property
     def is_in_place(self) -> bool:
@@ -66,49 +67,37 @@ class Form(NamedTuple):
         return next(iter(self.arguments))
 
 
-_ROWS = {"hidden_states": "input"}
-_RESIDUAL = {"residual": "residual"}
-_WEIGHT = {"weight": "weight"}
+_X_WEIGHT = {"hidden_states": "input", "weight": "weight"}
+_X_RESIDUAL_WEIGHT = {"hidden_states": "input", "residual": "residual", "weight": "weight"}
 _RMS = "h * torch.rsqrt(h.square().mean(-1, keepdim=True) + eps)"
 _LAYER = "(h - h.mean(-1, keepdim=True)) * torch.rsqrt(h.var(-1, correction=0, keepdim=True) + eps)"
 FORMS = {
     form.name: form
     for form in (
-        Form("rmsnorm", "batch_size", _ROWS | _WEIGHT, {"output": None}, f"{_RMS} * weight"),
+        Form("rmsnorm", _X_WEIGHT, f"{_RMS} * weight"),
         Form(
             "fused_add_rmsnorm",
-            "batch_size",
-            _ROWS | _RESIDUAL | _WEIGHT,
-            {"output": "input", "residual": "residual"},
+            _X_RESIDUAL_WEIGHT,
             f"{_RMS} * weight",
+            {"output": "input", "residual": "residual"},
         ),
-        Form(
-            "gemma_rmsnorm",
-            "batch_size",
-            _ROWS | _WEIGHT,
-            {"output": None},
-            f"{_RMS} * (1 + weight)",
-        ),
+        Form("gemma_rmsnorm", _X_WEIGHT, f"{_RMS} * (1 + weight)"),
         Form(
             "gemma_fused_add_rmsnorm",
-            "batch_size",
-            _ROWS | _RESIDUAL | _WEIGHT,
-            {"output": None, "residual": None},
+            _X_RESIDUAL_WEIGHT,
             f"{_RMS} * (1 + weight)",
+            {"output": None, "residual": None},
         ),
         Form(
             "layernorm",
-            "batch_size",
-            _ROWS | {"weight": "gemma", "bias": "beta"},
-            {"output": None},
+            {"hidden_states": "input", "weight": "gemma", "bias": "beta"},
             f"{_LAYER} * weight + bias",
         ),
         Form(
             "fused_rmsnorm_silu",
-            "num_tokens",
             {"input": "input", "weight": "weight", "eps": "eps"},
-            {"output": None},
             f"torch.nn.functional.silu({_RMS} * weight)",
+            rows_axis="num_tokens",
         ),
     )
 }
@@ -245,21 +234,17 @@ def check(folder: Path, device: str) -> Iterator[Applied]:
     from flashinfer import trace_apply
     from flashinfer.trace_apply.config import PATH_ENV, load_config
 
-    before = os.environ.get(PATH_ENV)
-    os.environ[PATH_ENV] = str(folder.absolute())
     try:
-        names = sorted({definition for definition, _ in load_config(folder).solutions})
-        trace_apply.enable_apply()
+        with mock.patch.dict(os.environ, {PATH_ENV: str(folder.absolute())}):
+            names = sorted({definition for definition, _ in load_config(folder).solutions})
+            trace_apply.enable_apply()
     except Exception as error:
         raise ValueError(
             f"FlashInfer refuses {folder}, and would apply nothing of it: {type(error).__name__}: {error}"
         ) from error
-    finally:
-        os.environ.pop(PATH_ENV)
-        if before is not None:
-            os.environ[PATH_ENV] = before
     files = (folder / "definitions").rglob("*.json")
-    references = {one["name"]: one.get("reference", "") for one in map(_read, files)}
+    definitions = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    references = {one["name"]: one.get("reference", "") for one in definitions}
     try:
         with _no_capture():
             for name in names:
@@ -273,10 +258,6 @@ def _no_capture() -> contextlib.AbstractContextManager[Any]:
     if torch.cuda.is_available():
         return contextlib.nullcontext()
     return mock.patch("torch.cuda.is_current_stream_capturing", return_value=False)
-
-
-def _read(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _call(name: str, reference: str, device: str) -> Applied:

@@ -18,7 +18,7 @@ from torch import Tensor
 from rownorm.inside import Inputs, Program
 from rownorm.inside import reference as row_program
 
-from ..data.case import Dtype, Operation
+from ..data.case import Operation
 from .definition import DTYPE_NAMES, Norm
 
 EPS = (1e-5, 1e-6, 1e-8, 1e-12)
@@ -40,12 +40,10 @@ def recognize(definition: Definition) -> Norm:
 def _recognize(text: str) -> Norm:
     """As ``recognize``, by the Definition's text, so that each is probed once."""
     definition = Definition.model_validate_json(text)
-    rows_axis, cols_axis, dtype = _layout(definition)
-    inputs, outputs = _roles(definition, rows_axis, cols_axis)
-    candidates = list(_candidates(definition, rows_axis, cols_axis, dtype, inputs, outputs))
+    described = _described(definition)
     try:
         reference = _reference(definition)
-        agreeing = [norm for norm in candidates if _agrees(reference, norm)]
+        agreeing = [norm for norm in _candidates(described) if _agrees(reference, norm)]
     except Exception as error:
         raise NotServed(
             f"its reference does not run on a CPU: {type(error).__name__}: {error}"
@@ -59,16 +57,15 @@ def _recognize(text: str) -> Norm:
     return agreeing[0]
 
 
-def _layout(definition: Definition) -> tuple[str, str, Dtype]:
-    """The axes of rows and columns, and the dtype of all tensors."""
+def _described(definition: Definition) -> Norm:
+    """A norm with the tensors of a Definition: what its shapes, dtypes and names say."""
     tensors = [*definition.inputs.values(), *definition.outputs.values()]
     rows = [spec for spec in tensors if spec.shape is not None and len(spec.shape) == 2]
     if not rows:
         raise NotServed("it has no tensor of rows and columns")
     rows_axis, cols_axis = rows[0].shape
-    if not isinstance(definition.axes[cols_axis], AxisConst) or isinstance(
-        definition.axes[rows_axis], AxisConst
-    ):
+    cols = definition.axes[cols_axis]
+    if not isinstance(cols, AxisConst) or isinstance(definition.axes[rows_axis], AxisConst):
         raise NotServed("the first axis of its rows must vary and the second must be constant")
     names = {spec.dtype.value for spec in tensors if spec.shape is not None}
     dtypes = [short for short, name in DTYPE_NAMES.items() if {name} == names]
@@ -76,13 +73,18 @@ def _layout(definition: Definition) -> tuple[str, str, Dtype]:
         raise NotServed(
             f"its tensors are {', '.join(sorted(names))}; rownorm serves one of fp16, bf16, fp32"
         )
-    return rows_axis, cols_axis, dtypes[0]
+    inputs = _input_roles(definition, rows_axis, cols_axis)
+    for name, spec in definition.outputs.items():
+        if spec.shape is None or list(spec.shape) != [rows_axis, cols_axis]:
+            raise NotServed(f"its output {name} is not rows")
+    if len(definition.outputs) > (2 if "residual" in inputs else 1):
+        raise NotServed(f"it has {len(definition.outputs)} outputs")
+    outputs = dict(zip(("y", "h"), definition.outputs, strict=False))
+    return Norm("rms_norm", cols.value, dtypes[0], None, rows_axis, inputs, outputs)
 
 
-def _roles(
-    definition: Definition, rows_axis: str, cols_axis: str
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Role to name, of inputs and of outputs."""
+def _input_roles(definition: Definition, rows_axis: str, cols_axis: str) -> dict[str, str]:
+    """Role to name."""
     inputs: dict[str, str] = {}
     for name, spec in definition.inputs.items():
         if spec.shape is None:
@@ -98,33 +100,21 @@ def _roles(
         inputs[role] = name
     if not {"x", "weight"} <= inputs.keys():
         raise NotServed("it needs rows and a weight")
-    for name, spec in definition.outputs.items():
-        if spec.shape is None or list(spec.shape) != [rows_axis, cols_axis]:
-            raise NotServed(f"its output {name} is not rows")
-    if len(definition.outputs) > (2 if "residual" in inputs else 1):
-        raise NotServed(f"it has {len(definition.outputs)} outputs")
-    return inputs, dict(zip(("y", "h"), definition.outputs, strict=False))
+    return inputs
 
 
-def _candidates(
-    definition: Definition,
-    rows_axis: str,
-    cols_axis: str,
-    dtype: Dtype,
-    inputs: dict[str, str],
-    outputs: dict[str, str],
-) -> Iterator[Norm]:
-    add = "add_" if "residual" in inputs else ""
-    orders = [outputs]
-    if len(outputs) == 2:  # either output may be the sum with the residual
-        orders.append(dict(zip(("h", "y"), outputs.values(), strict=True)))
-    all_eps: tuple[float | None, ...] = (None,) if "eps" in inputs else EPS
-    for kind, eps, shift, results in itertools.product(
+def _candidates(described: Norm) -> Iterator[Norm]:
+    """Every norm with these tensors. Either of two outputs may be the sum with the residual."""
+    add = "add_" if "residual" in described.inputs else ""
+    orders = [described.outputs]
+    if len(described.outputs) == 2:
+        orders.append(dict(zip(("h", "y"), described.outputs.values(), strict=True)))
+    all_eps: tuple[float | None, ...] = (None,) if "eps" in described.inputs else EPS
+    for kind, eps, shift, outputs in itertools.product(
         ("rms_norm", "layer_norm"), all_eps, SHIFTS, orders
     ):
         operation: Operation = f"{add}{kind}"  # type: ignore[assignment]
-        cols = definition.axes[cols_axis].value
-        yield Norm(operation, cols, dtype, eps, rows_axis, inputs, results, shift)
+        yield described._replace(operation=operation, eps=eps, weight_shift=shift, outputs=outputs)
 
 
 def _reference(definition: Definition) -> Any:

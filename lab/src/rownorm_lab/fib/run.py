@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -136,23 +137,25 @@ def _run_lab(
 ) -> None:
     """Device times of the same Solutions by the lab's method, with the ceiling; records.jsonl of the dataset folder."""
     done = {one.key for one in records_in(folder) if one.status == "ok"} if resume else set()
-    groups: list[tuple[list[Case], list[str | Provider]]] = []
     jobs = list(_jobs(content, definitions, resume=False))
-    for name in dict.fromkeys(job.definition.name for job in jobs):
-        of_definition = [job for job in jobs if job.definition.name == name]
-        providers: list[str | Provider] = [
-            solution_provider(job.definition, job.norm, one)
-            for job in of_definition[:1]
-            for one in job.solutions
-        ]
-        groups.append(([job.case for job in of_definition], [*providers, CEILING]))
     click.echo("Device times by the lab's clock")
     run = run_id()
     with Writer(folder / FILE, append=True) as writer, Display(len(jobs)) as display:
-        for cases, chosen in groups:
+        for _, of_definition in itertools.groupby(jobs, key=lambda job: job.definition.name):
+            group = list(of_definition)
+            providers: list[str | Provider] = [
+                solution_provider(group[0].definition, group[0].norm, one)
+                for one in group[0].solutions
+            ]
+            cases = [job.case for job in group]
             records: list[Record] = []
             for record in bench(
-                cases, chosen, run=run, rounds=rounds, done=done, on_step=display.step
+                cases,
+                [*providers, CEILING],
+                run=run,
+                rounds=rounds,
+                done=done,
+                on_step=display.step,
             ):
                 writer.write(record)
                 records.append(record)

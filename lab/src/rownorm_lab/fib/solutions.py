@@ -9,7 +9,7 @@ from flashinfer_bench import BuildSpec, Definition, Solution, SourceFile, Suppor
 from ..data.records import EAGER, OURS
 from ..version import __version__
 from .bundle import sources
-from .definition import Norm
+from .definition import Norm, run_source
 
 AUTHOR = "rownorm"
 BASELINE_AUTHOR = "baseline"
@@ -40,13 +40,14 @@ def short_name(solution: str, definition: str) -> str:
 def self_contained(definition: Definition, norm: Norm) -> Solution:
     """The library's kernels, planner and launcher as source files. It needs torch and Triton only."""
     files = {f"rownorm/{path}": text for path, text in sources().items()}
-    roles = [_name(norm, role) for role in ("x", "residual", "weight", "bias", "y", "h")]
-    arguments = ", ".join([*norm.inputs.values(), *norm.outputs.values()])
-    files["main.py"] = (
+    names = norm.inputs | norm.outputs
+    roles = [names.get(role, "None") for role in ("x", "residual", "weight", "bias", "y", "h")]
+    program = f"({norm.centers}, {norm.eps_source}, {norm.weight_shift})"  # the fields of a Program
+    files["main.py"] = run_source(
         f'"""{definition.name}: written by rownorm {__version__} from its own source files."""\n\n'
-        f"from .rownorm.ops.into import norm_into\n\n\n"
-        f"def run({arguments}):\n"
-        f"    norm_into(({', '.join(roles)}), {_options(norm)})\n"
+        "from .rownorm.ops.into import norm_into",
+        [*norm.inputs.values(), *norm.outputs.values()],
+        [f"norm_into(({', '.join(roles)}), {program})"],
     )
     return _solution(
         definition,
@@ -61,16 +62,16 @@ def self_contained(definition: Definition, norm: Norm) -> Solution:
 
 def installed_package(definition: Definition, norm: Norm) -> Solution:
     """A thin wrapper over ``import rownorm``."""
-    rows = [norm.inputs["x"], *([norm.inputs["residual"]] if "residual" in norm.inputs else [])]
-    options = [f"eps={norm.inputs.get('eps', repr(norm.eps))}"]
-    options += [f"weight_shift={norm.weight_shift}"] if norm.weight_shift else []
-    call = f"rownorm.{norm.operation}({', '.join([*rows, *_parameters(norm), *options])})"
+    roles = [role for role in ("x", "residual", "weight", "bias") if role in norm.inputs]
+    arguments = [*(norm.inputs[role] for role in roles), f"eps={norm.eps_source}"]
+    arguments += [f"weight_shift={norm.weight_shift}"] if norm.weight_shift else []
+    call = f"rownorm.{norm.operation}({', '.join(arguments)})"
     only_y = "[0]" if "residual" in norm.inputs and "h" not in norm.outputs else ""
-    text = f"import rownorm\n\n\ndef run({', '.join(norm.inputs.values())}):\n    return {call}{only_y}\n"
+    lines = [f"return {call}{only_y}"]
     return _solution(
         definition,
         PACKAGE,
-        {"main.py": text},
+        {"main.py": run_source("import rownorm", norm.inputs.values(), lines)},
         language=SupportedLanguages.PYTHON,
         dependencies=["rownorm"],
         description=f"Calls the installed rownorm; written by rownorm {__version__}.",
@@ -83,20 +84,19 @@ def pytorch_baseline(definition: Definition, norm: Norm) -> Solution:
     if "residual" in norm.inputs:
         lines[0] += f" + {norm.inputs['residual']}"
     weight = norm.inputs["weight"] + (f" + {norm.weight_shift}" if norm.weight_shift else "")
-    eps = norm.inputs.get("eps", repr(norm.eps))
     if norm.centers:
-        y = f"F.layer_norm(h, ({norm.cols},), {weight}, {norm.inputs.get('bias')}, {eps})"
+        bias = norm.inputs.get("bias")
+        y = f"F.layer_norm(h, ({norm.cols},), {weight}, {bias}, {norm.eps_source})"
     else:
-        y = f"F.rms_norm(h, ({norm.cols},), {weight}, {eps})"
+        y = f"F.rms_norm(h, ({norm.cols},), {weight}, {norm.eps_source})"
         y += f" + {norm.inputs['bias']}" if "bias" in norm.inputs else ""
     results = {"y": y, "h": "h"}
     lines.append(f"return {', '.join(results[role] for role in norm.outputs)}")
-    body = "\n".join(f"    {line}" for line in lines)
-    head = "import torch.nn.functional as F\n\n\n"
+    head = "import torch.nn.functional as F"
     return _solution(
         definition,
         EAGER,
-        {"main.py": f"{head}def run({', '.join(norm.inputs.values())}):\n{body}\n"},
+        {"main.py": run_source(head, norm.inputs.values(), lines)},
         author=BASELINE_AUTHOR,
         language=SupportedLanguages.PYTHON,
         description="The baseline: eager PyTorch.",
@@ -128,17 +128,3 @@ def _solution(
         ),
         sources=[SourceFile(path=path, content=text) for path, text in files.items()],
     )
-
-
-def _name(norm: Norm, role: str) -> str:
-    """The argument with this role, or None, as source text."""
-    return norm.inputs.get(role) or norm.outputs.get(role) or "None"
-
-
-def _parameters(norm: Norm) -> list[str]:
-    return [norm.inputs[role] for role in ("weight", "bias") if role in norm.inputs]
-
-
-def _options(norm: Norm) -> str:
-    """The fields of a Program, as source text."""
-    return f"({norm.centers}, {norm.inputs.get('eps', repr(norm.eps))}, {norm.weight_shift})"

@@ -20,7 +20,7 @@ from ..data.records import Environment, Record, Status
 from ..device.database import database, known
 from .dataset import DEFINITIONS, PARTS, Dataset, Problem, first_reason, read
 from .definition import definition_named
-from .recognize import NotServed, recognize
+from .recognize import recognize
 from .solutions import label, short_name
 
 CLOCK = "timed by FlashInfer-Bench"
@@ -36,12 +36,10 @@ def records_of(dataset: Dataset) -> tuple[list[Record], list[Problem]]:
     problems: list[Problem] = []
     for name, traces in content.traces.items():
         definition = content.definitions[name]
-        known_solutions = {one.name: one for one in content.solutions.get(name, [])}
         for trace in traces:
-            solution = known_solutions.get(trace.solution)
             try:
-                records += record_of(definition, solution, trace)
-            except (NotServed, ValueError) as reason:
+                records += record_of(definition, content.get_solution(trace.solution), trace)
+            except ValueError as reason:
                 problems.append(Problem(f"trace of {trace.solution}", f"left out: {reason}"))
     return records, problems
 

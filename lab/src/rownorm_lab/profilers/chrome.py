@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..data.profiles import ToolResult
-from .process import failure, read_json, run_work
+from .process import read_json, recorded
 from .request import ProfileRequest
 
 FILES = {
@@ -40,11 +41,7 @@ class Launches(NamedTuple):
 
 def collect(request: ProfileRequest, folder: Path) -> ToolResult:
     """Record the traces in a process of its own."""
-    ran = run_work("chrome", folder)
-    files = [FILES[one] for one in request.subjects if (folder / FILES[one]).exists()]
-    if ran.status:
-        return ToolResult("chrome", "failed", failure(ran), files)
-    return ToolResult("chrome", "ok", files=files)
+    return recorded("chrome", request, folder, FILES)
 
 
 def rename(file: Path, name: str) -> None:
@@ -97,16 +94,25 @@ def _correlation(event: Event) -> Any:
 
 def device_times(timed: Sequence[Event]) -> DeviceTimes | None:
     """How long the GPU was busy; None without kernels."""
-    kernels = sorted(
-        (event["ts"], event["ts"] + event["dur"]) for event in timed if event.get("cat") == "kernel"
-    )
+    kernels = [(one["ts"], one["ts"] + one["dur"]) for one in timed if one.get("cat") == "kernel"]
     if not kernels:
         return None
-    busy, reached = 0.0, kernels[0][0]
-    for start, end in kernels:
-        busy += max(0.0, end - max(start, reached))
+    span = max(end for _, end in kernels) - min(start for start, _ in kernels)
+    return DeviceTimes(covered(kernels) * MICROSECOND, span * MICROSECOND)
+
+
+def covered(times: Iterable[tuple[float, float]]) -> float:
+    """How long at least one of the times runs. times: (start, end)."""
+    total, reached = 0.0, -math.inf
+    for start, end in sorted(times):
+        total += max(0, end - max(start, reached))
         reached = max(reached, end)
-    return DeviceTimes(busy * MICROSECOND, (reached - kernels[0][0]) * MICROSECOND)
+    return total
+
+
+def is_host_call(event: Event) -> bool:
+    """Whether it is a call of the driver or the runtime, of CUDA or HIP."""
+    return str(event.get("cat")).endswith(("_runtime", "_driver"))
 
 
 def launches(timed: Sequence[Event]) -> Launches:
@@ -114,7 +120,7 @@ def launches(timed: Sequence[Event]) -> Launches:
     found = [
         event["dur"]
         for event in timed
-        if str(event.get("cat")).endswith(("_runtime", "_driver"))
+        if is_host_call(event)
         and ("LaunchKernel" in event["name"] or "LaunchCooperativeKernel" in event["name"])
     ]
     return Launches(len(found), sum(found) * MICROSECOND)

@@ -7,7 +7,7 @@ below the header. Long (``--page details``): one line for each metric of each ke
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 DENIED = "ERR_NVGPUCTRPERM"
@@ -66,39 +66,33 @@ def parse(text: str) -> list[KernelRecord]:
             )
     if not rows or not {"ID", "Kernel Name"} <= set(header):
         raise ValueError("the table of ncu is cut off: it has no kernel")
-    return _long(header, rows) if _METRIC in header else _wide(header, rows)
-
-
-def _wide(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[KernelRecord]:
-    units: dict[str, str] = {}
-    if rows and not rows[0][0]:  # the line of units has no ID
-        units = {name: unit for name, unit in zip(header, rows[0], strict=True) if unit}
-        rows = rows[1:]
-    is_metric = ["__" in name for name in header]
-    records = []
-    for row in rows:
-        numbers = {
-            name: number
-            for name, value, wanted in zip(header, row, is_metric, strict=True)
-            if wanted and (number := _number(value)) is not None
-        }
-        place = dict(zip(header, row, strict=True))
-        own = {name: units[name] for name in numbers if name in units}
-        records.append(KernelRecord(int(place["ID"]), place["Kernel Name"], numbers, own))
-    return records
-
-
-def _long(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[KernelRecord]:
     records: dict[int, KernelRecord] = {}
+    cells = (_long if _METRIC in header else _wide)(header, rows)
+    for launch, kernel, metric, unit, value in cells:
+        record = records.setdefault(int(launch), KernelRecord(int(launch), kernel, {}, {}))
+        if (metric_value := _number(value)) is not None:
+            record.metrics[metric] = metric_value
+            if unit:
+                record.units[metric] = unit
+    return list(records.values())
+
+
+def _wide(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Sequence[str]]:
+    """(ID, kernel, metric, unit, value); so below."""
+    units: dict[str, str] = {}
+    if not rows[0][0]:  # the line of units has no ID
+        units = dict(zip(header, rows[0], strict=True))
+        rows = rows[1:]
     for row in rows:
         place = dict(zip(header, row, strict=True))
-        number = int(place["ID"])
-        record = records.setdefault(number, KernelRecord(number, place["Kernel Name"], {}, {}))
-        value = _number(place[_VALUE])
-        if value is not None:
-            record.metrics[place[_METRIC]] = value
-            record.units[place[_METRIC]] = place[_UNIT]
-    return list(records.values())
+        for name in header:
+            if "__" in name:
+                yield place["ID"], place["Kernel Name"], name, units.get(name, ""), place[name]
+
+
+def _long(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Sequence[str]]:
+    places = [header.index(name) for name in ("ID", "Kernel Name", _METRIC, _UNIT, _VALUE)]
+    return ([row[place] for place in places] for row in rows)
 
 
 def _number(text: str) -> float | None:

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..data.profiles import ToolResult
+from .request import ProfileRequest
+
 GRACE_S = 30.0
 
 
@@ -24,9 +27,15 @@ def work_command(tool: str, folder: Path) -> list[str]:
     return [sys.executable, "-m", "rownorm_lab.commands.profile.work", str(folder), tool]
 
 
-def run_work(tool: str, folder: Path) -> Ran:
-    """Do the work while ``tool`` records inside the process."""
-    return run(work_command(tool, folder), folder / f"{tool}.log")
+def recorded(
+    tool: str, request: ProfileRequest, folder: Path, file_of: dict[str, str]
+) -> ToolResult:
+    """Do the work while ``tool`` records inside the process. file_of: by subject, what it writes."""
+    ran = run(work_command(tool, folder), folder / f"{tool}.log")
+    files = [file_of[one] for one in request.subjects if (folder / file_of[one]).exists()]
+    if ran.status:
+        return ToolResult(tool, "failed", failure(ran), files)
+    return ToolResult(tool, "ok", files=files)
 
 
 def run(command: Sequence[str], log: Path) -> Ran:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..data.profiles import ScopeTime, ToolResult
-from .process import failure, read_json, run_work
+from .process import read_json, recorded
 from .request import ProfileRequest
 
 FILES = {one: f"proton-{one}.hatchet" for one in ("rownorm", "torch", "script")}
@@ -33,11 +33,7 @@ def collect(request: ProfileRequest, folder: Path) -> ToolResult:
             "torch sees no GPU, and Proton records kernels of GPUs: run this on a machine with one"
         )
         return ToolResult("proton", "missing", why)
-    ran = run_work("proton", folder)
-    files = [FILES[one] for one in request.subjects if (folder / FILES[one]).exists()]
-    if ran.status:
-        return ToolResult("proton", "failed", failure(ran), files)
-    return ToolResult("proton", "ok", files=files)
+    return recorded("proton", request, folder, FILES)
 
 
 def parse(file: Path) -> list[ProtonKernel]:
@@ -46,7 +42,9 @@ def parse(file: Path) -> list[ProtonKernel]:
     if not (isinstance(document, list) and document and _is_node(document[0])):
         raise ValueError("it is no hatchet file of Proton: it does not begin with a tree")
     totals: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
-    _add(document[0], totals)
+    for one in _launched(document[0]):
+        totals[one.name][0] += one.calls
+        totals[one.name][1] += one.seconds
     kernels = [ProtonKernel(name, round(n), s) for name, (n, s) in totals.items()]
     return sorted(kernels, key=lambda one: -one.seconds)
 
@@ -62,12 +60,11 @@ def scopes(file: Path, repeats: int) -> list[ScopeTime]:
 
 
 def _scopes(node: Any, path: list[str], repeats: int) -> Iterator[ScopeTime]:
-    below = [(child, [*path, str(child["frame"]["name"])]) for child in _children(node)]
-    totals = [_totals(child) for child, _ in below]
-    for (child, names), (calls, seconds) in sorted(
-        zip(below, totals, strict=True), key=lambda pair: -pair[1][1]
-    ):
-        if calls:
+    found = [(child, list(_launched(child))) for child in _children(node)]
+    timed = [(child, sum(one.seconds for one in kernels), kernels) for child, kernels in found]
+    for child, seconds, kernels in sorted(timed, key=lambda one: -one[1]):
+        if calls := sum(one.calls for one in kernels):
+            names = [*path, str(child["frame"]["name"])]
             is_kernel = not _children(child)
             yield ScopeTime(
                 path=names, calls=calls / repeats, seconds=seconds / repeats, is_kernel=is_kernel
@@ -75,11 +72,14 @@ def _scopes(node: Any, path: list[str], repeats: int) -> Iterator[ScopeTime]:
             yield from _scopes(child, names, repeats)
 
 
-def _totals(node: Any) -> tuple[float, float]:
-    """(calls, seconds) of all kernels of a tree."""
-    totals: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
-    _add(node, totals)
-    return sum(n for n, _ in totals.values()), sum(s for _, s in totals.values())
+def _launched(node: Any) -> Iterator[ProtonKernel]:
+    """The kernels of a tree: the nodes with a time. A scope may have one too, the sum of what is below it."""
+    children = _children(node)
+    for child in children:
+        yield from _launched(child)
+    metrics = node.get("metrics", {})
+    if not children and TIME in metrics:
+        yield ProtonKernel(node["frame"]["name"], metrics.get(COUNT, 1), metrics[TIME] * NANOSECOND)
 
 
 def _children(node: Any) -> list[Any]:
@@ -88,15 +88,3 @@ def _children(node: Any) -> list[Any]:
 
 def _is_node(node: Any) -> bool:
     return isinstance(node, dict) and "children" in node and "frame" in node
-
-
-def _add(node: Any, totals: dict[str, list[float]]) -> None:
-    """Add the kernels of a tree: the nodes with a time. A scope may have one too, the sum of what is below it."""
-    children = _children(node)
-    for child in children:
-        _add(child, totals)
-    metrics = node.get("metrics", {})
-    if not children and TIME in metrics:
-        total = totals[node["frame"]["name"]]
-        total[0] += metrics.get(COUNT, 1)
-        total[1] += metrics[TIME] * NANOSECOND

@@ -13,9 +13,11 @@ import csv
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from ..data.profiles import ToolResult
+from .chrome import covered
 from .process import Ran, failure, run, work_command
 from .request import ProfileRequest
 
@@ -103,7 +105,7 @@ def parse_stats(text: str) -> list[KernelStats]:
     """``*_kernel_stats.csv``. ValueError, with the reason, if it is another file or cut off; so below."""
     return [
         KernelStats(name, int(float(calls)), float(total) * NANOSECOND)
-        for name, calls, total in _rows(text, "Name", "Calls", "TotalDurationNs")
+        for name, calls, total in _rows(text, *KINDS["stats"])
     ]
 
 
@@ -111,15 +113,14 @@ def parse_trace(text: str) -> list[Launch]:
     """``*_kernel_trace.csv``: the launches in the order of the file."""
     return [
         Launch(name, (int(end) - int(start)) * NANOSECOND, {})
-        for name, start, end in _rows(text, "Kernel_Name", "Start_Timestamp", "End_Timestamp")
+        for name, start, end in _rows(text, *KINDS["trace"])
     ]
 
 
 def parse_counters(text: str) -> list[Launch]:
     """``*_counter_collection.csv``: one launch with all its counters; several lines of a counter are added up."""
     launches: dict[str, Launch] = {}
-    wanted = ("Dispatch_Id", "Kernel_Name", "Counter_Name", "Counter_Value")
-    for dispatch, name, counter, value in _rows(text, *wanted):
+    for dispatch, name, counter, value in _rows(text, *KINDS["counters"]):
         counters = launches.setdefault(dispatch, Launch(name, None, {})).counters
         counters[counter] = counters.get(counter, 0.0) + float(value)
     return list(launches.values())
@@ -159,35 +160,30 @@ def read_files(folder: Path) -> Files:
 
 def _kind(text: str) -> str:
     """Which CSV it is, by its header; "" for another."""
-    names = {_plain(name) for name in next(csv.reader(text.splitlines()[:1]), [])}
-    for kind, wanted in KINDS.items():
-        if {_plain(name) for name in wanted} <= names:
-            return kind
-    return ""
+    names = _names(text)
+    return next((kind for kind, wanted in KINDS.items() if set(map(_plain, wanted)) <= names), "")
+
+
+def _names(text: str) -> set[str]:
+    """The columns of a CSV, in plain letters."""
+    return set(map(_plain, next(csv.reader(text.splitlines()[:1]), [])))
 
 
 def _busy(text: str) -> tuple[float, float]:
     """(from the first start to the last end, the time with at least one kernel) of a trace; the mean of its GPUs."""
-    wanted = ["Start_Timestamp", "End_Timestamp"]
-    has_agents = "agentid" in {_plain(name) for name in next(csv.reader(text.splitlines()[:1]))}
+    agents = ["Agent_Id"] if "agentid" in _names(text) else []
     times: dict[str, list[tuple[int, int]]] = {}
-    for start, end, *agent in _rows(text, *wanted, *(["Agent_Id"] if has_agents else [])):
+    for start, end, *agent in _rows(text, "Start_Timestamp", "End_Timestamp", *agents):
         times.setdefault("".join(agent), []).append((int(start), int(end)))
     if not times:
         return 0.0, 0.0
     every = [one for of_agent in times.values() for one in of_agent]
-    first, last = min(start for start, _ in every), max(end for _, end in every)
-    busy = 0
-    for of_agent in times.values():
-        reached = first
-        for began, ended in sorted(of_agent):
-            busy += max(0, ended - max(began, reached))
-            reached = max(reached, ended)
-    return (last - first) * NANOSECOND, busy * NANOSECOND / len(times)
+    span = max(end for _, end in every) - min(start for start, _ in every)
+    return span * NANOSECOND, fmean(map(covered, times.values())) * NANOSECOND
 
 
 def _devices(text: str) -> list[str]:
-    rows = _rows(text, "Agent_Type", "Product_Name", "Name")
+    rows = _rows(text, *KINDS["agents"])
     return [product or name for kind, product, name in rows if kind.upper() == "GPU"]
 
 
@@ -215,6 +211,12 @@ def _rows(text: str, *wanted: str) -> list[list[str]]:
             )
     places = [names.index(_plain(name)) for name in wanted]
     return [[row[place] for place in places] for row in rows]
+
+
+def traffic(launches: Sequence[Launch], kernel: str) -> float | None:
+    """The bytes between L2 and memory of a launch; None if they were not counted."""
+    moved = [mean(launches, kernel, name) for name in TRAFFIC]
+    return None if None in moved else KIBIBYTE * sum(filter(None, moved))
 
 
 def _plain(name: str) -> str:

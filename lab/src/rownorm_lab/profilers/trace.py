@@ -11,20 +11,18 @@ import math
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..data.studies import Attribution, KernelTime
+from .chrome import DEVICE, MICROSECOND, Event, is_host_call
 
 NORM = "norm"  # the name of the range that ``models/ranges.py`` records around a norm
-DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 # A node of backward, with the sums of its gradients.
 EVALUATE = "autograd::engine::evaluate_function"
 NAMES = re.compile(r"layer_norm|rms_norm|rownorm::", re.IGNORECASE)
-MICROSECOND = 1e-6
 MOST_WITHOUT_LAUNCH = 0.01  # share of kernel time; beyond it nothing is said about norms
 
-Event = dict[str, Any]
 Value = TypeVar("Value")
 
 
@@ -50,25 +48,37 @@ def read_trace(
     """The kernels of a step, from the events of a trace of so many steps. n_norms: in the model."""
     timed = [event for event in events if event.get("ph") == "X"]
     operators = [event for event in timed if event.get("cat") == "cpu_op"]
-    spans = _named_operators(operators) if compiled else _norm_spans(timed, operators)
+    named = [event for event in operators if NAMES.search(event["name"])]
+    spans = named if compiled else _norm_spans(timed, operators)
     inside = running(spans)
-    totals: dict[tuple[str, bool], list[float]] = defaultdict(lambda: [0, 0.0])
     calls = calls_of(timed)
-    for call in calls:
-        named = compiled and NAMES.search(call.name) is not None
-        total = totals[call.name, named or inside.at(call.thread, call.time) is not None]
+    are_norms = [
+        (compiled and NAMES.search(call.name) is not None)
+        or inside.at(call.thread, call.time) is not None
+        for call in calls
+    ]
+    kernels = kernel_times(calls, are_norms, steps)
+    lost = sum(call.seconds for call in calls if call.thread is None)
+    if lost > MOST_WITHOUT_LAUNCH * sum(call.seconds for call in calls):
+        return StepProfile(kernels, "unknown")
+    names = {kernel.name for kernel in kernels} | {event["name"] for event in operators}
+    return StepProfile(kernels, _attribution(kernels, names, n_norms, compiled))
+
+
+def kernel_times(
+    calls: Sequence[StartedCall], are_norms: Sequence[bool], steps: int
+) -> list[KernelTime]:
+    """The kernels of one of so many steps, largest first. are_norms: whether each call belongs to a norm."""
+    totals: dict[tuple[str, bool], list[float]] = defaultdict(lambda: [0, 0.0])
+    for call, is_norm in zip(calls, are_norms, strict=True):
+        total = totals[call.name, is_norm]
         total[0] += 1
         total[1] += call.seconds
     kernels = [
         KernelTime(name, n_calls / steps, seconds / steps, is_norm)
         for (name, is_norm), (n_calls, seconds) in totals.items()
     ]
-    kernels.sort(key=lambda kernel: -kernel.seconds)
-    lost = sum(call.seconds for call in calls if call.thread is None)
-    if lost > MOST_WITHOUT_LAUNCH * sum(call.seconds for call in calls):
-        return StepProfile(kernels, "unknown")
-    names = {kernel.name for kernel in kernels} | {event["name"] for event in operators}
-    return StepProfile(kernels, _attribution(kernels, names, n_norms, compiled))
+    return sorted(kernels, key=lambda kernel: -kernel.seconds)
 
 
 def _attribution(
@@ -95,11 +105,7 @@ def _device_calls(timed: Sequence[Event], operators: Sequence[Event]) -> list[St
     The place is that of the call of the driver or the runtime; where the trace has none, that of the operator. The
     thread is None if there is neither.
     """
-    launches = {
-        _argument(event, "correlation"): event
-        for event in timed
-        if str(event.get("cat")).endswith(("_runtime", "_driver"))
-    }
+    launches = {_argument(event, "correlation"): event for event in timed if is_host_call(event)}
     by_operator = {_argument(event, "External id"): event for event in operators}
     calls = []
     for event in timed:
@@ -117,27 +123,22 @@ def _argument(event: Event, name: str) -> Any:
 
 
 def _operator_calls(operators: Sequence[Event]) -> list[StartedCall]:
-    """Every operator with its own time: without that of the operators inside it."""
-    calls = []
-    for event, inner in _nested(operators):
-        own = max(0.0, event["dur"] - inner) * MICROSECOND
-        calls.append(StartedCall(event["name"], own, event["tid"], event["ts"]))
-    return calls
-
-
-def _nested(operators: Sequence[Event]) -> Iterator[tuple[Event, float]]:
-    """(operator, the time of those that it called directly)."""
-    inner = [0.0] * len(operators)
-    order = sorted(range(len(operators)), key=lambda i: _place(operators[i]))
-    open_ones: dict[Any, list[int]] = defaultdict(list)
-    for i in order:
-        event, stack = operators[i], open_ones[operators[i]["tid"]]
-        while stack and _end(operators[stack[-1]]) <= event["ts"]:
+    """Every operator with its own time: without that of the operators that it called directly."""
+    inner: dict[int, float] = defaultdict(float)  # by the identity of an operator
+    open_ones: dict[Any, list[Event]] = defaultdict(list)
+    for event in sorted(operators, key=lambda one: (one["ts"], -one["dur"])):
+        stack = open_ones[event["tid"]]
+        while stack and _end(stack[-1]) <= event["ts"]:
             stack.pop()
         if stack:
-            inner[stack[-1]] += event["dur"]
-        stack.append(i)
-    return zip(operators, inner, strict=True)
+            inner[id(stack[-1])] += event["dur"]
+        stack.append(event)
+    return [
+        StartedCall(
+            one["name"], max(0.0, one["dur"] - inner[id(one)]) * MICROSECOND, one["tid"], one["ts"]
+        )
+        for one in operators
+    ]
 
 
 def _norm_spans(timed: Sequence[Event], operators: Sequence[Event]) -> list[Event]:
@@ -147,10 +148,6 @@ def _norm_spans(timed: Sequence[Event], operators: Sequence[Event]) -> list[Even
     at = running(nodes).at
     around = [node for span in spans if (node := at(span["tid"], span["ts"])) is not None]
     return spans + around
-
-
-def _named_operators(operators: Sequence[Event]) -> list[Event]:
-    return [event for event in operators if NAMES.search(event["name"])]
 
 
 class Outermost(Generic[Value]):
@@ -176,10 +173,6 @@ class Outermost(Generic[Value]):
 def running(events: Iterable[Event]) -> Outermost[Event]:
     """The events as the times in which they run."""
     return Outermost((event["tid"], event["ts"], _end(event), event) for event in events)
-
-
-def _place(event: Event) -> tuple[float, float]:
-    return event["ts"], -event["dur"]
 
 
 def _end(event: Event) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 DEFAULT_TARGETS = ("sm_90", "gfx942")  # an H200 and an MI300X
 PASSES = ("forward", "backward")
+NORM_ONLY = (
+    *("cols", "rows", "dtype", "direction", "residual_dtype", "activation", "bias", "pre_bias"),
+    "measure",
+)
 
 
 @click.command(
@@ -121,25 +125,20 @@ def command(
     derived or measured. docs/analysis.md explains them; docs/own-kernel.md how a launch of your kernel is recorded.
     """
     if is_place(operation):
-        norm_only = (
-            "rows",
-            "dtype",
-            "direction",
-            "residual_dtype",
-            "activation",
-            "bias",
-            "pre_bias",
-        )
-        _refuse(context, ("cols", *norm_only, "measure"), "a norm", "of FILE.py:kernel")
+        _refuse(context, NORM_ONLY, "a norm", "of FILE.py:kernel")
         with usage_errors():
             source_of(operation)
         _say_what_begins(targets)
-        from .own import analyze_own
+        from ...data import own_analyses
+        from .own import analyses_of_own
 
-        chosen, roof = checked_targets(targets, False), _ceiling(ceiling_gbps)
+        chosen, failures = checked_targets(targets, False), list[str]()
         if out is not None:
             context.with_resource(held(out))
-        context.exit(analyze_own(operation, OwnOptions(**own), chosen, blocks, roof, as_json, out))
+            refuse_written(out / own_analyses.FILE)
+        options, roof = OwnOptions(**own), _ceiling(ceiling_gbps)
+        by_target = analyses_of_own(operation, options, chosen, blocks, roof, failures)
+        context.exit(_show(by_target, failures, own_analyses.text_of, own_analyses, as_json, out))
     _refuse(context, tuple(own), "FILE.py:kernel", "of a norm")
     if operation not in OPERATIONS:
         raise click.BadParameter(
@@ -161,33 +160,39 @@ def command(
             activation=activation,
         )
     sizes = block_sizes(blocks, case)
-    if out is not None:
-        from ...data.analyses import FILE
+    from ...data import analyses
+    from ...data.analysis_tables import text_of
 
-        refuse_written(out / FILE)
+    if out is not None:
+        refuse_written(out / analyses.FILE)
         context.with_resource(held(out))  # first: a folder that cannot be written is found at once
     _say_what_begins(targets)
-    chosen = checked_targets(targets, measure)
-    ceiling = _ceiling(ceiling_gbps)
-    analyses: list[Analysis] = []
-    failures = list[str]()
-    for found in analyses_of(case, chosen, sizes, ceiling, measure, failures):
-        analyses += found
-        if not as_json:
-            from ...data.analysis_tables import text_of
+    chosen, failures = checked_targets(targets, measure), list[str]()
+    found = analyses_of(case, chosen, sizes, _ceiling(ceiling_gbps), measure, failures)
+    context.exit(_show(found, failures, text_of, analyses, as_json, out))
 
+
+def _show(
+    by_target: Iterable[list[Any]],
+    failures: Sequence[str],
+    text_of: Callable[[list[Any]], Sequence[str]],
+    document: Any,
+    as_json: bool,
+    out: Path | None,
+) -> int:
+    """Print and write analyses and failures; return the exit status. document: the module of the analyses' file."""
+    analyses = []
+    for found in by_target:
+        analyses += found
+        if found and not as_json:
             click.echo("\n".join(text_of(found)) + "\n")
     if as_json:
-        from ...data.analyses import encoded
-
-        click.echo(encoded(analyses))
+        click.echo(document.encoded(analyses))
     if out is not None and analyses:
-        from ...data.analyses import write
-
-        click.echo(f"wrote {write(out, analyses)}", err=True)
+        click.echo(f"wrote {document.write(out, analyses)}", err=True)
     for failure in failures:
         click.echo(f"Error: {failure}", err=True)
-    context.exit(1 if failures else 0)
+    return int(bool(failures))
 
 
 def _say_what_begins(targets: Sequence[str]) -> None:
@@ -245,5 +250,4 @@ def analyses_of(
             target = target_of(name)
         found, failed = analysis.analyses_of(case, target, blocks, ceiling, measure)
         failures += failed
-        if found:
-            yield found
+        yield found

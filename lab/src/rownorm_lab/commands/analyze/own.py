@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from ...command_line.options import refuse_written, usage_errors
+from ...command_line.options import usage_errors
 from ...command_line.own_kernel import OwnOptions, combinations, label_of, sweep_of
 from ...compiled.compile import target_of
 from ...compiled.own import analyze_launch
 from ...compiled.recorded import chosen_launch, compiler_message, require_constants
-from ...data.own_analyses import FILE, OwnAnalysis, encoded, judged, text_of, write
+from ...data.own_analyses import OwnAnalysis, judged
 
 if TYPE_CHECKING:
     from ...compiled.roofline import Ceiling
 
 
-def analyze_own(
+def analyses_of_own(
     place: str,
     options: OwnOptions,
     targets: Sequence[str],
     blocks: str | None,
     ceiling: Ceiling | None,
-    as_json: bool,
-    out: Path | None,
-) -> int:
-    """Analyze a launch on each target, alone or with several values of a constant. Return the exit status."""
-    if out is not None:
-        refuse_written(out / FILE)
+    failures: list[str],
+) -> Iterator[list[OwnAnalysis]]:
+    """The analyses of a launch on each target, alone or with several values of a constant.
+
+    What cannot be compiled becomes a line of ``failures``.
+    """
     sweep = combinations([sweep_of(blocks, "--blocks")], "--blocks") if blocks else []
     arguments = options.launch_arguments()
-    analyses: list[OwnAnalysis] = []
-    failures: list[str] = []
     for name in targets:
         with usage_errors():
             target = target_of(name)
@@ -61,13 +58,4 @@ def analyze_own(
             with contextlib.suppress(Exception):  # it does not compile: nothing to compare with
                 recorded = (as_recorded or [analyze_launch(launched, source, target, "")])[0]
                 found = [judged(one, recorded) for one in found]
-        analyses += found
-        if found and not as_json:
-            click.echo("\n".join(text_of(found)) + "\n")
-    if as_json:
-        click.echo(encoded(analyses))
-    if out is not None and analyses:
-        click.echo(f"wrote {write(out, analyses)}", err=True)
-    for failure in failures:
-        click.echo(f"Error: {failure}", err=True)
-    return int(bool(failures))
+        yield found

@@ -204,37 +204,25 @@ def check(context: click.Context, /, folder: Path, as_json: bool, for_flashinfer
 
     if device == "cpu":
         click.echo("There is no GPU here: kernels run in Triton's interpreter.", err=as_json)
-    found: list[dict[str, Any]] = []
-    left_out = [one._asdict() for one in dataset.problems]
-    bad, good = len(dataset.problems), 0
+    found: list[Checked] = []
+    left_out = [*dataset.problems]
     for one in check_all(dataset, device):
         if isinstance(one, Checked):
-            click.echo(_line(one), err=as_json or one.status != "ok")
-            found.append({**one._asdict(), "solution": one.solution.name})
-            good, bad = good + (one.status == "ok"), bad + (one.status != "ok")
+            found.append(one)
+            click.echo(str(one), err=as_json or one.status != "ok")
         else:
+            left_out.append(one)
             click.echo(str(one), err=True)
-            left_out.append(one._asdict())
+    good = sum(one.status == "ok" for one in found)
+    bad = len(dataset.problems) + len(found) - good
     are = "is" if good == 1 else "are"
     click.echo(
         f"{count(good, 'result')} {are} right; {bad} wrong, failed or left out.", err=as_json
     )
     if as_json:
-        print_json({"results": found, "left_out": left_out})
+        results = [{**one._asdict(), "solution": one.solution.name} for one in found]
+        print_json({"results": results, "left_out": [one._asdict() for one in left_out]})
     context.exit(int(bool(bad or not good)))
-
-
-def _line(one: object) -> str:
-    """``rownorm_rmsnorm_d4096, 8 rows: ok, relative error 0, 0 ulp; FlashInfer-Bench: PASSED``."""
-    from ...fib.check import Checked
-
-    assert isinstance(one, Checked)
-    where = one.solution.name + ("" if one.rows is None else f", {count(one.rows, 'row')}")
-    if one.max_relative_error is None:
-        return f"{where}: {one.status}: {one.why}"
-    errors = f"relative error {one.max_relative_error:.2g}, {one.max_ulp:.2g} ulp"
-    why = f" ({one.why})" if one.why else ""
-    return f"{where}: {one.status}{why}, {errors}; FlashInfer-Bench: {one.upstream}"
 
 
 @command.command(

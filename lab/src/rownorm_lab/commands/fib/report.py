@@ -13,7 +13,6 @@ from ...data.tables import markdown
 from ...data.texts import count, duration, times
 from ...fib.check import MAX_RELATIVE_ERROR
 from ...fib.dataset import Dataset, Problem
-from ...fib.recognize import NotServed
 from ...fib.solutions import PACKAGE
 from ...fib.traces import REFERENCE, latest, record_of, records_of
 from ...page.write import replace_report
@@ -91,7 +90,7 @@ def section(dataset: Dataset, lab: Sequence[Record]) -> str:
         definition = content.definitions[trace.definition]
         try:
             record, *_ = record_of(definition, content.get_solution(trace.solution), trace)
-        except (NotServed, ValueError):  # named in ``records_of``
+        except ValueError:  # named in ``records_of``
             continue
         case, hardware = record.case, evaluation.environment.hardware
         seconds = device_times.get((hardware, _place(case), record.provider))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...command_line.options import examples, json_option, print_json
+from ...command_line.options import examples, json_option, print_json, say
 from ...data.records import EAGER
 from ...data.tables import wrapped
 from ...data.texts import binary_size
@@ -71,20 +71,18 @@ def command(try_all: bool, as_json: bool) -> None:
     width = max(map(len, shown))
     for name, value in shown.items():
         if value:
-            click.echo(
-                "\n".join(wrapped(f"  {name:{width}} {value}", width + 3, breaks_words=True))
-            )
+            say(f"  {name:{width}} {value}", width + 3, breaks_words=True)
     click.echo("\nPlans, the first that has one")
     for line in plan_lines(_arch(here)):
-        click.echo("\n".join(wrapped(line, 7)))
+        say(line, 7)
     click.echo("\nProviders")
     for provider in all_providers().values():
         click.echo("\n".join(provider_lines(provider, try_all)))
     click.echo("\nCalls, and the extensions that they use")
     for line in call_lines():
-        click.echo("\n".join(wrapped(line, 13)))
+        say(line, 13)
     click.echo("\nFor rownorm fib")
-    click.echo("\n".join(wrapped(f"  {'flashinfer-bench':16} {package.state()}", 19)))
+    say(f"  {'flashinfer-bench':16} {package.state()}", 19)
 
 
 def _arch(here: Environment) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...command_line.options import examples
+from ...command_line.options import examples, usage_errors
 
 if TYPE_CHECKING:
     from torch import nn
@@ -49,21 +49,22 @@ def command(factory: str, as_json: bool, out_dtype: str | None, fuse_residuals: 
     from rownorm import patch
 
     dtype = None if out_dtype is None else getattr(torch, OUT_DTYPES[out_dtype])
-    report = patch(load(factory), out_dtype=dtype, fuse_residuals=fuse_residuals)
+    with usage_errors("'MODULE:FACTORY'"):
+        model = load(factory)
+    report = patch(model, out_dtype=dtype, fuse_residuals=fuse_residuals)
     click.echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
 
 
 def load(factory: str) -> nn.Module:
-    """The model that ``module:factory`` names. Raises a usage error that says what to do."""
+    """The model that ``module:factory`` names. ValueError that says what to do if there is none."""
     from importlib import import_module
 
     from torch import nn
 
     module_name, separator, path = factory.partition(":")
     if not (module_name and separator and path):
-        raise click.BadParameter(
-            f"{factory!r} is not MODULE:FACTORY, for example my_package.models:make_model",
-            param_hint="'MODULE:FACTORY'",
+        raise ValueError(
+            f"{factory!r} is not MODULE:FACTORY, for example my_package.models:make_model"
         )
     if "" not in sys.path:
         sys.path.insert(0, "")
@@ -72,29 +73,26 @@ def load(factory: str) -> nn.Module:
         for name in path.split("."):
             found = getattr(found, name)
     except (ImportError, AttributeError) as error:
-        raise click.BadParameter(str(error), param_hint="'MODULE:FACTORY'") from error
+        raise ValueError(str(error)) from error
     except Exception as error:
         raise _users(error, f"{module_name} cannot be imported") from None
     model: object = found
     if not isinstance(model, nn.Module):
         if not callable(model):
-            raise click.BadParameter(
-                f"{factory} is {type(model).__name__}; name a model, or a function that returns one",
-                param_hint="'MODULE:FACTORY'",
+            raise ValueError(
+                f"{factory} is {type(model).__name__}; name a model, or a function that returns one"
             )
         try:
             model = model()
         except TypeError as error:
-            raise click.BadParameter(
-                f"{factory} cannot be called without arguments: {error}. Write a function that makes the model.",
-                param_hint="'MODULE:FACTORY'",
+            raise ValueError(
+                f"{factory} cannot be called without arguments: {error}. Write a function that makes the model."
             ) from error
         except Exception as error:
             raise _users(error, f"{factory} failed") from None
     if not isinstance(model, nn.Module):
-        raise click.BadParameter(
-            f"{factory} returned {type(model).__name__}; it must return a torch.nn.Module",
-            param_hint="'MODULE:FACTORY'",
+        raise ValueError(
+            f"{factory} returned {type(model).__name__}; it must return a torch.nn.Module"
         )
     return model
 

@@ -32,15 +32,13 @@ def bottleneck_of(
     on_gpu: bool,
 ) -> tuple[str, list[str]]:
     """(the bottleneck in a sentence, what to try)."""
+    about_norms = _saving(norms) if norms or not request.script else [NO_NORM]
     if not on_gpu:
-        return _on_cpu(request, figures, norms)
+        return _on_cpu(request, figures, about_norms)
     if request.case is None:
-        return _of_step(request, figures, kernels, norms)
-    subject = "rownorm"
-    time, host = (
-        value_of(figures, name.format(request.unit), subject) for name in (TIME, OVERHEAD)
-    )
-    share = value_of(figures, PEAK_SHARE, subject)
+        return _of_step(request, figures, kernels, about_norms)
+    names = (TIME.format(request.unit), OVERHEAD.format(request.unit), PEAK_SHARE)
+    time, host, share = (value_of(figures, name, "rownorm") for name in names)
     if time is None:
         return NOTHING, ["Read the reasons of the tools above."]
     if host is not None and host > time:
@@ -64,7 +62,7 @@ def bottleneck_of(
             ],
         )
     warps = [
-        one.value for one in figures if one.name == OCCUPANCY and one.subject.startswith(subject)
+        one.value for one in figures if one.name == OCCUPANCY and one.subject.startswith("rownorm")
     ]
     few = f", with {texts.percent(min(warps))} of the warps active" if warps else ""
     advice = [
@@ -104,13 +102,12 @@ def _of_step(
     request: ProfileRequest,
     figures: Sequence[Figure],
     kernels: dict[str, list[KernelTime]],
-    norms: Sequence[ScriptNorm],
+    advice: list[str],
 ) -> tuple[str, list[str]]:
-    """Of a training step: the host, norms, or other kernels."""
+    """Of a training step: the host, norms, or other kernels. advice: what is known about norms; so below."""
     subject = request.subjects[0]
     if not kernels.get(subject):
         return NOTHING, ["Read the reasons of the tools above."]
-    advice = _saving(norms) if norms or not request.script else [NO_NORM]
     idle = value_of(figures, IDLE, subject)
     share = value_of(figures, NORM_SHARE, subject)
     if idle is not None and idle > MOSTLY_IDLE:
@@ -130,17 +127,16 @@ def _of_step(
 
 
 def _on_cpu(
-    request: ProfileRequest, figures: Sequence[Figure], norms: Sequence[ScriptNorm]
+    request: ProfileRequest, figures: Sequence[Figure], advice: list[str]
 ) -> tuple[str, list[str]]:
     share = value_of(figures, NORM_SHARE, request.subjects[0])
-    advice = _saving(norms) if norms or not request.script else [NO_NORM]
     if request.case:
-        advice += [
+        advice.append(
             f"rownorm analyze {_arguments(request)} predicts the kernels of a GPU without one."
-        ]
-    advice += [
+        )
+    advice.append(
         "Run the same command on a machine with a GPU for launch overhead, bandwidth and occupancy."
-    ]
+    )
     if request.case or share is None:
         return "unknown: there is no GPU here, and the CPU path says nothing about kernels", advice
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from ...command_line.options import (
     names_option,
     print_json,
     refuse_taken,
+    say,
     say_loading,
     unknown,
     usage_errors,
@@ -34,6 +36,7 @@ COLS, ROWS = 4096, 8192
 KERNELS = 5  # lines of a table of kernels
 SOURCE_LINES = 3  # of each kernel
 COMPARED = 12  # kernels and scopes of a comparison
+_say_step = partial(say, err=True)
 USAGE = "name one of OPERATION (for example rms_norm), --model or --script"
 
 
@@ -129,14 +132,17 @@ def command(context: click.Context, /, arguments: Sequence[str], **given: Any) -
         context.with_resource(held(folder))
         say_loading()
         profile, interrupted = _profiled(request, folder, given["tools"])
-    _write(profile, folder)
-    if given["as_json"]:
-        from ...data.profiles import encoded
+    from ...data.files import write_whole
+    from ...data.profiles import encoded, write_profile
+    from .publish import FILE, page
 
+    write_profile(folder, profile)
+    write_whole(folder / FILE, page(profile))
+    if given["as_json"]:
         click.echo(encoded(profile))
     else:
         _show(profile)
-    click.echo(f"wrote {folder / 'summary.md'}", err=True)
+    click.echo(f"wrote {folder / FILE}", err=True)
     context.exit(130 if interrupted else int(_has_failed(profile, given["tools"])))
 
 
@@ -151,17 +157,14 @@ def _request(arguments: Sequence[str], given: dict[str, Any]) -> ProfileRequest:
     if (script or model) and of_norm:
         flag = of_norm[0].replace("direction", "pass")
         raise click.UsageError(f"--{flag} is for a norm by itself, not for --model or --script")
-    if script and model:
+    if (script and model) or (model and arguments):
         raise click.UsageError(USAGE)
     if script:
         steps = STEPS if given["steps"] is None else given["steps"]
         return ProfileRequest(script=Script(str(script), list(arguments), steps))
-    if model and arguments:
-        raise click.UsageError(USAGE)
     if model:
-        return ProfileRequest(
-            model=ModelStep(model, given["size"] or _usual_size(), given["stage"] or "fused")
-        )
+        size, stage = given["size"] or _usual_size(), given["stage"] or "fused"
+        return ProfileRequest(model=ModelStep(model, size, stage))
     if len(arguments) != 1:
         raise click.UsageError(USAGE)
     operation: Any = arguments[0]
@@ -197,7 +200,7 @@ def _compare(first: Path, second: Path, as_json: bool) -> None:
     """Print what changed between two profiles."""
     from ...data.profile_changes import change_tables, changes, largest, unlike
     from ...data.profiles import read_profile
-    from ...data.tables import table_text, wrapped
+    from ...data.tables import table_text
 
     with usage_errors():
         before, after = read_profile(first), read_profile(second)
@@ -211,13 +214,14 @@ def _compare(first: Path, second: Path, as_json: bool) -> None:
         print_json(found)
         return
     for line in unlike(before, after):
-        click.echo("\n".join(wrapped(f"Note: another {line}")))
-    click.echo("\n".join(wrapped(f"{first} ({before.date}) and {second} ({after.date})")))
+        say(f"Note: another {line}")
+    say(f"{first} ({before.date}) and {second} ({after.date})")
     for table in change_tables(found, COMPARED):
         if table.lines:
             click.echo(table_text(table))
     if said := largest(found):
-        click.echo("\n".join(["", *wrapped(said)]))
+        click.echo("")
+        say(said)
 
 
 def _profiled(request: ProfileRequest, folder: Path, named: Sequence[str]) -> tuple[Profile, bool]:
@@ -240,7 +244,7 @@ def _profiled(request: ProfileRequest, folder: Path, named: Sequence[str]) -> tu
         write_collected(folder, Collected(here, results))
         if interrupted:
             break
-    return summarize(request, folder, results, here, _say), interrupted
+    return summarize(request, folder, results, here, _say_step), interrupted
 
 
 def usual_tools(kind: str) -> Sequence[str]:
@@ -254,16 +258,10 @@ def collected(tool: str, request: ProfileRequest, folder: Path) -> ToolResult:
     from ...profilers import chrome, ncu, proton, rocprof
 
     modules = {"chrome": chrome, "proton": proton, "ncu": ncu, "rocprofv3": rocprof}
-    _say(f"{tool}: {request.title}")
+    _say_step(f"{tool}: {request.title}")
     result: ToolResult = modules[tool].collect(request, folder)  # type: ignore[attr-defined]
-    _say(f"{tool}: {result.status}" + (f", {result.why}" if result.why else ""))
+    _say_step(f"{tool}: {result.status}" + (f", {result.why}" if result.why else ""))
     return result
-
-
-def _say(step: str) -> None:
-    from ...data.tables import wrapped
-
-    click.echo("\n".join(wrapped(step)), err=True)
 
 
 def _read_again(folder: Path) -> Profile:
@@ -280,7 +278,7 @@ def _read_again(folder: Path) -> Profile:
             return profile_of_files(folder)
     with usage_errors():
         request, before = read_request(folder), read_collected(folder)
-    profile = summarize(request, folder, before.tools, before.environment, _say)
+    profile = summarize(request, folder, before.tools, before.environment, _say_step)
     return msgspec.structs.replace(profile, date=_measured_on(folder) or profile.date)
 
 
@@ -295,14 +293,6 @@ def _measured_on(folder: Path) -> str:
     return before.date if before else ""
 
 
-def _write(profile: Profile, folder: Path) -> None:
-    from ...data.profiles import write_profile
-    from .publish import publish
-
-    write_profile(folder, profile)
-    publish(profile, folder)
-
-
 def _show(profile: Profile) -> None:
     from ...data.profile_tables import (
         counter_table,
@@ -313,25 +303,24 @@ def _show(profile: Profile) -> None:
         said_of,
         scope_tables,
     )
-    from ...data.tables import table_text, wrapped
+    from ...data.tables import table_text
 
-    click.echo("\n".join(wrapped(f"{profile.title} on {profile.environment.describe()}")))
+    say(f"{profile.title} on {profile.environment.describe()}")
     for tool in profile.tools:
-        click.echo("\n".join(wrapped(f"  {tool.tool:10} {tool.status:8} {said_of(tool)}", 22)))
+        say(f"  {tool.tool:10} {tool.status:8} {said_of(tool)}", 22)
     first = [figure_table(profile), counter_table(profile)]
     then = [norm_table(profile), *scope_tables(profile), *kernel_tables(profile, KERNELS)]
     shown = [table_text(table) for table in first if table.lines]
     shown += line_texts(profile, SOURCE_LINES)
     shown += [table_text(table) for table in then if table.lines]
-    for text in shown:
-        click.echo(text)
-    click.echo("")
-    click.echo("\n".join(wrapped(f"Primary bottleneck: {profile.bottleneck}")))
+    click.echo("\n".join([*shown, ""]))
+    say(f"Primary bottleneck: {profile.bottleneck}")
     for line in profile.advice:
-        click.echo("\n".join(wrapped(f"Next: {line}")))
+        say(f"Next: {line}")
 
 
 def _has_failed(profile: Profile, named: Sequence[str]) -> bool:
-    bad = {one.tool for one in profile.tools if one.status == "failed"}
-    bad |= {one.tool for one in profile.tools if one.tool in named and one.status != "ok"}
-    return bool(bad)
+    return any(
+        one.status == "failed" or (one.tool in named and one.status != "ok")
+        for one in profile.tools
+    )

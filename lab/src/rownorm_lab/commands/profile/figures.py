@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import mean
 
+import msgspec
+
 from ...data.case import Case
-from ...data.profiles import Figure, ScriptNorm, Unit
+from ...data.profiles import Figure, ScriptNorm, Unit, share_of_norms
 from ...data.records import Environment
 from ...data.studies import KernelTime
 from ...profilers import chrome, ncu, ncu_csv, rocprof
@@ -34,26 +36,29 @@ def of_trace(
     if device is None:
         return
     seconds = sum(one.seconds for one in kernels)
-    yield _figure(TIME.format(request.unit), subject, seconds, "s", f"{source}: sum of kernels")
+    yield figure(TIME.format(request.unit), subject, seconds, "s", f"{source}: sum of kernels")
     launched = chrome.launches(timed)
     if launched.number:
         name = f"kernels that are launched in a {request.unit}"
         count = sum(one.calls for one in kernels)
-        yield _figure(name, subject, count, "number", f"{source}: kernels and copies")
+        yield figure(name, subject, count, "number", f"{source}: kernels and copies")
         name = "host time of one launch"
         calls = f"{source}: calls of the driver or the runtime that launch"
-        yield _figure(name, subject, launched.seconds / launched.number, "s", calls)
+        yield figure(name, subject, launched.seconds / launched.number, "s", calls)
     idle = 1 - device.busy / device.span if device.span else 0.0
     spans = f"{source}: gaps between kernels, with the profiler's own overhead"
-    yield _figure(IDLE, subject, idle, "share", spans)
+    yield figure(IDLE, subject, idle, "share", spans)
     if request.case and seconds:
-        yield from _bandwidth(request.case.compulsory_bytes / seconds, subject, here, f"{source}: ")
+        rate = request.case.compulsory_bytes / seconds
+        yield figure(
+            BANDWIDTH, subject, rate, "B/s", f"{source}: compulsory bytes over kernel time"
+        )
+        yield from _peak_share(rate, subject, here)
 
 
-def _bandwidth(rate: float, subject: str, here: Environment, source: str) -> Iterator[Figure]:
-    yield _figure(BANDWIDTH, subject, rate, "B/s", f"{source}compulsory bytes over kernel time")
+def _peak_share(rate: float, subject: str, here: Environment) -> Iterator[Figure]:
     if peak := here.peak_bytes_per_second:
-        yield _figure(PEAK_SHARE, subject, rate / peak, "share", f"peak: {here.peak_source}")
+        yield figure(PEAK_SHARE, subject, rate / peak, "share", f"peak: {here.peak_source}")
 
 
 def of_host(
@@ -63,16 +68,23 @@ def of_host(
     clock = "host clock, without a profiler"
     if "host" in times and on_gpu:
         name = OVERHEAD.format(request.unit)
-        yield _figure(name, subject, times["host"], "s", f"{clock}, without waiting for the GPU")
+        yield figure(name, subject, times["host"], "s", f"{clock}, without waiting for the GPU")
     whole = times.get("whole", None if on_gpu else times.get("host"))
     if whole is not None:
-        yield _figure(f"time of a {request.unit}", subject, whole, "s", clock)
+        yield figure(f"time of a {request.unit}", subject, whole, "s", clock)
     if DIFFERENCE in times and request.case:
-        name, source = (
-            "largest difference from torch",
-            f"{output_names(request.case)[0]} of one call",
-        )
-        yield _figure(name, subject, times[DIFFERENCE], "number", source)
+        source = f"{output_names(request.case)[0]} of one call"
+        yield figure("largest difference from torch", subject, times[DIFFERENCE], "number", source)
+
+
+def of_norms(
+    request: ProfileRequest, subject: str, kernels: Sequence[KernelTime], on_gpu: bool
+) -> Iterator[Figure]:
+    """The share of norms in a step. A script in which none was found may hide them."""
+    share = share_of_norms(kernels)
+    if share is not None and not request.case and (share or not request.script):
+        what = "kernels" if on_gpu else "operators, without those that they call"
+        yield figure(NORM_SHARE, subject, share, "share", f"{chrome.FILES[subject]}: {what}")
 
 
 def of_proton(
@@ -81,7 +93,7 @@ def of_proton(
     """The same kernel time from another profiler."""
     name = f"{TIME.format(request.unit)}, Proton"
     seconds = sum(one.seconds for one in kernels) / repeats
-    yield _figure(name, subject, seconds, "s", f"proton-{subject}.hatchet: time (ns)")
+    yield figure(name, subject, seconds, "s", f"proton-{subject}.hatchet: time (ns)")
 
 
 def of_ncu(records: Sequence[ncu_csv.KernelRecord], subject_of: dict[str, str]) -> Iterator[Figure]:
@@ -98,7 +110,7 @@ def of_ncu(records: Sequence[ncu_csv.KernelRecord], subject_of: dict[str, str]) 
             (OCCUPANCY, ncu.OCCUPANCY),
             ("theoretical occupancy", ncu.THEORETICAL),
         ):
-            shares = [_hundredth(one.metrics.get(metric)) for one in some]
+            shares = [one.metrics[metric] / 100 for one in some if metric in one.metrics]
             yield from _counted(name, subject, "share", shares, metric)
         for name, kind in ((SECTORS, "ld"), ("sectors per store request", "st")):
             ratios = [one.sectors_per_request(kind) for one in some]
@@ -113,11 +125,7 @@ def _counted(
 ) -> Iterator[Figure]:
     known = [value for value in values if value is not None]
     if known:
-        yield _figure(name, subject, mean(known), unit, f"{ncu.FILE}: {counter}")
-
-
-def _hundredth(percent: float | None) -> float | None:
-    return None if percent is None else percent / 100
+        yield figure(name, subject, mean(known), unit, f"{ncu.FILE}: {counter}")
 
 
 def _rate(one: ncu_csv.KernelRecord) -> float | None:
@@ -133,19 +141,15 @@ def of_rocprof(
     """Times and counters of each of rownorm's kernels; means over its launches."""
     for one in stats:
         subject, seconds = f"rownorm: {one.kernel}", one.seconds / max(1, one.calls)
-        yield _figure("time", subject, seconds, "s", "kernel_stats.csv: TotalDurationNs over Calls")
-        moved = [rocprof.mean(counted, one.kernel, name) for name in rocprof.TRAFFIC]
-        if None not in moved and seconds:
-            rate = rocprof.KIBIBYTE * sum(value for value in moved if value is not None) / seconds
+        yield figure("time", subject, seconds, "s", "kernel_stats.csv: TotalDurationNs over Calls")
+        moved = rocprof.traffic(counted, one.kernel)
+        if moved is not None and seconds:
             source = "FETCH_SIZE and WRITE_SIZE over the time"
-            yield _figure("memory traffic", subject, rate, "B/s", source)
-            if peak := here.peak_bytes_per_second:
-                yield _figure(
-                    PEAK_SHARE, subject, rate / peak, "share", f"peak: {here.peak_source}"
-                )
+            yield figure("memory traffic", subject, moved / seconds, "B/s", source)
+            yield from _peak_share(moved / seconds, subject, here)
         occupancy = rocprof.mean(counted, one.kernel, rocprof.OCCUPANCY)
         if occupancy is not None:
-            yield _figure(OCCUPANCY, subject, occupancy / 100, "share", rocprof.OCCUPANCY)
+            yield figure(OCCUPANCY, subject, occupancy / 100, "share", rocprof.OCCUPANCY)
 
 
 def predicted(case: Case) -> Iterator[Figure]:
@@ -155,13 +159,12 @@ def predicted(case: Case) -> Iterator[Figure]:
 
     directions = ("forward", "backward") if case.direction == "both" else (case.direction,)
     for direction in directions:
-        fields = {name: getattr(case, name) for name in case.__struct_fields__}
-        one = Case(**(fields | {"direction": direction}))
+        one = msgspec.structs.replace(case, direction=direction)
         for kernel in analyze(compile_case(one, target_of("this"))).kernels:
             subject, source = f"rownorm: {kernel.kernel}", "predicted by rownorm analyze"
-            yield _figure("theoretical occupancy", subject, kernel.occupancy, "share", source)
+            yield figure("theoretical occupancy", subject, kernel.occupancy, "share", source)
             name = "sectors per request"
-            yield _figure(name, subject, kernel.sectors_per_request, "number", source)
+            yield figure(name, subject, kernel.sectors_per_request, "number", source)
 
 
 def speed_up(request: ProfileRequest, figures: Sequence[Figure]) -> Iterator[Figure]:
@@ -170,7 +173,7 @@ def speed_up(request: ProfileRequest, figures: Sequence[Figure]) -> Iterator[Fig
         ours, others = (value_of(figures, name, subject) for subject in ("rownorm", "torch"))
         if ours and others:
             source = f"{name}, of torch over that of rownorm"
-            yield _figure("speed beside torch", "rownorm", others / ours, "number", source)
+            yield figure("speed beside torch", "rownorm", others / ours, "number", source)
 
 
 def of_saving(norms: Sequence[ScriptNorm], kernels: Sequence[KernelTime]) -> Iterator[Figure]:
@@ -180,10 +183,11 @@ def of_saving(norms: Sequence[ScriptNorm], kernels: Sequence[KernelTime]) -> Ite
     if known and total:
         saved = sum(before - after for before, after in known) / total
         source = "the trace, and the times with rownorm in the table of norms"
-        yield _figure("share that rownorm would save", "script", saved, "share", source)
+        yield figure("share that rownorm would save", "script", saved, "share", source)
 
 
-def _figure(name: str, subject: str, value: float, unit: Unit, source: str) -> Figure:
+def figure(name: str, subject: str, value: float, unit: Unit, source: str) -> Figure:
+    """A figure."""
     return Figure(name=name, subject=subject, value=value, unit=unit, source=source)
 
 

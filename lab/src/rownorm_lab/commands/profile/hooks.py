@@ -26,19 +26,18 @@ from ...models.ranges import record_backward
 from ...profilers.norms import PREFIX
 
 FUNCTIONS = ("layer_norm", "rms_norm")
+_numbers = itertools.count()  # of calls
 
 
 @contextmanager
 def norm_ranges() -> Iterator[None]:
     """Record a range around every norm that runs inside, forward and backward."""
-    names, modules = _Names(), _Modules()
+    modules = _Modules()
     originals = {name: getattr(F, name) for name in FUNCTIONS}
     for name, function in originals.items():
-        setattr(F, name, _ranged(function, name, names))
+        setattr(F, name, _ranged(function, name))
     handles = [
-        register_module_forward_pre_hook(
-            lambda module, inputs: modules.enter(module, inputs, names)
-        ),
+        register_module_forward_pre_hook(modules.enter),
         register_module_forward_hook(modules.leave),
     ]
     try:
@@ -51,31 +50,20 @@ def norm_ranges() -> Iterator[None]:
             setattr(F, name, function)
 
 
-class _Names:
-    """The names of ranges."""
-
-    def __init__(self) -> None:
-        self.numbers = itertools.count()
-
-    def of(self, what: str, operation: str, x: Tensor) -> tuple[str, str]:
-        """(forward, backward) of one call. x: (..., n_cols)."""
-        rows, cols = x.numel() // max(1, x.shape[-1]), x.shape[-1]
-        dtype = SHORT_NAMES.get(x.dtype, str(x.dtype))
-        end = f"{rows}x{cols}|{dtype}|{next(self.numbers)}"
-        return (
-            f"{PREFIX}|{what}|{operation}|forward|{end}",
-            f"{PREFIX}|{what}|{operation}|backward|{end}",
-        )
+def _names(what: str, operation: str, x: Tensor) -> tuple[str, str]:
+    """The names of the ranges of one call: (forward, backward). x: (..., n_cols)."""
+    rows, cols = x.numel() // max(1, x.shape[-1]), x.shape[-1]
+    start = f"{PREFIX}|{what}|{operation}"
+    end = f"{rows}x{cols}|{SHORT_NAMES.get(x.dtype, str(x.dtype))}|{next(_numbers)}"
+    return f"{start}|forward|{end}", f"{start}|backward|{end}"
 
 
-def _ranged(
-    function: Callable[..., Tensor], operation: str, names: _Names
-) -> Callable[..., Tensor]:
+def _ranged(function: Callable[..., Tensor], operation: str) -> Callable[..., Tensor]:
     @functools.wraps(function)
     def call(input: Tensor, *arguments: Any, **options: Any) -> Tensor:
         if torch.compiler.is_compiling() or not isinstance(input, Tensor) or not input.dim():
             return function(input, *arguments, **options)
-        forward, backward = names.of(f"F.{operation}", operation, input)
+        forward, backward = _names(f"F.{operation}", operation, input)
         with record_function(forward):
             y = function(input, *arguments, **options)
         record_backward((y,), (input,), backward)
@@ -91,7 +79,7 @@ class _Modules:
         self.operations: dict[type, str | None] = {}
         self.open: dict[int, tuple[Any, str]] = {}  # by the identity of a module that runs
 
-    def enter(self, module: nn.Module, inputs: Any, names: _Names) -> None:
+    def enter(self, module: nn.Module, inputs: Any) -> None:
         """The hook before forward."""
         if torch.compiler.is_compiling() or not is_norm_by_name(module):
             return
@@ -100,7 +88,7 @@ class _Modules:
             self.operations[kind] = _operation(module)
         operation = self.operations[kind]
         if operation and inputs and isinstance(inputs[0], Tensor) and inputs[0].dim():
-            forward, backward = names.of(kind.__name__, operation, inputs[0])
+            forward, backward = _names(kind.__name__, operation, inputs[0])
             span = record_function(forward)
             span.__enter__()
             self.open[id(module)] = span, backward

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from ...data.files import write_whole
 from ...data.profile_tables import main_tables, more_tables
 from ...data.profiles import Profile
 from ...data.tables import escaped, markdown_page, sections
 
 FILE = "summary.md"
 KERNELS = 12  # lines of a table of kernels
-
-
-def publish(profile: Profile, folder: Path) -> Path:
-    """Write the page, replacing an old one."""
-    return write_whole(folder / FILE, page(profile))
 
 
 def page(profile: Profile) -> str:

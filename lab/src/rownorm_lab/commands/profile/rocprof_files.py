@@ -12,6 +12,7 @@ from ...data.records import Environment
 from ...data.studies import KernelTime
 from ...profilers import rocprof
 from ...profilers.rocprof import PROGRAM, Files
+from .figures import figure
 
 SUBJECT = "program"
 IDLE = 0.3  # of the time between the first kernel and the last: then the host is the bottleneck
@@ -25,7 +26,8 @@ def profile_of_files(folder: Path) -> Profile:
             f"{folder} holds neither a request of rownorm profile nor CSVs of rocprofv3 "
             "(*_kernel_trace.csv, *_kernel_stats.csv, *_counter_collection.csv)"
         )
-    kernels = sorted(files.stats, key=lambda one: -one.seconds)
+    by_time = sorted(files.stats, key=lambda one: -one.seconds)
+    kernels = [KernelTime(one.kernel, one.calls, one.seconds, False) for one in by_time]
     names = [str(file.relative_to(folder)) for file in files.read]
     newest = max(file.stat().st_mtime for file in files.read)
     left_out = "; ".join(f"{file.name}: {why}" for file, why in files.problems)
@@ -36,11 +38,7 @@ def profile_of_files(folder: Path) -> Profile:
         environment=Environment(device=files.device or "AMD GPU", kind="hip"),
         tools=[ToolResult(PROGRAM, "failed" if left_out else "ok", left_out, names)],
         figures=figures,
-        kernels={
-            SUBJECT: [KernelTime(one.kernel, one.calls, one.seconds, False) for one in kernels]
-        }
-        if kernels
-        else {},
+        kernels={SUBJECT: kernels} if kernels else {},
         norms=[],
         bottleneck=_bottleneck(files),
         advice=list(_advice(files)),
@@ -49,55 +47,48 @@ def profile_of_files(folder: Path) -> Profile:
 
 def _whole(files: Files) -> Iterator[Figure]:
     """The figures of the whole run."""
-
-    def figure(name: str, value: float, unit: str, source: str) -> Figure:
-        return Figure(name=name, subject=SUBJECT, value=value, unit=unit, source=source)  # type: ignore[arg-type]
-
     if files.stats:
         total, calls = (
             sum(getattr(one, name) for one in files.stats) for name in ("seconds", "calls")
         )
         source = "kernel_trace" if files.span else "kernel_stats"
-        yield figure("time in kernels", total, "s", source)
-        yield figure("kernels launched", calls, "number", source)
+        yield figure("time in kernels", SUBJECT, total, "s", source)
+        yield figure("kernels launched", SUBJECT, calls, "number", source)
     if files.span and files.busy:
         source = "kernel_trace: start of the first kernel to end of the last"
-        yield figure("from the first kernel to the last", files.span, "s", source)
-        source = "kernel_trace: time with at least one kernel, of that"
+        yield figure("from the first kernel to the last", SUBJECT, files.span, "s", source)
         at_once = sum(one.seconds for one in files.stats) / files.busy
-        yield figure(
-            "kernels at once, on average", at_once, "number", "time in kernels over busy time"
-        )
-        yield figure("utilisation of the GPU", files.busy / files.span, "share", source)
+        source = "time in kernels over busy time"
+        yield figure("kernels at once, on average", SUBJECT, at_once, "number", source)
+        source = "kernel_trace: time with at least one kernel, of that"
+        yield figure("utilisation of the GPU", SUBJECT, files.busy / files.span, "share", source)
 
 
 def _of_kernels(files: Files) -> Iterator[Figure]:
     """Launches, mean time, counters and memory traffic of each kernel."""
-    seconds = {one.kernel: one.seconds / one.calls for one in files.stats if one.calls}
-    calls = {one.kernel: one.calls for one in files.stats}
-    counted = dict.fromkeys(one.kernel for one in files.counted)
-    for kernel in dict.fromkeys([*seconds, *counted]):
-
-        def figure(name: str, value: float, unit: str, source: str, of: str = kernel) -> Figure:
-            subject = f"{SUBJECT}: {of}"
-            return Figure(name=name, subject=subject, value=value, unit=unit, source=source)  # type: ignore[arg-type]
-
-        if kernel in seconds:
-            yield figure("launches", calls[kernel], "number", "kernel_trace or kernel_stats")
-            yield figure("time of a launch", seconds[kernel], "s", "the mean of all launches")
-        counters = dict.fromkeys(
+    stats = {one.kernel: one for one in files.stats if one.calls}
+    for kernel in dict.fromkeys([*stats, *(one.kernel for one in files.counted)]):
+        subject, timed = f"{SUBJECT}: {kernel}", stats.get(kernel)
+        if timed:
+            source = "kernel_trace or kernel_stats"
+            yield figure("launches", subject, timed.calls, "number", source)
+            source = "the mean of all launches"
+            yield figure("time of a launch", subject, timed.seconds / timed.calls, "s", source)
+        names = dict.fromkeys(
             name for one in files.counted if one.kernel == kernel for name in one.counters
         )
-        means = {name: rocprof.mean(files.counted, kernel, name) or 0.0 for name in counters}
-        for name, value in means.items():
+        for name in names:
+            value = rocprof.mean(files.counted, kernel, name) or 0.0
             if name == rocprof.OCCUPANCY:
-                yield figure("achieved occupancy", value / 100, "share", f"counter {name}")
+                source = f"counter {name}"
+                yield figure("achieved occupancy", subject, value / 100, "share", source)
             else:
-                yield figure(name, value, "number", "counter, the mean of all launches")
-        if kernel in seconds and set(rocprof.TRAFFIC) <= means.keys():
-            moved = sum(means[name] for name in rocprof.TRAFFIC) * rocprof.KIBIBYTE
+                yield figure(name, subject, value, "number", "counter, the mean of all launches")
+        moved = rocprof.traffic(files.counted, kernel)
+        if timed and moved is not None:
             source = f"counters {' and '.join(rocprof.TRAFFIC)} over the time of a launch"
-            yield figure("memory traffic", moved / seconds[kernel], "B/s", source)
+            rate = moved / (timed.seconds / timed.calls)
+            yield figure("memory traffic", subject, rate, "B/s", source)
 
 
 def _bottleneck(files: Files) -> str:

@@ -7,33 +7,12 @@ stopped then; so its trace gets a mark instead, and what is before the mark is l
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from ...data.files import whole_file
 from ...profilers import chrome, proton
-
-
-class Session(Protocol):
-    """What all sessions have."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def restart(self) -> None:
-        """Forget what was recorded so far."""
-
-
-def session_of(tool: str, folder: Path, subject: str) -> Session:
-    """The session of a tool. Programs around the process (ncu, rocprofv3) need no more than marks."""
-    if tool == "chrome":
-        return Chrome(folder / chrome.FILES[subject])
-    if tool == "proton":
-        return Proton(folder / proton.FILES[subject])
-    return Marks()
 
 
 def synchronize() -> None:
@@ -107,3 +86,15 @@ class Marks:
 
     def restart(self) -> None:
         """Counters do not depend on how often a kernel ran before."""
+
+
+Session = Chrome | Proton | Marks
+
+
+def session_of(tool: str, folder: Path, subject: str) -> Session:
+    """The session of a tool. Programs around the process (ncu, rocprofv3) need no more than marks."""
+    if tool == "chrome":
+        return Chrome(folder / chrome.FILES[subject])
+    if tool == "proton":
+        return Proton(folder / proton.FILES[subject])
+    return Marks()

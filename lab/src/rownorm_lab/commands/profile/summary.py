@@ -10,15 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ...data.profiles import (
-    Figure,
-    Profile,
-    ScopeTime,
-    ScriptNorm,
-    SourceLine,
-    ToolResult,
-    share_of_norms,
-)
+from ...data.profiles import Figure, Profile, ScopeTime, ScriptNorm, SourceLine, ToolResult
 from ...data.records import Environment
 from ...data.studies import KernelTime
 from ...profilers import chrome, ncu, ncu_csv, ncu_source, proton, rocprof
@@ -80,6 +72,10 @@ class _Reading:
         self, request: ProfileRequest, folder: Path, here: Environment, tools: dict[str, ToolResult]
     ) -> None:
         self.request, self.folder, self.here, self.tools = request, folder, here, tools
+        # As many calls or steps with Proton.
+        self.repeats = (
+            max(1, read_outcome(folder).steps) if request.script else repeats(request, "chrome")
+        )
         self.figures: list[Figure] = []
         self.kernels: dict[str, list[KernelTime]] = {}
         self.norms: list[ScriptNorm] = []
@@ -94,31 +90,19 @@ class _Reading:
             found = self._read("chrome", chrome.FILES[subject], chrome.parse)
             if found is not None:
                 timed = chrome.after_restart(found)
-                kernels = self._kernels(subject, timed)
-                self.kernels[subject] = kernels
+                kernels = self.kernels[subject] = self._kernels(timed)
                 self.figures += figures.of_trace(self.request, subject, timed, kernels, self.here)
             self.figures += figures.of_host(self.request, subject, times.get(subject, {}), on_gpu)
-            share = share_of_norms(self.kernels.get(subject, []))
-            if share is not None and not self.request.case and (share or not self.request.script):
-                source = chrome.FILES[subject]
-                source += ": kernels" if on_gpu else ": operators, without those that they call"
-                self.figures.append(
-                    Figure(
-                        name=figures.NORM_SHARE,
-                        subject=subject,
-                        value=share,
-                        unit="share",
-                        source=source,
-                    )
-                )
+            of_subject = self.kernels.get(subject, [])
+            self.figures += figures.of_norms(self.request, subject, of_subject, on_gpu)
 
-    def _kernels(self, subject: str, timed: Sequence[Event]) -> list[KernelTime]:
+    def _kernels(self, timed: Sequence[Event]) -> list[KernelTime]:
         """Of one call or step; the norms of a script are kept."""
         if self.request.script:
-            found = found_norms(timed, max(1, read_outcome(self.folder).steps))
+            found = found_norms(timed, self.repeats)
             self.norms = found.norms
             return found.kernels
-        kernels = read_trace(timed, repeats(self.request, "chrome"), 0).kernels
+        kernels = read_trace(timed, self.repeats, 0).kernels
         if self.request.case:  # nothing else runs
             return [msgspec.structs.replace(one, is_norm=True) for one in kernels]
         return kernels
@@ -131,13 +115,11 @@ class _Reading:
 
     def proton(self) -> None:
         """Kernel times of Proton."""
-        n_calls = max(1, read_outcome(self.folder).steps) if self.request.script else 0
         for subject in self.request.subjects:
             kernels = self._read("proton", proton.FILES[subject], proton.parse)
             if kernels:
-                n = n_calls or repeats(self.request, "proton")
-                self.figures += figures.of_proton(self.request, subject, kernels, n)
-                if tree := proton.scopes(self.folder / proton.FILES[subject], n):
+                self.figures += figures.of_proton(self.request, subject, kernels, self.repeats)
+                if tree := proton.scopes(self.folder / proton.FILES[subject], self.repeats):
                     self.scopes[subject] = tree
 
     def ncu(self) -> None:
@@ -159,18 +141,16 @@ class _Reading:
 
     def rocprof(self) -> None:
         """Times and counters of AMD, of rownorm's kernels."""
-        stats: list[rocprof.KernelStats] = []
-        launches: list[rocprof.Launch] = []
-        counted: list[rocprof.Launch] = []
-        for file in sorted((self.folder / rocprof.SUBFOLDER).rglob("*.csv")):
-            name = str(file.relative_to(self.folder))
-            if file.name.endswith("_kernel_stats.csv"):
-                stats += self._read(rocprof.PROGRAM, name, _text(rocprof.parse_stats)) or []
-            elif file.name.endswith("_kernel_trace.csv"):
-                launches += self._read(rocprof.PROGRAM, name, _text(rocprof.parse_trace)) or []
-            elif file.name.endswith("_counter_collection.csv"):
-                counted += self._read(rocprof.PROGRAM, name, _text(rocprof.parse_counters)) or []
-        stats = stats or rocprof.stats_of(launches)
+
+        def read(kind: str, parse: Callable[[str], list[Found]]) -> list[Found]:
+            files = sorted((self.folder / rocprof.SUBFOLDER).rglob(f"*_{kind}.csv"))
+            names = [str(file.relative_to(self.folder)) for file in files]
+            found = [self._read(rocprof.PROGRAM, name, _text(parse)) or [] for name in names]
+            return [one for of_file in found for one in of_file]
+
+        launches = read("kernel_trace", rocprof.parse_trace)
+        counted = read("counter_collection", rocprof.parse_counters)
+        stats = read("kernel_stats", rocprof.parse_stats) or rocprof.stats_of(launches)
         ours = [one for one in stats if re.match(ncu.OURS, one.kernel)]
         self.figures += figures.of_rocprof(ours, counted, self.here)
 

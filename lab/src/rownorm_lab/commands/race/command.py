@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...command_line.options import examples, say_loading
+from ...command_line.options import examples, say_loading, usage_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,10 +88,12 @@ def command(
     """
     from ...data.files import write_whole
 
-    file, name = _place(target)
+    with usage_errors(HINT):
+        file, name = _place(target)
     say_loading("torch and Triton's interpreter")
     _choose_interpreter()
-    function = _loaded(file, name, meta)
+    with usage_errors(HINT):
+        function = _loaded(file, name, meta)
     recording = _recorded(function, meta, views, orders)
     from .table import lines
 
@@ -117,35 +119,31 @@ def _choose_interpreter() -> None:
 
 
 def _place(target: str) -> tuple[Path, str]:
-    """The file and the name of ``FILE[:FUNCTION]``; a usage error if there is no such file."""
+    """The file and the name of ``FILE[:FUNCTION]``; ValueError if there is no such file."""
     path, separator, name = target.rpartition(":")
     if not separator:
         path, name = target, "main"
     file = Path(path)
     if not file.is_file():
         why = f"{path} is a folder" if file.is_dir() else f"there is no file {path}"
-        raise click.BadParameter(f"{why}; name a Python file", param_hint=HINT)
+        raise ValueError(f"{why}; name a Python file")
     return file, name
 
 
 def _loaded(file: Path, name: str, meta: bool) -> Callable[[], object]:
-    """The function of a file; a usage error that says what to do."""
+    """The function of a file; ValueError that says what to do."""
     import inspect
 
     from ...data.user_files import imported
     from ...interpreter.devices import instead_of_a_gpu
 
-    try:
-        with instead_of_a_gpu("meta" if meta else "cpu"):
-            module = imported(file)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint=HINT) from None
+    with instead_of_a_gpu("meta" if meta else "cpu"):
+        module = imported(file)
     function: Callable[[], object] | None = getattr(module, name, None)
     if not inspect.isfunction(function):
-        raise click.BadParameter(
+        raise ValueError(
             f"{file} has no function {name}. Name one that makes tensors and launches kernels: "
-            f"rownorm race {file}:try_it",
-            param_hint=HINT,
+            f"rownorm race {file}:try_it"
         )
     needed = [
         one.name
@@ -153,9 +151,8 @@ def _loaded(file: Path, name: str, meta: bool) -> Callable[[], object]:
         if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
     ]
     if needed:
-        raise click.BadParameter(
-            f"{name} needs {', '.join(needed)}. Name a function without arguments that makes tensors and calls it",
-            param_hint=HINT,
+        raise ValueError(
+            f"{name} needs {', '.join(needed)}. Name a function without arguments that makes tensors and calls it"
         )
     return function
 

@@ -31,13 +31,10 @@ class Listing(msgspec.Struct, frozen=True):
     function: str
     lines: list[Pair]
 
-
-class FunctionSpan(NamedTuple):
-    """Where a function is."""
-
-    name: str
-    first: int
-    last: int
+    @property
+    def title(self) -> str:
+        """The file and the function."""
+        return f"{self.file}: {self.function}" if self.function else self.file
 
 
 class Shown(NamedTuple):
@@ -89,18 +86,13 @@ def _of_file(file: Path, by_number: dict[int, list[tuple[str, str]]]) -> Iterato
     text = file.read_text(encoding="utf-8")
     source = text.splitlines()
     name = _below_package(file) or file.name
-    for span in _functions(text):
-        numbers = range(span.first, span.last + 1)
-        if any(number in by_number for number in numbers):
-            pairs = [Pair(n, source[n - 1], by_number.get(n, [])) for n in numbers]
-            yield Listing(name, span.name, pairs)
-
-
-def _functions(text: str) -> Iterator[FunctionSpan]:
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef):
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-            yield FunctionSpan(node.name, first, node.end_lineno or node.lineno)
+            numbers = range(first, (node.end_lineno or node.lineno) + 1)
+            if any(number in by_number for number in numbers):
+                pairs = [Pair(n, source[n - 1], by_number.get(n, [])) for n in numbers]
+                yield Listing(name, node.name, pairs)
 
 
 def summarized(instructions: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -206,10 +206,9 @@ def _read_own(place: str, options: OwnOptions, target: str, isa: str | None) -> 
 
 def _lines(binary: Any, isa: str | None) -> tuple[str, list[Line]]:
     """(the instruction set, its lines); ValueError if the target has no such instruction set."""
-    from ...compiled.isa import ISAS as KNOWN
     from ...compiled.isa import default_isa, lines_of
 
-    chosen = next((one for one in KNOWN if one == isa), default_isa(binary))
+    chosen: Any = isa or default_isa(binary)
     return chosen, lines_of(binary, chosen)
 
 
@@ -229,8 +228,7 @@ def _print(shown: Shown, every: bool) -> None:
     for question, answer in shown.answers:
         show(Text("\n".join(wrapped(f"  {question} {answer}", 4))))
     for listing in shown.code:
-        where = f"{listing.file}: {listing.function}" if listing.function else listing.file
-        show(Text(f"\n{where}", style="bold"))
+        show(Text(f"\n{listing.title}", style="bold"))
         widest = max(len(pair.source) for pair in listing.lines)
         for pair in listing.lines:
             for text in _lines_of(pair, every, widest, room):
@@ -243,7 +241,7 @@ def _lines_of(pair: Pair, every: bool, widest: int, room: int | None) -> Iterato
     widest: the longest source line of the listing. room: characters of the terminal; None: nothing is wrapped. Where it
     is narrow, the instructions are below the source.
     """
-    from itertools import zip_longest
+    from itertools import chain, repeat, zip_longest
 
     from rich.text import Text
 
@@ -260,22 +258,20 @@ def _lines_of(pair: Pair, every: bool, widest: int, room: int | None) -> Iterato
         for mark, text in (pair.instructions if every else summarized(pair.instructions))
         for part in _folded(f"{mark}: {text}" if mark else text, right)
     ]
-    number = f"{pair.number or '':>{NUMBER - 2}}  "
-    first = [
-        Text(number, style="dim"),
-        *(Text(" " * NUMBER) for _ in range(len(source) + len(code))),
-    ]
+    parts: list[tuple[str, Text | None]]
     if beside:
-        lines = zip_longest(source, code, fillvalue=None)
         parts = [
             (f"{before or '':{left}}  " if after else before or "", after)
-            for before, after in lines
+            for before, after in zip_longest(source, code)
         ]
-    else:
-        parts = [(line, None) for line in source] + [("    ", line) for line in code]
-    if not beside and not pair.source:
-        first, parts = first[1:], parts[1:]  # instructions of other sources
-    for start, (before, after) in zip(first, parts, strict=False):
+    else:  # of other sources there are instructions only
+        parts = [(line, None) for line in source if pair.source]
+        parts += [("    ", line) for line in code]
+    number = Text(f"{pair.number or '':>{NUMBER - 2}}  ", style="dim")
+    starts = [number] if beside or pair.source else []
+    for start, (before, after) in zip(
+        chain(starts, repeat(Text(" " * NUMBER))), parts, strict=False
+    ):
         yield Text.assemble(start, before, after or "")
 
 

@@ -56,9 +56,8 @@ def page(shown: Shown) -> str:
 
 
 def _listing(listing: Listing) -> str:
-    where = f"{listing.file}: {listing.function}" if listing.function else listing.file
     rows = "".join(map(_row, listing.lines))
-    return f'<section><h2>{escape(where)}</h2><table class="code">{rows}</table></section>'
+    return f'<section><h2>{escape(listing.title)}</h2><table class="code">{rows}</table></section>'
 
 
 def _row(pair: Pair) -> str:
