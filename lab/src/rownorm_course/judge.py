@@ -16,6 +16,7 @@ from rownorm_lab.interpreter.findings import Finding, Kind
 from rownorm_lab.measure.accuracy import exact_values, judge, one_rounding
 from rownorm_lab.providers.data import Tensors, output_names, rotation
 
+from .alternatives import Alternatives, Rows
 from .calls import Call
 from .grades import Failure
 from .learner import Learner, LearnerError
@@ -27,8 +28,6 @@ APART = 1024  # columns: a block of exercise 3
 MOST_OFF = 0.05  # of the elements: those next to the middle of two 16-bit values may go either way
 # Which findings belong to a step; the second argument is the role of the tensor, see ``Launched``.
 Counts = Callable[[Finding, str], bool]
-# By habit: what a function computes that has this habit, in fp64.
-Alternatives = Mapping[str, Callable[[Case, Tensors], Tensor | list[Tensor]]]
 
 
 def all_count(_finding: Finding, _role: str) -> bool:
@@ -404,9 +403,10 @@ def _failure(trying: _Trying, trial: TriedCase, ran: _Ran, alternatives: Alterna
     if worst.missing:
         return Failure(text, "output-stride" if strided else "not-written")
     got = shaped[worst.name].detach().double()
+    rows = Rows(case, ran.tensors)
     for habit, compute in alternatives.items():
-        found = compute(case, ran.tensors)
-        for one in found if isinstance(found, list) else [found]:
+        found = compute(rows)
+        for one in [found] if isinstance(found, Tensor) else found:
             if _explains(one, got, worst.truth):
                 return Failure(text, habit)
     if ran.seen.unfilled and trying.is_right(trial, masked=0.0):

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from rownorm_lab.data.case import Case, Dtype
 
-from ..alternatives import BIAS_LAYER_NORM, RMS_NORM_RELU
+from ..alternatives import BIAS_LAYER_NORM, RMS_NORM_RELU, Alternatives
 from ..calls import Call, compile_call, measured_call
 from ..grade import Task
 from ..grades import Failure
-from ..judge import Alternatives, TriedCase, try_all
+from ..judge import TriedCase, try_all
 from ..learner import Learner
 from .addresses import far_rows
 
