@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from rownorm_lab.data.case import Case, Dtype
+from rownorm_lab.data.case import Case
 from rownorm_lab.providers.data import Tensors
 
 from ..alternatives import RMS_NORM_GRADIENT
@@ -17,7 +18,7 @@ from ..grades import Failure
 from ..judge import Counts, TriedCase, refuse_findings, tensors_of, try_all
 from ..learner import Learner
 from ..protocol import Watch
-from .addresses import far_rows
+from .norms import far_rows, norm_case
 from .shares import elements_of, loads
 
 FILE = "backward.py"
@@ -25,12 +26,7 @@ DX = "result 0"  # its role: see Launched
 COLS = 1024  # the widest row
 ONCE = 1.05  # times that an element of a row is loaded
 MANY = 20_000  # rows for which partial sums must be few
-
-
-def _case(rows: int, cols: int, dtype: Dtype = "fp32", eps: float = 1e-6) -> Case:
-    return Case(
-        operation="rms_norm", direction="backward", rows=rows, cols=cols, dtype=dtype, eps=eps
-    )
+_case = partial(norm_case, direction="backward")
 
 
 def _rstd(case: Case, t: Tensors) -> Tensor:

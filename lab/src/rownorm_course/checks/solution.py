@@ -9,28 +9,24 @@ import re
 import tempfile
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from rownorm_lab.data.case import Case, Dtype
 from rownorm_lab.data.records import Record
 from rownorm_lab.data.records import read as read_records
 from rownorm_lab.data.statistics import summarize
 from rownorm_lab.data.texts import duration, gigabytes_per_second
 from rownorm_lab.fib.package import missing
-from rownorm_lab.providers.data import Tensors
 
-from ..alternatives import RMS_NORM
-from ..calls import Call, compile_call
 from ..grade import Task
 from ..grades import Failure, Pending
-from ..judge import TriedCase, try_all
+from ..judge import TriedCase
 from ..learner import Learner, LearnerError, honest
 from ..wire import Made, Model
-from .addresses import no_spills, passes_over_rows
+from .norms import Norm, no_spills, norm_case, passes_over_rows, wide_accesses
 
 KERNEL, SOLUTION, BENCHMARK = "triton_rmsnorm.py", "create_solution.py", "benchmark.py"
 ANALYSIS, TRACES, DEVICE_TIMES = "analysis.md", "traces.json", "records.jsonl"
@@ -46,49 +42,21 @@ MOST_BYTES_PER_S = 30e12  # no GPU's L2 is faster
 FIB_S = 120.0  # FlashInfer-Bench is imported, and it builds
 
 
-def _case(rows: int, dtype: Dtype = "fp16", eps: float = EPS) -> Case:
-    return Case(operation="rms_norm", rows=rows, cols=COLS, dtype=dtype, eps=eps)
-
-
-def _call(learner: Learner) -> Call:
-    """``run`` writes into its last argument."""
-    run = learner.function(KERNEL, "run", answer=3)
-
-    def call(case: Case, t: Tensors) -> Tensor:
-        out = Made((case.rows, case.cols), t.x.dtype)
-        made: Tensor = run(t.x, t.weight, case.eps, out)
-        return made
-
-    return call
-
-
-def kernel(learner: Learner) -> None:
-    """Values, tiny values and large values."""
-    try_all(
-        learner,
-        _call(learner),
-        (
-            TriedCase(_case(3)),
-            TriedCase(_case(2, eps=0.05), data="near_eps"),
-            TriedCase(_case(2), scale=300.0, habit="low-precision"),
-        ),
-        RMS_NORM,
-    )
+_case = partial(norm_case, cols=COLS, dtype="fp16", eps=EPS)
+NORM = Norm(  # it writes into its last argument
+    KERNEL,
+    "run",
+    lambda case, t: (t.x, t.weight, case.eps, Made((case.rows, case.cols), t.x.dtype)),
+    answer=3,
+)
 
 
 def machine_code(learner: Learner) -> None:
     """One pass, 16 bytes for each thread, no spills."""
-    found = compile_call(learner, _call(learner), _case(512))
+    found = NORM.compiled(learner, _case(512))
     no_spills(found.kernels)
     passes_over_rows(found, 1, "the kernel")
-    for one in found.analyses:
-        for access in one.tensors:
-            if access.tensor in ("x", "y") and access.bytes_per_thread < 16:
-                raise Failure(
-                    f"{one.kernel}: a thread accesses {access.bytes_per_thread} bytes of {access.tensor} at once, "
-                    "expected 16",
-                    "narrow",
-                )
+    wide_accesses(found)
 
 
 def _definition() -> tuple[Any, Any]:
@@ -416,7 +384,15 @@ def own_figures(learner: Learner) -> str:
 
 
 TASKS = [
-    Task("kernel", "values", kernel),
+    Task(
+        "kernel",
+        "values",
+        NORM.trying(
+            TriedCase(_case(3)),
+            TriedCase(_case(2, eps=0.05), data="near_eps"),
+            TriedCase(_case(2), scale=300.0, habit="low-precision"),
+        ),
+    ),
     Task("kernel", "one pass, 16-byte accesses", machine_code, ("compile",)),
     Task("solution", "fields", fields, ("interpret",), FIB_S),
     Task("solution", "built and run by FlashInfer-Bench", builds, limit_s=FIB_S),
