@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ..calls import compile_kernels
+from ..calls import compile_call
 from ..grade import Task
 from ..grades import Failure
 from ..judge import TriedCase
@@ -35,7 +35,7 @@ def wide_rows(learner: Learner) -> None:
 
 def enough_programs(learner: Learner) -> None:
     """Few rows still fill the device, without spills."""
-    kernels = compile_kernels(learner, NORM.call(learner), WIDE).kernels
+    kernels = compile_call(learner, NORM.call(learner), WIDE, "kernels").kernels
     no_spills(kernels)
     for one in kernels:
         if {"x", "y"} & set(one.tensors) and one.n_programs < SMS:

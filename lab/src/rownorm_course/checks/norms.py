@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rownorm_lab.data.analyses import TensorTraffic
-from rownorm_lab.data.case import Case, Dtype
+from rownorm_lab.data.case import Case, Dtype, Operation
 from rownorm_lab.providers.data import Tensors
 
 from ..alternatives import RMS_NORM, Alternatives
-from ..calls import TARGET, Call, compile_call, share_of_ceiling, untouched
+from ..calls import Call, compile_call, share_of_ceiling, untouched
 from ..grade import Task
 from ..grades import Failure
 from ..judge import Counts, TriedCase, all_count, refuse_findings, tensors_of, try_all
 from ..learner import Learner
-from ..protocol import Compiled, CompiledCall, Watch
+from ..protocol import TARGET, Compiled, CompiledCall, Watch
 from .shares import passes
 
 REACHED = 0.99  # of the rows: of a launch this large, some of the last programs and turns run
@@ -27,11 +27,16 @@ FAR = (1 << 31) + (
 )  # elements: an int32 offset wraps around once, so that it is outside of its tensor
 
 
-def norm_case(rows: int, cols: int, dtype: Dtype = "fp32", **fields: Any) -> Case:
-    """A case: of RMSNorm, unless the fields say otherwise."""
-    return Case(
-        **{"operation": "rms_norm", "eps": 1e-6} | fields, rows=rows, cols=cols, dtype=dtype
-    )
+def norm_case(
+    rows: int,
+    cols: int,
+    dtype: Dtype = "fp32",
+    operation: Operation = "rms_norm",
+    eps: float = 1e-6,
+    **fields: Any,
+) -> Case:
+    """A case: of RMSNorm, unless the operation is another."""
+    return Case(operation=operation, rows=rows, cols=cols, dtype=dtype, eps=eps, **fields)
 
 
 class Norm(NamedTuple):
