@@ -7,7 +7,7 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -164,9 +164,7 @@ def workloads(learner: Learner) -> None:
             "wrong-definition",
         )
     given = [one.workload for one in content.workloads.get(definition.name, [])]
-    absent = sorted(set(BATCHES) - {one.axes.get("batch") for one in given})
-    if absent:
-        raise Failure(f"there is no workload with batch {', '.join(map(str, absent))}", "batches")
+    _require_batches({one.axes.get("batch") for one in given}, "there is no workload")
     for one in given:
         try:
             norm.eps_of(one)
@@ -267,25 +265,26 @@ def _not_measured(trace: Any, listed: list[Any]) -> str:
 
 def traced(learner: Learner) -> None:
     """A PASSED trace for every batch, and its device time."""
-    passed = {one.workload.axes["batch"] for one in _traces(learner) if one.is_successful()}
-    absent = sorted(set(BATCHES) - passed)
-    if absent:
-        raise Failure(
-            f"no PASSED trace of your Solution with batch {', '.join(map(str, absent))}", "batches"
-        )
-    absent = sorted(set(BATCHES) - _device_times(learner).keys())
-    if absent:
-        raise Failure(
-            f"{DEVICE_TIMES} has no device time of your Solution with batch {', '.join(map(str, absent))}",
-            "batches",
-        )
+    _require_batches(_passed(learner), "no PASSED trace of your Solution")
+    _require_batches(_device_times(learner), f"{DEVICE_TIMES} has no device time of your Solution")
+
+
+def _require_batches(found: Collection[int], lacking: str) -> None:
+    """Failure if one is not there. lacking: what it is, in words."""
+    if absent := sorted(set(BATCHES) - set(found)):
+        raise Failure(f"{lacking} with batch {', '.join(map(str, absent))}", "batches")
+
+
+def _passed(learner: Learner) -> dict[int, Any]:
+    """The PASSED traces of the learner's own Solution, by batch."""
+    return {one.workload.axes["batch"]: one for one in _traces(learner) if one.is_successful()}
 
 
 def _device_times(learner: Learner) -> dict[int, Record]:
     """The lab's records of the learner's Solution, by batch. They are written with the traces."""
     from rownorm_lab.fib.solutions import label
 
-    traces = {one.workload.axes["batch"]: one for one in _traces(learner) if one.is_successful()}
+    traces = _passed(learner)
     path = learner.folder / DEVICE_TIMES
     if not path.exists():
         raise Failure(
@@ -360,7 +359,7 @@ def own_figures(learner: Learner) -> str:
     """Share of the peak and scaling, from the learner's own device times; the call with its launch beside them."""
     found = figures_of(learner.text(ANALYSIS))
     records = _device_times(learner)
-    traces = {one.workload.axes["batch"]: one for one in _traces(learner) if one.is_successful()}
+    traces = _passed(learner)
     if not {1, 512} <= records.keys() & traces.keys():
         raise Failure(f"{TRACES} or {DEVICE_TIMES} lacks batch 1 or 512", "batches")
     one, many = (summarize(records[batch].seconds).median for batch in (1, 512))
