@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -12,28 +12,18 @@ from rownorm_lab.data.records import CEILING
 from rownorm_lab.providers.data import Tensors
 
 from .grades import Failure
-from .learner import Learner, watching
+from .learner import Learner
 from .measured import MINE
-from .protocol import CompiledCall
+from .protocol import CompiledCall, Seen, Watch
 
-TARGET = "sm_90"
 Call = Callable[[Case, Tensors], Any]
 
 
-def compile_call(learner: Learner, call: Call, case: Case) -> CompiledCall:
-    """Record, compile and analyze what ``call`` launches for a case."""
-    return _compiled(learner, call, case, "analysis")
-
-
-def compile_kernels(learner: Learner, call: Call, case: Case) -> CompiledCall:
-    """The same without the analysis."""
-    return _compiled(learner, call, case, "kernels")
-
-
-def _compiled(learner: Learner, call: Call, case: Case, purpose: str) -> CompiledCall:
-    tensors = untouched(case)
-    with learner.observed(watching(case, purpose, TARGET), _roles(tensors)) as seen:
-        call(case, tensors)
+def compile_call(
+    learner: Learner, call: Call, case: Case, purpose: Literal["analysis", "kernels"] = "analysis"
+) -> CompiledCall:
+    """Record and compile what ``call`` launches for a case, and analyze it unless only its kernels are asked for."""
+    seen = _seen(learner, call, Watch(purpose=purpose, case=case))
     if not seen.launches or seen.compiled is None:
         raise Failure(f"{case.title}: the function returned without a kernel", "no-kernel")
     return seen.compiled
@@ -43,20 +33,23 @@ def measured_call(
     learner: Learner, call: Call, case: Case, others: Sequence[str]
 ) -> dict[str, float]:
     """Seconds by provider, the learner's function among them; timed in its process, on the GPU."""
-    tensors = untouched(case)
-    with learner.observed(watching(case, "measure", others=others), _roles(tensors)) as seen:
-        call(case, tensors)
-    return seen.measured
+    return _seen(learner, call, Watch(purpose="measure", case=case, others=list(others))).measured
+
+
+def _seen(learner: Learner, call: Call, watch: Watch) -> Seen:
+    """What a call does with the tensors of the watch's case, which have roles and no contents."""
+    assert watch.case is not None
+    tensors = untouched(watch.case)
+    roles = {id(one): name for name, one in tensors._asdict().items() if one is not None}
+    with learner.observed(watch, roles) as seen:
+        call(watch.case, tensors)
+    return seen
 
 
 def share_of_ceiling(learner: Learner, call: Call, case: Case) -> float:
     """The time of the ceiling over that of the function."""
     seconds = measured_call(learner, call, case, (CEILING,))
     return seconds[CEILING] / seconds[MINE]
-
-
-def _roles(tensors: Tensors) -> dict[int, str]:
-    return {id(one): name for name, one in tensors._asdict().items() if one is not None}
 
 
 def untouched(case: Case) -> Tensors:

@@ -6,7 +6,6 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -17,11 +16,25 @@ from rownorm_lab.command_line.options import (
     refuse_taken,
     unknown,
 )
+from rownorm_lab.data.files import write_whole
 from rownorm_lab.data.texts import count
 
-if TYPE_CHECKING:
-    from .catalog import Exercise
-    from .progress import Progress
+from . import submission, warm
+from .catalog import DISCUSSION, SENTENCE, Exercise, exercises, sections
+from .grades import Failure
+from .progress import (
+    Damaged,
+    Progress,
+    change,
+    current,
+    digests,
+    home_folder,
+    next_new,
+    read,
+    record,
+)
+from .progress import start as start_one
+from .show import Display, listing, summary
 
 HOME = click.option("--folder", type=FOLDER, help="Your folder. Default: learn, in this folder.")
 NAME = click.argument("name", metavar="[EXERCISE]", required=False)
@@ -63,9 +76,6 @@ def show_list(folder: Path | None) -> None:
 
 
 def _list(folder: Path | None) -> None:
-    from .progress import home_folder
-    from .show import listing
-
     click.echo("\n".join(listing(home_folder(folder))))
     click.echo(
         "Points are the best of all checks. Next: rownorm learn start, then rownorm learn check"
@@ -82,16 +92,12 @@ def start(name: str | None, folder: Path | None) -> None:
 
     Files that are there are kept; missing ones are written again.
     """
-    from . import warm
-    from .progress import folder_of, home_folder, next_new
-    from .progress import start as start_one
-
     home = home_folder(folder)
     one = _found(name) if name else next_new(home)
     if one is None:
         raise click.UsageError(f"every exercise was started in {home.resolve()}; name one")
     written, kept = start_one(one, home)
-    place = folder_of(one, home)
+    place = home / one.folder
     click.echo(
         f"Exercise {one.number}: {one.title}, {one.points} points, about {one.minutes} minutes"
     )
@@ -134,26 +140,22 @@ def check(
     kernel, is not tried; all others are. Without a GPU, kernels run in Triton's interpreter, and points for speed
     wait. Exit status 1 if something is wrong.
     """
-    from .progress import folder_of, home_folder
-
     if find_spec("triton") is None:
         raise ModuleNotFoundError("no Triton", name="triton")  # the entry point says what to do
-    home = home_folder(folder)
-    one = _chosen(name, home)
-    _progress(one, home)
-    if part and part not in [each.name for each in one.part]:
-        known = [each.name for each in one.part]
+    one, home, _ = _started(name, folder)
+    known = [each.name for each in one.part]
+    if part and part not in known:
         raise click.BadParameter(unknown("part", part, known), param_hint="'--part'")
     if not watch:
         status = _checked_by_another(one, home, part)
         if status is None:
             status = _check(one, home, part)
         context.exit(status)
-    click.echo(f"Watching {folder_of(one, home)}; Ctrl-C ends it.")
+    click.echo(f"Watching {home / one.folder}; Ctrl-C ends it.")
     before: dict[str, int] = {}
     try:
         while True:
-            now = _saved(folder_of(one, home))
+            now = _saved(home / one.folder)
             if now != before:
                 before = now
                 _check(one, home, part)
@@ -164,16 +166,12 @@ def check(
 
 def _checked_by_another(one: Exercise, home: Path, part: str) -> int | None:
     """The exit status of the process that stays warm, if there can be one."""
-    from . import warm
-
     arguments = [str(one.number), "--folder", str(home.resolve())]
     return warm.check([*arguments, *(["--part", part] if part else [])], one.number)
 
 
 def _check(one: Exercise, home: Path, part: str = "") -> int:
     from . import run
-    from .progress import digests, folder_of, next_new, record
-    from .show import Display, summary
 
     click.echo(f"Exercise {one.number}: {one.title}")
     progress = _progress(one, home)
@@ -183,9 +181,9 @@ def _check(one: Exercise, home: Path, part: str = "") -> int:
             f"graded by the present one; rownorm learn start {one.number} adds files that are new."
         )
     files = digests(one, home)
-    grade = run.check(one, folder_of(one, home), Display(), part, progress.tried)
+    grade = run.check(one, home / one.folder, Display(), part, progress.tried)
     progress = record(one, home, grade, files, progress.tried)
-    click.echo("\n".join(summary(grade, sum(progress.best.values()))))
+    click.echo("\n".join(summary(grade, progress.reached)))
     following = next_new(home, one.number) or next_new(home)
     failed = {step.part for step in grade.steps if step.status == "failed"}
     if not grade.finished and not failed:
@@ -225,13 +223,8 @@ def discuss(name: str | None, folder: Path | None) -> None:
 
     An answer is shown where you have written a sentence. There are no points.
     """
-    from .catalog import DISCUSSION, SENTENCE, sections
-    from .progress import folder_of, home_folder
-
-    home = home_folder(folder)
-    one = _chosen(name, home)
-    _progress(one, home)
-    path = folder_of(one, home) / DISCUSSION
+    one, home, _ = _started(name, folder)
+    path = home / one.folder / DISCUSSION
     if not path.is_file():
         raise click.ClickException(
             f"{path} is not there: rownorm learn start {one.number} writes it"
@@ -253,22 +246,17 @@ def table(folder: Path | None, cols: str) -> None:
     recorded on an H200. Occupancy is that of your kernel, compiled for an H200; the error is beside fp64.
     """
     from . import table as tables
-    from .catalog import exercises
-    from .grades import Failure
-    from .progress import folder_of, home_folder
     from .run import has_gpu
 
-    home = home_folder(folder)
-    one = exercises()[2]
-    _progress(one, home)
+    one, home, _ = _started("2", folder)
     widths = [int(part) for part in cols.split(",") if part.strip().isdecimal()]
     if cols and not widths:
         raise click.BadParameter("expected widths such as 128,1024", param_hint="'--cols'")
     try:
-        made = list(tables.lines(folder_of(one, home), has_gpu(), widths or tables.WIDTHS))
+        lines = tables.table(home / one.folder, has_gpu(), widths or tables.WIDTHS)
     except Failure as failure:
         raise click.ClickException(str(failure)) from None
-    click.echo("\n".join(tables.shown(made)))
+    click.echo("\n".join(lines))
     click.echo(
         "RMSNorm forward, 32768 rows of fp16. GB/s are of your time, else of rownorm's recorded one. -: not predicted, "
         "not recorded, or there is no GPU."
@@ -286,12 +274,9 @@ def hint(name: str | None, folder: Path | None, every: bool) -> None:
 
     Hints cost no points. A submission says how many were taken.
     """
-    from .progress import change, home_folder
-
-    home = home_folder(folder)
-    one = _chosen(name, home)
+    one, home, progress = _started(name, folder)
     hints = one.hints()
-    if _progress(one, home).hints >= len(hints):
+    if progress.hints >= len(hints):
         click.echo(f"There are no more than {count(len(hints), 'hint')}. Here is the last again.")
 
     def take(progress: Progress) -> None:
@@ -309,17 +294,11 @@ def hint(name: str | None, folder: Path | None, every: bool) -> None:
 @click.option("--out", type=FOLDER, help="Write its files into this folder instead.")
 def solution(name: str | None, folder: Path | None, give_up: bool, out: Path | None) -> None:
     """Show the solution of an exercise that you have passed, or given up."""
-    from rownorm_lab.data.files import write_whole
-
-    from .progress import change, home_folder
-
-    home = home_folder(folder)
-    one = _chosen(name, home)
-    progress = _progress(one, home)
-    passed = sum(progress.best.values()) + sum(progress.pending.values()) >= one.points
+    one, home, progress = _started(name, folder)
+    passed = progress.reached + progress.waiting >= one.points
     if not (passed or give_up or progress.gave_up):
         raise click.UsageError(
-            f"exercise {one.number} has {sum(progress.best.values())} of {one.points} points. Pass it first, or give "
+            f"exercise {one.number} has {progress.reached} of {one.points} points. Pass it first, or give "
             f"up: rownorm learn solution {one.number} --give-up"
         )
     if give_up and not passed:
@@ -348,12 +327,7 @@ def submit(name: str | None, folder: Path | None, out: Path | None) -> None:
     The points are those of the files that are handed in: if they have changed since the last check, they are graded
     again. A submission of the same exercise is replaced; nothing else is.
     """
-    from . import submission
-    from .progress import digests, home_folder
-
-    home = home_folder(folder)
-    one = _chosen(name, home)
-    progress = _progress(one, home)
+    one, home, progress = _started(name, folder)
     out = out or submission.FOLDER / one.folder
     before = submission.scores_in(out)
     if before is None or before.exercise != one.folder:
@@ -380,8 +354,6 @@ def submit(name: str | None, folder: Path | None, out: Path | None) -> None:
 
 def _found(name: str) -> Exercise:
     """The exercise of a number or a name; a usage error that lists them."""
-    from .catalog import exercises
-
     known = exercises()
     if name.isdecimal() and int(name) in known:
         return known[int(name)]
@@ -392,18 +364,16 @@ def _found(name: str) -> Exercise:
     raise click.BadParameter(unknown("exercise", name, names), param_hint="'EXERCISE'")
 
 
-def _chosen(name: str | None, home: Path) -> Exercise:
-    from .progress import current
-
+def _started(name: str | None, folder: Path | None) -> tuple[Exercise, Path, Progress]:
+    """(the exercise that a command is about, the learner's folder, the progress)."""
+    home = home_folder(folder)
     one = _found(name) if name else current(home)
     if one is None:
         raise click.UsageError(f"no exercise was started in {home.resolve()}. {_other_folder(1)}")
-    return one
+    return one, home, _progress(one, home)
 
 
 def _progress(one: Exercise, home: Path) -> Progress:
-    from .progress import Damaged, read
-
     try:
         found = read(one, home)
     except Damaged as error:

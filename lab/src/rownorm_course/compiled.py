@@ -6,40 +6,39 @@ their grid, block sizes and warps. Each is compiled for the target and its addre
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.compiler import ASTSource
 
-from rownorm.inside import POINTER_TYPE, TARGETS, Call, Target, resources
+from rownorm.inside import TARGETS, Target
 from rownorm_lab.compiled.analysis import analyze
 from rownorm_lab.compiled.compile import Compilation, CompiledKernel, compile_loop, target_of
+from rownorm_lab.compiled.launched import compile_launch
+from rownorm_lab.compiled.recorded import Launched
 from rownorm_lab.compiled.trace import Unresolved
 from rownorm_lab.data.case import Case
 
 from .grades import Failure
 from .observe import Launch
-from .protocol import Compiled, CompiledCall
+from .protocol import TARGET, Compiled, CompiledCall
 
-TARGET = "sm_90"
+OPTIONS = ("num_warps", "num_stages", "maxnreg")  # of the compiler
 
 
 def compiled_call(
     launches: Sequence[Launch],
     roles: Mapping[int, str],
     case: Case,
-    target: str,
     analysis: bool,
 ) -> CompiledCall:
     """Compile what a call launched, and analyze it. roles: of tensors, by address."""
-    chosen = TARGETS[target]
-    kernels = [_kernel(launch, roles, case, chosen) for launch in launches]
+    target = TARGETS[TARGET]
+    kernels = [_kernel(launch, roles, case, target) for launch in launches]
     told = CompiledCall(
         kernels=[
             Compiled(
@@ -55,7 +54,7 @@ def compiled_call(
     if not analysis or not kernels:
         return told
     try:
-        found = analyze(Compilation(case, chosen, None, kernels))
+        found = analyze(Compilation(case, target, None, kernels))
     except (Unresolved, ValueError, KeyError, ZeroDivisionError) as error:
         names = ", ".join(one.name for one in kernels)
         raise Failure(
@@ -103,67 +102,33 @@ def loop_figures(blocks: list[int]) -> list[list[float]]:
 
 def _kernel(launch: Launch, roles: Mapping[int, str], case: Case, target: Target) -> CompiledKernel:
     kernel = launch.kernel
-    signature: dict[str, str] = {}
-    constants: dict[tuple[int, ...], Any] = {}
-    attributes: dict[tuple[int, ...], Any] = {}
-    arguments: dict[str, int] = {}
-    sizes: dict[str, int] = {}
-    for position, parameter in enumerate(kernel.params):
-        name = parameter.name
-        value = launch.arguments.get(name)
-        if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1):
-            signature[name] = "constexpr"  # Triton specializes None and 1, too
-            constants[position,] = value
-        elif isinstance(value, Tensor):
-            role = roles.get(value.data_ptr()) or _output_role(value, case, sizes, name)
-            signature[name] = POINTER_TYPE.get(value.dtype, f"*{_INTEGERS.get(value.dtype, 'i32')}")
-            arguments[f"{role}_ptr"] = sizes[role] = value.numel() * value.element_size()
-            if value.data_ptr() % 16 == 0:
-                attributes[position,] = [["tt.divisibility", 16]]
-        elif isinstance(value, float):
-            signature[name] = "fp32"
-            arguments[name] = 0
-        else:
-            signature[name] = "i1" if isinstance(value, bool) else _integer(value)
-            arguments[name] = int(value)
-            if value % 16 == 0:
-                attributes[position,] = [["tt.divisibility", 16]]
-    warps = int(launch.options.get("num_warps", 4))
-    options = {"num_warps": warps}
-    options |= {
-        key: launch.options[key] for key in ("num_stages", "maxnreg") if key in launch.options
-    }
+    values: dict[str, Any] = {one.name: launch.arguments.get(one.name) for one in kernel.params}
+    options = {key: launch.options[key] for key in OPTIONS if key in launch.options}
     try:
-        source = ASTSource(kernel, signature, constants, attributes)
-        compiled = triton.compile(source, target=target.triton, options=options)
+        found = compile_launch(Launched(kernel, values, options, launch.grid), target)
     except Exception as error:
         reason = str(error).strip().splitlines()
         raise Failure(
             f"{kernel.__name__} runs in the interpreter but does not compile for {target.device.arch}: "
             f"{type(error).__name__}: {reason[-1] if reason else ''}"
         ) from error
-    n_programs = math.prod(launch.grid)
+    arguments: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    for name, value in found.arguments.items():
+        if name in found.tensors:
+            tensor = values[name]
+            role = roles.get(tensor.data_ptr()) or _output_role(tensor, case, sizes, name)
+            arguments[f"{role}_ptr"] = sizes[role] = value
+        else:
+            arguments[name] = int(value) if isinstance(value, int) else 0
+    n_programs = found.n_programs
     share = max(1, n_programs // case.rows) if n_programs % case.rows == 0 else 1
-    call = Call(kernel, n_programs, warps, {}, {})
-    return CompiledKernel(
-        name=kernel.__name__,
-        n_programs=n_programs,
-        num_warps=warps,
-        warp_size=target.device.warp_size,
-        share=share if n_programs > 1 else 1,
-        rows_each=max(1, case.rows // max(1, n_programs)),
+    return found._replace(
         arguments=arguments,
         tensors=sizes,
-        resources=resources(call, compiled),
-        compiled=compiled,
+        share=share if n_programs > 1 else 1,
+        rows_each=max(1, case.rows // max(1, n_programs)),
     )
-
-
-_INTEGERS = {torch.int32: "i32", torch.int64: "i64", torch.int8: "i8", torch.bool: "i1"}
-
-
-def _integer(value: int) -> str:
-    return "i32" if -(2**31) <= value < 2**31 else "i64"
 
 
 def _output_role(value: Tensor, case: Case, taken: Mapping[str, int], name: str) -> str:

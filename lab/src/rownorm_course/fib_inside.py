@@ -21,8 +21,7 @@ def check_dataset(folder: Path, device: str) -> list[tuple[int | None, str, str]
     from rownorm_lab.fib.check import Checked, check
     from rownorm_lab.fib.dataset import read
 
-    with tempfile.TemporaryDirectory() as cache, _away_from(Path.cwd()):
-        os.environ["FIB_CACHE_PATH"] = cache
+    with _away_from(Path.cwd()):
         checked = check(read(folder), "cuda:0" if device == "cuda" else "cpu")
         return [
             (one.rows, one.status, one.why)
@@ -45,8 +44,7 @@ def what_ran(folder: Path, device: str) -> tuple[list[str], int, int]:
         torch.randn(rows, cols, device=device).half(),
         torch.rand(cols, device=device).half(),
     )
-    with tempfile.TemporaryDirectory() as cache, _away_from(Path.cwd()):
-        os.environ["FIB_CACHE_PATH"] = cache
+    with _away_from(Path.cwd()):
         run = BuilderRegistry.get_instance().build(definition, solution)
         with observe.observed(given=(x, weight)) as raw:
             out = [torch.empty_like(x)] if solution.spec.destination_passing_style else []
@@ -57,14 +55,16 @@ def what_ran(folder: Path, device: str) -> tuple[list[str], int, int]:
 
 @contextmanager
 def _away_from(folder: Path) -> Iterator[None]:
-    """Without the modules of the learner's folder, as on another machine."""
+    """Without the modules of the learner's folder and what was built before, as on another machine."""
     modules, paths = dict(sys.modules), list(sys.path)
     for name, module in modules.items():
         if Path(getattr(module, "__file__", None) or "/").is_relative_to(folder):
             del sys.modules[name]
     sys.path[:] = [path for path in paths if Path(path) != folder]
     try:
-        yield
+        with tempfile.TemporaryDirectory() as cache:
+            os.environ["FIB_CACHE_PATH"] = cache
+            yield
     finally:
         sys.modules.update(modules)
         sys.path[:] = paths

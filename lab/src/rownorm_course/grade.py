@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import torch
 
 from .catalog import exercises
-from .grades import Failure, GradedStep, Mode, Pending, Spent
+from .grades import Failure, GradedStep, Mode, Pending, Spent, Watcher
 from .learner import Learner
 
 GPU_REASON = "needs a GPU: check again on a machine with one. These points wait until then"
@@ -47,14 +48,15 @@ def grade(
     failed: Mapping[str, str] | None = None,
     only: Collection[str] = (),
     limit_s: float = 0.0,
+    watcher: Watcher | None = None,
 ) -> Iterator[GradedStep]:
     """Run the steps of the learner's mode. After a failure the other steps of its part are skipped.
 
-    So are the parts that need it; all others are graded. A step is yielded twice: when it begins, with the status
-    "running", and when it has ended. failed: by part, a step that has failed in another mode; only: these parts;
-    limit_s: of one step that compiles or runs on a GPU, 0 is the exercise's.
+    So are the parts that need it; all others are graded. failed: by part, a step that has failed in another mode; only:
+    these parts; limit_s: of one step that compiles or runs on a GPU, 0 is the exercise's; watcher: is told of a step
+    that is running.
     """
-    exercise, mode = exercises()[learner.number], learner.mode
+    exercise, mode, watcher = exercises()[learner.number], learner.mode, watcher or Watcher()
     parts = {part.name: part for part in exercise.part}
     whole = limit_s or exercise.limit_s
     usual = min(INTERPRETED_S, whole) if mode == "interpret" else whole
@@ -76,7 +78,9 @@ def grade(
             yield GradedStep(part=task.part, name=task.name, status="pending", message=GPU_REASON)
             continue
         limit = task.limit_s or usual
-        yield GradedStep(part=task.part, name=task.name, status="running", limit_s=limit)
+        running = GradedStep(part=task.part, name=task.name, status="running", limit_s=limit)
+        watcher.began(running, mode)
+        learner.waiting = partial(watcher.waits, running)
         step = one_step(learner, task, limit)
         if step.status == "failed" and not parts[task.part].shares:
             stopped[task.part] = step.title

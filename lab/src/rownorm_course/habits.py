@@ -136,7 +136,6 @@ HABITS = {
     "of apply: backward returns a gradient for each argument of forward, in their order.",
     "no-x-gradient": "The gradient of x lacks the term that comes through the root mean square: every element of a row "
     "changes the divisor of all others.",
-    "no-mean-gradient": "dx lacks the term through the mean of dy * weight * x_hat.",
     "no-weight-in-dx": "g is dy * weight: the gradient passes through the weight on its way to x.",
     "rstd-in-dx": "A factor rstd is missing in dx, or there twice: x_hat is x * rstd, and the whole difference "
     "g - x_hat * mean(g * x_hat) is multiplied by rstd once.",

@@ -23,6 +23,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,7 +37,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from . import observe
 from .grades import Failure, Mode, Pending
 from .guard import Guard, Refused, refuse_files, refuse_programs
-from .protocol import ErrorReply, Launched, Reply, Request, Seen, Watch, plain
+from .protocol import ErrorReply, Reply, Request, Seen, Watch, plain
 from .wire import Closed, Made, decode, encode, receive, send
 
 BEGIN = "begin"  # instead of FD: begin a learner's process right away
@@ -108,7 +109,7 @@ class Host:
 
     def _call(self, request: Request) -> Reply:
         function, watch = self._function(request.file, request.name), request.watch
-        compiles = watch is not None and watch.purpose in ("kernels", "analysis")
+        compiles = watch is not None and watch.compiles
         named = decode(request.named, self.device, compiles) or {}
         args = list(decode(request.args, self.device, compiles))
         if watch is None:
@@ -116,13 +117,10 @@ class Host:
         if watch.purpose == "measure":
             return Reply(seen=_measured(function, request, watch))
 
-        def watched() -> tuple[Reply, list[Tensor]]:
-            return self._watched(function, request, watch, args, named)
-
-        reply, results = watched()
-        if watch.launch and not compiles and request.answer < 0:
-            _refuse_kept(request.name, results, lambda: watched()[1])
-        return reply
+        watched = partial(self._watched, function, request, watch, args, named)
+        if watch.runs and request.answer < 0:
+            return _refuse_kept(request.name, watched)
+        return watched()[0]
 
     def _watched(
         self,
@@ -133,13 +131,9 @@ class Host:
         named: dict[str, Any],
     ) -> tuple[Reply, list[Tensor]]:
         """The reply to a call, and its results."""
-        compiles = watch.purpose in ("kernels", "analysis")
         before = [_memory(one) for one in args]
         given = [*args, *named.values()]
-        runs = watch.launch and not compiles
-        with observe.observed(
-            runs, watch.masked, watch.orders, given, watch.everything, watch.adds
-        ) as raw:
+        with observe.observed(watch, given) as raw:
             args = [
                 torch.empty(one.shape, dtype=one.dtype, device=self.device)
                 if isinstance(one, Made)
@@ -147,12 +141,8 @@ class Host:
                 for one in args
             ]
             value = function(*args, **named)
-        seen = _told(raw)
-        seen.changed = [
-            place
-            for place, (one, old) in enumerate(zip(args, before, strict=True))
-            if old is not None and not torch.equal(_bytes(one), old)
-        ]
+        seen = raw.told()
+        seen.changed = _changed(args, before)
         returned = {_place(one) for one in _tensors(value)}
         seen.returned = [
             place
@@ -168,17 +158,13 @@ class Host:
                 tensors |= {f"result {place}": one for place, one in enumerate(value)}
             else:
                 tensors["result"] = value
-            roles = {
-                one.untyped_storage()._cdata: role
-                for role, one in tensors.items()
-                if isinstance(one, Tensor)
-            }
+            roles = {_place(one): role for role, one in tensors.items() if isinstance(one, Tensor)}
             for launch, storages in zip(seen.launches, raw.provenance.storages, strict=False):
                 launch.roles = {
                     name: roles[one._cdata] for name, one in storages.items() if one._cdata in roles
                 }
         results = _results(value, given)
-        if compiles:
+        if watch.compiles:
             seen.compiled = _compiled(raw, request, watch, args, list(named.values()))
             value = None
         return Reply(value=encode(value), seen=seen), results
@@ -208,21 +194,16 @@ class Host:
         del module.weight
         module.weight = weight  # type: ignore[assignment]
 
-        def trained() -> tuple[Reply, list[Tensor]]:
-            return self._trained(module, x, weight, dy, again)
-
-        reply, results = trained()
-        _refuse_kept(request.name, results, lambda: trained()[1])
-        return reply
+        return _refuse_kept(request.name, partial(self._trained, module, x, weight, dy, again))
 
     def _trained(
         self, module: torch.nn.Module, x: Tensor, weight: Tensor, dy: Tensor, again: bool
     ) -> tuple[Reply, list[Tensor]]:
         """The reply to a training step, and its results."""
-        before = _memory(x), _memory(weight)
+        before = [_memory(x), _memory(weight)]
         with observe.observed(given=(x, weight)) as raw:
             y = module(x.view_as(x))
-        seen = _told(raw)
+        seen = raw.told()
         if raw.provenance is not None:
             seen.foreign = raw.provenance.foreign(y)
         gradients = None
@@ -232,11 +213,7 @@ class Host:
             wanted = [one for one in (x, weight) if one.requires_grad]
             found = torch.autograd.grad(y.reshape(dy.shape), wanted, dy, allow_unused=True)
             gradients = list(found) if x.requires_grad else [torch.zeros_like(x), *found]
-        seen.changed = [
-            place
-            for place, (one, old) in enumerate(zip((x, weight), before, strict=True))
-            if old is not None and not torch.equal(_bytes(one), old)
-        ]
+        seen.changed = _changed([x, weight], before)
         needs = isinstance(y, Tensor) and y.requires_grad
         results = _results([y, *(gradients or ())], [x, weight, dy])
         return Reply(value=encode([y, needs, gradients]), seen=seen), results
@@ -265,25 +242,27 @@ def _place(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _refuse_kept(name: str, results: list[Tensor], again: Callable[[], list[Tensor]]) -> None:
-    """Failure if a function returns memory that an earlier call returned, to a caller that still has it.
+def _refuse_kept(name: str, call: Callable[[], tuple[Reply, list[Tensor]]]) -> Reply:
+    """The reply to a call; Failure if it returns memory that an earlier one returned, to a caller that still has it.
 
-    results: of a call; nobody else here has them. If their memory is alive without them, the function keeps it, and is
-    called again until it returns some memory twice, or no longer keeps that of the first call.
+    call: gives its results too; nobody else here has them. If their memory is alive without them, the function keeps
+    it, and is called again until it returns some memory twice, or no longer keeps that of the first call.
     """
+    reply, results = call()
     memory = [StorageWeakRef(one.untyped_storage()) for one in results]
     results.clear()
     held: list[Tensor] = []
     for _ in range(PROBES):
         if not _alive(memory):
-            return
-        found = again()
+            break
+        _, found = call()
         if not {_place(one) for one in held}.isdisjoint(map(_place, found)):
             raise Failure(
                 f"{name} returns memory that an earlier call returned: the caller's first result would change",
                 "kept-result",
             )
         held += found
+    return reply
 
 
 def _alive(memory: Sequence[StorageWeakRef]) -> bool:
@@ -305,31 +284,13 @@ def _memory(value: Any) -> Tensor | None:
     return _bytes(value).clone()
 
 
-def _told(raw: observe.Observed) -> Seen:
-    """What was observed, in plain types."""
-    launches = [
-        Launched(
-            kernel=one.kernel.__name__,
-            grid=[int(size) for size in one.grid],
-            arguments={
-                name: value
-                for name, value in one.arguments.items()
-                if value is None or isinstance(value, int | float | str | bool)
-            },
-        )
-        for one in raw.launches
+def _changed(values: Sequence[Any], before: Sequence[Tensor | None]) -> list[int]:
+    """Which tensors have other contents than before."""
+    return [
+        place
+        for place, (one, old) in enumerate(zip(values, before, strict=True))
+        if old is not None and not torch.equal(_bytes(one), old)
     ]
-    return Seen(
-        launches=launches,
-        operators=raw.operators,
-        unfilled=raw.unfilled,
-        created=raw.created,
-        findings=raw.findings,
-        recorded=raw.recorded,
-        blocks=raw.blocks,
-        combined=raw.combined,
-        overrun=raw.overrun(),
-    )
 
 
 def _roles(request: Request) -> list[str]:
@@ -349,9 +310,7 @@ def _compiled(
         for one, role in zip([*args, *named], _roles(request), strict=True)
         if role and isinstance(one, Tensor)
     }
-    return compiled_call(
-        raw.launches, roles, watch.case, watch.target, analysis=watch.purpose == "analysis"
-    )
+    return compiled_call(raw.started, roles, watch.case, analysis=watch.purpose == "analysis")
 
 
 def _measured(function: Callable[..., Any], request: Request, watch: Watch) -> Seen:
@@ -375,25 +334,23 @@ def _measured(function: Callable[..., Any], request: Request, watch: Watch) -> S
 
 def _error(error: BaseException, folder: Path) -> ErrorReply:
     if isinstance(error, Pending):
-        return ErrorReply(kind="pending", message=str(error))
+        return ErrorReply(message=str(error), pending=True)
     if isinstance(error, Failure):
-        return ErrorReply(kind="failure", message=str(error), habit=error.habit)
+        return ErrorReply(message=str(error), habit=error.habit)
     if isinstance(error, NotImplementedError):
-        return ErrorReply(kind="error", message=f"still to write: {error}")
+        return ErrorReply(message=f"still to write: {error}")
     if isinstance(error, SystemExit):
-        return ErrorReply(
-            kind="error", message=f"your code ended the process: exit status {error.code}"
-        )
-    reason = ""
+        return ErrorReply(message=f"your code ended the process: exit status {error.code}")
     if isinstance(error, Refused):
-        return ErrorReply(kind="error", message=explained(error, folder), habit=error.habit)
+        return ErrorReply(message=explained(error, folder), habit=error.habit)
+    reason = ""
     if isinstance(error, ValueError):
         reason = str(error)
         if callable(listed := getattr(error, "errors", None)):  # pydantic's
             first = listed()[0]
             field = ".".join(map(str, first["loc"]))
             reason = f"{field}: {first['msg']}" if field else str(first["msg"])
-    return ErrorReply(kind="error", message=explained(error, folder), reason=reason)
+    return ErrorReply(message=explained(error, folder), reason=reason)
 
 
 def explained(error: BaseException, folder: Path) -> str:

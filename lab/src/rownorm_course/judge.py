@@ -16,6 +16,7 @@ from rownorm_lab.interpreter.findings import Finding, Kind
 from rownorm_lab.measure.accuracy import exact_values, judge, one_rounding
 from rownorm_lab.providers.data import Tensors, output_names, rotation
 
+from .alternatives import Alternatives, Rows
 from .calls import Call
 from .grades import Failure
 from .learner import Learner, LearnerError
@@ -27,8 +28,6 @@ APART = 1024  # columns: a block of exercise 3
 MOST_OFF = 0.05  # of the elements: those next to the middle of two 16-bit values may go either way
 # Which findings belong to a step; the second argument is the role of the tensor, see ``Launched``.
 Counts = Callable[[Finding, str], bool]
-# By habit: what a function computes that has this habit, in fp64.
-Alternatives = Mapping[str, Callable[[Case, Tensors], Tensor | list[Tensor]]]
 
 
 def all_count(_finding: Finding, _role: str) -> bool:
@@ -61,6 +60,10 @@ class TriedCase(NamedTuple):
     dy_like_x: bool = False  # dy is about as large as x, and along it
     shape: tuple[int, ...] = ()
     orders: int = 1
+
+    def of_case(self, **fields: Any) -> TriedCase:
+        """The trial of a case with other fields."""
+        return self._replace(case=msgspec.structs.replace(self.case, **fields))
 
     def __str__(self) -> str:
         words = [f"{self.data} values"] if self.data != "normal" else []
@@ -107,42 +110,27 @@ def try_all(
         _rounded_once(trial, ran)
 
 
-def _in_fp32(trial: TriedCase) -> TriedCase:
-    return trial._replace(case=msgspec.structs.replace(trial.case, dtype="fp32"), scale=1.0)
-
-
-def _in_whole_blocks(trial: TriedCase) -> TriedCase:
-    cols = max(1024, trial.case.cols // 1024 * 1024)
-    return trial._replace(case=msgspec.structs.replace(trial.case, cols=cols))
-
-
 # By habit: the same trial without the difficulty. If it passes, the difficulty is the reason.
 CONTRASTS: Mapping[str, Callable[[TriedCase], TriedCase]] = {
-    "low-precision": _in_fp32,
-    "weight-overflow": _in_fp32,
+    "low-precision": lambda trial: trial.of_case(dtype="fp32")._replace(scale=1.0),
+    "weight-overflow": lambda trial: trial.of_case(dtype="fp32")._replace(scale=1.0),
     "cancellation": lambda trial: trial._replace(data="normal"),
-    "welford-weights": _in_whole_blocks,
-    "many-rows": lambda trial: trial._replace(case=msgspec.structs.replace(trial.case, rows=7)),
-    "wide-rows": lambda trial: trial._replace(case=msgspec.structs.replace(trial.case, cols=2500)),
+    # In whole blocks.
+    "welford-weights": lambda trial: trial.of_case(cols=max(1024, trial.case.cols // 1024 * 1024)),
+    "many-rows": lambda trial: trial.of_case(rows=7),
+    "wide-rows": lambda trial: trial.of_case(cols=2500),
     "own-shift": lambda trial: trial._replace(steps=0.0),
     "any-shape": lambda trial: trial._replace(shape=()),
     "any-layout": lambda trial: trial._replace(layout="plain"),
     "any-dy": lambda trial: trial._replace(layout="plain"),
-    "rstd-ignored": lambda trial: trial._replace(
-        case=msgspec.structs.replace(trial.case, eps=1e-6), data="normal"
-    ),
+    "rstd-ignored": lambda trial: trial.of_case(eps=1e-6)._replace(data="normal"),
     "weight-dtype": lambda trial: trial._replace(weight_dtype=None),
     "shift-outlier": lambda trial: trial._replace(outliers=0.0),
     "shift-block": lambda trial: trial._replace(apart=0.0),
 }
 IN_16_BITS = ("low-precision", "weight-overflow")  # of values, not of a result's dtype
-MAY_RAISE = (
-    "many-rows",
-    "wide-rows",
-    "any-shape",
-    "any-layout",
-    "any-dy",
-)  # the difficulty may as well make the function raise
+# The difficulty may as well make the function raise.
+MAY_RAISE = ("many-rows", "wide-rows", "any-shape", "any-layout", "any-dy")
 
 
 class _Ran(NamedTuple):
@@ -179,7 +167,8 @@ class _Trying(NamedTuple):
             returned = self.call(case, given)
         outputs = [returned] if isinstance(returned, Tensor) else list(returned or ())
         if not outputs:
-            raise Failure(f"{trial}: the function returned None; it must return {_names(case)}")
+            names = ", ".join(output_names(case))
+            raise Failure(f"{trial}: the function returned None; it must return {names}")
         _watch_operators(trial, seen)
         if seen.changed:
             raise Failure(
@@ -188,12 +177,13 @@ class _Trying(NamedTuple):
         if case.direction == "both":
             outputs = _with_gradients(trial, outputs)
             if trial.layout == "frozen":
-                outputs[1] = _exact_dx(case, tensors)
+                outputs[1] = exact_results(case, tensors)["dx"].to(tensors.x.dtype)
         if trial.shape:
             if outputs[0].shape != trial.shape:
                 raise Failure(f"{trial}: y has shape {tuple(outputs[0].shape)}", "any-shape")
             outputs[0] = outputs[0].reshape(case.rows, case.cols)
-        judgement = judge(case, tensors, [_plain(one) for one in outputs], strict=False)
+        plain = [one.detach() if isinstance(one, Tensor) else one for one in outputs]
+        judgement = judge(case, tensors, plain, strict=False)
         return _Ran(tensors, outputs, seen, "" if judgement.ok else judgement.why)
 
     def is_right(self, trial: TriedCase, masked: float = torch.nan) -> bool:
@@ -291,13 +281,9 @@ def _rounded_once(trial: TriedCase, ran: _Ran) -> None:
     case = trial.case
     if case.dtype not in ("fp16", "bf16") or case.direction == "both":
         return
-    exact: dict[str, list[Tensor]] = {}
-    with torch.no_grad():
-        for _, some in exact_values(case, ran.tensors):
-            for name, one in some.items():
-                exact.setdefault(name, []).append(one.values)
+    exact = exact_results(case, ran.tensors)
     for name, output in zip(output_names(case), ran.outputs, strict=True):
-        got, truth = output.detach(), torch.cat(exact[name])
+        got, truth = output.detach(), exact[name]
         if got.dtype not in (torch.float16, torch.bfloat16):
             continue
         off = (truth.reshape(got.shape).to(got.dtype) != got).double().mean().item()
@@ -359,18 +345,14 @@ def _with_gradients(trial: TriedCase, outputs: list[Any]) -> list[Tensor]:
     return [y, *(gradients or ())]
 
 
-def _exact_dx(case: Case, tensors: Tensors) -> Tensor:
+def exact_results(case: Case, tensors: Tensors) -> dict[str, Tensor]:
+    """All results in fp64, by name."""
+    found: dict[str, list[Tensor]] = {}
     with torch.no_grad():
-        exact = [some for _, some in exact_values(case, tensors)]
-    return torch.cat([some["dx"].values for some in exact if "dx" in some]).to(tensors.x.dtype)
-
-
-def _plain(output: Any) -> Any:
-    return output.detach() if isinstance(output, Tensor) else output
-
-
-def _names(case: Case) -> str:
-    return ", ".join(output_names(case))
+        for _, some in exact_values(case, tensors):
+            for name, one in some.items():
+                found.setdefault(name, []).append(one.values)
+    return {name: torch.cat(values) for name, values in found.items()}
 
 
 def _watch_operators(trial: TriedCase, seen: Seen) -> None:
@@ -388,10 +370,7 @@ def _failure(trying: _Trying, trial: TriedCase, ran: _Ran, alternatives: Alterna
     worst = _worst(case, ran.tensors, shaped) if _comparable(shaped, ran.why) else None
     text = f"{trial}: {ran.why}"
     if worst is not None:
-        text = (
-            f"{trial}: {worst.name}{list(worst.place)} is {worst.got:.6g}, expected {worst.expected:.6g}. "
-            f"{worst.wrong} of {worst.elements} elements are wrong"
-        )
+        text = f"{trial}: {worst.text}"
         if worst.missing:
             text += f"; {worst.missing} were never written, or come from memory that was not"
     if trial.habit in IN_16_BITS and not _comparable(shaped, ran.why):
@@ -404,9 +383,10 @@ def _failure(trying: _Trying, trial: TriedCase, ran: _Ran, alternatives: Alterna
     if worst.missing:
         return Failure(text, "output-stride" if strided else "not-written")
     got = shaped[worst.name].detach().double()
+    rows = Rows(case, ran.tensors)
     for habit, compute in alternatives.items():
-        found = compute(case, ran.tensors)
-        for one in found if isinstance(found, list) else [found]:
+        found = compute(rows)
+        for one in [found] if isinstance(found, Tensor) else found:
             if _explains(one, got, worst.truth):
                 return Failure(text, habit)
     if ran.seen.unfilled and trying.is_right(trial, masked=0.0):
@@ -423,11 +403,7 @@ def _failure(trying: _Trying, trial: TriedCase, ran: _Ran, alternatives: Alterna
 
 class _Worst(NamedTuple):
     name: str
-    place: tuple[int, ...]
-    got: float
-    expected: float
-    wrong: int
-    elements: int
+    text: str  # where it is, what came and what was expected
     missing: int  # elements that were never written
     truth: Tensor
 
@@ -452,11 +428,12 @@ def _worst(case: Case, t: Tensors, outputs: Mapping[str, Tensor]) -> _Worst | No
                 if not bad.any():
                     continue
                 flat = int((error / limit).flatten().argmax())
-                place = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), truth.shape))
-                return _Worst(
-                    name, place, got.flatten()[flat].item(), truth.flatten()[flat].item(),
-                    int(bad.sum()), truth.numel(), unwritten(output), truth,
-                )  # fmt: skip
+                place = [int(i) for i in torch.unravel_index(torch.tensor(flat), truth.shape)]
+                text = (
+                    f"{name}{place} is {got.flatten()[flat].item():.6g}, expected {truth.flatten()[flat].item():.6g}. "
+                    f"{int(bad.sum())} of {truth.numel()} elements are wrong"
+                )
+                return _Worst(name, text, unwritten(output), truth)
     return None
 
 

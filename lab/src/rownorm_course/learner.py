@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rownorm_lab.data.case import Case
-
 from .catalog import exercises
 from .grades import Failure, Mode, Pending
 from .process import Ended, LearnerProcess
@@ -96,7 +94,7 @@ class Learner:
         self._refuse_dishonest(file)
 
         def call(*args: Any, **named: Any) -> Any:
-            watch, seen, roles = self._watch or (None, None, {})
+            watch, _, roles = self._watch or (None, None, {})
             request = Request(
                 file=file,
                 name=name,
@@ -105,19 +103,20 @@ class Learner:
                 watch=watch,
                 answer=answer,
             )
-            reply = self._ask(request)
-            if seen is not None and reply.seen is not None:
-                seen.add(reply.seen)
-            return decode(reply.value, self.device)
+            return self._result(request)
 
         return call
 
     def train(self, file: str, name: str, *args: Any) -> Any:
         """The output and the gradients of a module: see ``Host._train``."""
         self._refuse_dishonest(file)
-        reply = self._ask(
-            Request(op="train", file=file, name=name, args=encode(args, {}, whole=True))
+        return self._result(
+            Request(op="train", file=file, name=name, args=encode(args, whole=True))
         )
+
+    def _result(self, request: Request) -> Any:
+        """What a function of the learner gives; what it did is added to what the block has seen."""
+        reply = self._ask(request)
         if self._watch is not None and reply.seen is not None:
             self._watch[1].add(reply.seen)
         return decode(reply.value, self.device)
@@ -178,16 +177,11 @@ class Learner:
                 f"{reply.patched} is not what it was when grading began", "patches-grader"
             )
         error = reply.error
-        if error is not None and error.kind == "pending":
+        if error is not None and error.pending:
             raise Pending(error.message)
         if error is not None:
             raise LearnerError(error.message, error.habit, error.reason)
         return reply
-
-
-def watching(case: Case, purpose: Any, target: str = "", others: Any = ()) -> Watch:
-    """A watch for a call with the tensors of a case."""
-    return Watch(purpose=purpose, case=case, target=target, others=list(others), launch=False)
 
 
 def _imported(tree: ast.Module) -> set[str]:
@@ -205,39 +199,35 @@ def _imported(tree: ast.Module) -> set[str]:
 def honest(name: str, tree: ast.Module) -> None:
     """Refuse what is plainly not the exercise: another's norm, the solution's file, a changed timer."""
     for node in ast.walk(tree):
-        line = getattr(node, "lineno", 0)
-        if isinstance(node, ast.Import | ast.ImportFrom):
+        for what, habit in _dishonest(node, tree):
+            raise Failure(f"{name}, line {getattr(node, 'lineno', 0)}: {what}", habit)
+
+
+def _dishonest(node: ast.AST, tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """(what is wrong, habit)."""
+    match node:
+        case ast.Import() | ast.ImportFrom():
             names = [alias.name for alias in node.names]
             root = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
             for one in [root, *names]:
-                if one.split(".")[0] == "rownorm_course" and (
-                    {*one.split("."), *names}.isdisjoint(("interpreter", "measured"))
-                ):
-                    raise Failure(f"{name}, line {line}: imports {one}", "reads-solution")
+                package, parts = one.split(".")[0], {*one.split("."), *names}
+                if package == "rownorm_course" and parts.isdisjoint(("interpreter", "measured")):
+                    yield f"imports {one}", "reads-solution"
                 # The lab measures; of its rooms, only this one computes norms.
-                if one.split(".")[0] in ("rownorm", "liger_kernel", "quack", "flashinfer") or (
-                    one.split(".")[0] == "rownorm_lab" and "providers" in {*one.split("."), *names}
+                if package in ("rownorm", "liger_kernel", "quack", "flashinfer") or (
+                    package == "rownorm_lab" and "providers" in parts
                 ):
-                    raise Failure(f"{name}, line {line}: imports {one}", "imports-norm")
-        if isinstance(node, ast.Call):
-            called = (
-                node.func.attr
-                if isinstance(node.func, ast.Attribute)
-                else getattr(node.func, "id", "")
-            )
+                    yield f"imports {one}", "imports-norm"
+        case ast.Call(func=ast.Attribute(attr=called) | ast.Name(id=called)):
             if called in _NORMS and _of_torch(tree, node.func):
-                raise Failure(f"{name}, line {line}: calls {ast.unparse(node.func)}", "torch-norm")
-        text = node.value if isinstance(node, ast.Constant) else ""
-        if isinstance(text, str) and ("solutions/right" in text or "rownorm_course" in text):
-            raise Failure(f"{name}, line {line}: names a folder of solutions", "reads-solution")
-        if isinstance(node, ast.Assign):
+                yield f"calls {ast.unparse(node.func)}", "torch-norm"
+        case ast.Constant(value=str(text)):
+            if "solutions/right" in text or "rownorm_course" in text:
+                yield "names a folder of solutions", "reads-solution"
+        case ast.Assign():
             for target in node.targets:
-                if isinstance(target, ast.Attribute):
-                    owner = ast.unparse(target.value)
-                    if owner in _TIMERS:
-                        raise Failure(
-                            f"{name}, line {line}: assigns {owner}.{target.attr}", "patches-timer"
-                        )
+                if isinstance(target, ast.Attribute) and ast.unparse(target.value) in _TIMERS:
+                    yield f"assigns {ast.unparse(target)}", "patches-timer"
 
 
 def _of_torch(tree: ast.Module, function: ast.expr) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
+import msgspec
 import numpy as np
 import torch
 import triton
@@ -29,10 +30,9 @@ from triton.runtime import interpreter, jit
 from triton.runtime.autotuner import Autotuner
 
 from rownorm_lab.data.no_gpu import first_configuration
-from rownorm_lab.interpreter.findings import Finding, RecordedLaunch
 from rownorm_lab.interpreter.record import lanes_of, recorded
 
-from .protocol import GUARD, POISON, unwritten
+from .protocol import GUARD, POISON, Launched, Seen, Watch, unwritten
 from .provenance import Provenance
 
 BFLOAT16_NAN = 0x7FC0  # the interpreter holds bfloat16 as uint16
@@ -49,48 +49,23 @@ def threads() -> int:
 
 THREADS = threads()  # before a learner's file is imported
 ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
-# What makes new memory, with its contents or without.
-CREATIONS = ALLOCATIONS | {
-    *("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones"),
-    *("full", "full_like", "new_full", "clone", "_to_copy", "rand", "randn", "resize_"),
-}
+FILLED = {"zeros", "zeros_like", "new_zeros", "ones", "ones_like", "full", "full_like"}
 COPIES = {"clone", "_to_copy", "copy_"}  # what is behind contiguous(), to() and reshape() too
+# What makes new memory, with its contents or without.
+CREATIONS = {
+    *(ALLOCATIONS | FILLED),
+    *("new_ones", "new_full", "clone", "_to_copy", "rand", "randn", "resize_"),
+}
+VIEWS = {
+    *("view", "_unsafe_view", "reshape", "_reshape_alias", "as_strided", "set_", "alias"),
+    *("slice", "select", "expand", "transpose", "permute", "t", "unsqueeze", "squeeze"),
+    *("flatten", "split", "detach", "lift_fresh"),
+}
+OF_DTYPES = {"promote_types", "result_type", "can_cast"}
 # What a function around a kernel may ask of PyTorch: memory, views, copies. All arithmetic is the kernel's.
-HARMLESS = ALLOCATIONS | {
-    *(
-        "zeros",
-        "zeros_like",
-        "new_zeros",
-        "ones",
-        "ones_like",
-        "full",
-        "full_like",
-        "zero_",
-        "fill_",
-    ),
-    *(
-        "view",
-        "_unsafe_view",
-        "reshape",
-        "as_strided",
-        "slice",
-        "select",
-        "expand",
-        "alias",
-        "detach",
-    ),
-    *("transpose", "permute", "t", "unsqueeze", "squeeze", "clone", "copy_", "_to_copy", "flatten"),
-    *(
-        "lift_fresh",
-        "_reshape_alias",
-        "resize_",
-        "set_",
-        "is_pinned",
-        "_local_scalar_dense",
-        "split",
-    ),
-    # Of dtypes only.
-    *("promote_types", "result_type", "can_cast"),
+HARMLESS = {
+    *(ALLOCATIONS | FILLED | COPIES | VIEWS | OF_DTYPES),
+    *("zero_", "fill_", "resize_", "is_pinned", "_local_scalar_dense"),
 }
 
 
@@ -103,30 +78,25 @@ class Launch(NamedTuple):
     options: dict[str, Any]
 
 
-class Observed(NamedTuple):
-    """What happened during a call."""
+class Observed(Seen, kw_only=True):
+    """What happened during a call, with what does not leave this process."""
 
-    launches: list[Launch]
-    operators: list[str]  # of PyTorch, without the harmless ones
-    allocations: list[tuple[Tensor, int]]  # (memory with its guards, elements between them)
-    unfilled: list[str]  # "file, line": loads in the interpreter whose masked lanes had no other
-    created: list[int]  # elements of every tensor that was made
-    findings: list[Finding]  # of the interpreter
-    recorded: list[RecordedLaunch]
-    blocks: list[list[int]]  # shapes of what was loaded, in the interpreter
-    combined: list[str]  # functions that reductions were given there; Triton's own begin with tl.
+    started: list[Launch] = msgspec.field(default_factory=list)
+    # (memory with its guards, elements between them)
+    allocations: list[tuple[Tensor, int]] = msgspec.field(default_factory=list)
     provenance: Provenance | None = None  # in the interpreter
 
-    def overrun(self) -> bool:
-        """Whether something was stored before or after an allocated tensor."""
-        return any(
+    def told(self) -> Seen:
+        """What the grader is told."""
+        self.overrun = any(
             unwritten(memory[edge]) < memory[edge].numel()
             for memory, size in self.allocations
             for edge in (slice(0, GUARD), slice(GUARD + size, None))
         )
+        return Seen(**{name: getattr(self, name) for name in Seen.__struct_fields__})
 
 
-class _Watch(TorchDispatchMode):
+class _Dispatch(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Nothing is compiled here; otherwise torch imports its compiler, which takes longer than a step."""
@@ -176,37 +146,27 @@ class _Watch(TorchDispatchMode):
 
 
 @contextmanager
-def observed(
-    launch: bool = True,
-    masked: float = np.nan,
-    orders: int = 1,
-    given: Any = (),
-    everything: bool = False,
-    adds: bool = False,
-) -> Iterator[Observed]:
-    """Watch everything in the block. Without ``launch``, kernels are recorded and not started.
-
-    masked: what a load without ``other`` gives its masked lanes in the interpreter, if they are floating-point.
-    orders: how many other orders of the programs are tried there. given: the arguments of the call. everything: all
-    accesses are kept there. adds: what a learner's function combines by tl.reduce is added there.
-    """
+def observed(watch: Watch | None = None, given: Any = ()) -> Iterator[Observed]:
+    """Watch everything in the block. given: the arguments of the call."""
+    watch = watch or Watch()
     with contextlib.ExitStack() as stack:
-        if knobs.runtime.interpret and launch:
+        if knobs.runtime.interpret and watch.runs:
             provenance = Provenance(given)
             recording = stack.enter_context(
                 recorded(
-                    orders=orders,
+                    orders=watch.orders,
                     views_only=True,
-                    everything=everything,
+                    everything=watch.everything,
                     wrapper=__file__,
                     after=provenance.launched,
                 )
             )
-            found = recording.findings, recording.launches
-            seen = Observed([], [], [], [], [], *found, [], [], provenance)
+            seen = Observed(
+                findings=recording.findings, recorded=recording.launches, provenance=provenance
+            )
         else:
             stack.enter_context(mock.patch.object(Autotuner, "run", first_configuration()))
-            seen = Observed([], [], [], [], [], [], [], [], [])
+            seen = Observed()
         for owner, name, what in (
             (threading.Thread, "start", "a thread"),
             (Tensor, "numpy", "numpy"),
@@ -217,7 +177,7 @@ def observed(
             stack.enter_context(mock.patch.object(owner, name, _noted(seen, owner, name, what)))
         if threads() > THREADS:
             seen.operators.append("a thread")
-        with _launches_seen(seen, launch, masked, adds):
+        with _launches_seen(seen, watch):
             yield seen
 
 
@@ -233,8 +193,8 @@ def _noted(seen: Observed, owner: Any, name: str, what: str) -> Callable[..., An
 
 
 @contextmanager
-def _launches_seen(seen: Observed, launch: bool, masked: float, adds: bool) -> Iterator[None]:
-    watch = _Watch(seen)
+def _launches_seen(seen: Observed, watch: Watch) -> Iterator[None]:
+    dispatch = _Dispatch(seen)
     interpret, compiled = interpreter.GridExecutor.__call__, jit.JITFunction.run
     load = interpreter.InterpreterBuilder.create_masked_load
     reduction = interpreter.ReduceOps.__init__
@@ -246,34 +206,36 @@ def _launches_seen(seen: Observed, launch: bool, masked: float, adds: bool) -> I
             seen.blocks.append(shape)
         if other is None and not lanes_of(mask).all():
             _note_place(seen)
-            other = _undefined(ptrs, masked)
+            other = _undefined(ptrs, watch.masked)
         return load(self, ptrs, mask, other, *options, **named)
 
     def reduced(self: Any, axis: Any, combine_fn: Any, *options: Any) -> None:
         function = getattr(combine_fn, "fn", combine_fn)
         own = not function.__module__.startswith("triton.")
         seen.combined.append(function.__name__ if own else f"tl.{function.__name__}")
-        reduction(self, axis, _Addition if own and adds else combine_fn, *options)
+        reduction(self, axis, _Addition if own and watch.adds else combine_fn, *options)
 
     def interpreted_launch(self: Any, *args: Any, **kwargs: Any) -> Any:
         named = dict(zip(self.arg_names, args, strict=False)) | kwargs
         _note(seen, self.fn, self.arg_names, self.grid, named)
-        return interpret(self, *args, **kwargs) if launch else None
+        return interpret(self, *args, **kwargs) if watch.runs else None
 
     def compiled_launch(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         named = dict(zip(self.arg_names, args, strict=False)) | kwargs
         _note(seen, self, self.arg_names, grid, named)
-        watch.launching = True
+        if not watch.runs:
+            return None
+        dispatch.launching = True
         try:
-            return compiled(self, *args, grid=grid, warmup=warmup, **kwargs) if launch else None
+            return compiled(self, *args, grid=grid, warmup=warmup, **kwargs)
         finally:
-            watch.launching = False
+            dispatch.launching = False
 
     interpreter.GridExecutor.__call__, jit.JITFunction.run = interpreted_launch, compiled_launch
     interpreter.InterpreterBuilder.create_masked_load = masked_load
     interpreter.ReduceOps.__init__ = reduced
     try:
-        with watch:
+        with dispatch:
             yield
     finally:
         interpreter.GridExecutor.__call__, jit.JITFunction.run = interpret, compiled
@@ -323,4 +285,12 @@ def _note(seen: Observed, kernel: Any, names: list[str], grid: Any, given: dict[
     options = {name: value for name, value in given.items() if name not in names}
     shape = grid(arguments) if callable(grid) else grid
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    seen.launches.append(Launch(kernel, shape, arguments, options))
+    seen.started.append(Launch(kernel, shape, arguments, options))
+    told = {
+        name: value
+        for name, value in arguments.items()
+        if value is None or isinstance(value, int | float | str | bool)
+    }
+    seen.launches.append(
+        Launched(kernel=kernel.__name__, grid=[int(size) for size in shape], arguments=told)
+    )

@@ -95,15 +95,13 @@ def welford() -> list[str]:
     row = torch.tensor([10001.0, 10003, 10002, 10006, 10000, 10004])
     blocks = row[:4], row[4:]
     lines = ["row    " + " ".join(f"{one:.0f}" for one in row.tolist()), ""]
-    counts, means, spreads = [], [], []
+    parts = []
     for name, block in zip("ab", blocks, strict=True):
         n, mean = len(block), block.mean().item()
         m2 = (block - mean).square().sum().item()
         lines.append(f"{name}:     n = {n}   mean = {mean:9.2f}   m2 = {m2:6.2f}")
-        counts.append(n)
-        means.append(mean)
-        spreads.append(m2)
-    (n_a, n_b), (mean_a, mean_b), (m2_a, m2_b) = counts, means, spreads
+        parts.append((n, mean, m2))
+    (n_a, mean_a, m2_a), (n_b, mean_b, m2_b) = parts
     delta, n = mean_b - mean_a, n_a + n_b
     mean, more = mean_a + delta * n_b / n, delta**2 * n_a * n_b / n
     lines += [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import linecache
 import os
@@ -27,9 +28,8 @@ from .wire import NONCE, Closed, Garbled, TooLate, receive, send
 START_S = 120.0  # for a process to import torch and Triton
 POLL_S = 0.05
 PRINTED = 4000  # characters that are kept of what a step prints
-PATIENCE = (
-    10  # times its limit of processor time that a step may take on a busy machine, or waiting
-)
+# Times its limit of processor time that a step may take on a busy machine, or waiting.
+PATIENCE = 10
 PLACE_S = 5.0  # for a process to say where it is
 _spawners: dict[Mode, Spawner] = {}
 
@@ -169,12 +169,8 @@ class LearnerProcess:
         deadline = begun + limit_s * (1 if clocked else PATIENCE)
 
         def meanwhile() -> None:
-            passed = time.monotonic() - begun > limit_s
-            if (
-                passed
-                and not clocked
-                and (processor_seconds(self.pid) or 0.0) - self.spent > limit_s
-            ):
+            late = not clocked and time.monotonic() - begun > limit_s
+            if late and (processor_seconds(self.pid) or 0.0) - self.spent > limit_s:
                 raise TooLate
             waiting()
 
@@ -184,38 +180,34 @@ class LearnerProcess:
             _, message = receive(self.channel, nonce, deadline, meanwhile)
             return msgspec.msgpack.decode(message, type=Reply)
         except Closed:
-            self._stop()
-            status = self.spawner.status(self.pid)
+            status = self._stop()
             why, habit = _crash(status), "ends-process" if status >= 0 else ""
         except TooLate:
             place = self._place()
             seconds = time.monotonic() - begun
             self._stop()
-            self.spawner.status(self.pid)
             self.late = True
             waited = not clocked and time.monotonic() >= deadline
             why = _lateness(self.mode, seconds if waited else limit_s, place, clocked or waited)
             habit = "one-block" if self.mode == "compile" else ""
         except (Garbled, msgspec.DecodeError):
             self._stop()
-            self.spawner.status(self.pid)
             why = "your code has written on the socket on which the process answers the grader"
             habit = "patches-grader"
         self.ended = why
         raise Ended(f"{why}{self._tail()}", habit)
 
-    def _stop(self) -> None:
+    def _stop(self) -> int:
+        """End it. Returns its exit status."""
         for stop in (os.killpg, os.kill):
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 stop(self.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        return self.spawner.status(self.pid)
 
     def close(self) -> None:
         """End it and remove its files."""
         if not self.ended:
             self._stop()
-            self.spawner.status(self.pid)
             self.ended = "closed"
         self.channel.close()
         self.out.cleanup()

@@ -37,14 +37,19 @@ class Progress(msgspec.Struct, kw_only=True):
     best: dict[str, int] = {}  # the best of all checks
     pending: dict[str, int] = {}  # points by part that need a GPU
 
+    @property
+    def reached(self) -> int:
+        """Points of all parts."""
+        return sum(self.best.values())
+
+    @property
+    def waiting(self) -> int:
+        """Points that wait for a GPU."""
+        return sum(self.pending.values())
+
 
 class Damaged(Exception):
     """A progress file that cannot be read; the message says what to do."""
-
-
-def folder_of(exercise: Exercise, home: Path) -> Path:
-    """Where the learner works on an exercise."""
-    return home / exercise.folder
 
 
 def home_folder(given: Path | None) -> Path:
@@ -62,7 +67,7 @@ def home_folder(given: Path | None) -> Path:
 
 def read(exercise: Exercise, home: Path) -> Progress | None:
     """The progress of one exercise; None if it was not started."""
-    path = folder_of(exercise, home) / FILE
+    path = home / exercise.folder / FILE
     if not path.exists():
         return None
     try:
@@ -89,7 +94,7 @@ def change(
     edit: Callable[[Progress], None] = lambda _: None,
 ) -> Progress:
     """Read the progress, or begin it, edit it, and write it, whole or not at all."""
-    folder = folder_of(exercise, home)
+    folder = home / exercise.folder
     with _locked(folder):
         now = time.time()
         new = Progress(version=exercise.version, started=now, touched=now)
@@ -103,7 +108,7 @@ def change(
 
 def digests(exercise: Exercise, home: Path) -> dict[str, str]:
     """The learner's files that are graded, with their SHA-256."""
-    folder = folder_of(exercise, home)
+    folder = home / exercise.folder
     return {
         name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
         for name in handed_in(exercise, home)
@@ -114,28 +119,21 @@ def digests(exercise: Exercise, home: Path) -> dict[str, str]:
 def handed_in(exercise: Exercise, home: Path) -> list[str]:
     """The names of the files that a learner writes or makes, those that others import among them."""
     expected = [name for name in (*exercise.right(), *exercise.makes) if name != TEXT]
-    folder = folder_of(exercise, home)
-    own = [
-        file.relative_to(folder).as_posix()
-        for file in sorted(folder.rglob("*"))
-        if file.is_file() and not any(_left_out(part) for part in file.relative_to(folder).parts)
+    folder = home / exercise.folder
+    own = [file.relative_to(folder) for file in sorted(folder.rglob("*")) if file.is_file()]
+    # Neither caches nor the course's own files.
+    shown = [
+        one for one in own if not any(part[0] == "." or part == "__pycache__" for part in one.parts)
     ]
-    further = [
-        name
-        for name in own
-        if name != TEXT and name not in expected and not exercise.is_given(name)
+    names = [one.as_posix() for one in shown]
+    return expected + [
+        name for name in names if name not in (TEXT, *expected) and not exercise.is_given(name)
     ]
-    return expected + further
-
-
-def _left_out(part: str) -> bool:
-    """Caches, and the course's own files."""
-    return part.startswith(".") or part == "__pycache__"
 
 
 def start(exercise: Exercise, home: Path) -> tuple[list[str], list[str]]:
     """Copy the starter files that are missing. Returns (written, kept); nothing is overwritten."""
-    folder = folder_of(exercise, home)
+    folder = home / exercise.folder
     written, kept = [], []
     for name, content in exercise.starter().items():
         path = folder / name
@@ -181,7 +179,7 @@ def record(
                 progress.pending[part.name] = part.points
             elif best or status == "failed":
                 progress.pending[part.name] = 0
-        complete = sum(progress.best.values()) + sum(progress.pending.values()) >= exercise.points
+        complete = progress.reached + progress.waiting >= exercise.points
         if complete and not progress.seconds:
             progress.seconds = time.time() - progress.started
 
@@ -191,7 +189,7 @@ def record(
 def next_new(home: Path, after: int = -1) -> Exercise | None:
     """The first exercise after number ``after`` that was not started."""
     for exercise in exercises().values():
-        if exercise.number > after and not (folder_of(exercise, home) / FILE).exists():
+        if exercise.number > after and not (home / exercise.folder / FILE).exists():
             return exercise
     return None
 
@@ -201,7 +199,7 @@ def current(home: Path) -> Exercise | None:
     here = Path.cwd().resolve()
     latest: tuple[float, Exercise] | None = None
     for exercise in exercises().values():
-        folder = folder_of(exercise, home)
+        folder = home / exercise.folder
         if folder.exists() and here.is_relative_to(folder.resolve()):
             return exercise
         try:

@@ -13,6 +13,7 @@ from rownorm_lab.data.analyses import KernelAnalysis
 from rownorm_lab.data.case import Case
 from rownorm_lab.interpreter.findings import Finding, RecordedLaunch
 
+TARGET = "sm_90"  # for which kernels are compiled
 GUARD = 1024  # elements before and after an allocation
 # A NaN that no computation gives, as an integer: memory that was never written has it.
 POISON = {
@@ -33,7 +34,11 @@ class Watch(msgspec.Struct, kw_only=True):
     """How a call is watched.
 
     purpose: "run"; "kernels" and "analysis": its kernels are compiled instead of started, and analyzed; "measure": it
-    is timed, beside the providers ``others``. masked, orders, everything, adds: see ``observe.observed``.
+    is timed, beside the providers ``others``. Without ``launch``, kernels are recorded and not started.
+
+    In the interpreter: masked: what a load without ``other`` gives its masked lanes, if they are floating-point.
+    orders: how many other orders of the programs are tried. everything: all accesses are kept. adds: what a learner's
+    function combines by tl.reduce is added.
     """
 
     purpose: Literal["run", "kernels", "analysis", "measure"] = "run"
@@ -43,8 +48,15 @@ class Watch(msgspec.Struct, kw_only=True):
     everything: bool = False
     adds: bool = False
     case: Case | None = None
-    target: str = ""
     others: list[str] = []
+
+    @property
+    def compiles(self) -> bool:
+        return self.purpose in ("kernels", "analysis")
+
+    @property
+    def runs(self) -> bool:
+        return self.launch and not self.compiles
 
 
 class Request(msgspec.Struct, kw_only=True):
@@ -100,16 +112,14 @@ class Seen(msgspec.Struct, kw_only=True):
 
     launches: list[Launched] = []
     operators: list[str] = []  # of PyTorch, without the harmless ones
-    unfilled: list[
-        str
-    ] = []  # "file, line": loads in the interpreter whose masked lanes had no other
+    # "file, line": loads in the interpreter whose masked lanes had no other
+    unfilled: list[str] = []
     created: list[int] = []  # elements of every tensor that was made
     findings: list[Finding] = []  # of the interpreter
     recorded: list[RecordedLaunch] = []
     blocks: list[list[int]] = []  # shapes of what was loaded, in the interpreter
-    combined: list[
-        str
-    ] = []  # functions that reductions were given there; Triton's own begin with tl.
+    # Functions that reductions were given there; Triton's own begin with tl.
+    combined: list[str] = []
     foreign: int = 0  # values of the result that no kernel stored, in the interpreter
     overrun: bool = False  # something was stored before or after an allocated tensor
     changed: list[int] = []  # arguments whose memory was written
@@ -119,25 +129,21 @@ class Seen(msgspec.Struct, kw_only=True):
 
     def add(self, other: Seen) -> None:
         """What another call did."""
-        for name in (
-            *("launches", "operators", "unfilled", "created", "findings", "recorded"),
-            *("blocks", "combined"),
-        ):
-            getattr(self, name).extend(getattr(other, name))
-        self.changed.extend(other.changed)
-        self.returned.extend(other.returned)
+        for name in self.__struct_fields__:
+            if isinstance(found := getattr(self, name), list):
+                found += getattr(other, name)
         self.overrun |= other.overrun
         self.foreign += other.foreign
         self.compiled, self.measured = other.compiled, other.measured
 
 
 class ErrorReply(msgspec.Struct, kw_only=True):
-    """The call raised. kind: of the error; reason: the first complaint of a validator."""
+    """The call raised. reason: the first complaint of a validator; pending: see ``grades.Pending``."""
 
-    kind: Literal["error", "failure", "pending"]
     message: str
     habit: str = ""
     reason: str = ""
+    pending: bool = False
 
 
 class Reply(msgspec.Struct, kw_only=True):

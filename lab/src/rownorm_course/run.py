@@ -71,12 +71,7 @@ def steps_of(
     """The steps of one mode. failed, limit_s: see ``grade``; tried: see ``check``."""
     with Learner(folder, exercise.number, mode, secrets.randbelow(1 << 30), has_gpu()) as learner:
         learner.tried = {} if tried is None else tried
-        for step in grade(learner, failed, parts, limit_s):
-            if step.status == "running":
-                watcher.began(step, mode)
-                learner.waiting = lambda seconds, step=step: watcher.waits(step, seconds)  # type: ignore[misc]
-            else:
-                yield step
+        yield from grade(learner, failed, parts, limit_s, watcher)
 
 
 def wanted_parts(exercise: Exercise, part: str) -> list[str]:

@@ -36,8 +36,7 @@ def listing(home: Path) -> list[str]:
                 (f"{one.number}", one.title, "unreadable", f"?/{one.points}", f"{one.minutes} min")
             )
             continue
-        points = sum(done.best.values()) if done else 0
-        waits = sum(done.pending.values()) if done else 0
+        points, waits = (done.reached, done.waiting) if done else (0, 0)
         reached, waiting = reached + points, waiting + waits
         shown = f"{points}/{one.points}" + (f", {waits} wait for a GPU" if waits else "")
         lines.append((f"{one.number}", one.title, _state(one, done), shown, _time(one, done)))
@@ -54,9 +53,8 @@ def listing(home: Path) -> list[str]:
 def _state(one: Exercise, done: progress.Progress | None) -> str:
     if done is None:
         return "new"
-    waits = sum(done.pending.values())
-    if sum(done.best.values()) + waits >= one.points:
-        return f"done, {waits} wait" if waits else "done"
+    if done.reached + done.waiting >= one.points:
+        return f"done, {done.waiting} wait" if done.waiting else "done"
     return "gave up" if done.gave_up else "started"
 
 

@@ -72,11 +72,10 @@ def _one(channel: socket.socket) -> None:
     size, files, *_ = socket.recv_fds(channel, 8, 2)
     if len(files) < 2:
         return
-    message = bytearray()
-    while len(message) < int.from_bytes(size, "little"):
-        if not (more := channel.recv(1 << 16)):
-            return
-        message += more
+    with channel.makefile("rb") as stream:
+        message = stream.read(int.from_bytes(size, "little"))
+    if len(message) < int.from_bytes(size, "little"):
+        return
     request = json.loads(message)
     if any("compile" in task.modes for task in tasks_of(request["number"])):
         process.spawner("compile")  # stays, too

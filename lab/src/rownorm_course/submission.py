@@ -9,7 +9,7 @@ import msgspec
 from rownorm_lab.data.files import write_whole
 
 from .catalog import Exercise
-from .progress import Progress, folder_of, handed_in
+from .progress import Progress, handed_in
 
 FOLDER = Path("submission")
 SCORES = "scores.json"
@@ -54,7 +54,7 @@ def write_submission(
 
     A submission of the same exercise in ``out`` is replaced.
     """
-    folder, before = folder_of(exercise, home), scores_in(out)
+    folder, before = home / exercise.folder, scores_in(out)
     wanted = handed_in(exercise, home)
     present = [name for name in wanted if (folder / name).is_file()]
     missing = [name for name in wanted if name not in present]

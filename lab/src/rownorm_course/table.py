@@ -8,45 +8,31 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 
 from rownorm_lab.data.case import Case, Dtype
 from rownorm_lab.data.records import EAGER
 from rownorm_lab.data.tables import columns
-from rownorm_lab.measure.accuracy import exact_values
 
-from .calls import compile_call, measured_call
+from .calls import measured_call
 from .catalog import exercises
+from .checks.rmsnorm import NORM
 from .grades import Failure
-from .judge import TriedCase, tensors_of
+from .judge import TriedCase, exact_results, tensors_of
 from .learner import Learner
 from .measured import MINE
 
-FILE, PREDICTIONS = "rmsnorm.py", "predictions.toml"
+PREDICTIONS = "predictions.toml"
 WIDTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
 ROWS = 32768
 RECORDED: Dtype = "fp16"  # the part of the recordings, and the dtype of the table
 TRIED_ROWS = 4  # for the error, in the interpreter
-
-
-class Line(NamedTuple):
-    """One width. Times in seconds; None: not known, or not predicted yet."""
-
-    cols: int
-    megabytes: float
-    predicted: float | None
-    mine: float | None
-    recorded: float | None
-    recorded_torch: float | None
-    gb_per_s: float | None
-    occupancy: float
-    error: float
-    torch_error: float
+HEAD = ("columns", "MB", "you predict, µs", "measured, µs", "H200, µs", "torch, H200, µs", "GB/s", "occupancy", "error",
+        "torch's error")  # fmt: skip
 
 
 def recordings() -> dict[int, dict[str, float]]:
@@ -66,10 +52,10 @@ def _case(cols: int, rows: int = ROWS) -> Case:
     return Case(operation="rms_norm", rows=rows, cols=cols, dtype=RECORDED, eps=1e-6)
 
 
-def lines(folder: Path, gpu: bool, widths: Sequence[int] = WIDTHS) -> Iterator[Line]:
-    """A line for each width, as soon as it is known. Failure if the function is wrong or does not compile."""
-    predicted = _predictions(folder)
-    recorded = recordings()
+def table(folder: Path, gpu: bool, widths: Sequence[int] = WIDTHS) -> list[str]:
+    """A line for each width. Failure if the function is wrong or does not compile."""
+    predicted, recorded = _predictions(folder), recordings()
+    lines = []
     with (
         Learner(folder, 2, "interpret", 0) as interpreted,
         Learner(folder, 2, "compile", 0) as compiled,
@@ -80,42 +66,36 @@ def lines(folder: Path, gpu: bool, widths: Sequence[int] = WIDTHS) -> Iterator[L
                 one.begin_step(exercises()[2].limit_s)
             guess = predicted.get(cols)
             case = _case(cols)
-            found = compile_call(compiled, _call(compiled), case).analyses
+            occupancy = min(one.occupancy for one in NORM.compiled(compiled, case).analyses)
             mine = None
             if gpu and guess:
-                mine = measured_call(on_gpu, _call(on_gpu), case, (EAGER,))[MINE]
+                mine = measured_call(on_gpu, NORM.call(on_gpu), case, (EAGER,))[MINE]
             known = recorded.get(cols, {}) if guess else {}
             seconds = mine or known.get("rownorm")
-            yield Line(
-                cols=cols,
-                megabytes=case.compulsory_bytes / 1e6,
-                predicted=guess,
-                mine=mine,
-                recorded=known.get("rownorm"),
-                recorded_torch=known.get("torch"),
-                gb_per_s=case.compulsory_bytes / seconds / 1e9 if seconds else None,
-                occupancy=min(one.occupancy for one in found),
-                **_errors(interpreted, cols),
+            times = (guess, mine, known.get("rownorm"), known.get("torch"))
+            lines.append(
+                (
+                    str(cols),
+                    f"{case.compulsory_bytes / 1e6:.1f}",
+                    *(f"{one * 1e6:.1f}" if one else "-" for one in times),
+                    f"{case.compulsory_bytes / seconds / 1e9:,.0f}" if seconds else "-",
+                    f"{occupancy:.0%}",
+                    *(f"{one:.1e}" for one in _errors(interpreted, cols)),
+                )
             )
+    return columns(HEAD, lines)
 
 
-def _call(learner: Learner) -> Any:
-    function = learner.function(FILE, "rms_norm")
-    return lambda case, t: function(t.x, t.weight, case.eps)
-
-
-def _errors(learner: Learner, cols: int) -> dict[str, float]:
+def _errors(learner: Learner, cols: int) -> list[float]:
     """The largest errors beside fp64, over the largest value: the function's and torch's."""
     case = _case(cols, TRIED_ROWS)
     t = tensors_of(TriedCase(case), learner)
     learner.begin_step(30.0)
-    got = {
-        "error": _call(learner)(case, t),
-        "torch_error": torch.nn.functional.rms_norm(t.x, (cols,), t.weight, case.eps),
-    }
-    exact = torch.cat([one["y"].values for _, one in exact_values(case, t)])
+    mine = NORM.call(learner)(case, t)
+    of_torch = torch.nn.functional.rms_norm(t.x, (cols,), t.weight, case.eps)
+    exact = exact_results(case, t)["y"]
     size = exact.abs().max()
-    return {name: ((one.double() - exact).abs().max() / size).item() for name, one in got.items()}
+    return [((one.double() - exact).abs().max() / size).item() for one in (mine, of_torch)]
 
 
 def _predictions(folder: Path) -> dict[int, float]:
@@ -135,33 +115,3 @@ def _predictions(folder: Path) -> dict[int, float]:
         if value > 0:
             found[int(cols)] = value * 1e-6
     return found
-
-
-HEAD = ("columns", "MB", "you predict, µs", "measured, µs", "H200, µs", "torch, H200, µs", "GB/s", "occupancy", "error",
-        "torch's error")  # fmt: skip
-
-
-def shown(found: Sequence[Line]) -> list[str]:
-    """The table in words."""
-
-    def micro(seconds: float | None) -> str:
-        return f"{seconds * 1e6:.1f}" if seconds else "-"
-
-    return columns(
-        HEAD,
-        [
-            (
-                str(one.cols),
-                f"{one.megabytes:.1f}",
-                micro(one.predicted),
-                micro(one.mine),
-                micro(one.recorded),
-                micro(one.recorded_torch),
-                f"{one.gb_per_s:,.0f}" if one.gb_per_s else "-",
-                f"{one.occupancy:.0%}",
-                f"{one.error:.1e}",
-                f"{one.torch_error:.1e}",
-            )
-            for one in found
-        ],
-    )

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from rownorm_lab.data.case import Case, Dtype
+from rownorm_lab.data.case import Case
 from rownorm_lab.providers.data import Tensors
 
-from ..alternatives import RMS_NORM_GRADIENT
-from ..calls import Call, compile_kernels
+from ..alternatives import RMS_NORM_GRADIENT, Rows
+from ..calls import Call, compile_call
 from ..grade import Task
 from ..grades import Failure
 from ..judge import Counts, TriedCase, refuse_findings, tensors_of, try_all
 from ..learner import Learner
 from ..protocol import Watch
-from .addresses import far_rows
+from .norms import far_rows, norm_case
 from .shares import elements_of, loads
 
 FILE = "backward.py"
@@ -25,17 +26,11 @@ DX = "result 0"  # its role: see Launched
 COLS = 1024  # the widest row
 ONCE = 1.05  # times that an element of a row is loaded
 MANY = 20_000  # rows for which partial sums must be few
-
-
-def _case(rows: int, cols: int, dtype: Dtype = "fp32", eps: float = 1e-6) -> Case:
-    return Case(
-        operation="rms_norm", direction="backward", rows=rows, cols=cols, dtype=dtype, eps=eps
-    )
+_case = partial(norm_case, direction="backward")
 
 
 def _rstd(case: Case, t: Tensors) -> Tensor:
-    mean = t.x.detach().double().square().mean(-1)
-    return (mean + case.eps).rsqrt().float()
+    return Rows(case, t).rstd[:, 0].float()
 
 
 def _call(learner: Learner, only: str = "") -> Call:
@@ -43,29 +38,21 @@ def _call(learner: Learner, only: str = "") -> Call:
     function = learner.function(FILE, "rms_norm_backward")
 
     def call(case: Case, t: Tensors) -> tuple[Tensor, Tensor]:
-        rstd = _rstd(case, t)
-        found = function(t.dy, t.x.detach(), t.weight.detach(), rstd)
+        found = function(t.dy, t.x.detach(), t.weight.detach(), _rstd(case, t))
         if not isinstance(found, tuple | list) or len(found) != 2:
             raise Failure("rms_norm_backward must return (dx, dweight)")
-        exact = _exact(case, t)
-        dx = exact[0] if only == "dweight" else found[0]
-        dweight = exact[1] if only == "dx" else found[1]
+        dx, dweight = found
+        exact = Rows(case, t)
+        if only == "dweight":
+            dx = (exact.rstd * (exact.g - exact.projected)).to(t.x.dtype)
+        if only == "dx":
+            dweight = (exact.dy * exact.x_hat).sum(0).to(t.weight.dtype)
         if dx is None or dweight is None:
             name = "dx" if dx is None else "dweight"
             raise Failure(f"{case.title}: rms_norm_backward returned None for {name}")
         return dx, dweight
 
     return call
-
-
-def _exact(case: Case, t: Tensors) -> tuple[Tensor, Tensor]:
-    x, weight = t.x.detach().double(), t.weight.detach().double()
-    assert t.dy is not None
-    dy = t.dy.double()
-    rstd = (x.square().mean(-1, keepdim=True) + case.eps).rsqrt()
-    x_hat, g = x * rstd, dy * weight
-    dx = rstd * (g - x_hat * (g * x_hat).mean(-1, keepdim=True))
-    return dx.to(t.x.dtype), (dy * x_hat).sum(0).to(t.weight.dtype)
 
 
 # Races in the sums are the part dweight's, and the order of sums the part determinism's. Tensors are known by what
@@ -173,7 +160,8 @@ def far(learner: Learner) -> None:
 
 def no_atomics(learner: Learner) -> None:
     """The interpreter runs one program after the other; atomics are found in the compiled code."""
-    for kernel in compile_kernels(learner, _recorded(learner), _case(64, 1024, "fp16")).kernels:
+    case = _case(64, 1024, "fp16")
+    for kernel in compile_call(learner, _recorded(learner), case, "kernels").kernels:
         if re.search(r"\b(atom|red)\.\S*global", kernel.ptx):
             raise Failure(f"{kernel.name} adds with atomics", "atomics")
 
@@ -200,9 +188,8 @@ def _beside_dx(learner: Learner, case: Case) -> int:
     """Elements that a call allocates, without dx."""
     t = tensors_of(TriedCase(case), learner)
     function = learner.function(FILE, "rms_norm_backward")
-    rstd = _rstd(case, t)
     with learner.observed(Watch(launch=False)) as seen:
-        function(t.dy, t.x.detach(), t.weight.detach(), rstd)
+        function(t.dy, t.x.detach(), t.weight.detach(), _rstd(case, t))
     return sum(seen.created) - case.rows * case.cols
 
 

@@ -9,83 +9,81 @@ from typing import Any
 from ..grade import Task
 from ..grades import Failure
 from ..learner import Learner
-from .questions import all_of, judge
+from .questions import Question, questions
 
 ANSWERS, ANALYSER = "answers.toml", "analyser.py"
-CHOICES = all_of(
-    {
-        "pointers": (
-            "b",
-            "x_row_ptr is one number and cols a block of numbers: what is their sum?",
-            "The sum of one address and a block of numbers is a block of addresses. tl.load gives a block of values.",
-        ),
-        "program": (
-            "c",
-            "look at the grid in softmax: (n_rows,)",
-            "The grid is (n_rows,): program r takes row r, whatever its width.",
-        ),
-        "block_size": (
-            "a",
-            "look at what tl.arange(0, BLOCK) makes, and at the step of the loop",
-            "A turn of the loop handles BLOCK columns. How many threads share them is another setting, num_warps.",
-        ),
-        "constexpr": (
-            "d",
-            "what must be known of tl.arange(0, BLOCK) when the kernel is compiled?",
-            "tl.arange(0, BLOCK) is a block of that size, and its elements are placed in registers at compile time.",
-        ),
-        "scale": (
-            "b",
-            "what does Triton do when a constexpr gets a value that it did not have before?",
-            "A constexpr is part of the compiled code, so a new value compiles anew. An argument is only passed.",
-        ),
-        "coalescing": (
-            "a",
-            "which column does lane i access, and which does lane i + 1?",
-            "Lane i has column i. The 32 lanes of a warp ask for neighboring bytes, which few sectors cover.",
-        ),
-        "mask": (
-            "c",
-            "which lanes have cols >= n_cols, and what are their values after the load?",
-            "A masked lane issues no access. Its value is other; without other it is undefined.",
-        ),
-        "other": (
-            "b",
-            "what do masked lanes hold here, and what does its exponential add to the sum?",
-            "exp(-inf) is 0, and -inf is no maximum. For a plain sum other would have to be 0.",
-        ),
-        "reduction": (
-            "d",
-            "what is added inside the loop, and what once after it?",
-            "The loop adds block to block, lane by lane. The lanes are combined once, at the end.",
-        ),
-        "passes": (
-            "c",
-            "count the loops that contain tl.load(x_row_ptr + ...)",
-            "The maximum, the sum, the output. Later ones may be served by a cache; they are passes all the same.",
-        ),
-        "registers": (
-            "c",
-            "only tl.load and tl.store access global memory",
-            "Blocks and scalars of a kernel are in registers. Only tl.load and tl.store reach global memory.",
-        ),
-        "fusion": (
-            "a",
-            "how many operators does PyTorch run for that line, and where is the result of each?",
-            "Each operator reads its input from memory and writes its result there: several passes where one would do.",
-        ),
-        "precision": (
-            "d",
-            "look at what follows each tl.load, and at the conversion in tl.store",
-            "fp16 ends at 65504 and has 11 bits. Sums need fp32; y is rounded when it is stored.",
-        ),
-        "portability": (
-            "c",
-            "which numbers were chosen for one GPU, and which lines follow from the formula?",
-            "The formula, the masks and the strides stay. Blocks and warps were chosen for one GPU.",
-        ),
-    }
-)
+CHOICES = {
+    "pointers": Question(
+        "b",
+        "x_row_ptr is one number and cols a block of numbers: what is their sum?",
+        "The sum of one address and a block of numbers is a block of addresses. tl.load gives a block of values.",
+    ),
+    "program": Question(
+        "c",
+        "look at the grid in softmax: (n_rows,)",
+        "The grid is (n_rows,): program r takes row r, whatever its width.",
+    ),
+    "block_size": Question(
+        "a",
+        "look at what tl.arange(0, BLOCK) makes, and at the step of the loop",
+        "A turn of the loop handles BLOCK columns. How many threads share them is another setting, num_warps.",
+    ),
+    "constexpr": Question(
+        "d",
+        "what must be known of tl.arange(0, BLOCK) when the kernel is compiled?",
+        "tl.arange(0, BLOCK) is a block of that size, and its elements are placed in registers at compile time.",
+    ),
+    "scale": Question(
+        "b",
+        "what does Triton do when a constexpr gets a value that it did not have before?",
+        "A constexpr is part of the compiled code, so a new value compiles anew. An argument is only passed.",
+    ),
+    "coalescing": Question(
+        "a",
+        "which column does lane i access, and which does lane i + 1?",
+        "Lane i has column i. The 32 lanes of a warp ask for neighboring bytes, which few sectors cover.",
+    ),
+    "mask": Question(
+        "c",
+        "which lanes have cols >= n_cols, and what are their values after the load?",
+        "A masked lane issues no access. Its value is other; without other it is undefined.",
+    ),
+    "other": Question(
+        "b",
+        "what do masked lanes hold here, and what does its exponential add to the sum?",
+        "exp(-inf) is 0, and -inf is no maximum. For a plain sum other would have to be 0.",
+    ),
+    "reduction": Question(
+        "d",
+        "what is added inside the loop, and what once after it?",
+        "The loop adds block to block, lane by lane. The lanes are combined once, at the end.",
+    ),
+    "passes": Question(
+        "c",
+        "count the loops that contain tl.load(x_row_ptr + ...)",
+        "The maximum, the sum, the output. Later ones may be served by a cache; they are passes all the same.",
+    ),
+    "registers": Question(
+        "c",
+        "only tl.load and tl.store access global memory",
+        "Blocks and scalars of a kernel are in registers. Only tl.load and tl.store reach global memory.",
+    ),
+    "fusion": Question(
+        "a",
+        "how many operators does PyTorch run for that line, and where is the result of each?",
+        "Each operator reads its input from memory and writes its result there: several passes where one would do.",
+    ),
+    "precision": Question(
+        "d",
+        "look at what follows each tl.load, and at the conversion in tl.store",
+        "fp16 ends at 65504 and has 11 bits. Sums need fp32; y is rounded when it is stored.",
+    ),
+    "portability": Question(
+        "c",
+        "which numbers were chosen for one GPU, and which lines follow from the formula?",
+        "The formula, the masks and the strides stay. Blocks and warps were chosen for one GPU.",
+    ),
+}
 RUN = {  # figures of the learner's own run, and what each is
     "programs": "the programs that ran: look at the grid in softmax",
     "turns": "the turns of the first loop, in one program",
@@ -100,13 +98,6 @@ TABLE = {  # figures of rownorm analyze, by their names in answers.toml
     "in_flight_per_program": "in flight per program, B",
 }
 BLOCKS = (64, 128, 256, 512, 1024)
-
-
-def _question(name: str) -> Task:
-    """One multiple-choice question."""
-    return Task(
-        "questions", name, lambda learner: judge(learner, name, CHOICES[name]), ("interpret",)
-    )
 
 
 def _is_number(value: object) -> bool:
@@ -140,7 +131,7 @@ def own_run(learner: Learner) -> None:
         "turns": turns,
         "masked_lanes": turns * block - cols,
         "loads_of_an_element": 3,
-        "checksum": _checksum(learner, rows, cols, block),
+        "checksum": float(learner.function("kernel.py", "checksum")(rows, cols, block)),
     }
     wrong = [name for name in RUN if not math.isclose(given[name], expected[name], rel_tol=1e-3)]
     if wrong:
@@ -149,10 +140,6 @@ def own_run(learner: Learner) -> None:
             f"[run] with {rows} rows, {cols} columns and block {block}:\n" + "\n".join(lines),
             "wrong-figure" if wrong != ["checksum"] else "wrong-reading",
         )
-
-
-def _checksum(learner: Learner, rows: int, cols: int, block: int) -> float:
-    return float(learner.function("kernel.py", "checksum")(rows, cols, block))
 
 
 def analyser(learner: Learner) -> None:
@@ -208,7 +195,7 @@ def table(learner: Learner) -> None:
 
 
 TASKS = [
-    *map(_question, CHOICES),
+    *questions("questions", CHOICES),
     Task("run", "your own run", own_run, ("interpret",)),
     Task("analyser", "32-byte sectors", analyser, ("interpret",)),
     Task("table", "block sizes", table, ("compile",)),

@@ -4,94 +4,60 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 
-from rownorm_lab.data.case import Case, Dtype
+from rownorm_lab.data.case import Case
 
 from ..alternatives import BIAS_LAYER_NORM, RMS_NORM_RELU
-from ..calls import Call, compile_call, measured_call
+from ..calls import measured_call
 from ..grade import Task
 from ..grades import Failure
-from ..judge import Alternatives, TriedCase, try_all
+from ..judge import TriedCase
 from ..learner import Learner
-from .addresses import far_rows
+from .norms import Norm, norm_case
 
 FILE, BYTES = "fusion.py", "traffic.py"
 FASTER = 1.2  # than torch's separate operators, at 8192 x 4096
 
 
-def _relu_case(rows: int, cols: int, dtype: Dtype = "fp32", eps: float = 1e-6) -> Case:
-    return Case(operation="rms_norm", activation="relu", rows=rows, cols=cols, dtype=dtype, eps=eps)
+_relu_case = partial(norm_case, activation="relu")
+_bias_case = partial(norm_case, operation="layer_norm", pre_bias=True, eps=1e-5)
+RELU = Norm(FILE, "rms_norm_relu", known=RMS_NORM_RELU, most_launches=1)
+BIAS = Norm(
+    FILE,
+    "bias_layer_norm",
+    lambda case, t: (t.x, t.pre_bias, t.weight, t.bias, case.eps),
+    BIAS_LAYER_NORM,
+    most_launches=1,
+)
 
 
-def _bias_case(rows: int, cols: int, dtype: Dtype = "fp32", eps: float = 1e-5) -> Case:
-    return Case(operation="layer_norm", pre_bias=True, rows=rows, cols=cols, dtype=dtype, eps=eps)
-
-
-def relu_call(learner: Learner) -> Call:
-    """The learner's rms_norm_relu."""
-    function = learner.function(FILE, "rms_norm_relu")
-    return lambda case, t: function(t.x, t.weight, case.eps)
-
-
-def bias_call(learner: Learner) -> Call:
-    """The learner's bias_layer_norm."""
-    function = learner.function(FILE, "bias_layer_norm")
-    return lambda case, t: function(t.x, t.pre_bias, t.weight, t.bias, case.eps)
-
-
-def _tasks(
-    part: str,
-    call: Callable[[Learner], Call],
-    case: Callable[..., Case],
-    known: Alternatives,
-) -> list[Task]:
-    def trying(*trials: TriedCase) -> Callable[[Learner], None]:
-        return lambda learner: try_all(learner, call(learner), trials, known, most_launches=1)
-
+def _tasks(part: str, norm: Norm, case: Callable[..., Case]) -> list[Task]:
+    steps = {
+        "the formula, in one kernel": norm.trying(
+            TriedCase(case(4, 1024)),
+            TriedCase(case(3, 1024), weight_scale=-1.0),
+            TriedCase(case(3, 1024, eps=0.05), data="near_eps"),
+        ),
+        "widths that fill no block": norm.trying(
+            *(TriedCase(case(3, cols), shift=3.0) for cols in (1000, 77, 1, 5000))
+        ),
+    }
+    if norm is BIAS:
+        steps["a mean far larger than the spread"] = norm.trying(
+            TriedCase(case(3, 1024), data="offset", habit="cancellation")
+        )
+    steps["16-bit rows of a wider tensor"] = norm.trying(
+        TriedCase(case(3, 500, "fp16"), scale=300.0, habit="low-precision"),
+        TriedCase(case(3, 500, "bf16"), layout="strided"),
+    )
     return [
-        Task(
-            part,
-            "the formula, in one kernel",
-            trying(
-                TriedCase(case(4, 1024)),
-                TriedCase(case(3, 1024), weight_scale=-1.0),
-                TriedCase(case(3, 1024, eps=0.05), data="near_eps"),
-            ),
-        ),
-        Task(
-            part,
-            "widths that fill no block",
-            trying(*(TriedCase(case(3, cols), shift=3.0) for cols in (1000, 77, 1, 5000))),
-        ),
-        *(
-            [
-                Task(
-                    part,
-                    "a mean far larger than the spread",
-                    trying(TriedCase(case(3, 1024), data="offset", habit="cancellation")),
-                )
-            ]
-            if part == "bias"
-            else []
-        ),
-        Task(
-            part,
-            "16-bit rows of a wider tensor",
-            trying(
-                TriedCase(case(3, 500, "fp16"), scale=300.0, habit="low-precision"),
-                TriedCase(case(3, 500, "bf16"), layout="strided"),
-            ),
-        ),
-        Task(
-            part,
-            "row offsets beyond 2^31",
-            lambda learner: far_rows(learner, call(learner), case(1, 4096, "fp16")),
-            ("interpret",),
-        ),
+        *(Task(part, name, step) for name, step in steps.items()),
+        norm.far(part, case(1, 4096, "fp16")),
         Task(
             part,
             "bytes that the compiled kernel moves",
-            lambda learner: _moves(learner, call(learner), case(8192, 4096, "fp16")),
+            lambda learner: _moves(learner, norm, case(8192, 4096, "fp16")),
             ("compile",),
         ),
     ]
@@ -119,9 +85,9 @@ def predicted(learner: Learner) -> None:
             )
 
 
-def _moves(learner: Learner, call: Call, case: Case) -> None:
+def _moves(learner: Learner, norm: Norm, case: Case) -> None:
     """What the compiled kernel moves to and from memory: the row once, in and out."""
-    moved = compile_call(learner, call, case).memory_bytes
+    moved = norm.compiled(learner, case).memory_bytes
     if moved > 1.02 * case.compulsory_bytes:
         raise Failure(
             f"{case.title}: the compiled kernel moves {moved:,.0f} bytes to and from memory, expected "
@@ -136,11 +102,9 @@ def faster(learner: Learner) -> None:
 
     from ..measured import MINE
 
-    for call, case in (
-        (relu_call(learner), _relu_case(8192, 4096, "fp16")),
-        (bias_call(learner), _bias_case(8192, 4096, "fp16")),
-    ):
-        seconds = measured_call(learner, call, case, (EAGER,))
+    for norm, case_of in ((RELU, _relu_case), (BIAS, _bias_case)):
+        case = case_of(8192, 4096, "fp16")
+        seconds = measured_call(learner, norm.call(learner), case, (EAGER,))
         ratio = seconds[EAGER] / seconds[MINE]
         if ratio < FASTER:
             raise Failure(
@@ -149,8 +113,8 @@ def faster(learner: Learner) -> None:
 
 
 TASKS = [
-    *_tasks("relu", relu_call, _relu_case, RMS_NORM_RELU),
-    *_tasks("bias", bias_call, _bias_case, BIAS_LAYER_NORM),
+    *_tasks("relu", RELU, _relu_case),
+    *_tasks("bias", BIAS, _bias_case),
     Task("bytes", "predicted", predicted, ("interpret",)),
     Task("speed", "against separate operators", faster, ("gpu",)),
 ]

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 
-from rownorm.inside import TARGETS
-from rownorm_lab.compiled.roofline import ceiling_of, limits_of
-from rownorm_lab.data.case import Case, Dtype
-
-from ..alternatives import LAYER_NORM, LAYER_NORM_SHIFTED, LAYER_NORM_WELFORD
-from ..calls import TARGET, Call, compile_call
+from ..alternatives import LAYER_NORM, LAYER_NORM_SHIFTED, LAYER_NORM_WELFORD, Alternatives
 from ..grade import Task
 from ..grades import Failure
-from ..judge import TriedCase, tensors_of, try_all, try_one
+from ..judge import TriedCase, tensors_of, try_one
 from ..learner import Learner
 from ..protocol import Watch
-from .addresses import ROWS, far_rows, no_spills, passes_over_rows
-from .shares import passes
+from .norms import Norm, no_spills, norm_case, passes_over_rows, share_of_limit
 
 FILE = "layernorm.py"
 SIZES = ((32768, 128), (32768, 768), (16384, 4096), (8192, 8192))  # rows, columns of the part tuned
@@ -32,24 +25,31 @@ ONE_PASS = 1.05
 APART = 3865.0
 # Of trials whose bits are compared: in one trial of twenty, the bits of all 8 rows are equal by chance.
 OWN_ROWS = range(8, 14)
+ROWS = 96  # of the case that is compiled
 WIDEST = 66_000  # columns: more than a solution may have counted on
 LEAST = 0.9  # of the predicted limit
 FIRST = (
     ". Nothing is timed here, so the first configuration of @triton.autotune is graded: choose num_warps in the "
     "function, or by @triton.heuristics"
 )
-KNOWN = {
-    "three_pass": LAYER_NORM,
-    "two_pass": LAYER_NORM_SHIFTED,
-    "welford": LAYER_NORM_WELFORD,
+_case = partial(norm_case, operation="layer_norm", eps=1e-5)
+
+
+def _norm(name: str, known: Alternatives) -> Norm:
+    return Norm(
+        FILE, f"layer_norm_{name}", lambda case, t: (t.x, t.weight, t.bias, case.eps), known
+    )
+
+
+NORMS = {
+    "three_pass": _norm("three_pass", LAYER_NORM),
+    "two_pass": _norm("two_pass", LAYER_NORM_SHIFTED),
+    "welford": _norm("welford", LAYER_NORM_WELFORD),
+    "tuned": _norm("tuned", LAYER_NORM),
 }
-FUNCTIONS = {"three_pass": 3, "two_pass": 2, "welford": 2}  # passes over x
-
-
-def _case(rows: int, cols: int, dtype: Dtype = "fp32", eps: float = 1e-5) -> Case:
-    return Case(operation="layer_norm", rows=rows, cols=cols, dtype=dtype, eps=eps)
-
-
+PASSES = {"three_pass": 3, "two_pass": 2, "welford": 2}  # over x
+FAR = _case(1, 4096, "fp16")
+NEAR_EPS = TriedCase(_case(3, 1024, eps=0.05), data="near_eps")
 MANY_ROWS = TriedCase(_case(141, 8), orders=0, habit="many-rows")
 IN_16_BITS = (
     TriedCase(_case(3, 500, "fp16"), scale=300.0, habit="low-precision"),
@@ -59,88 +59,38 @@ IN_16_BITS = (
 )
 
 
-def _call(learner: Learner, name: str) -> Call:
-    function = learner.function(FILE, f"layer_norm_{name}")
-    return lambda case, t: function(t.x, t.weight, t.bias, case.eps)
-
-
 def _tasks(name: str) -> list[Task]:
     """The same steps for each of the three functions."""
-
-    def trying(*trials: TriedCase) -> Callable[[Learner], None]:
-        return lambda learner: try_all(learner, _call(learner, name), trials, KNOWN[name])
-
-    near_eps = TriedCase(_case(3, 1024, eps=0.05), data="near_eps")
+    norm = NORMS[name]
     merging = "welford-weights" if name == "welford" else ""
-    own = [Task(name, "a kernel of its own", own_kernel, ("interpret",))] if merging else []
+    steps = {
+        "the formula": norm.trying(TriedCase(_case(4, 1024), shift=1.0), NEAR_EPS),
+        "widths that fill no block": norm.trying(
+            *(TriedCase(_case(3, cols), shift=3.0) for cols in (1000, 77, 1))
+        ),
+        "rows of several blocks": norm.trying(
+            TriedCase(_case(2, 2500), habit=merging),
+            TriedCase(_case(1, WIDEST), habit="wide-rows"),
+        ),
+        "many rows": norm.trying(MANY_ROWS),
+        "a mean far larger than the spread": norm.trying(
+            TriedCase(_case(3, 1024), data="offset", habit="cancellation"),
+            TriedCase(_case(3, 2500), data="offset", habit="cancellation"),
+            TriedCase(_case(3, 1024), steps=1e4, habit="own-shift"),
+        ),
+        "16-bit rows of a wider tensor": norm.trying(*IN_16_BITS),
+    }
+    first = []
+    if merging:
+        first = [Task(name, "a kernel of its own", own_kernel, ("interpret",))]
+        outliers = TriedCase(_case(4, 8200), outliers=1e3, habit="shift-outlier")
+        steps |= {"outliers": norm.trying(outliers), "blocks that lie far apart": far_apart}
     return [
-        *own,
-        Task(name, "the formula", trying(TriedCase(_case(4, 1024), shift=1.0), near_eps)),
-        Task(
-            name,
-            "widths that fill no block",
-            trying(*(TriedCase(_case(3, cols), shift=3.0) for cols in (1000, 77, 1))),
-        ),
-        Task(
-            name,
-            "rows of several blocks",
-            trying(
-                TriedCase(_case(2, 2500), habit=merging),
-                TriedCase(_case(1, WIDEST), habit="wide-rows"),
-            ),
-        ),
-        Task(name, "many rows", trying(MANY_ROWS)),
-        Task(
-            name,
-            "a mean far larger than the spread",
-            trying(
-                TriedCase(_case(3, 1024), data="offset", habit="cancellation"),
-                TriedCase(_case(3, 2500), data="offset", habit="cancellation"),
-                TriedCase(_case(3, 1024), steps=1e4, habit="own-shift"),
-            ),
-        ),
-        Task(
-            name,
-            "16-bit rows of a wider tensor",
-            trying(*IN_16_BITS),
-        ),
-        *(
-            [
-                Task(
-                    name,
-                    "outliers",
-                    trying(TriedCase(_case(4, 8200), outliers=1e3, habit="shift-outlier")),
-                ),
-                Task(name, "blocks that lie far apart", far_apart),
-            ]
-            if merging
-            else []
-        ),
-        Task(name, "row offsets beyond 2^31", lambda learner: _far(learner, name), ("interpret",)),
+        *first,
+        *(Task(name, title, step) for title, step in steps.items()),
+        norm.far(name, FAR),
         Task(name, "passes over the row", lambda learner: _passes(learner, name), ("compile",)),
     ]
-
-
-def _trying_tuned(learner: Learner, *trials: TriedCase) -> None:
-    try_all(learner, _call(learner, "tuned"), trials, LAYER_NORM)
-
-
-def tuned_values(learner: Learner) -> None:
-    """Narrow and wide rows, large means."""
-    _trying_tuned(
-        learner,
-        *(TriedCase(_case(2, cols), shift=3.0) for cols in (128, 77, 768)),
-        TriedCase(_case(1, 8192), shift=3.0),
-        TriedCase(_case(1, 12_000), shift=3.0, habit="wide-rows"),
-        TriedCase(_case(1, 4096), data="offset", habit="cancellation"),
-        TriedCase(_case(3, 1024, eps=0.05), data="near_eps"),
-        MANY_ROWS,
-    )
-
-
-def tuned_in_16_bits(learner: Learner) -> None:
-    """As those of the other functions."""
-    _trying_tuned(learner, *IN_16_BITS)
 
 
 def tuned_between(learner: Learner) -> None:
@@ -148,10 +98,7 @@ def tuned_between(learner: Learner) -> None:
     random.seed(learner.seed)
     for narrowest, widest in BETWEEN:
         trial = TriedCase(_case(2, random.randint(narrowest, widest)))
-        t = tensors_of(trial, learner)
-        with learner.observed(Watch(everything=True, orders=0)) as seen:
-            _call(learner, "tuned")(trial.case, t)
-        found = passes(seen, trial.case.rows, trial.case.cols)
+        found = NORMS["tuned"].passes(learner, trial)
         if found > ONE_PASS:
             raise Failure(
                 f"{trial}: layer_norm_tuned loads each row {found:.2g} times, expected once",
@@ -163,15 +110,14 @@ def tuned(learner: Learner) -> None:
     """One pass, no spills and 90% of the predicted limit, for each size."""
     for rows, cols in SIZES:
         case = _case(rows, cols, "fp16")
-        found = compile_call(learner, _call(learner, "tuned"), case)
+        found = NORMS["tuned"].compiled(learner, case)
         first = FIRST if "autotune" in learner.text(FILE) else ""
         try:
             no_spills(found.kernels)
         except Failure as failure:
             raise Failure(f"with {cols} columns, {failure}{first}", failure.habit) from None
         passes_over_rows(found, 1, f"layer_norm_tuned with {cols} columns")
-        ceiling = ceiling_of(limits_of(TARGETS[TARGET]), case).bytes_per_second
-        share = case.compulsory_bytes / ceiling / found.predicted_seconds
+        share = share_of_limit(found, case)
         if share < LEAST:
             bytes_each = min(
                 access.bytes_per_thread for one in found.analyses for access in one.tensors
@@ -194,7 +140,7 @@ def own_kernel(learner: Learner) -> None:
     def ran(name: str, rows: int) -> tuple[Any, Any]:
         trial = TriedCase(_case(rows, 2500), shift=3.0 * rows)
         with learner.observed(Watch(orders=0)) as seen:
-            y = _call(learner, name)(trial.case, tensors_of(trial, learner))
+            y = NORMS[name].call(learner)(trial.case, tensors_of(trial, learner))
         numbers = [
             {key: value for key, value in one.arguments.items() if isinstance(value, int | str)}
             for one in seen.launches
@@ -228,19 +174,14 @@ def own_kernel(learner: Learner) -> None:
 def far_apart(learner: Learner) -> None:
     """Blocks that have other means than the first one, in rows that are wider than a block may be."""
     trial = TriedCase(_case(1, WIDEST), apart=APART, habit="shift-block")
-    seen = try_one(learner, _call(learner, "welford"), trial, LAYER_NORM_WELFORD)
+    seen = try_one(learner, NORMS["welford"].call(learner), trial, LAYER_NORM_WELFORD)
     if any(max(shape, default=1) >= WIDEST for shape in seen.blocks):
         raise Failure(f"{trial}: a block holds the whole row, and is merged with none", "no-merge")
 
 
-def _far(learner: Learner, name: str) -> None:
-    """Rows more than 2^31 elements away, of x and y."""
-    far_rows(learner, _call(learner, name), _case(1, 4096, "fp16"))
-
-
 def _passes(learner: Learner, name: str) -> None:
-    compiled = compile_call(learner, _call(learner, name), _case(ROWS, 4096, "fp16"))
-    passes_over_rows(compiled, FUNCTIONS[name], f"layer_norm_{name}")
+    compiled = NORMS[name].compiled(learner, _case(ROWS, 4096, "fp16"))
+    passes_over_rows(compiled, PASSES[name], f"layer_norm_{name}")
 
 
 def breaking(learner: Learner) -> None:
@@ -275,13 +216,22 @@ def breaking(learner: Learner) -> None:
 
 
 TASKS = [
-    *(task for name in FUNCTIONS for task in _tasks(name)),
-    Task("tuned", "values", tuned_values),
-    Task("tuned", "16-bit rows of a wider tensor", tuned_in_16_bits),
-    Task("tuned", "one pass, whatever the width", tuned_between, ("interpret",)),
+    *(task for name in PASSES for task in _tasks(name)),
     Task(
-        "tuned", "row offsets beyond 2^31", lambda learner: _far(learner, "tuned"), ("interpret",)
+        "tuned",
+        "values",
+        NORMS["tuned"].trying(
+            *(TriedCase(_case(2, cols), shift=3.0) for cols in (128, 77, 768)),
+            TriedCase(_case(1, 8192), shift=3.0),
+            TriedCase(_case(1, 12_000), shift=3.0, habit="wide-rows"),
+            TriedCase(_case(1, 4096), data="offset", habit="cancellation"),
+            NEAR_EPS,
+            MANY_ROWS,
+        ),
     ),
+    Task("tuned", "16-bit rows of a wider tensor", NORMS["tuned"].trying(*IN_16_BITS)),
+    Task("tuned", "one pass, whatever the width", tuned_between, ("interpret",)),
+    NORMS["tuned"].far("tuned", FAR),
     Task("tuned", "four sizes, compiled", tuned, ("compile",)),
     Task("breaking", "a row that breaks the short formula", breaking, ("interpret",)),
 ]

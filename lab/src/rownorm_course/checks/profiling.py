@@ -7,68 +7,67 @@ import random
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rownorm_lab.data.case import Case, Dtype
 from rownorm_lab.data.profiles import NEAR_PEAK
 from rownorm_lab.profilers.request import TOOLS
 
-from ..alternatives import RMS_NORM
-from ..calls import Call, compile_call, share_of_ceiling
 from ..catalog import exercises
 from ..grade import Task
 from ..grades import Failure
-from ..judge import TriedCase, try_all
+from ..judge import TriedCase
 from ..learner import Learner
 from ..profiles import COUNTERS, NAMES, SCOPES, TRACE, Figures, varied
-from .addresses import no_spills
-from .questions import Question, all_of, judge, letter_of
+from .norms import Norm, accesses_of_rows, no_spills, norm_case, share_of_limit
+from .questions import Question, judge, letter_of, questions
 
-ANALYSIS, ANSWERS, KERNEL = "analysis.py", "answers.toml", "kernel.py"
+ANALYSIS, ANSWERS = "analysis.py", "answers.toml"
+NORM = Norm("kernel.py")
 SHIPPED, OWN = "profile", "my_profile"  # folders
 SHAPES = {"large": (16384, 4096), "tiny": (8, 256)}  # of workload.py
+SHAPED = ("bandwidth", "peak_share")  # functions of the analysis that get the shape too
 ELEMENT_BYTES = 2
 SECTOR_BYTES = 32
 EXACT, COUNTED = 2e-3, 0.05  # relative tolerances: of times, and of means over launches
-LEAST = {"predicted": 0.9, "measured": 0.8}  # shares of the ceiling
-CHOICES = all_of(
-    {
-        "large_evidence": (
-            "b",
-            "compare occupancy with the share of the peak: one of them is high, the other low",
-            "Almost all warps are there, and the memory does a third of what it can: each warp asks for 64 bytes "
-            "at a time, too few.",
-        ),
-        "tiny_evidence": (
-            "c",
-            "ask what the GPU does while the host prepares the next call",
-            "The host needs many times as long as the kernel, so the GPU waits. Bandwidth and occupancy of a kernel of "
-            "some microseconds say nothing about that.",
-        ),
-        "sectors": (
-            "a",
-            "32 threads with 2 bytes each are 64 bytes; with 16 bytes each they would be 512",
-            "Two sectors are 64 bytes, and the warp uses all of them: coalesced. 16 bytes for each thread would be 16 "
-            "sectors with one instruction. Few sectors are no fault; sectors without use are.",
-        ),
-        "large_next": (
-            "d",
-            "the occupancy has no room left; what one load asks for has",
-            "Wider loads, and more of them before a result is needed, put more bytes on their way at once.",
-        ),
-        "tiny_next": (
-            "b",
-            "its kernels are not what takes the time",
-            "A CUDA graph launches many kernels with one call of the host; fusing them has the same effect.",
-        ),
-        "summary": (
-            "a",
-            "look at the trace before the first large call",
-            "Most of the script is compilation, during which the GPU waits.",
-        ),
-    }
-)
+LARGE = norm_case(*SHAPES["large"], "bf16")
+PREDICTED, MEASURED = 0.9, 0.8  # shares of the ceiling
+CHOICES = {
+    "large_evidence": Question(
+        "b",
+        "compare occupancy with the share of the peak: one of them is high, the other low",
+        "Almost all warps are there, and the memory does a third of what it can: each warp asks for 64 bytes "
+        "at a time, too few.",
+    ),
+    "tiny_evidence": Question(
+        "c",
+        "ask what the GPU does while the host prepares the next call",
+        "The host needs many times as long as the kernel, so the GPU waits. Bandwidth and occupancy of a kernel of "
+        "some microseconds say nothing about that.",
+    ),
+    "sectors": Question(
+        "a",
+        "32 threads with 2 bytes each are 64 bytes; with 16 bytes each they would be 512",
+        "Two sectors are 64 bytes, and the warp uses all of them: coalesced. 16 bytes for each thread would be 16 "
+        "sectors with one instruction. Few sectors are no fault; sectors without use are.",
+    ),
+    "large_next": Question(
+        "d",
+        "the occupancy has no room left; what one load asks for has",
+        "Wider loads, and more of them before a result is needed, put more bytes on their way at once.",
+    ),
+    "tiny_next": Question(
+        "b",
+        "its kernels are not what takes the time",
+        "A CUDA graph launches many kernels with one call of the host; fusing them has the same effect.",
+    ),
+    "summary": Question(
+        "a",
+        "look at the trace before the first large call",
+        "Most of the script is compilation, during which the GPU waits.",
+    ),
+}
 LIMITS = {
     "a": "at least 75% of the peak is reached",
     "b": "the host needs longer for a call than its kernels",
@@ -76,10 +75,14 @@ LIMITS = {
 }
 
 
+def _shipped(learner: Learner) -> Path:
+    return exercises()[learner.number].path / "starter" / SHIPPED
+
+
 @contextmanager
 def _profiles(learner: Learner) -> Iterator[list[tuple[str, Path]]]:
     """(what it is, folder): the shipped profile, one with other figures, and the learner's own if there is one."""
-    shipped = exercises()[learner.number].path / "starter" / SHIPPED
+    shipped = _shipped(learner)
     if not (shipped / TRACE).exists():
         raise Failure(f"{shipped} is missing: the package is not complete, install it again")
     with tempfile.TemporaryDirectory() as temporary:
@@ -109,16 +112,19 @@ def _compare(
     raise Failure(f"{called} is {got:.4g}, expected {right:.4g}", nearest)
 
 
-def _on_profiles(
-    learner: Learner,
-    names: tuple[str, ...],
-    file: str,
-    compare: Callable[[str, Callable[..., Any], Path, Figures, str], None],
-) -> None:
-    """Call functions of the analysis on every profile that has the file. compare: fails for a wrong figure."""
+def _function(learner: Learner, function: str) -> Callable[[Path, str], Any]:
+    """A function of the analysis, for a folder and the name of a call."""
+    mine = learner.function(ANALYSIS, function)
+    return lambda folder, name: mine(folder, name, *(SHAPES[name] if function in SHAPED else ()))
+
+
+def _calls(
+    learner: Learner, file: str, *functions: str
+) -> Iterator[tuple[str, Callable[[], Any], Figures]]:
+    """(a call in words, the call, the right figures): of functions of the analysis, on every profile with the file."""
     with _profiles(learner) as profiles:
-        for function in names:
-            mine = learner.function(ANALYSIS, function)
+        for function in functions:
+            mine = _function(learner, function)
             for what, folder in profiles:
                 if not (folder / file).exists():
                     continue  # a tool that is missing where the learner profiled
@@ -127,50 +133,33 @@ def _on_profiles(
                         right = Figures(folder, name)
                     except ValueError as error:
                         raise Failure(f"{error}: profile workload.py again") from None
-                    compare(f"{function}({what}, {name!r})", mine, folder, right, name)
-
-
-def _compare_time(called: str, mine: Any, folder: Path, right: Figures, name: str) -> None:
-    is_kernel = called.startswith("kernel_time")
-    mistakes = right.mistaken_times
-    value = right.kernel_time if is_kernel else right.host_time
-    if not is_kernel:
-        del mistakes["host-for-kernel"]
-        mistakes["kernel-for-host"] = right.kernel_time
-    _compare(called, mine(folder, name), value, mistakes=mistakes, habit="correlation")
+                    yield f"{function}({what}, {name!r})", partial(mine, folder, name), right
 
 
 def times(learner: Learner) -> None:
     """kernel_time and host_time."""
-    _on_profiles(learner, ("kernel_time", "host_time"), TRACE, _compare_time)
+    for called, call, right in _calls(learner, TRACE, "kernel_time", "host_time"):
+        value, mistakes = right.kernel_time, right.mistaken_times
+        if called.startswith("host_time"):
+            value = right.host_time
+            del mistakes["host-for-kernel"]
+            mistakes["kernel-for-host"] = right.kernel_time
+        _compare(called, call(), value, mistakes=mistakes, habit="correlation")
 
 
 def idle(learner: Learner) -> None:
     """idle_share."""
-
-    def compare(called: str, mine: Any, folder: Path, right: Figures, name: str) -> None:
+    for called, call, right in _calls(learner, TRACE, "idle_share"):
         share = right.idle_share
-        host = 1 - right.kernel_time / right.host_time
-        _compare(
-            called,
-            mine(folder, name),
-            share,
-            mistakes={"idle": host, "busy": 1 - share},
-            habit="idle",
-        )
-
-    _on_profiles(learner, ("idle_share",), TRACE, compare)
+        mistakes = {"idle": 1 - right.kernel_time / right.host_time, "busy": 1 - share}
+        _compare(called, call(), share, mistakes=mistakes, habit="idle")
 
 
 def second_profiler(learner: Learner) -> None:
     """proton_time."""
-
-    def compare(called: str, mine: Any, folder: Path, right: Figures, name: str) -> None:
+    for called, call, right in _calls(learner, SCOPES, "proton_time"):
         value = right.proton_time
-        mistakes = {"nanoseconds": value * 1e9}
-        _compare(called, mine(folder, name), value, mistakes=mistakes, habit="scope")
-
-    _on_profiles(learner, ("proton_time",), SCOPES, compare)
+        _compare(called, call(), value, mistakes={"nanoseconds": value * 1e9}, habit="scope")
 
 
 def count_bytes(learner: Learner) -> None:
@@ -191,24 +180,17 @@ def count_bytes(learner: Learner) -> None:
 def rates(learner: Learner) -> None:
     """bandwidth and peak_share."""
     count = learner.function(ANALYSIS, "bytes_moved")
-
-    def compare(called: str, mine: Any, folder: Path, right: Figures, name: str) -> None:
-        moved = count(*SHAPES[name], ELEMENT_BYTES)
-        value = moved / right.kernel_time
-        by_host = moved / right.host_time
-        if called.startswith("peak_share"):
-            value, by_host = value / right.peak, by_host / right.peak
-        got = mine(folder, name, *SHAPES[name])
-        _compare(called, got, value, mistakes={"host-for-kernel": by_host}, habit="rate")
-
-    _on_profiles(learner, ("bandwidth", "peak_share"), TOOLS, compare)
+    for called, call, right in _calls(learner, TOOLS, *SHAPED):
+        moved = count(*SHAPES[right.name], ELEMENT_BYTES)
+        whole = right.peak if called.startswith("peak_share") else 1.0
+        value, by_host = (moved / one / whole for one in (right.kernel_time, right.host_time))
+        _compare(called, call(), value, mistakes={"host-for-kernel": by_host}, habit="rate")
 
 
 def occupancies(learner: Learner) -> None:
     """occupancy: (achieved, theoretical)."""
-
-    def compare(called: str, mine: Any, folder: Path, right: Figures, name: str) -> None:
-        got, (achieved, theoretical) = mine(folder, name), right.occupancy
+    for called, call, right in _calls(learner, COUNTERS, "occupancy"):
+        got, (achieved, theoretical) = call(), right.occupancy
         if not isinstance(got, tuple | list) or len(got) != 2:
             raise Failure(
                 f"{called} returned {got!r}, expected (achieved, theoretical)", "no-answer"
@@ -217,18 +199,13 @@ def occupancies(learner: Learner) -> None:
         _compare(f"{called}[0], achieved,", got[0], achieved, COUNTED, mistakes, "both-calls")
         _compare(f"{called}[1], theoretical,", got[1], theoretical, COUNTED, habit="both-calls")
 
-    _on_profiles(learner, ("occupancy",), COUNTERS, compare)
-
 
 def sectors(learner: Learner) -> None:
     """sectors_per_request."""
-
-    def compare(called: str, mine: Any, folder: Path, right: Figures, name: str) -> None:
+    for called, call, right in _calls(learner, COUNTERS, "sectors_per_request"):
         value = right.sectors_per_request
         mistakes = {"bytes-for-sectors": value * SECTOR_BYTES}
-        _compare(called, mine(folder, name), value, COUNTED, mistakes, "both-calls")
-
-    _on_profiles(learner, ("sectors_per_request",), COUNTERS, compare)
+        _compare(called, call(), value, COUNTED, mistakes, "both-calls")
 
 
 def own_figures(learner: Learner) -> None:
@@ -250,12 +227,10 @@ def own_figures(learner: Learner) -> None:
 
 
 def _figures(learner: Learner) -> dict[str, float]:
-    shipped = exercises()[learner.number].path / "starter" / SHIPPED
+    def of(function: str, name: str) -> Any:
+        return _function(learner, function)(_shipped(learner), name)
 
-    def of(function: str, name: str, *more: int) -> Any:
-        return learner.function(ANALYSIS, function)(shipped, name, *more)
-
-    share = of("peak_share", "large", *SHAPES["large"])
+    share = of("peak_share", "large")
     return {
         "large_percent_of_peak": 100 * share,
         "large_speedup_at_peak": 1 / share,
@@ -267,119 +242,56 @@ def _figures(learner: Learner) -> dict[str, float]:
 
 
 def _limit_question(name: str) -> Task:
-    """What limits a call follows from the learner's own functions."""
+    """What limits a call follows from the learner's own functions, by the rule of ``rownorm profile``."""
 
     def check(learner: Learner) -> str:
         letter_of(learner, f"{name}_limit")  # before the functions run
-        right, figures = _limit(learner, name)
-        question = Question(right, figures, f"{figures[:1].upper()}{figures[1:]}; {LIMITS[right]}.")
+        kernel, host, share = (
+            _function(learner, one)(_shipped(learner), name)
+            for one in ("kernel_time", "host_time", "peak_share")
+        )
+        right = "b" if host > kernel else "a" if share >= NEAR_PEAK else "c"
+        figures = (
+            f"your functions say {host * 1e6:.3g} µs of the host, {kernel * 1e6:.3g} µs of kernels, "
+            f"{share:.0%} of the peak"
+        )
+        question = Question(right, figures, f"Y{figures[1:]}; {LIMITS[right]}.")
         return judge(learner, f"{name}_limit", question, "limit")
 
     return Task("answers", f"{name}_limit", check, ("interpret",))
 
 
-def _question(name: str) -> Task:
-    """One multiple-choice question."""
-    return Task(
-        "answers",
-        name,
-        lambda learner: judge(learner, name, CHOICES[name], "wrong-counter"),
-        ("interpret",),
-    )
-
-
-def _limit(learner: Learner, name: str) -> tuple[str, str]:
-    """(the letter, the figures behind it), by the rule of ``rownorm profile``."""
-    shipped = exercises()[learner.number].path / "starter" / SHIPPED
-    kernel, host = (
-        learner.function(ANALYSIS, one)(shipped, name) for one in ("kernel_time", "host_time")
-    )
-    share = learner.function(ANALYSIS, "peak_share")(shipped, name, *SHAPES[name])
-    said = (
-        f"your functions say {host * 1e6:.3g} µs of the host, {kernel * 1e6:.3g} µs of kernels, "
-        f"{share:.0%} of the peak"
-    )
-    if host > kernel:
-        return "b", said
-    return ("a" if share >= NEAR_PEAK else "c"), said
-
-
-def _case(rows: int, cols: int, dtype: Dtype = "bf16", eps: float = 1e-6) -> Case:
-    return Case(operation="rms_norm", rows=rows, cols=cols, dtype=dtype, eps=eps)
-
-
-def _call(learner: Learner) -> Call:
-    function = learner.function(KERNEL, "rms_norm")
-    return lambda case, t: function(t.x, t.weight, case.eps)
-
-
-def values(learner: Learner) -> None:
-    """Widths that fill no block, wide rows, 16-bit rows, rows of a wider tensor."""
-    try_all(
-        learner,
-        _call(learner),
-        (
-            TriedCase(_case(3, 256, "fp32")),
-            TriedCase(_case(3, 77, "fp32")),
-            TriedCase(_case(2, 20_000, "fp32")),
-            TriedCase(_case(2, 300, "fp16"), scale=300.0, habit="low-precision"),
-            TriedCase(_case(3, 256), layout="strided"),
-        ),
-        RMS_NORM,
-    )
-
-
-def wide_accesses(learner: Learner) -> None:
+def every_byte(learner: Learner) -> None:
     """16 bytes for each thread, every byte of a sector used, no spills."""
-    found = compile_call(learner, _call(learner), _case(*SHAPES["large"]))
+    found = NORM.compiled(learner, LARGE)
     no_spills(found.kernels)
-    for one in found.analyses:
-        for access in one.tensors:
-            if access.tensor not in ("x", "y"):
-                continue
-            if access.bytes_per_thread < 16:
-                raise Failure(
-                    f"{one.kernel}: a thread accesses {access.bytes_per_thread} bytes of {access.tensor} at once, "
-                    f"{access.sectors / access.requests:.2g} sectors for each request; expected 16 bytes",
-                    "narrow",
-                )
-            if access.sector_use < 0.95:
-                raise Failure(
-                    f"{one.kernel}: {access.sector_use:.0%} of the bytes of the sectors of {access.tensor} are used, "
-                    "expected all of them",
-                    "more-threads-than-work",
-                )
+    for kernel, access in accesses_of_rows(found):
+        if access.bytes_per_thread < 16:
+            raise Failure(
+                f"{kernel}: a thread accesses {access.bytes_per_thread} bytes of {access.tensor} at once, "
+                f"{access.sectors / access.requests:.2g} sectors for each request; expected 16 bytes",
+                "narrow",
+            )
+        if access.sector_use < 0.95:
+            raise Failure(
+                f"{kernel}: {access.sector_use:.0%} of the bytes of the sectors of {access.tensor} are used, "
+                "expected all of them",
+                "more-threads-than-work",
+            )
 
 
 def predicted(learner: Learner) -> None:
     """The predicted share of the limit in the large call."""
-    from rownorm.inside import TARGETS
-    from rownorm_lab.compiled.roofline import ceiling_of, limits_of
-
-    case = _case(*SHAPES["large"])
-    found = compile_call(learner, _call(learner), case)
-    ceiling = ceiling_of(limits_of(TARGETS["sm_90"]), case).bytes_per_second
-    share = case.compulsory_bytes / ceiling / found.predicted_seconds
-    if share < LEAST["predicted"]:
+    found = NORM.compiled(learner, LARGE)
+    share = share_of_limit(found, LARGE)
+    if share < PREDICTED:
         shown = "; ".join(
             f"{one.kernel}: {one.in_flight_bytes * one.programs_per_sm / 1024:.3g} KiB in flight on a multiprocessor, "
             f"{one.passes:.2g} passes over the rows"
             for one in found.analyses
         )
         raise Failure(
-            f"{case.title} would run at {share:.0%} of the limit of an H200, expected "
-            f"{LEAST['predicted']:.0%}. {shown}",
-            "bytes-in-flight",
-        )
-
-
-def measured(learner: Learner) -> None:
-    """The share of the measured ceiling in the large call."""
-    rows, cols = SHAPES["large"]
-    share, least = share_of_ceiling(learner, _call(learner), _case(rows, cols)), LEAST["measured"]
-    if share < least:
-        raise Failure(
-            f"{rows}x{cols} bf16 runs at {share:.0%} of the ceiling, expected {least:.0%}",
+            f"{LARGE.title} would run at {share:.0%} of the limit of an H200, expected {PREDICTED:.0%}. {shown}",
             "bytes-in-flight",
         )
 
@@ -394,9 +306,19 @@ TASKS = [
     Task("counters", "sectors per request", sectors, ("interpret",)),
     Task("answers", "figures", own_figures, ("interpret",)),
     *map(_limit_question, NAMES),
-    *map(_question, CHOICES),
-    Task("kernel", "values", values),
-    Task("kernel", "16 bytes at once", wide_accesses, ("compile",)),
+    *questions("answers", CHOICES, "wrong-counter"),
+    Task(
+        "kernel",
+        "values",
+        NORM.trying(
+            TriedCase(norm_case(3, 256)),
+            TriedCase(norm_case(3, 77)),
+            TriedCase(norm_case(2, 20_000)),
+            TriedCase(norm_case(2, 300, "fp16"), scale=300.0, habit="low-precision"),
+            TriedCase(norm_case(3, 256, "bf16"), layout="strided"),
+        ),
+    ),
+    Task("kernel", "16 bytes at once", every_byte, ("compile",)),
     Task("kernel", "bytes in flight", predicted, ("compile",)),
-    Task("speed", "share of the ceiling", measured, ("gpu",)),
+    NORM.fast({LARGE: MEASURED}, "bytes-in-flight"),
 ]

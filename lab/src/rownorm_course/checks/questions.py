@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
+from ..grade import Task
 from ..grades import Failure, Spent
 from ..learner import Learner
 
@@ -46,6 +48,11 @@ def judge(learner: Learner, name: str, question: Question, habit: str = "wrong-c
     return question.explanation
 
 
-def all_of(choices: Mapping[str, tuple[str, str, str]]) -> dict[str, Question]:
-    """Questions by name."""
-    return {name: Question(*one) for name, one in choices.items()}
+def questions(
+    part: str, choices: Mapping[str, Question], habit: str = "wrong-choice"
+) -> list[Task]:
+    """A step for each question."""
+    return [
+        Task(part, name, partial(judge, name=name, question=question, habit=habit), ("interpret",))
+        for name, question in choices.items()
+    ]

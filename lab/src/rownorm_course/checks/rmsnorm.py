@@ -7,20 +7,18 @@ import random
 from statistics import median
 from typing import Any
 
-from rownorm_lab.data.case import Case, Dtype
+from rownorm_lab.data.case import Case
 from rownorm_lab.providers.data import Tensors
 
 from ..alternatives import RMS_NORM, RMS_NORM_GRADIENT
-from ..calls import share_of_ceiling
 from ..grade import Task
 from ..grades import Failure
-from ..judge import TriedCase, tensors_of, try_all, try_one
+from ..judge import TriedCase, try_all, try_one
 from ..learner import Learner, LearnerError
-from ..protocol import Watch
-from .addresses import far_rows
-from .shares import passes
+from .norms import Norm, norm_case
 
 FILE, BENCHMARK = "rmsnorm.py", "benchmark.py"
+NORM = Norm(FILE)
 ROWS = 4096  # of the comparison; the time of few rows is that of a launch
 BLOCKS = (64, 128, 256, 512, 1024)
 MANY = 140  # rows; every program takes milliseconds in the interpreter
@@ -28,75 +26,28 @@ PASSES = 2.05  # over the rows: some elements may be loaded again
 ENOUGH = 0.6  # of the ceiling: what a loop with two passes reaches where the second is served by L2
 
 
-def _case(rows: int, cols: int, dtype: Dtype = "fp32", **fields: object) -> Case:
-    fields = {"eps": 1e-6} | fields
-    return Case(operation="rms_norm", rows=rows, cols=cols, dtype=dtype, **fields)  # type: ignore[arg-type]
-
-
-def _call(learner: Learner):  # type: ignore[no-untyped-def]
-    function = learner.function(FILE, "rms_norm")
-    return lambda case, t: function(t.x, t.weight, case.eps)
-
-
-def _try(learner: Learner, *trials: TriedCase) -> None:
-    try_all(learner, _call(learner), trials, RMS_NORM)
-
-
-def formula(learner: Learner) -> None:
-    """Rows that fill a block, and rows of tiny values."""
-    _try(
-        learner,
-        TriedCase(_case(4, 1024)),
-        TriedCase(_case(3, 1024, eps=0.05), data="near_eps"),
-    )
-
-
-def widths(learner: Learner) -> None:
-    """Rows that fill no block."""
-    _try(learner, *(TriedCase(_case(3, cols)) for cols in (1000, 77, 1)))
-
-
 def wide(learner: Learner) -> None:
     """Rows of several blocks, of widths that differ in every check, and wider than a solution may have counted on."""
     random.seed(learner.seed)
     widest = random.randint(66_000, 70_000)
-    _try(
+    NORM.try_all(
         learner,
-        TriedCase(_case(2, 2500)),
-        TriedCase(_case(2, random.randint(4200, 9000)), habit="wide-rows"),
-        TriedCase(_case(1, widest), habit="wide-rows"),
+        TriedCase(norm_case(2, 2500)),
+        TriedCase(norm_case(2, random.randint(4200, 9000)), habit="wide-rows"),
+        TriedCase(norm_case(1, widest), habit="wide-rows"),
     )
 
 
 def many(learner: Learner) -> None:
     """More rows than a solution may have counted on, in every check others."""
     rows = MANY + learner.seed % 50
-    _try(learner, TriedCase(_case(rows, 8), orders=0, habit="many-rows"))
-
-
-def dtypes(learner: Learner) -> None:
-    """16-bit rows, with values whose squares do not fit in 16 bits."""
-    _try(
-        learner,
-        TriedCase(_case(3, 500, "fp16")),
-        TriedCase(_case(3, 500, "fp16"), scale=300.0, habit="low-precision"),
-        TriedCase(_case(3, 500, "bf16"), habit="low-precision"),
-        TriedCase(_case(3, 500, "fp16"), weight_dtype="fp32", habit="weight-dtype"),
-    )
-
-
-def strided(learner: Learner) -> None:
-    """Rows of a wider tensor."""
-    _try(learner, *(TriedCase(_case(4, cols), layout="strided") for cols in (500, 1500)))
+    NORM.try_all(learner, TriedCase(norm_case(rows, 8), orders=0, habit="many-rows"))
 
 
 def two_passes(learner: Learner) -> None:
     """What the programs load, as the interpreter has recorded it."""
-    trial = TriedCase(_case(4, 2500))
-    t = tensors_of(trial, learner)
-    with learner.observed(Watch(everything=True, orders=0)) as seen:
-        _call(learner)(trial.case, t)
-    found = passes(seen, trial.case.rows, trial.case.cols)
+    trial = TriedCase(norm_case(4, 2500))
+    found = NORM.passes(learner, trial)
     if found > PASSES:
         raise Failure(
             f"{trial}: your kernel loads each row {found:.2g} times, expected twice at most",
@@ -104,28 +55,23 @@ def two_passes(learner: Learner) -> None:
         )
 
 
-def far(learner: Learner) -> None:
-    """Rows more than 2^31 elements away, of x and y."""
-    far_rows(learner, _call(learner), _case(1, 4096, "fp16"))
-
-
 def trains(learner: Learner) -> None:
     """A module with one parameter; values and gradients of rows against fp64."""
-    trial = TriedCase(_case(5, 200, direction="both"))
-    own_eps = TriedCase(_case(3, 200, direction="both", eps=0.05), data="near_eps")
+    trial = TriedCase(norm_case(5, 200, direction="both"))
+    own_eps = TriedCase(norm_case(3, 200, direction="both", eps=0.05), data="near_eps")
     of_sum = trial._replace(layout="expanded dy", habit="any-dy")
     try_all(learner, _module_call(learner), [trial, own_eps, of_sum], RMS_NORM_GRADIENT)
 
 
 def frozen_x(learner: Learner) -> None:
     """The weight trains although x needs no gradient."""
-    trial = TriedCase(_case(5, 200, direction="both"), layout="frozen")
+    trial = TriedCase(norm_case(5, 200, direction="both"), layout="frozen")
     _against_the_usual_call(learner, trial, "frozen-x")
 
 
 def calls_in_a_row(learner: Learner) -> None:
     """The gradients of a call, after another call of the same module."""
-    trial = TriedCase(_case(5, 200, direction="both"))
+    trial = TriedCase(norm_case(5, 200, direction="both"))
     _against_the_usual_call(learner, trial, "saved-elsewhere", again=True)
 
 
@@ -145,7 +91,7 @@ def shapes(learner: Learner) -> None:
     """Values and gradients of other shapes than (rows, columns), and of a transposed x."""
     trials = [
         TriedCase(
-            _case(math.prod(shape[:-1]), 96, direction="both"), shape=shape, habit="any-shape"
+            norm_case(math.prod(shape[:-1]), 96, direction="both"), shape=shape, habit="any-shape"
         )
         for shape in ((2, 5, 96), (2, 3, 2, 96), (96,))
     ]
@@ -172,7 +118,7 @@ def blocks(learner: Learner) -> None:
     # Rows wider than the block, each: a row that is not may have a block of its own width. A narrow row is more than
     # one narrow block, and the last of its blocks may be whole.
     for block, cols in ((one, cols) for one in BLOCKS for cols in (1100, 2 * one, one + 1)):
-        trial = TriedCase(_case(2, cols), orders=0)
+        trial = TriedCase(norm_case(2, cols), orders=0)
         seen = try_one(
             learner,
             lambda case, t, block=block: function(t.x, t.weight, case.eps, block=block),  # type: ignore[misc]
@@ -260,24 +206,40 @@ def same_operation(learner: Learner) -> None:
         )
 
 
-def speed(learner: Learner) -> None:
-    """The share of the ceiling at 8192 x 4096."""
-    share = share_of_ceiling(learner, _call(learner), _case(8192, 4096, "fp16"))
-    if share < ENOUGH:
-        raise Failure(
-            f"8192x4096 fp16 runs at {share:.0%} of the ceiling, expected {ENOUGH:.0%}", "narrow"
-        )
-
-
 TASKS = [
-    Task("kernel", "the formula", formula),
-    Task("kernel", "widths that fill no block", widths),
+    Task(
+        "kernel",
+        "the formula",
+        NORM.trying(
+            TriedCase(norm_case(4, 1024)),
+            TriedCase(norm_case(3, 1024, eps=0.05), data="near_eps"),
+        ),
+    ),
+    Task(
+        "kernel",
+        "widths that fill no block",
+        NORM.trying(*(TriedCase(norm_case(3, cols)) for cols in (1000, 77, 1))),
+    ),
     Task("kernel", "rows of several blocks", wide),
     Task("kernel", "many rows", many),
-    Task("kernel", "16-bit rows", dtypes),
-    Task("kernel", "rows of a wider tensor", strided),
+    Task(
+        "kernel",
+        "16-bit rows",
+        NORM.trying(
+            TriedCase(norm_case(3, 500, "fp16")),
+            # Values whose squares do not fit in 16 bits.
+            TriedCase(norm_case(3, 500, "fp16"), scale=300.0, habit="low-precision"),
+            TriedCase(norm_case(3, 500, "bf16"), habit="low-precision"),
+            TriedCase(norm_case(3, 500, "fp16"), weight_dtype="fp32", habit="weight-dtype"),
+        ),
+    ),
+    Task(
+        "kernel",
+        "rows of a wider tensor",
+        NORM.trying(*(TriedCase(norm_case(4, cols), layout="strided") for cols in (500, 1500))),
+    ),
     Task("kernel", "two passes over the row", two_passes, ("interpret",)),
-    Task("kernel", "row offsets beyond 2^31", far, ("interpret",)),
+    NORM.far("kernel", norm_case(1, 4096, "fp16")),
     Task("module", "values and gradients", trains),
     Task("module", "x needs no gradient", frozen_x),
     Task("module", "two calls before backward", calls_in_a_row),
@@ -285,5 +247,5 @@ TASKS = [
     Task("blocks", "every block size", blocks),
     Task("comparison", "RMSNorm against RMSNorm", same_operation),
     Task("comparison", "bytes, bandwidth, speed-up", figures),
-    Task("speed", "share of the ceiling", speed, ("gpu",)),
+    NORM.fast({norm_case(8192, 4096, "fp16"): ENOUGH}, "narrow"),
 ]

@@ -7,30 +7,26 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from rownorm_lab.data.case import Case, Dtype
 from rownorm_lab.data.records import Record
 from rownorm_lab.data.records import read as read_records
 from rownorm_lab.data.statistics import summarize
 from rownorm_lab.data.texts import duration, gigabytes_per_second
 from rownorm_lab.fib.package import missing
-from rownorm_lab.providers.data import Tensors
 
-from ..alternatives import RMS_NORM
-from ..calls import Call, compile_call
 from ..grade import Task
 from ..grades import Failure, Pending
-from ..judge import TriedCase, try_all
+from ..judge import TriedCase
 from ..learner import Learner, LearnerError, honest
 from ..wire import Made, Model
-from .addresses import no_spills, passes_over_rows
+from .norms import Norm, no_spills, norm_case, passes_over_rows, wide_accesses
 
 KERNEL, SOLUTION, BENCHMARK = "triton_rmsnorm.py", "create_solution.py", "benchmark.py"
 ANALYSIS, TRACES, DEVICE_TIMES = "analysis.md", "traces.json", "records.jsonl"
@@ -46,49 +42,21 @@ MOST_BYTES_PER_S = 30e12  # no GPU's L2 is faster
 FIB_S = 120.0  # FlashInfer-Bench is imported, and it builds
 
 
-def _case(rows: int, dtype: Dtype = "fp16", eps: float = EPS) -> Case:
-    return Case(operation="rms_norm", rows=rows, cols=COLS, dtype=dtype, eps=eps)
-
-
-def _call(learner: Learner) -> Call:
-    """``run`` writes into its last argument."""
-    run = learner.function(KERNEL, "run", answer=3)
-
-    def call(case: Case, t: Tensors) -> Tensor:
-        out = Made((case.rows, case.cols), t.x.dtype)
-        made: Tensor = run(t.x, t.weight, case.eps, out)
-        return made
-
-    return call
-
-
-def kernel(learner: Learner) -> None:
-    """Values, tiny values and large values."""
-    try_all(
-        learner,
-        _call(learner),
-        (
-            TriedCase(_case(3)),
-            TriedCase(_case(2, eps=0.05), data="near_eps"),
-            TriedCase(_case(2), scale=300.0, habit="low-precision"),
-        ),
-        RMS_NORM,
-    )
+_case = partial(norm_case, cols=COLS, dtype="fp16", eps=EPS)
+NORM = Norm(  # it writes into its last argument
+    KERNEL,
+    "run",
+    lambda case, t: (t.x, t.weight, case.eps, Made((case.rows, case.cols), t.x.dtype)),
+    answer=3,
+)
 
 
 def machine_code(learner: Learner) -> None:
     """One pass, 16 bytes for each thread, no spills."""
-    found = compile_call(learner, _call(learner), _case(512))
+    found = NORM.compiled(learner, _case(512))
     no_spills(found.kernels)
     passes_over_rows(found, 1, "the kernel")
-    for one in found.analyses:
-        for access in one.tensors:
-            if access.tensor in ("x", "y") and access.bytes_per_thread < 16:
-                raise Failure(
-                    f"{one.kernel}: a thread accesses {access.bytes_per_thread} bytes of {access.tensor} at once, "
-                    "expected 16",
-                    "narrow",
-                )
+    wide_accesses(found)
 
 
 def _definition() -> tuple[Any, Any]:
@@ -196,9 +164,7 @@ def workloads(learner: Learner) -> None:
             "wrong-definition",
         )
     given = [one.workload for one in content.workloads.get(definition.name, [])]
-    absent = sorted(set(BATCHES) - {one.axes.get("batch") for one in given})
-    if absent:
-        raise Failure(f"there is no workload with batch {', '.join(map(str, absent))}", "batches")
+    _require_batches({one.axes.get("batch") for one in given}, "there is no workload")
     for one in given:
         try:
             norm.eps_of(one)
@@ -299,25 +265,26 @@ def _not_measured(trace: Any, listed: list[Any]) -> str:
 
 def traced(learner: Learner) -> None:
     """A PASSED trace for every batch, and its device time."""
-    passed = {one.workload.axes["batch"] for one in _traces(learner) if one.is_successful()}
-    absent = sorted(set(BATCHES) - passed)
-    if absent:
-        raise Failure(
-            f"no PASSED trace of your Solution with batch {', '.join(map(str, absent))}", "batches"
-        )
-    absent = sorted(set(BATCHES) - _device_times(learner).keys())
-    if absent:
-        raise Failure(
-            f"{DEVICE_TIMES} has no device time of your Solution with batch {', '.join(map(str, absent))}",
-            "batches",
-        )
+    _require_batches(_passed(learner), "no PASSED trace of your Solution")
+    _require_batches(_device_times(learner), f"{DEVICE_TIMES} has no device time of your Solution")
+
+
+def _require_batches(found: Collection[int], lacking: str) -> None:
+    """Failure if one is not there. lacking: what it is, in words."""
+    if absent := sorted(set(BATCHES) - set(found)):
+        raise Failure(f"{lacking} with batch {', '.join(map(str, absent))}", "batches")
+
+
+def _passed(learner: Learner) -> dict[int, Any]:
+    """The PASSED traces of the learner's own Solution, by batch."""
+    return {one.workload.axes["batch"]: one for one in _traces(learner) if one.is_successful()}
 
 
 def _device_times(learner: Learner) -> dict[int, Record]:
     """The lab's records of the learner's Solution, by batch. They are written with the traces."""
     from rownorm_lab.fib.solutions import label
 
-    traces = {one.workload.axes["batch"]: one for one in _traces(learner) if one.is_successful()}
+    traces = _passed(learner)
     path = learner.folder / DEVICE_TIMES
     if not path.exists():
         raise Failure(
@@ -392,7 +359,7 @@ def own_figures(learner: Learner) -> str:
     """Share of the peak and scaling, from the learner's own device times; the call with its launch beside them."""
     found = figures_of(learner.text(ANALYSIS))
     records = _device_times(learner)
-    traces = {one.workload.axes["batch"]: one for one in _traces(learner) if one.is_successful()}
+    traces = _passed(learner)
     if not {1, 512} <= records.keys() & traces.keys():
         raise Failure(f"{TRACES} or {DEVICE_TIMES} lacks batch 1 or 512", "batches")
     one, many = (summarize(records[batch].seconds).median for batch in (1, 512))
@@ -416,7 +383,15 @@ def own_figures(learner: Learner) -> str:
 
 
 TASKS = [
-    Task("kernel", "values", kernel),
+    Task(
+        "kernel",
+        "values",
+        NORM.trying(
+            TriedCase(_case(3)),
+            TriedCase(_case(2, eps=0.05), data="near_eps"),
+            TriedCase(_case(2), scale=300.0, habit="low-precision"),
+        ),
+    ),
     Task("kernel", "one pass, 16-byte accesses", machine_code, ("compile",)),
     Task("solution", "fields", fields, ("interpret",), FIB_S),
     Task("solution", "built and run by FlashInfer-Bench", builds, limit_s=FIB_S),
