@@ -22,9 +22,8 @@ from .shares import passes
 
 REACHED = 0.99  # of the rows: of a launch this large, some of the last programs and turns run
 MOST_PROGRAMS = 65535  # of the second and the third dimension of a grid
-FAR = (1 << 31) + (
-    1 << 22
-)  # elements: an int32 offset wraps around once, so that it is outside of its tensor
+# Elements: an int32 offset wraps around once, so that it is outside of its tensor.
+FAR = (1 << 31) + (1 << 22)
 
 
 def norm_case(
