@@ -159,13 +159,13 @@ def _decide(module: nn.Module, prober: Prober, out_dtype: torch.dtype | None) ->
 
 def _words(module: nn.Module, out_dtype: torch.dtype | None) -> str:
     """The form of torch's norms."""
-    norm = "layer_norm" if isinstance(module, nn.LayerNorm) else "rms_norm"
-    eps = getattr(module, "eps", None)
-    parts = [norm, "eps=None" if eps is None else f"eps={eps:g}"]
-    if module.weight is None:
-        parts.append("no weight")
-    elif isinstance(module, nn.LayerNorm) and module.bias is None:
-        parts.append("no bias")
-    if out_dtype is not None:
-        parts.append(f"out_dtype={SHORT_NAMES[out_dtype]}")
-    return ", ".join(parts)
+    center, eps = isinstance(module, nn.LayerNorm), getattr(module, "eps", None)
+    result = "" if out_dtype is None else SHORT_NAMES[out_dtype]
+    parts = {
+        "layer_norm" if center else "rms_norm": True,
+        "eps=None" if eps is None else f"eps={eps:g}": True,
+        "no weight": module.weight is None,
+        "no bias": center and module.weight is not None and module.bias is None,
+        f"out_dtype={result}": result,
+    }
+    return ", ".join(part for part, is_said in parts.items() if is_said)
