@@ -163,7 +163,7 @@ def _probed(module: nn.Module) -> Form | None:
     except LeftAlone as error:
         form, reason = None, str(error)
     if form is None:
-        _warn_once(type(module), reason)
+        _warn_once(type(module), reason)  # type: ignore[arg-type]  # mypy: a class is no Hashable
     return form
 
 

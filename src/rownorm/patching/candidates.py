@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -20,6 +21,24 @@ GATE = "gate"  # what an argument is called that may be a gate
 
 class LeftAlone(Exception):
     """The reason why a module is not swapped."""
+
+
+def failed(what: str, error: Exception) -> LeftAlone:
+    """The reason where a probe raised an error."""
+    words = str(error).strip().partition("\n")[0]
+    return LeftAlone(f"{what} failed: {type(error).__name__}: {words[:80]}")
+
+
+@contextlib.contextmanager
+def undisturbed(device: torch.device) -> Iterator[None]:
+    """A context for probes: random numbers are restored, and autocast and modes of autograd do not matter."""
+    with (
+        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        torch.inference_mode(False),
+        torch.no_grad(),
+        torch.autocast("cpu" if device.type == "meta" else device.type, enabled=False),
+    ):
+        yield
 
 
 class Known:

@@ -14,7 +14,7 @@ from .candidates import Known, LeftAlone, check_instance
 from .forms import HALVES, SHORT_NAMES
 from .report import Fused, Left
 from .rewrite import rewritten
-from .swap import Patched, PatchedBlock, Swap, patched_class, swap
+from .swap import Patched, PatchedBlock, Swap, check_class, swap
 
 
 class Blocks:
@@ -65,11 +65,7 @@ class Blocks:
     def _check(self, block: nn.Module, norms: dict[str, nn.Module], found: tuple[str, ...]) -> None:
         """Raise LeftAlone if the block must not be rewritten. Blocks with the same code and norms share a probe."""
         check_instance(block)
-        try:
-            trial = object.__new__(type(block))
-            trial.__class__ = patched_class(PatchedBlock, type(block), found)
-        except TypeError as error:
-            raise LeftAlone(f"the class of its block cannot be changed: {error}") from None
+        check_class("the class of its block", type(block), PatchedBlock, found)
         width = next((len(vector) for vector in norms[found[0]].parameters()), None)
         if width is None:
             raise LeftAlone("the width of the rows of its block cannot be determined")

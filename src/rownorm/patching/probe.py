@@ -6,7 +6,6 @@ pair of dtypes of x and weight. ``agreement`` has the limits. A form is taken if
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ from .agreement import (
     rows_of,
     share_off,
 )
-from .candidates import Candidate, Known, LeftAlone, is_norm_by_name
+from .candidates import Candidate, Known, LeftAlone, failed, is_norm_by_name, undisturbed
 from .forms import DtypePair, Form, Structure
 
 GRADIENT_TOLERANCE = 1e-4  # relative to the largest element, fp32
@@ -58,7 +57,7 @@ class Prober:
 
     def form_of(self, candidate: Candidate) -> Form | None:
         """The form of a candidate; None for a module that is no norm. Raises LeftAlone with a reason for a norm."""
-        with _undisturbed(candidate):
+        with undisturbed(candidate.device):
             try:
                 probe = Probe(candidate, self._model_dtype)
                 form = self._known.once(_key(candidate), probe.form)
@@ -292,8 +291,7 @@ class Probe:
         try:
             y = type(stand_in).forward(stand_in, *arguments)
         except Exception as error:
-            what = str(error).strip().partition("\n")[0]
-            raise LeftAlone(f"a probe failed: {type(error).__name__}: {what[:80]}") from None
+            raise failed("a probe", error) from None
         if _state(stand_in) != state:
             raise LeftAlone("its forward changes its attributes or buffers")
         if [t._version for t in arguments] != versions:
@@ -326,20 +324,6 @@ class Probe:
         rows = self._random((count, n_rows, width)) + self._random((count, n_rows, 1))
         scale = torch.tensor(magnitudes, dtype=torch.float32, device="cpu").reshape(-1, 1, 1)
         return (rows * scale).to(self.candidate.device, dtype)
-
-
-@contextlib.contextmanager
-def _undisturbed(candidate: Candidate) -> Iterator[None]:
-    """A context for probes: random numbers are restored, and autocast and modes of autograd do not matter."""
-    device = candidate.device
-    cuda = [device] if device.type == "cuda" else []
-    with (
-        torch.random.fork_rng(devices=cuda),
-        torch.inference_mode(False),
-        torch.no_grad(),
-        torch.autocast(device.type, enabled=False),
-    ):
-        yield
 
 
 def _state(module: nn.Module) -> dict[str, Any]:

@@ -20,9 +20,9 @@ from .swap import (
     PatchedBlock,
     PatchedForm,
     Swap,
+    check_class,
     has_other_forward,
     is_swapped,
-    patched_class,
     restore,
     swap,
 )
@@ -149,11 +149,7 @@ def _decide(module: nn.Module, prober: Prober, out_dtype: torch.dtype | None) ->
         asked = form.with_out_dtype(out_dtype)
         state = {"rownorm_form": asked}
         decided = Swap(module, PatchedForm, state, asked.words(), {"rownorm_form": form})
-    try:  # a class with __slots__, or one that refuses subclasses
-        trial = object.__new__(type(module))
-        trial.__class__ = patched_class(decided.base, type(module))
-    except TypeError as error:
-        raise LeftAlone(f"its class cannot be changed: {error}") from None
+    check_class("its class", type(module), decided.base)
     return decided
 
 
