@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import torch
 
 from . import ops
 from .ops.batch_invariance import is_on, state
 from .ops.checks import check
 from .ops.groups import in_groups
-from .program import INPUTS, Inputs, Program, samples_of
+from .program import INPUTS, Inputs, Program
 
 if TYPE_CHECKING:
     from .launch import Plan, Problem
@@ -91,7 +88,7 @@ def explain(
     from .launch import plan
     from .launch.device import DEVICES
     from .launch.planning.files import compiled_by, precedence
-    from .launch.problem import backward_problem, forward_problem
+    from .launch.problem import backward_problem, forward_problem, without_values
     from .launch.triton_version import INSTALLED, VERSION
 
     if function not in FUNCTIONS:
@@ -111,7 +108,7 @@ def explain(
     inputs = Inputs(*(arguments.get(name) for name in INPUTS))  # type: ignore[arg-type]
     if arguments["group_cols"] is not None:
         inputs, program = in_groups(inputs, program, arguments["group_cols"])
-    x, residual = inputs.x, inputs.residual
+    x = inputs.x
     check(inputs, program)
     if device is None and not ops.execute.takes_kernels(x):
         raise ValueError(
@@ -119,19 +116,15 @@ def explain(
             f"{ops.cpu.computed_by(inputs, program)}. For the plan on a GPU pass device={'sm_90'!r}, or another of "
             f"{', '.join(DEVICES)}."
         )
-    wanted = tuple(t is not None for t in inputs)
-    h = x if residual is None else residual
-    dy = torch.empty_like(x, dtype=program.result_dtype(x.dtype), device="meta")
-    in_backward = program.for_backward(x.dtype)
-    samples = samples_of(inputs)
-    problems = [
-        forward_problem(x, residual, inputs.pre_bias, program, samples, inputs.gate),
-        backward_problem(h, dy, residual is not None, in_backward, wanted, samples, inputs.gate),
-    ]
-    if device is not None:
-        target = DEVICES[device]
-        problems = [dataclasses.replace(problem, device=target) for problem in problems]
-    first, second = problems
+    target = None if device is None else DEVICES[device]
+    first = forward_problem(inputs, program, target)
+    second = backward_problem(
+        without_values(inputs, program),
+        program.for_backward(x.dtype),
+        has_residual=inputs.residual is not None,
+        wanted=tuple(t is not None for t in inputs),
+        device=target,
+    )
     arch = first.device.arch
     tables = (precedence(arch), compiled_by(arch))
     assumed = (

@@ -31,48 +31,6 @@ if TYPE_CHECKING:
     from .patching.forms import SHORT_NAMES
     from .program import ACTIVATIONS, INPUTS, OPTIONS, Activation, Inputs, Program
 
-__all__ = [
-    "ACTIVATIONS",
-    "INPUTS",
-    "INTERPRETING",
-    "MOST_CHUNKS",
-    "OPTIONS",
-    "POINTER_TYPE",
-    "SETTINGS",
-    "SHORT_NAMES",
-    "TARGETS",
-    "Activation",
-    "Binary",
-    "Call",
-    "Device",
-    "Direction",
-    "Entry",
-    "Inputs",
-    "LeftAlone",
-    "Plan",
-    "Problem",
-    "Program",
-    "Resources",
-    "Table",
-    "Target",
-    "candidate_of",
-    "compile_backward",
-    "compile_forward",
-    "cpu_native",
-    "device_of",
-    "execute",
-    "extension",
-    "force",
-    "in_words",
-    "is_norm_by_name",
-    "missing",
-    "native",
-    "parse",
-    "reference",
-    "resources",
-    "tables",
-]
-
 # Names that are modules, and the modules that have the others.
 _MODULES = {
     "cpu_native": "ops.cpu_native",
@@ -99,6 +57,7 @@ _HOMES = {
     "program": ("ACTIVATIONS", "INPUTS", "OPTIONS", "Activation", "Inputs", "Program"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+__all__ = [*_MODULES, *_HOME_OF]
 
 
 def __getattr__(name: str) -> Any:

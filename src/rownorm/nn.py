@@ -35,11 +35,18 @@ torch.fx.wrap("rms_norm")
 def _program(center: bool, eps: float, out_dtype: torch.dtype | None, mode: bool) -> Program:
     program = Program(center, eps, out_dtype=out_dtype, batch_invariant=mode)
     # What raises is not kept by the cache: an eps could be a tensor.
-    check_options(f"rownorm.{program.name}", program, has_weight=False)
+    check_options(f"rownorm.{program.name}", program, tensors=())
     return program
 
 
-class _Norm(torch.nn.Module):
+class _Module(torch.nn.Module):
+    """A module that TorchScript refuses."""
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        refuse_torchscript(f"rownorm.nn.{type(self).__name__}")
+
+
+class _Norm(_Module):
     """What both norms have beside torch's: ``out_dtype``, shown by ``repr`` where it is given."""
 
     out_dtype: torch.dtype | None = None  # of a module that was pickled without it, too
@@ -47,9 +54,6 @@ class _Norm(torch.nn.Module):
     def extra_repr(self) -> str:
         shown = super().extra_repr()
         return shown if self.out_dtype is None else f"{shown}, out_dtype={self.out_dtype}"
-
-    def __prepare_scriptable__(self) -> NoReturn:
-        refuse_torchscript(f"rownorm.nn.{type(self).__name__}")
 
 
 class LayerNorm(_Norm, torch.nn.LayerNorm):
@@ -120,7 +124,7 @@ class RMSNorm(_Norm, torch.nn.RMSNorm):
         return rms_norm(x, shape, weight, eps, out_dtype=self.out_dtype)
 
 
-class RMSNormGated(torch.nn.Module):
+class RMSNormGated(_Module):
     """The gated RMSNorm of linear attention and state space models, with the ``state_dict`` of transformers'
     ``*RMSNormGated``; ``hidden_size`` and ``eps`` are as in Qwen3-Next.
 
@@ -179,11 +183,8 @@ class RMSNormGated(torch.nn.Module):
         shown += [] if self.out_dtype is None else [f"out_dtype={self.out_dtype}"]
         return ", ".join(shown)
 
-    def __prepare_scriptable__(self) -> NoReturn:
-        refuse_torchscript("rownorm.nn.RMSNormGated")
 
-
-class _AdaptiveNorm(torch.nn.Module):
+class _AdaptiveNorm(_Module):
     """What adaptive norms share: ``linear(silu(embedding))`` gives vectors of each sample, and two of them modulate the
     norm in one kernel: ``norm(x) * (1 + scale) + shift``.
 
@@ -231,9 +232,6 @@ class _AdaptiveNorm(torch.nn.Module):
 
     def extra_repr(self) -> str:
         return "" if self.rounding == "once" else f"rounding={self.rounding!r}"
-
-    def __prepare_scriptable__(self) -> NoReturn:
-        refuse_torchscript(f"rownorm.nn.{type(self).__name__}")
 
 
 class AdaLayerNormContinuous(_AdaptiveNorm):

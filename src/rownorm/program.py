@@ -108,9 +108,8 @@ class Option(NamedTuple):
 
     meaning: str
     values: tuple[Any, ...] = ()
-    is_in_backward: bool = (
-        True  # whether backward depends on it other than through what forward saved
-    )
+    # whether backward depends on it other than through what forward saved
+    is_in_backward: bool = True
 
     @property
     def is_number(self) -> bool:
@@ -235,13 +234,8 @@ COLUMN_SUMS = tuple(f"d{name}" for name in COLUMNS)
 SAMPLE_SUMS = tuple(f"d{name}" for name in SAMPLES)
 
 
-def samples_of(inputs: Any) -> tuple[Tensor | None, ...]:
-    """The tensors that rows of a sample share, of ``Inputs`` or of backward's inputs."""
-    return tuple(getattr(inputs, name) for name in SAMPLES)
-
-
-def rows_of(inputs: Any, names: tuple[str, ...]) -> tuple[Tensor | None, ...]:
-    """The tensors of these names."""
+def named(inputs: Any, names: tuple[str, ...]) -> tuple[Tensor | None, ...]:
+    """The tensors of these names, of ``Inputs`` or of backward's inputs."""
     return tuple(getattr(inputs, name) for name in names)
 
 

@@ -6,7 +6,8 @@ differentiable, so autograd, forward mode and ``torch.func`` can differentiate t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -116,17 +117,16 @@ def forward(
     x_hat = _round_x_hat(deviation * rstd, program, x.dtype)
     z = modulate(affine(x_hat, weight, bias, program, each), scale, shift, program, each)
     stored_h = None if residual is None else h.to(residual.dtype)
-    if stored_h is not None and rounding_changes_statistics(stored_h.dtype, h.dtype, program):
-        mu, rstd = stored_h_moments(stored_h, mu, rstd, program, first)
+    mu, rstd = stored_h_moments(stored_h, mu, rstd, program, first)
     y = activate(z, program.activation)
     if last is not None:
         y = before_gate(y, (weight, bias, scale, shift), program, x.dtype) * last
-    return ForwardOutputs(
-        y=y.to(program.result_dtype(x.dtype)),
-        h=stored_h,
-        mu=mu.squeeze(-1) if program.center else None,
-        rstd=rstd.squeeze(-1),
-    )
+    return forward_outputs(y.to(program.result_dtype(x.dtype)), stored_h, mu, rstd)
+
+
+def forward_outputs(y: Tensor, h: Tensor | None, mu: Tensor | None, rstd: Tensor) -> ForwardOutputs:
+    """The results of forward. mu, rstd: (..., 1)."""
+    return ForwardOutputs(y, h, None if mu is None else mu.squeeze(-1), rstd.squeeze(-1))
 
 
 def rounding_changes_statistics(
@@ -143,18 +143,23 @@ def rounding_changes_statistics(
 
 
 def stored_h_moments(
-    stored_h: Tensor,
-    mu: Tensor,
+    stored_h: Tensor | None,
+    mu: Tensor | None,
     rstd: Tensor,
     program: Program,
     first_gate: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor | None, Tensor]:
     """(mu, rstd), (..., 1), for backward: those of the stored h for rows that are ``is_far``, else the given ones.
 
-    Rounding h changes the statistics of the other rows by less than a rounding error of h. first_gate: the factor of
-    the rows, or None, as ``gate_factors`` returns it.
+    Without a stored h, and where it is not rounded, all are the given ones. Rounding h changes the statistics of the
+    other rows by less than a rounding error of h. first_gate: the factor of the rows, or None, as ``gate_factors``
+    returns it.
     """
+    if stored_h is None or not rounding_changes_statistics(stored_h.dtype, rstd.dtype, program):
+        return mu, rstd
     _, stored_mu, stored_rstd = _moments(times(stored_h.to(rstd.dtype), first_gate), program)
+    assert mu is not None
+    assert stored_mu is not None
     far = is_far(mu, rstd)
     return torch.where(far, stored_mu, mu), torch.where(far, stored_rstd, rstd)
 
@@ -210,7 +215,7 @@ def gate_factors(
     """
     if gate is None:
         return None, None
-    factor = rounded(activate_gate(gate.to(dtype), program.gate_activation), each)
+    factor = rounded(activate(gate.to(dtype), program.gate_activation), each)
     return (factor, None) if program.gate_first else (None, factor)
 
 
@@ -236,7 +241,7 @@ def moments(
     h = rounded(_add_pre_bias(h.to(compute_dtype(h)), pre_bias), None if pre_bias is None else each)
     first, _ = gate_factors(gate, program, h.dtype, each)
     _, mu, rstd = _moments(times(h, first) if first is None else rounded(h * first, each), program)
-    return (mu.squeeze(-1) if program.center else None), rstd.squeeze(-1)
+    return None if mu is None else mu.squeeze(-1), rstd.squeeze(-1)
 
 
 def backward(
@@ -270,7 +275,7 @@ def backward(
     if gate is not None:
         result = activate(modulated_z, program.activation)
         result = before_gate(result, (weight, bias, scale, shift), program, x_dtype)
-        dgate = (du * row if last is None else dy * result) * _gate_gradient(
+        dgate = (du * row if last is None else dy * result) * _activation_gradient(
             gate.to(compute), program.gate_activation
         )
     dstream = times(du, first)
@@ -313,7 +318,8 @@ def _add_pre_bias(row: Tensor, pre_bias: Tensor | None) -> Tensor:
     return row if pre_bias is None else row + pre_bias.to(row.dtype)
 
 
-def _moments(h: Tensor, program: Program) -> tuple[Tensor, Tensor, Tensor]:
+def _moments(h: Tensor, program: Program) -> tuple[Tensor, Tensor | None, Tensor]:
+    """(h - mu, mu, rstd), without a mean for RMSNorm."""
     if program.center:
         # The mean of the deviations corrects the rounding error of the mean, as the kernels do.
         n = h.shape[-1]
@@ -322,7 +328,7 @@ def _moments(h: Tensor, program: Program) -> tuple[Tensor, Tensor, Tensor]:
         mu = mu + torch.where(correction.isfinite() | ~mu.isfinite(), correction, 0.0)
         deviation = h - mu
     else:
-        deviation, mu = h, h.new_zeros(())
+        deviation, mu = h, None
     variance = deviation.square().mean(-1, keepdim=True)
     return deviation, mu, 1.0 / torch.sqrt(variance + program.eps)
 
@@ -360,36 +366,20 @@ def times(z: Tensor, factor: Tensor | None) -> Tensor:
     return z if factor is None else z * factor
 
 
-def activate_gate(gate: Tensor, activation: str | None) -> Tensor:
-    """``gate_activation(gate)``."""
-    match activation:
-        case None:
-            return gate
-        case "silu":
-            return F.silu(gate)
-        case _:
-            return torch.sigmoid(gate)
-
-
-def _gate_gradient(gate: Tensor, activation: str | None) -> Tensor:
-    if activation == "sigmoid":
-        return torch.sigmoid(gate) * torch.sigmoid(-gate)
-    return _activation_gradient(gate, activation)
+# Activations of the result and of a gate.
+_ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {
+    None: lambda z: z,
+    "relu": F.relu,
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+    "gelu": F.gelu,
+    "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
+}
 
 
 def activate(z: Tensor, activation: str | None) -> Tensor:
     """``activation(z)``."""
-    match activation:
-        case None:
-            return z
-        case "relu":
-            return F.relu(z)
-        case "silu":
-            return F.silu(z)
-        case "gelu":
-            return F.gelu(z)
-        case _:
-            return F.gelu(z, approximate="tanh")
+    return _ACTIVATIONS[activation](z)
 
 
 def _activation_gradient(z: Tensor, activation: str | None) -> Tensor:
@@ -400,6 +390,8 @@ def _activation_gradient(z: Tensor, activation: str | None) -> Tensor:
             return torch.where(z <= 0, 0.0, 1.0).to(z.dtype)
         case "silu":
             return torch.sigmoid(z) + z * torch.sigmoid(z) * torch.sigmoid(-z)
+        case "sigmoid":
+            return torch.sigmoid(z) * torch.sigmoid(-z)
         case "gelu":
             return torch.special.ndtr(z) + z * torch.exp(-0.5 * z * z) * 0.3989422804014327
         case _:

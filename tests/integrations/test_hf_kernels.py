@@ -413,7 +413,7 @@ class OtherNorm(nn.Module):
 def test_another_module_keeps_its_forward(compiled, kernelized, loaded, device, caplog):
     modules = [OtherNorm().to(device) for _ in range(2)]
     x = torch.randn(3, COLS, device=device)
-    loaded.layers._warned.clear()
+    loaded.layers._warn_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         for module in modules:
             own = OtherNorm.forward(module, x)

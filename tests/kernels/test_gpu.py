@@ -10,7 +10,7 @@ import rownorm
 from rownorm import launch
 from rownorm.launch import launcher, native
 from rownorm.ops import execute
-from rownorm.program import INPUTS, SAMPLES
+from rownorm.program import INPUTS, SAMPLES, Inputs
 from support.cases import EXTENTS, Case, call, ours
 from support.criterion import assert_case, assert_same_bits
 from support.oracle import exact, oracle
@@ -337,9 +337,8 @@ def test_every_option_in_a_cluster(center, device):
         activation="silu",
     )
     tensors = case.tensors(device)
-    problem = launch.problem.forward_problem(
-        tensors["x"], tensors["residual"], tensors["pre_bias"], case.program
-    )
+    inputs = Inputs(*(tensors[name] for name in INPUTS))
+    problem = launch.problem.forward_problem(inputs, case.program)
     if launch.device_of(0).clusters:
         assert launch.plan(problem).regime == "cluster"
     assert_case(case, tensors, batches=1)
@@ -351,11 +350,11 @@ def needs_a_grid() -> None:
 
 
 def backward_plan(case: Case, tensors: dict) -> launch.Plan:
-    h = tensors["x"] if tensors["residual"] is None else tensors["residual"]
-    wanted = tuple(tensors[name] is not None for name in INPUTS)
-    has_residual = tensors["residual"] is not None
-    asked = launch.problem.backward_problem(h, tensors["x"], has_residual, case.program, wanted)
-    return launch.plan(asked)
+    inputs = Inputs(*(tensors[name] for name in INPUTS))
+    saved = launch.problem.without_values(inputs, case.program)
+    wanted = tuple(t is not None for t in inputs)
+    has_residual = inputs.residual is not None
+    return launch.plan(launch.problem.backward_problem(saved, case.program, has_residual, wanted))
 
 
 GRID_SETTINGS = {"regime": "grid", "block_cols": 2048, "num_warps": 8}

@@ -8,7 +8,7 @@ import torch
 from rownorm import launch
 from rownorm.launch.device import DEVICES
 from rownorm.launch.problem import Problem
-from rownorm.program import Program
+from rownorm.program import Inputs, Program
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,11 @@ def test_tensors_share_one_size_of_groups():
     assert launch.rows.common_layouts(of_6, None) == ((16, 0, 0), (0, 0, 0))
     four = torch.zeros(3, 3, 8)[:, :2].reshape(2, 3, 8)
     assert launch.rows.common_layouts(four, by_3) == ((8, 3, 0), (8, 3, 8))
-    assert launch.rows.common_layouts(by_2, by_3) is not None  # both in groups of 3
+    assert None not in launch.rows.common_layouts(by_2, by_3)  # both in groups of 3
     other = torch.zeros(3, 3, 8)[:, :2]
-    assert launch.rows.common_layouts(other, by_3) is None
-    first, second = launch.with_common_layouts((other, by_3))
+    assert launch.rows.common_layouts(other, by_3)[0] is None
+    inputs = Inputs(other, by_3, None, None, None)
+    first, second, *_ = launch.rows.readable(inputs, Program(True, 1e-5))
     assert first.is_contiguous()
     assert second is by_3
     with pytest.raises(ValueError, match="cannot read these rows in place"):
@@ -91,7 +92,7 @@ def test_options_after_the_sums_of_a_split_row_compile_no_other_kernel_for_the_s
     layouts = launch.rows.required_layouts(x, None)
 
     def programs(program):
-        problem = launch.problem.forward_problem(x, None, None, program)
+        problem = launch.problem.forward_problem(Inputs(x, None, None, None, None), program)
         with launch.force(regime="split", block_cols=1024, part_cols=2048):
             steps = launch.forward.calls(problem, launch.plan(problem), program, *layouts)
         return [step.constants["PROGRAM"] for step in steps]

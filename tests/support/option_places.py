@@ -13,7 +13,7 @@ import rownorm
 from rownorm import reference
 from rownorm.launch import launcher
 from rownorm.ops import checks, cpu, execute, export
-from rownorm.program import DEFAULT_EPS, Inputs, Program, is_in_backward
+from rownorm.program import DEFAULT_EPS, INPUTS, Inputs, Program, is_in_backward
 
 FUNCTIONS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
 
@@ -132,7 +132,7 @@ def plain_places(option: str, value: object) -> list[str]:
 def rejects_nonsense(option: str) -> bool:
     program = Program(False, DEFAULT_EPS["rms_norm"])._replace(**{option: object()})
     try:
-        checks.check_options("a test", program, has_weight=True, has_scale=True, has_gate=True)
+        checks.check_options("a test", program, INPUTS)
     except (TypeError, ValueError) as error:
         return option in str(error)
     return False

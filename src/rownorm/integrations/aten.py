@@ -8,12 +8,12 @@ to the kernel that was there before.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from ..program import DTYPES, Inputs, Program
 from ..reference import BackwardInputs, compute_dtype
 
 
-class OverriddenAten:
+class OverriddenAten(contextlib.AbstractContextManager["OverriddenAten"]):
     """What ``override_aten`` returns. ``undo`` ends the override, and so does the end of a ``with`` statement."""
 
     def __init__(self, key: str) -> None:
@@ -39,15 +39,7 @@ class OverriddenAten:
             if key is not None:
                 _registrations[key].leave()
 
-    def __enter__(self) -> OverriddenAten:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.undo()
 
 
@@ -68,9 +60,7 @@ def override_aten() -> OverriddenAten:
 def _override(key: str) -> OverriddenAten:
     """``override_aten`` for a dispatch key. Tests on a machine without a GPU pass ``"CPU"``."""
     with _lock:
-        if key not in _registrations:
-            _registrations[key] = _Registration(key)
-        _registrations[key].enter()
+        _registrations.setdefault(key, _Registration(key)).enter()
     return OverriddenAten(key)
 
 
@@ -87,9 +77,8 @@ class _Registration:
         if self._n_entered > 1:
             return
         self._library = torch.library.Library("aten", "IMPL")
-        with (
-            warnings.catch_warnings()
-        ):  # the dispatcher tells the process once that a kernel is overridden
+        # The dispatcher tells the process once that a kernel is overridden.
+        with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
             for name, kernel in _KERNELS.items():
                 self._library.impl(

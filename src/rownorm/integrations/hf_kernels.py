@@ -10,6 +10,7 @@ proved, keeps the forward of its class.
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
 import weakref
 from typing import Any, NamedTuple
@@ -80,7 +81,7 @@ class _Call(NamedTuple):
     weight: str | None  # attributes of the module
     bias: str | None
     width: int | None
-    has_gate: bool
+    is_gated: bool
     gate_activation: GateActivation | None
     gate_first: bool
     group_cols: int | None
@@ -98,7 +99,7 @@ def _norm(module: Any, x: Tensor, *gates: Tensor | None) -> Tensor:
     if (
         call is None
         or (call.width is not None and x.shape[-1] != call.width)
-        or call.has_gate != (gate is not None)
+        or call.is_gated != (gate is not None)
         or (gate is not None and (gate.dtype != x.dtype or gate.shape != x.shape))
     ):
         return type(module).forward(module, x, *gates)
@@ -147,24 +148,9 @@ def _call_of(module: nn.Module, dtype: torch.dtype) -> _Call | None:
 
 
 def _calls_of(form: Form) -> dict[DtypePair, _Call]:
-    structure = form.structure
-    return {
-        pair: _Call(
-            center=structure.center,
-            weight=structure.weight,
-            bias=structure.bias,
-            width=form.width,
-            has_gate=structure.is_gated,
-            group_cols=structure.group_cols,
-            eps=options["eps"],
-            weight_shift=options["weight_shift"],
-            gate_activation=options["gate_activation"],
-            gate_first=options["gate_first"],
-            rounding=options["rounding"],
-            out_dtype=options["out_dtype"],
-        )
-        for pair, options in form.keywords.items()
-    }
+    beside = form.structure._asdict() | {"width": form.width}
+    values = {pair: beside | options for pair, options in form.keywords.items()}
+    return {pair: _Call(*(of[name] for name in _Call._fields)) for pair, of in values.items()}
 
 
 def _probed(module: nn.Module) -> Form | None:
@@ -177,14 +163,10 @@ def _probed(module: nn.Module) -> Form | None:
     except LeftAlone as error:
         form, reason = None, str(error)
     if form is None:
-        _warn_once(type(module), reason)
+        _warn_once(type(module), reason)  # type: ignore[arg-type]  # mypy: a class is no Hashable
     return form
 
 
-_warned: set[tuple[type[nn.Module], str]] = set()
-
-
+@functools.cache
 def _warn_once(norm: type[nn.Module], reason: str) -> None:
-    if (norm, reason) not in _warned:
-        _warned.add((norm, reason))
-        log.warning("%s keeps its own forward: %s", norm.__name__, reason)
+    log.warning("%s keeps its own forward: %s", norm.__name__, reason)

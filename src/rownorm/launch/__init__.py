@@ -11,8 +11,7 @@ from .problem import Problem
 from .triton_version import INSTALLED, missing
 
 if INSTALLED:
-    from . import backward, forward, native
-    from .rows import contiguous, with_common_layouts, with_sample_strides
+    from . import backward, forward, native, rows
 else:
 
     def __getattr__(name: str) -> NoReturn:
@@ -26,13 +25,11 @@ __all__ = [
     "Plan",
     "Problem",
     "backward",
-    "contiguous",
     "device_of",
     "force",
     "forward",
     "native",
     "on_change",
     "plan",
-    "with_common_layouts",
-    "with_sample_strides",
+    "rows",
 ]

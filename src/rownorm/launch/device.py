@@ -66,9 +66,8 @@ def device_of(index: int) -> Device:
     if torch.version.hip is not None:
         arch = properties.gcnArchName.split(":")[0]
         return Device(properties.name, arch, properties.multi_processor_count, 64)
-    from . import (
-        launcher,
-    )  # imported here because it needs Triton, which a plan for a GPU elsewhere does not
+    # Imported here because it needs Triton, which a plan for a GPU elsewhere does not.
+    from . import launcher
 
     arch = f"sm_{properties.major}{properties.minor}"
     has_clusters = properties.major >= 9 and launcher.CAN_START_CLUSTERS

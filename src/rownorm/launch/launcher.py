@@ -92,6 +92,24 @@ class Call(NamedTuple):
         return tuple(values[name] for name in self.kernel.arg_names if name in values)
 
 
+Allocated = dict[str, tuple[tuple[int, ...], torch.dtype]]  # by role: shape and dtype
+NO_STAND_INS: Mapping[str, str] = MappingProxyType({})
+
+
+class Steps(NamedTuple):
+    """The kernels of one pass in order, and their tensors by role.
+
+    tensors: those that are passed; one that no kernel reads has a name that no kernel has. allocated: the others.
+    stand_ins: for a role without a tensor of its own, the role whose tensor a kernel gets instead; it is neither loaded
+    from nor stored to.
+    """
+
+    calls: list[Call]
+    tensors: Mapping[str, Tensor | None]
+    allocated: Allocated
+    stand_ins: Mapping[str, str] = NO_STAND_INS
+
+
 # Triton shares a compiled kernel between threads before it is loaded, so one thread binds at a time.
 _binding = threading.RLock()
 
@@ -116,13 +134,12 @@ def bind_all(
     allocators: Mapping[str, Callable[[], Tensor]],
     returned: Sequence[str],
     device: int,
-    stand_ins: Mapping[str, str] = MappingProxyType({}),
+    stand_ins: Mapping[str, str] = NO_STAND_INS,
 ) -> PreparedCall:
     """Compile ``calls``, and return a function that allocates, starts the kernels and returns some of the tensors.
 
     inputs, allocators: tensors by role. The function takes tensors like ``inputs``, in that order, with the same dtypes
-    and alignment. returned: roles; None for those that have no allocator. stand_ins: for a role without a tensor of its
-    own, the role whose tensor a kernel gets instead; it is neither loaded from nor stored to.
+    and alignment. returned: roles; None for those that have no allocator. stand_ins: see ``Steps``.
     """
     # The last tensor is None. Every role without a tensor gets its index, -1.
     roles = {role: index for index, role in enumerate((*inputs, *allocators))}
@@ -285,9 +302,8 @@ def compile_for(call: Call, dtypes: Mapping[str, torch.dtype | None], target: GP
             constants[position,] = call.constants.get(name)
             for place in _attributes_of_constant(position, constants[position,]):
                 attributes[place] = []
-    if (
-        VERSION > (3, 6) and call.cluster_size > 1
-    ):  # the hook of ``copies_through_l1`` counts as an argument
+    if VERSION > (3, 6) and call.cluster_size > 1:
+        # The hook of ``copies_through_l1`` counts as an argument.
         attributes[len(call.kernel.arg_names),] = []
     source = ASTSource(call.kernel, signature, constants, attributes)
     with copies_through_l1(call.cluster_size > 1):

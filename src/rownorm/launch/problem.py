@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..program import COLUMNS, INPUTS, SAMPLES, Program
+from ..program import COLUMNS, INPUTS, SAMPLES, Inputs, Program, named
+from ..reference import BackwardInputs, ForwardOutputs, backward_inputs, compute_dtype
 from .device import Device, device_of
 
 Direction = Literal["forward", "backward"]
@@ -103,79 +104,75 @@ def sharing(x_shape: Sequence[int], tensors: Sequence[Tensor | None]) -> Samples
     return Samples(rows_per_sample, math.prod(shape[:-1]))
 
 
-def _has_residual_gate(samples: Sequence[Tensor | None]) -> bool:
-    return dict(zip(SAMPLES, samples, strict=False)).get("residual_gate") is not None
-
-
-def _element_bytes(tensors: Sequence[Tensor | None]) -> int:
-    return sum(t.dtype.itemsize for t in tensors if t is not None)
-
-
-def forward_problem(
-    x: Tensor,
-    residual: Tensor | None,
-    pre_bias: Tensor | None,
-    program: Program,
-    samples: Sequence[Tensor | None] = (),
-    gate: Tensor | None = None,
-) -> Problem:
-    """The problem of normalizing the rows of these tensors. samples: in the order of ``SAMPLES``."""
-    n_cols = x.shape[-1]
+def forward_problem(inputs: Inputs, program: Program, device: Device | None = None) -> Problem:
+    """The problem of normalizing the rows of these tensors. device: if it is not that of x."""
     return Problem(
         direction="forward",
-        n_rows=x.numel() // n_cols,
-        n_cols=n_cols,
-        dtype=x.dtype,
-        residual_dtype=None if residual is None else residual.dtype,
-        center=program.center,
+        dtype=inputs.x.dtype,
+        residual_dtype=None if inputs.residual is None else inputs.residual.dtype,
         n_column_sums=0,
-        device=device_of(x.get_device()),
-        activation=program.activation,
-        pre_bias=pre_bias is not None,
-        batch_invariant=program.batch_invariant,
-        samples=sharing(x.shape, samples),
-        sample_bytes=_element_bytes(samples),
-        gate_dtype=None if gate is None else gate.dtype,
-        gate_first=program.gate_first,
-        rounds_each=program.rounding == "each",
-        residual_gate=_has_residual_gate(samples),
+        pre_bias=inputs.pre_bias is not None,
+        **_of_both(inputs.x, inputs, program, device),
     )
 
 
 def backward_problem(
-    h: Tensor,
-    dy: Tensor,
-    has_residual: bool,
+    inputs: BackwardInputs,
     program: Program,
+    has_residual: bool,
     wanted: tuple[bool, ...],
-    samples: Sequence[Tensor | None] = (),
-    gate: Tensor | None = None,
+    device: Device | None = None,
 ) -> Problem:
     """The problem of computing the wanted gradients of these rows.
 
-    wanted: whether each of the ``Inputs`` gets one. samples: in the order of ``SAMPLES``.
+    wanted: whether each of the ``Inputs`` gets one. device: if it is not that of h.
     """
+    h, dy = inputs.h, inputs.dy
     sums = [name for name, want in zip(INPUTS, wanted, strict=True) if want]
     n_sample_sums = sum(name in SAMPLES for name in sums)
-    n_cols = h.shape[-1]
     dtypes = (dy.dtype, program.result_dtype(dy.dtype))  # of dy and dx
     return Problem(
         direction="backward",
-        n_rows=h.numel() // n_cols,
-        n_cols=n_cols,
         dtype=max(dtypes, key=lambda dtype: dtype.itemsize),
         residual_dtype=h.dtype if has_residual else None,
-        center=program.center,
         n_column_sums=sum(name in COLUMNS for name in sums) + n_sample_sums,
-        device=device_of(h.get_device()),
-        activation=program.activation,
         mixed={dtype.itemsize for dtype in (*dtypes, h.dtype)} == {2, 4},
-        batch_invariant=program.batch_invariant,
-        samples=sharing(h.shape, samples),
-        sample_bytes=_element_bytes(samples),
         n_sample_sums=n_sample_sums,
-        gate_dtype=None if gate is None else gate.dtype,
-        gate_first=program.gate_first,
-        rounds_each=program.rounding == "each",
-        residual_gate=_has_residual_gate(samples),
+        **_of_both(h, inputs, program, device),
     )
+
+
+def _of_both(
+    rows: Tensor, inputs: Inputs | BackwardInputs, program: Program, device: Device | None
+) -> dict[str, Any]:
+    """What the problems of both directions say in the same way."""
+    n_cols = rows.shape[-1]
+    samples = named(inputs, SAMPLES)
+    return {
+        "n_rows": rows.numel() // n_cols,
+        "n_cols": n_cols,
+        "center": program.center,
+        "device": device or device_of(rows.get_device()),
+        "activation": program.activation,
+        "batch_invariant": program.batch_invariant,
+        "samples": sharing(rows.shape, samples),
+        "sample_bytes": sum(t.dtype.itemsize for t in samples if t is not None),
+        "gate_dtype": None if inputs.gate is None else inputs.gate.dtype,
+        "gate_first": program.gate_first,
+        "rounds_each": program.rounding == "each",
+        "residual_gate": inputs.residual_gate is not None,
+    }
+
+
+def without_values(inputs: Inputs, program: Program) -> BackwardInputs:
+    """Tensors like those that backward reads after this forward pass."""
+    x, residual = inputs.x, inputs.residual
+    per_row = torch.empty(x.shape[:-1], dtype=compute_dtype(x, residual), device="meta")
+    outputs = ForwardOutputs(
+        y=torch.empty_like(x, dtype=program.result_dtype(x.dtype), device="meta"),
+        h=residual,
+        mu=per_row if program.center else None,
+        rstd=per_row,
+    )
+    dh = None if residual is None else torch.empty_like(residual, device="meta")
+    return backward_inputs(outputs.y, dh, inputs, outputs)

@@ -6,7 +6,6 @@ and dtypes matter. Triton must compile, not interpret (``TRITON_INTERPRET`` unse
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import subprocess
 import tempfile
@@ -15,18 +14,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 
-from ..program import BACKWARD_ROWS, INPUTS, ROWS, ROWS_OF_H, Inputs, Program, rows_of, samples_of
-from ..reference import BackwardInputs, compute_dtype
+from ..program import Inputs
 from . import backward, forward
 from .device import DEVICES, Device
-from .launcher import Call, compile_for
+from .launcher import Call, Steps, compile_for
 from .planning import Plan, plan
-from .problem import backward_problem, forward_problem
-from .rows import required_layouts, required_strides, stored_h_dtype
+from .problem import backward_problem, forward_problem, without_values
 
 
 class Target(NamedTuple):
@@ -83,33 +79,12 @@ def compile_forward(*arguments: Any, want_statistics: bool = True) -> Compiled:
 
     arguments: the tensors of ``Inputs``, a ``Program``, a ``Target``.
     """
-    inputs, program, target = _unpack(arguments)
-    x, residual = inputs.x, inputs.residual
-    samples = samples_of(inputs)
-    problem = forward_problem(x, residual, inputs.pre_bias, program, samples, inputs.gate)
-    problem = dataclasses.replace(problem, device=target.device)
-    chosen = plan(problem)
-    layouts = required_layouts(*rows_of(inputs, ROWS))
-    strides = required_strides(x.shape, samples)
-    steps = forward.calls(problem, chosen, program, *layouts, samples=strides)
-    compute = compute_dtype(x, residual)
-    dtypes = {
-        **_dtypes(**inputs._asdict()),
-        "y": program.result_dtype(x.dtype),
-        "h": None if residual is None else residual.dtype,
-        "mu": compute if program.center and want_statistics else None,
-        "rstd": compute if want_statistics else None,
-        "parts": compute,
-        "stored_h_parts": None
-        if stored_h_dtype(problem, program) is None or not want_statistics
-        else compute,
-    }
-    return Compiled(chosen, [_compile(call, dtypes, target) for call in steps])
-
-
-def _unpack(arguments: tuple[Any, ...]) -> tuple[Inputs, Program, Target]:
     *tensors, program, target = arguments
-    return Inputs(*tensors), program, target
+    inputs = Inputs(*tensors)
+    problem = forward_problem(inputs, program, target.device)
+    chosen = plan(problem)
+    steps = forward.steps(problem, chosen, inputs, program, want_statistics)
+    return _compiled(chosen, steps, target)
 
 
 def compile_backward(*arguments: Any) -> Compiled:
@@ -117,47 +92,26 @@ def compile_backward(*arguments: Any) -> Compiled:
 
     arguments: as for ``compile_forward``.
     """
-    inputs, program, target = _unpack(arguments)
+    *tensors, program, target = arguments
+    inputs = Inputs(*tensors)
     x, residual = inputs.x, inputs.residual
-    h = x if residual is None else residual
-    has_residual = residual is not None
-    has_residual_gate = inputs.residual_gate is not None
     # If x and the residual have the same dtype, and nothing is between them, one tensor is the gradient of both.
-    own_gradient = residual is not None and (residual.dtype != x.dtype or has_residual_gate)
-    others = {name: t for name, t in inputs._asdict().items() if name not in ROWS_OF_H}
-    wanted = (True, own_gradient, *(t is not None for t in others.values()))
-    dy = torch.empty_like(x, dtype=program.result_dtype(x.dtype), device="meta")
-    program = program.for_backward(x.dtype)
-    samples = samples_of(inputs)
-    problem = backward_problem(h, dy, has_residual, program, wanted, samples, inputs.gate)
-    problem = dataclasses.replace(problem, device=target.device)
-    chosen = plan(problem)
-    dh = None if residual is None else torch.empty_like(residual, device="meta")
-    read_x = x if has_residual_gate else None
-    layouts = required_layouts(
-        *rows_of(BackwardInputs(dy, dh, h, **others, x=read_x, mu=None, rstd=dy), BACKWARD_ROWS)
+    own_gradient = residual is not None and (
+        residual.dtype != x.dtype or inputs.residual_gate is not None
     )
-    strides = required_strides(h.shape, samples)
-    steps = backward.calls(problem, chosen, program, *layouts, samples=strides)
-    compute = compute_dtype(x, residual)
-    dtypes = {
-        **_dtypes(dy=dy, dh=residual, h=h, x=read_x),
-        "mu": compute if program.center else None,
-        "rstd": compute,
-        "parts": compute,
-        "messages": torch.int64,
-        **_dtypes(dx=x, dresidual=residual if own_gradient else None),
-    }
-    for name, t in others.items():
-        is_unread = has_residual and INPUTS[name].in_h and not has_residual_gate
-        dtypes[name] = None if t is None or is_unread else t.dtype
-        dtypes[f"d{name}"] = None if t is None else t.dtype
-        dtypes[f"d{name}_partial"] = None if t is None else compute
-    return Compiled(chosen, [_compile(call, dtypes, target) for call in steps])
+    wanted = inputs._replace(residual=residual if own_gradient else None)
+    of = (program.for_backward(x.dtype), residual is not None, tuple(t is not None for t in wanted))
+    saved = without_values(inputs, program)
+    problem = backward_problem(saved, *of, target.device)
+    chosen = plan(problem)
+    return _compiled(chosen, backward.steps(problem, chosen, saved, *of), target)
 
 
-def _dtypes(**tensors: Tensor | None) -> dict[str, torch.dtype | None]:
-    return {name: None if tensor is None else tensor.dtype for name, tensor in tensors.items()}
+def _compiled(plan: Plan, steps: Steps, target: Target) -> Compiled:
+    dtypes = {role: None if t is None else t.dtype for role, t in steps.tensors.items()}
+    dtypes |= {role: dtype for role, (_, dtype) in steps.allocated.items()}
+    dtypes |= {role: dtypes[other] for role, other in steps.stand_ins.items()}
+    return Compiled(plan, [_compile(call, dtypes, target) for call in steps.calls])
 
 
 def _compile(call: Call, dtypes: Mapping[str, torch.dtype | None], target: Target) -> Binary:

@@ -11,8 +11,9 @@ import triton.language as tl
 from torch import Tensor
 
 from ..kernels.bundles import Spec
-from ..program import SAMPLES, Program, Rounding, is_in_backward
-from ..reference import rounding_changes_statistics
+from ..program import BACKWARD_ROWS, ROWS, SAMPLES, Inputs, Program, Rounding, is_in_backward, named
+from ..reference import BackwardInputs, rounding_changes_statistics
+from .planning import Plan, n_parts
 from .problem import Problem, Samples, sample_shape
 
 TRITON_DTYPE = {
@@ -57,9 +58,8 @@ def row_layout(t: Tensor) -> RowLayout | None:
         return RowLayout(n_cols)
     if n_cols > 1 and t.stride(-1) != 1:
         return None
-    dims: list[
-        tuple[int, int]
-    ] = []  # (size, stride), outer to inner; dimensions of size 1 do not matter
+    # (size, stride), outer to inner; dimensions of size 1 do not matter
+    dims: list[tuple[int, int]] = []
     for size, step in zip(t.shape[:-1], t.stride()[:-1], strict=True):
         if size == 1:
             continue
@@ -75,60 +75,83 @@ def row_layout(t: Tensor) -> RowLayout | None:
     return RowLayout(inner, size, outer - size * inner)
 
 
-def common_layouts(*tensors: Tensor | None) -> tuple[RowLayout, ...] | None:
-    """The layouts of tensors with the same rows, described by groups of one size; None where that is impossible.
+def common_layouts(*tensors: Tensor | None) -> tuple[RowLayout | None, ...]:
+    """The layouts of tensors with the same rows, described by groups of one size: that of the last tensor with groups.
 
-    The layout of an absent tensor does not matter.
+    None for a tensor that the kernels cannot read in place. The layout of an absent tensor does not matter.
     """
-    layouts = _in_common_groups(tensors)
-    return None if None in layouts else tuple(layouts)  # type: ignore[arg-type]
-
-
-def with_common_layouts(tensors: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
-    """The tensors, as contiguous copies where the kernels cannot read them in place."""
-    pairs = zip(tensors, _in_common_groups(tensors), strict=True)
-    return tuple(t.contiguous() if t is not None and layout is None else t for t, layout in pairs)
-
-
-def _in_common_groups(tensors: Sequence[Tensor | None]) -> list[RowLayout | None]:
-    """The layout of each tensor, in the groups of the last tensor that has groups."""
     layouts = [RowLayout(0) if t is None else row_layout(t) for t in tensors]
     sizes = [layout.group_rows for layout in layouts if layout and layout.group_rows]
-    return [layout and layout.in_groups(sizes[-1] if sizes else 0) for layout in layouts]
+    return tuple(layout and layout.in_groups(sizes[-1] if sizes else 0) for layout in layouts)
 
 
 def required_layouts(*tensors: Tensor | None) -> tuple[RowLayout, ...]:
-    """``common_layouts``; raises where there are none."""
+    """``common_layouts``; raises where a tensor has none."""
     layouts = common_layouts(*tensors)
-    if layouts is None:
+    if None in layouts:
         shapes = ", ".join(
             f"shape {tuple(t.shape)}, strides {t.stride()}" for t in tensors if t is not None
         )
         raise ValueError(f"the kernels cannot read these rows in place: {shapes}")
-    return layouts
+    return layouts  # type: ignore[return-value]
 
 
 def sample_strides(
     x_shape: Sequence[int], tensors: Sequence[Tensor | None]
-) -> tuple[int, ...] | None:
-    """Elements between two samples of each tensor; None where the kernels cannot read them in place.
+) -> tuple[int | None, ...]:
+    """Elements between two samples of each tensor; None for one that the kernels cannot read in place.
 
     They can if all have ``sample_shape`` and one distance between samples. An absent tensor has distance 0.
     """
     shape = sample_shape(x_shape, tensors)
-    strides = [0 if t is None else _sample_stride(t, shape) for t in tensors]
-    return None if None in strides else tuple(strides)  # type: ignore[arg-type]
+    return tuple(0 if t is None else _sample_stride(t, shape) for t in tensors)
 
 
 def required_strides(x_shape: Sequence[int], tensors: Sequence[Tensor | None]) -> tuple[int, ...]:
-    """``sample_strides``; raises where there are none."""
+    """``sample_strides``; raises where a tensor has none."""
     strides = sample_strides(x_shape, tensors)
-    if strides is None:
+    if None in strides:
         raise ValueError(f"the kernels cannot read these samples of rows {tuple(x_shape)} in place")
-    return strides
+    return strides  # type: ignore[return-value]
 
 
-def sample_integers(problem: Problem, strides: Sequence[int], divisibility: int) -> dict[str, Any]:
+def arguments(
+    problem: Problem,
+    plan: Plan,
+    program: Program,
+    layouts: Mapping[str, RowLayout],
+    samples: Sequence[int],
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The integers and the constants of forward and backward. A kernel takes those that its signature names.
+
+    layouts: by name of the rows; all have groups of one size. samples: ``sample_strides``.
+    """
+    sizes = [size for layout in layouts.values() for size in (layout.stride, layout.gap)]
+    divisibility = alignment(problem.n_cols, *sizes, *samples)
+    integers = {
+        **_row_integers(problem, layouts, divisibility),
+        "n_rows": problem.n_rows,
+        "n_cols": problem.n_cols // divisibility,
+        "n_parts": n_parts(plan, problem),
+        "part_blocks": plan.part_cols // plan.block_cols,
+        **_sample_integers(problem, samples, divisibility),
+    }
+    constants = {
+        "DIVISIBILITY": divisibility,
+        "GROUP_ROWS": max(layout.group_rows for layout in layouts.values()),
+        "PROGRAM": kernel_program(problem, program),
+        "BLOCK_ROWS": plan.block_rows,
+        "BLOCK_COLS": plan.block_cols,
+        "BLOCK_PARTS": plan.block_parts,
+        "NUM_CHUNKS": plan.chunks,
+        "NUM_STAGES": plan.num_stages,
+        "NUM_WARPS": plan.num_warps,
+        "CLUSTER_SIZE": plan.cluster_size,
+    }
+    return integers, constants
+
+
+def _sample_integers(problem: Problem, strides: Sequence[int], divisibility: int) -> dict[str, Any]:
     """The integers of the kernels that say where the samples are: None, which no kernel is passed, without them."""
     names = [f"{name}_row_stride" for name in SAMPLES]
     if problem.samples is None:
@@ -141,7 +164,7 @@ def sample_integers(problem: Problem, strides: Sequence[int], divisibility: int)
     return by_name | problem.samples._asdict()
 
 
-def row_integers(
+def _row_integers(
     problem: Problem, layouts: Mapping[str, RowLayout], divisibility: int
 ) -> dict[str, Any]:
     """The integers of the kernels that say where rows are: None, which no kernel is passed, for those of a gate that is
@@ -166,20 +189,30 @@ def _sample_stride(t: Tensor, shape: tuple[int, ...]) -> int | None:
     return None if layout is None or layout.group_rows else layout.stride
 
 
-def with_sample_strides(
-    x_shape: Sequence[int], tensors: Sequence[Tensor | None]
-) -> tuple[Tensor | None, ...]:
-    """The tensors of samples, as contiguous copies where the kernels cannot read them in place."""
-    shape = sample_shape(x_shape, tensors)
-    return tuple(
-        t if t is None or _sample_stride(t, shape) is not None else t.expand(shape).contiguous()
-        for t in tensors
-    )
+def unreadable(inputs: Inputs | BackwardInputs, program: Program) -> list[str]:
+    """The names of tensors that the kernels cannot read in place; in the mode ``batch_invariant``, that the kernels for
+    new tensors cannot.
+    """
+    rows = ROWS if isinstance(inputs, Inputs) else BACKWARD_ROWS
+    places: dict[str, Any] = dict(zip(rows, common_layouts(*named(inputs, rows)), strict=True))
+    strides = sample_strides(inputs[0].shape, named(inputs, SAMPLES))
+    places |= zip(SAMPLES, strides, strict=True)
+
+    def is_read(name: str, t: Tensor) -> bool:
+        in_place = places[name] is not None if name in places else t.is_contiguous()
+        return in_place and (not program.batch_invariant or is_uniform(t))
+
+    tensors = inputs._asdict().items()
+    return [name for name, t in tensors if t is not None and not is_read(name, t)]
 
 
-def contiguous(parameter: Tensor | None) -> Tensor | None:
-    """``parameter``, or a copy with unit stride."""
-    return parameter if parameter is None else parameter.contiguous()
+def readable(inputs: Any, program: Program) -> Any:
+    """The same tensors, with new ones in the place of those that are ``unreadable``."""
+    shape = sample_shape(inputs[0].shape, named(inputs, SAMPLES))
+    old = {name: getattr(inputs, name) for name in unreadable(inputs, program)}
+    old |= {name: t.expand(shape) for name, t in old.items() if name in SAMPLES}
+    copies = {name: t.clone(memory_format=torch.contiguous_format) for name, t in old.items()}
+    return inputs._replace(**copies)
 
 
 def is_uniform(t: Tensor) -> bool:
@@ -195,11 +228,6 @@ def is_uniform(t: Tensor) -> bool:
     return (
         layout is not None and not layout.group_rows and not layout.stride % alignment(t.shape[-1])
     )
-
-
-def uniform(t: Tensor | None) -> Tensor | None:
-    """``t``, or a copy that ``is_uniform``."""
-    return t if t is None or is_uniform(t) else t.clone(memory_format=torch.contiguous_format)
 
 
 def alignment(*sizes: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..program import Program, has_numbers
+from ..program import INPUTS, Program, has_numbers
 from .checks import check_options
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -43,9 +43,7 @@ def autocast_program(x_dtype: torch.dtype, options: tuple[Any, ...]) -> Program:
     """
     program = Program(*options)
     # What raises is not kept by the cache: an option could be a tensor. ``checks.check`` looks at the tensors.
-    check_options(
-        f"rownorm.{program.name}", program, has_weight=True, has_scale=True, has_gate=True
-    )
+    check_options(f"rownorm.{program.name}", program, INPUTS)
     if program.out_dtype is not None or x_dtype not in HALVES or not IS_CAST[program.center]:
         return program
     return program._replace(out_dtype=torch.float32, rounding="once")

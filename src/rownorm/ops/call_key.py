@@ -9,36 +9,21 @@ that key too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
 from ..program import INPUTS
 
-# The expression for a field of the tensor {t} at {address}.
-EXPRESSIONS = {
-    "attribute": "{t}.{name}",
-    "method": "{t}.{name}()",
-    "layout": "{t}.is_contiguous() or {t}.stride()",
-    "alignment": "{address} & 15",
-}
-
-
-class Field(NamedTuple):
-    """One property of a tensor that is part of the key."""
-
-    kind: str  # one of EXPRESSIONS
-    name: str  # of the attribute or method; the other kinds do not use it
-
-
+# The properties of a tensor that are part of the key: expressions of the tensor {t} at {address}.
 FIELDS = (
-    Field("attribute", "shape"),
-    Field("layout", "stride"),
-    Field("attribute", "dtype"),
-    Field("method", "get_device"),
-    Field("attribute", "is_cpu"),
-    Field("alignment", "data_ptr"),
+    "{t}.shape",
+    "{t}.is_contiguous() or {t}.stride()",
+    "{t}.dtype",
+    "{t}.get_device()",
+    "{t}.is_cpu",
+    "{address} & 15",
 )
 
 # (tensor, address) -> key
@@ -47,8 +32,8 @@ TensorKey = Callable[[Tensor, int], tuple[Any, ...]]
 ForwardKey = Callable[[tuple[Any, ...], tuple[Any, ...], bool], tuple[list[Any], tuple[Any, ...]]]
 
 
-def key_functions(fields: Sequence[Field]) -> tuple[TensorKey, ForwardKey]:
-    """``tensor_key`` and ``forward_key`` for these fields.
+def _key_functions() -> tuple[TensorKey, ForwardKey]:
+    """``tensor_key`` and ``forward_key``.
 
     ``tensor_key(t, address)`` returns the fields of one tensor. ``forward_key(inputs, options, want_statistics)``
     returns the addresses of the inputs, and (options, want_statistics, *fields of x, then for every other input its
@@ -56,11 +41,7 @@ def key_functions(fields: Sequence[Field]) -> tuple[TensorKey, ForwardKey]:
     """
 
     def values(tensor: str, address: str) -> str:
-        expressions = (
-            EXPRESSIONS[field.kind].format(t=tensor, address=address, name=field.name)
-            for field in fields
-        )
-        return ", ".join(expressions)
+        return ", ".join(field.format(t=tensor, address=address) for field in FIELDS)
 
     x, *optional = INPUTS
     lines = [
@@ -86,4 +67,4 @@ def key_functions(fields: Sequence[Field]) -> tuple[TensorKey, ForwardKey]:
     return namespace["tensor_key"], namespace["forward_key"]
 
 
-tensor_key, forward_key = key_functions(FIELDS)
+tensor_key, forward_key = _key_functions()

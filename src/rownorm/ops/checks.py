@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
-from ..program import COLUMNS, DTYPES, INPUTS, OPTIONS, RESULTS, SAMPLES, SAVED, Inputs, Program
+from ..program import COLUMNS, DTYPES, INPUTS, OPTIONS, RESULTS, SAMPLES, SAVED, Program
 from ..reference import BackwardInputs
 
 MAX_COLS = 1 << 30
@@ -24,32 +24,27 @@ def check(inputs: Sequence[Tensor | None], program: Program) -> None:
 
     inputs: in the order of ``Inputs``.
     """
-    tensors = Inputs(*inputs)  # type: ignore[arg-type]
-    x, residual = tensors.x, tensors.residual
+    x, residual = inputs[:2]
+    given = {name: t for name, t in zip(INPUTS, inputs, strict=True) if t is not None}
     operation = f"rownorm.{'add_' if residual is not None else ''}{program.name}"
-    check_options(
-        operation,
-        program,
-        has_weight=tensors.weight is not None,
-        has_scale=tensors.scale is not None,
-        has_gate=tensors.gate is not None,
-    )
-    if residual is None and tensors.residual_gate is not None:
+    check_options(operation, program, given)
+    if residual is None and "residual_gate" in given:
         raise ValueError(
             f"{operation}: residual_gate multiplies x before a residual is added, and there is no residual. "
             f"Call rownorm.add_{program.name} with one."
         )
     _check_rows(operation, "x", x)
+    assert x is not None
     _check_out_dtype(operation, program, x, residual)
-    for (name, described), t in list(zip(INPUTS.items(), inputs, strict=True))[1:]:
-        if t is None:
-            continue
-        if described.extent == "rows":
+    given.pop("x")
+    for name, t in given.items():
+        extent = INPUTS[name].extent
+        if extent == "rows":
             _check_rows(operation, name, t)
             _check_shape_of_x(operation, name, t, x)
         else:
             _check_tensor(operation, name, t)
-            if described.extent == "columns":
+            if extent == "columns":
                 _check_columns(operation, name, t, x.shape[-1])
             else:
                 _check_samples(operation, name, t, x)
@@ -136,14 +131,8 @@ def has_memory(t: Tensor) -> bool:
     return not t._is_zerotensor() and t.untyped_storage().data_ptr() != 0
 
 
-def check_options(
-    operation: str,
-    program: Program,
-    has_weight: bool,
-    has_scale: bool = False,
-    has_gate: bool = False,
-) -> None:
-    """Raise unless every option has an allowed value."""
+def check_options(operation: str, program: Program, tensors: Collection[str]) -> None:
+    """Raise unless every option has an allowed value beside these tensors, given by name."""
     for name, option in OPTIONS.items():
         value = getattr(program, name)
         if option.is_number:
@@ -154,16 +143,16 @@ def check_options(
         raise ValueError(
             f"{operation}: eps must not be negative, it is added to a variance; got {program.eps}"
         )
-    for name, has_tensor in (("weight", has_weight), ("scale", has_scale)):
+    for name in ("weight", "scale"):
         value = getattr(program, f"{name}_shift")
-        if value != 0 and not has_tensor:
+        if value != 0 and name not in tensors:
             raise ValueError(
                 f"{operation}: {name}_shift is added to {name}, and there is no {name}; "
                 f"got {name}_shift={value}. Pass a {name}, or leave {name}_shift out."
             )
     for name in ("gate_activation", "gate_first"):
         value = getattr(program, name)
-        if value and not has_gate:
+        if value and "gate" not in tensors:
             raise ValueError(
                 f"{operation}: {name} says what is done with gate, and there is no gate; got {name}={value!r}. "
                 f"Pass a gate, or leave {name} out."

@@ -103,12 +103,8 @@ def forward(inputs: Inputs, program: Program, want_statistics: bool = True) -> F
         and reference.is_far(mu, rstd).any()
     ):
         mu, rstd = reference.stored_h_moments(stored_h, mu, rstd, program)
-    return ForwardOutputs(
-        y=reference.activate(z, program.activation).to(program.result_dtype(x.dtype)),
-        h=stored_h,
-        mu=None if mu is None else mu.squeeze(-1),
-        rstd=rstd.squeeze(-1),
-    )
+    y = reference.activate(z, program.activation)
+    return reference.forward_outputs(y.to(program.result_dtype(x.dtype)), stored_h, mu, rstd)
 
 
 def computed_by(inputs: Inputs, program: Program) -> str:
@@ -148,9 +144,6 @@ def backward(
     if h.device.type != "cpu" or rounds_twice or not is_known:
         return reference.backward(inputs, program, has_residual, wanted)
     is_wanted = dict(zip(Gradients._fields, wanted, strict=True))
-    x_wanted, residual_wanted = is_wanted["x"], is_wanted["residual"]
-    pre_bias_wanted, weight_wanted = is_wanted["pre_bias"], is_wanted["weight"]
-    bias_wanted = is_wanted["bias"]
     x_dtype = program.result_dtype(dy.dtype)
     row = reference.prologue(h, None, None if has_residual else pre_bias).to(rstd.dtype)
     factor = reference.factor(weight, program.weight_shift, row.dtype)
@@ -158,7 +151,7 @@ def backward(
     dx: Tensor
     if mu is not None:
         shift = None if bias is None else bias.to(row.dtype)
-        need_dx = x_wanted or residual_wanted or pre_bias_wanted
+        need_dx = is_wanted["x"] or is_wanted["residual"] or is_wanted["pre_bias"]
         mu = mu.unsqueeze(-1)
         if reference.is_far(mu, rstd).any():
             # PyTorch subtracts mu * rstd from h * rstd, which cancels for rows far from 0. It gets h - mu instead.
@@ -171,24 +164,24 @@ def backward(
             rstd,
             factor,
             shift,
-            [need_dx, weight_wanted, bias_wanted],
+            [need_dx, is_wanted["weight"], is_wanted["bias"]],
         )
     else:
         x_hat = row * rstd
         rounded = x_hat.to(x_dtype).to(row.dtype) if program.rounding == "llama" else x_hat
-        dweight = _column_sum(dz * rounded) if weight_wanted else None
-        dbias = _column_sum(dz) if bias_wanted else None
+        dweight = _column_sum(dz * rounded) if is_wanted["weight"] else None
+        dbias = _column_sum(dz) if is_wanted["bias"] else None
         g = dz if factor is None else dz * factor
         x_hat.mul_((g * x_hat).mean(-1, keepdim=True))
         dx = torch.sub(g, x_hat, out=x_hat).mul_(rstd)
     if dh is not None and dx is not None:
         dx = dx + dh.to(dx.dtype)
     return Gradients(
-        x=dx.to(x_dtype) if x_wanted else None,
-        residual=dx.to(h.dtype) if residual_wanted else None,
-        pre_bias=_rounded(_column_sum(dx), pre_bias) if pre_bias_wanted else None,
-        weight=_rounded(dweight, weight) if weight_wanted else None,
-        bias=_rounded(dbias, bias) if bias_wanted else None,
+        x=dx.to(x_dtype) if is_wanted["x"] else None,
+        residual=dx.to(h.dtype) if is_wanted["residual"] else None,
+        pre_bias=_rounded(_column_sum(dx), pre_bias) if is_wanted["pre_bias"] else None,
+        weight=_rounded(dweight, weight) if is_wanted["weight"] else None,
+        bias=_rounded(dbias, bias) if is_wanted["bias"] else None,
     )
 
 

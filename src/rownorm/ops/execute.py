@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..program import BACKWARD_ROWS, ROWS, SAMPLES, Inputs, Program, has_numbers
+from ..program import SAMPLES, Inputs, Program, has_numbers
 from ..reference import BackwardInputs, Gradients
 from . import cpu, cpu_native
 from .call_key import forward_key, tensor_key
@@ -87,10 +87,11 @@ def _prepare_forward(
     x = inputs[0]
     if not takes_kernels(x):
         return cpu.prepare(Inputs(*inputs), program, want_statistics)
-    if not _are_readable(Inputs(*inputs), ROWS, program):
+    rows = launch_layer().rows
+    if rows.unreadable(Inputs(*inputs), program):
         # The kernels can read the copies, so this second call of ``forward`` finds a call without another copy.
         return lambda inputs, _: forward(
-            *_readable(Inputs(*inputs), ROWS, program), program, want_statistics
+            *rows.readable(Inputs(*inputs), program), program, want_statistics
         )
     prepare = launch_layer().forward.prepare
     return _on_device(x, functools.partial(prepare, Inputs(*inputs), program, want_statistics))
@@ -128,7 +129,7 @@ def find_backward(
 def _prepare_backward(
     inputs: BackwardInputs, program: Program, has_residual: bool, wanted: tuple[bool, ...]
 ) -> PreparedCall:
-    if not _are_readable(inputs, BACKWARD_ROWS, program):
+    if launch_layer().rows.unreadable(inputs, program):
         # As in _prepare_forward: the second call of ``backward`` gets tensors that the kernels can read.
         return lambda inputs, _: _backward_of_copies(
             BackwardInputs(*inputs), program, has_residual, wanted
@@ -149,7 +150,7 @@ def _backward_of_copies(
         for name in SAMPLES
         if (t := getattr(inputs, name)) is not None
     }
-    copies = BackwardInputs(*_readable(inputs._replace(**wide), BACKWARD_ROWS, program))
+    copies = launch_layer().rows.readable(inputs._replace(**wide), program)
     computed = backward(copies, program, has_residual, wanted)
     sums = {
         name: gradient.sum_to_size(like.shape).to(like.dtype)
@@ -163,47 +164,6 @@ def _backward_of_copies(
 def takes_kernels(x: Tensor) -> bool:
     """Whether the kernels compute this tensor."""
     return x.is_cuda or (INTERPRETING and x.device.type == "cpu")
-
-
-def _are_readable(inputs: Any, with_rows: tuple[str, ...], program: Program) -> bool:
-    """Whether the kernels can read these tensors without a copy.
-
-    inputs: ``Inputs`` or ``BackwardInputs``. with_rows: the names of those that have rows. In the mode
-    ``batch_invariant``: whether the kernels for new tensors can.
-    """
-    layouts, x_shape = launch_layer().rows, inputs[0].shape
-    rows, samples, others = _by_extent(inputs, with_rows)
-    are_readable = (
-        layouts.common_layouts(*rows.values()) is not None
-        and layouts.sample_strides(x_shape, tuple(samples.values())) is not None
-        and all(t is None or t.is_contiguous() for t in others.values())
-    )
-    if program.batch_invariant:
-        return are_readable and all(t is None or layouts.is_uniform(t) for t in inputs)
-    return are_readable
-
-
-def _readable(inputs: Any, with_rows: tuple[str, ...], program: Program) -> Any:
-    """The same tensors, copied where the kernels cannot read them."""
-    launch, x_shape = launch_layer(), inputs[0].shape
-    if program.batch_invariant:
-        inputs = inputs._make(map(launch.rows.uniform, inputs))
-    rows, samples, others = _by_extent(inputs, with_rows)
-    rows = dict(zip(rows, launch.with_common_layouts(tuple(rows.values())), strict=True))
-    in_place = launch.with_sample_strides(x_shape, tuple(samples.values()))
-    samples = dict(zip(samples, in_place, strict=True))
-    others = {name: launch.contiguous(t) for name, t in others.items()}
-    return inputs._replace(**rows, **samples, **others)
-
-
-def _by_extent(
-    inputs: Any, with_rows: tuple[str, ...]
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """The tensors with rows, those of samples, and the others, by name."""
-    by_name = inputs._asdict()
-    rows = {name: by_name.pop(name) for name in with_rows}
-    samples = {name: by_name.pop(name) for name in SAMPLES}
-    return rows, samples, by_name
 
 
 def store(calls: dict[Any, Any], key: Any, call: Any) -> Any:

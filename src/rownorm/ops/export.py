@@ -106,19 +106,9 @@ def forward(inputs: Inputs, program: Program) -> ForwardOutputs:
         z = reference.affine(z, weight, bias, program)
     z = reference.modulate(z, inputs.scale, inputs.shift, program)
     stored_h = None if residual is None else h.to(residual.dtype)
-    if (
-        mu is not None
-        and stored_h is not None
-        and reference.rounding_changes_statistics(stored_h.dtype, h.dtype, program)
-    ):
-        mu, rstd = reference.stored_h_moments(stored_h, mu, rstd, program, first)
+    mu, rstd = reference.stored_h_moments(stored_h, mu, rstd, program, first)
     y = reference.times(reference.activate(z, program.activation), last)
-    return ForwardOutputs(
-        y=y.to(program.result_dtype(x.dtype)),
-        h=stored_h,
-        mu=None if mu is None else mu.squeeze(-1),
-        rstd=rstd.squeeze(-1),
-    )
+    return reference.forward_outputs(y.to(program.result_dtype(x.dtype)), stored_h, mu, rstd)
 
 
 def _rounded(x_hat: Tensor) -> Tensor:

@@ -35,9 +35,8 @@ _transforms = getattr(torch._C, "_are_functorch_transforms_active", _assume_acti
 _jit_trace = getattr(torch._C, "_is_tracing", _assume_active)
 is_autocast_enabled = torch._C._is_any_autocast_enabled
 is_profiler_enabled = torch._C._autograd._profiler_enabled
-profiled = (
-    torch._C._profiler._RecordFunctionFast
-)  # ``with profiled(name):`` the block is an operator in the trace
+# ``with profiled(name):`` the block is an operator in the trace.
+profiled = torch._C._profiler._RecordFunctionFast
 disable_function_modes = torch._C.DisableTorchFunction
 saved_tensors_hooks = getattr(
     torch._C._autograd, "_top_saved_tensors_default_hooks", _assume_active

@@ -54,12 +54,7 @@ def forward(inputs: Inputs, program: Program) -> ForwardOutputs:
     z = reference.affine((h if mu is None else h - mu) * rstd, weight, bias, program)
     z = reference.modulate(z, inputs.scale, inputs.shift, program)
     y = reference.times(reference.activate(z, program.activation), last)
-    return ForwardOutputs(
-        y=y.to(program.result_dtype(x.dtype)),
-        h=stored,
-        mu=None if mu is None else mu.squeeze(-1),
-        rstd=rstd.squeeze(-1),
-    )
+    return reference.forward_outputs(y.to(program.result_dtype(x.dtype)), stored, mu, rstd)
 
 
 def _prologue(

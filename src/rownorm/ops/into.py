@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..launch.forward import calls
+from ..launch.forward import steps
 from ..launch.launcher import INTERPRETING, bind_all
 from ..launch.planning import plan
 from ..launch.problem import forward_problem
-from ..launch.rows import allocator, common_layouts, required_layouts, with_common_layouts
+from ..launch.rows import allocator, readable, unreadable
 from ..program import Inputs, Program
-from ..reference import compute_dtype, forward
+from ..reference import forward
 from .call_key import tensor_key
 
 Tensors = tuple[Tensor | None, ...]  # x, residual, weight, bias, y, h
@@ -57,33 +57,25 @@ def _prepare(tensors: Tensors, program: Program) -> Run:
     assert y is not None
     if x.is_cpu and not INTERPRETING:
         return lambda tensors, _: _in_pytorch(tensors, program)
-    parameters_are_contiguous = all(t is None or t.is_contiguous() for t in tensors[2:])
-    if not parameters_are_contiguous or common_layouts(x, residual) is None:
+    inputs = Inputs(x, residual, None, weight, bias)
+    are_stored_to = all(t is None or t.is_contiguous() for t in (y, h))
+    if unreadable(inputs, program) or not are_stored_to:
         return lambda tensors, _: _with_copies(tensors, program)
     with torch.cuda.device_of(x):
-        return _bound(x, residual, weight, bias, y, h, program)
+        return _bound(inputs, {"y": y, "h": h}, program)
 
 
-def _bound(
-    x: Tensor,
-    residual: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    y: Tensor,
-    h: Tensor | None,
-    program: Program,
-) -> Run:
+def _bound(inputs: Inputs, outputs: dict[str, Tensor | None], program: Program) -> Run:
     """Plan and compile for tensors like these."""
-    problem = forward_problem(x, residual, None, program)
-    chosen = plan(problem)
-    steps = calls(problem, chosen, program, *required_layouts(x, residual))
-    roles = {"x": x, "residual": residual, "weight": weight, "bias": bias, "y": y, "h": h}
-    allocators = {}
-    if chosen.regime == "split":
-        shape = (2, problem.n_rows, steps[0].integers["n_parts"])
-        allocators["parts"] = allocator(shape, compute_dtype(x, residual), x.device)
+    x = inputs.x
+    problem = forward_problem(inputs, program)
+    kernels, tensors, allocated, _ = steps(problem, plan(problem), inputs, program, False)
+    roles = {role: tensors[role] for role in ("x", "residual", "weight", "bias")} | outputs
+    allocators = {
+        role: allocator(*one, x.device) for role, one in allocated.items() if role not in roles
+    }
     index = x.get_device()
-    run = bind_all(steps, roles, allocators, ("y", "h"), index)
+    run = bind_all(kernels, roles, allocators, ("y", "h"), index)
     if index < 0 or torch.cuda.device_count() == 1:
         return run
 
@@ -97,10 +89,11 @@ def _bound(
 def _with_copies(tensors: Tensors, program: Program) -> None:
     """For layouts that the kernels cannot read or store: contiguous copies."""
     x, residual, weight, bias, *outputs = tensors
-    rows = with_common_layouts((x, residual))
-    parameters = [None if t is None else t.contiguous() for t in (weight, bias)]
+    assert x is not None
+    inputs = readable(Inputs(x, residual, None, weight, bias), program)
     stored = [None if t is None else torch.empty_like(t).contiguous() for t in outputs]
-    norm_into((*rows, *parameters, *stored), tuple(program))
+    rows = (inputs.x, inputs.residual, inputs.weight, inputs.bias)
+    norm_into((*rows, *stored), tuple(program))
     for output, copy in zip(outputs, stored, strict=True):
         if output is not None and copy is not None:
             output.copy_(copy)

@@ -30,13 +30,6 @@ def batched(operator: Any) -> Callable[..., Any]:
         values = {a.name: v for a, v in zip(arguments, args, strict=False)} | kwargs
         dims = {a.name: d for a, d in zip(arguments, in_dims, strict=False) if isinstance(d, int)}
 
-        def call(values: dict[str, Any]) -> Any:
-            ordered = [values[a.name] for a in arguments if not a.kwarg_only and a.name in values]
-            keywords = {
-                a.name: values[a.name] for a in arguments if a.kwarg_only and a.name in values
-            }
-            return operator(*ordered, **keywords)
-
         wanted = dict(zip(INPUTS, values.get("wanted", ()), strict=False))
         sums_columns = any(wanted.get(name, False) for name in COLUMNS)
         if all(name in WITH_ROWS or name in SAMPLES for name in dims) and not sums_columns:
@@ -54,7 +47,7 @@ def batched(operator: Any) -> Callable[..., Any]:
                     return v.reshape(v.shape[0], *missing, *v.shape[1:])
                 return v
 
-            outputs = call({name: folded(name, v) for name, v in values.items()})
+            outputs = operator(**{name: folded(name, v) for name, v in values.items()})
             if n_outputs > 1:
                 names = [one.name for one in operator._schema.returns]
                 are_none = represent_none(values, n_outputs)
@@ -68,7 +61,7 @@ def batched(operator: Any) -> Callable[..., Any]:
                 )
             return outputs, _dims(n_outputs)
         each = [
-            call({n: _element(v, dims[n], i) if n in dims else v for n, v in values.items()})
+            operator(**{n: _element(v, dims[n], i) if n in dims else v for n, v in values.items()})
             for i in range(max(info.batch_size, 1))  # an empty batch: one call, for the shapes
         ]
         if n_outputs == 1:

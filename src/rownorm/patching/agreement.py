@@ -79,15 +79,17 @@ class Rows(NamedTuple):
     factor: Tensor  # of the normalized row: weight and gate; () without either
 
 
-def rows_of(x: Tensor, weight: Tensor | None, structure: Structure) -> Rows:
-    """The rows of a form before they are divided. weight: with its shift, or None. In the dtype of x."""
+def rows_of(x: Tensor, tensors: dict[str, Tensor], structure: Structure) -> Rows:
+    """The rows of a form before they are divided, in the dtype of x. tensors: the module's vectors."""
 
     def view(t: Tensor) -> Tensor:
         return t if structure.group_cols is None else t.unflatten(-1, (-1, structure.group_cols))
 
-    u, factor = view(x), x.new_ones(()) if weight is None else view(weight)
+    u, factor = view(x), x.new_ones(())
+    if structure.weight is not None:
+        factor = view(tensors[structure.weight].to(x.dtype) + structure.weight_shift)
     if structure.is_gated:
-        gate = reference.activate_gate(view(gate_of(x)), structure.gate_activation)
+        gate = reference.activate(view(gate_of(x)), structure.gate_activation)
         u, factor = (u * gate, factor) if structure.gate_first else (u, factor * gate)
     mu = u.mean(-1, keepdim=True) if structure.center else u.new_zeros(())
     variance = (u - mu).square().mean(-1, keepdim=True)
@@ -105,10 +107,7 @@ def share_off(
     if y.dtype != expected.dtype:
         return 1.0
     compute = reference.compute_dtype(x)
-    weight = None
-    if structure.weight is not None:
-        weight = tensors[structure.weight].to(compute) + program.weight_shift
-    rows = rows_of(x.to(compute), weight, structure)
+    rows = rows_of(x.to(compute), tensors, structure)
     size = (rows.size * (rows.variance + program.eps).rsqrt() * rows.factor.abs()).reshape(x.shape)
     largest = 1 + rows.factor.abs().max()
     if structure.bias is not None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from ..program import DTYPES
-from .candidates import LeftAlone, check_instance, shallow_copy
+from .candidates import LeftAlone, check_instance, failed, shallow_copy, undisturbed
 from .forms import HALVES, SHORT_NAMES
 
 TOLERANCE = 1e-4  # of two orders of summation in fp32, relative to the largest element
@@ -41,22 +41,13 @@ def check_block(
 
     width: of the rows; dtype: of the model. Neither the block nor the state of random numbers changes.
     """
-    device = next(block.parameters()).device
-    kind = "cpu" if device.type == "meta" else device.type
-    with (
-        torch.random.fork_rng(devices=[device] if kind == "cuda" else []),
-        torch.inference_mode(False),
-        torch.autocast(kind, enabled=False),
-    ):
+    with undisturbed(next(block.parameters()).device):
         try:
             _check_block(block, rewrite, width, dtype)
         except LeftAlone:
             raise
         except Exception as error:
-            what = str(error).strip().partition("\n")[0]
-            raise LeftAlone(
-                f"a probe of its block failed: {type(error).__name__}: {what[:80]}"
-            ) from None
+            raise failed("a probe of its block", error) from None
 
 
 def _check_block(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +15,49 @@ from ..program import DTYPES
 
 # Attributes of these types are copied for a stand-in, so that its forward cannot change those of the module.
 _CONTAINERS = (dict, list, set)
+_Found = TypeVar("_Found")
 GATE = "gate"  # what an argument is called that may be a gate
 
 
 class LeftAlone(Exception):
     """The reason why a module is not swapped."""
+
+
+def failed(what: str, error: Exception) -> LeftAlone:
+    """The reason where a probe raised an error."""
+    words = str(error).strip().partition("\n")[0]
+    return LeftAlone(f"{what} failed: {type(error).__name__}: {words[:80]}")
+
+
+@contextlib.contextmanager
+def undisturbed(device: torch.device) -> Iterator[None]:
+    """A context for probes: random numbers are restored, and autocast and modes of autograd do not matter."""
+    with (
+        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        torch.inference_mode(False),
+        torch.no_grad(),
+        torch.autocast("cpu" if device.type == "meta" else device.type, enabled=False),
+    ):
+        yield
+
+
+class Known:
+    """Results that were found before, by key; also that nothing was found, and the reason."""
+
+    def __init__(self) -> None:
+        self._found: dict[Any, Any] = {}
+
+    def once(self, key: Any, find: Callable[[], _Found]) -> _Found:
+        """``find()``, called once for each key. It may raise LeftAlone, and then every call with the key does."""
+        if key not in self._found:
+            try:
+                self._found[key] = find()
+            except LeftAlone as reason:
+                self._found[key] = LeftAlone(*reason.args)  # without the traceback
+        found = self._found[key]
+        if isinstance(found, LeftAlone):
+            raise LeftAlone(*found.args)
+        return found
 
 
 class Candidate(NamedTuple):

@@ -76,26 +76,22 @@ class Form(NamedTuple):
 
     def words(self) -> str:
         """The form in words, for the dtypes that the module has."""
-        structure, options = self.structure, self.keywords[self.own]
-        parts = [structure.norm, f"eps={structure.eps:g}"]
-        if structure.weight_shift:
-            parts.append(f"weight_shift={structure.weight_shift:g}")
-        if structure.weight is None:
-            parts.append("no weight")
-        if structure.center and structure.weight is not None and structure.bias is None:
-            parts.append("no bias")
-        if structure.bias is not None and not structure.center:
-            parts.append("bias")
-        if structure.is_gated:
-            order = "first" if structure.gate_first else "last"
-            parts.append(f"gate {order}, gate_activation={structure.gate_activation!r}")
-        if structure.group_cols is not None:
-            parts.append(f"group_cols={structure.group_cols}")
-        if rounding := self._rounding():
-            parts.append(f'rounding="{rounding}"')
-        if options["out_dtype"] != self.own[0]:
-            parts.append(f"out_dtype={SHORT_NAMES[options['out_dtype']]}")
-        return ", ".join(parts)
+        structure, out_dtype = self.structure, self.keywords[self.own]["out_dtype"]
+        weight, bias, rounding = structure.weight, structure.bias, self._rounding()
+        order = "first" if structure.gate_first else "last"
+        parts = {
+            structure.norm: True,
+            f"eps={structure.eps:g}": True,
+            f"weight_shift={structure.weight_shift:g}": structure.weight_shift,
+            "no weight": weight is None,
+            "no bias": structure.center and weight is not None and bias is None,
+            "bias": bias is not None and not structure.center,
+            f"gate {order}, gate_activation={structure.gate_activation!r}": structure.is_gated,
+            f"group_cols={structure.group_cols}": structure.group_cols is not None,
+            f'rounding="{rounding}"': rounding,
+            f"out_dtype={SHORT_NAMES[out_dtype]}": out_dtype != self.own[0],
+        }
+        return ", ".join(part for part, is_said in parts.items() if is_said)
 
     def _rounding(self) -> str:
         """``llama`` if 16-bit rows are rounded before the weight; empty for the default."""

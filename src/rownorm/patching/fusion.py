@@ -10,11 +10,11 @@ from torch import nn
 
 from .. import nn as rownorm_nn
 from .blocks import check_block
-from .candidates import LeftAlone, check_instance
+from .candidates import Known, LeftAlone, check_instance
 from .forms import HALVES, SHORT_NAMES
 from .report import Fused, Left
 from .rewrite import rewritten
-from .swap import Patched, PatchedBlock, Swap, patched_class, swap
+from .swap import Patched, PatchedBlock, Swap, check_class, swap
 
 
 class Blocks:
@@ -27,8 +27,7 @@ class Blocks:
         self.unfused: list[Left] = []
         self._norms = {id(one.module): one for one in swaps}
         self._dtype = dtype
-        self._rewritten: dict[Any, tuple[str, ...] | str] = {}  # the norms, or an objection
-        self._known: dict[Any, str] = {}  # the objection to a rewritten block, or no words
+        self._known = Known()
         for name, block in model.named_modules():
             norms = {n: child for n, child in block.named_children() if self._is_ours(child)}
             if norms:
@@ -45,7 +44,11 @@ class Blocks:
         try:
             if isinstance(block, PatchedBlock):
                 raise LeftAlone("its block is patched already; rownorm.unpatch restores it")
-            found = self._rewritable(type(block), frozenset(norms))
+            names = frozenset(norms)
+            found = self._known.once(
+                (type(block), names),
+                lambda: tuple(dict.fromkeys(rewritten(type(block), names).norms)),
+            )
             if found:
                 self._check(block, norms, found)
                 self.swaps.append(Swap(block, PatchedBlock, {}, "", {}, found))
@@ -59,41 +62,18 @@ class Blocks:
             else:
                 self.unfused.append(Left(where, class_name, reason))
 
-    def _rewritable(self, block_class: type[nn.Module], norms: frozenset[str]) -> tuple[str, ...]:
-        """The norms with an add right before them. Raises LeftAlone."""
-        key = (block_class, norms)
-        if key not in self._rewritten:
-            try:
-                self._rewritten[key] = tuple(dict.fromkeys(rewritten(block_class, norms).norms))
-            except LeftAlone as objection:
-                self._rewritten[key] = str(objection)
-        found = self._rewritten[key]
-        if isinstance(found, str):
-            raise LeftAlone(found)
-        return found
-
     def _check(self, block: nn.Module, norms: dict[str, nn.Module], found: tuple[str, ...]) -> None:
         """Raise LeftAlone if the block must not be rewritten. Blocks with the same code and norms share a probe."""
         check_instance(block)
-        try:
-            trial = object.__new__(type(block))
-            trial.__class__ = patched_class(PatchedBlock, type(block), found)
-        except TypeError as error:
-            raise LeftAlone(f"the class of its block cannot be changed: {error}") from None
+        check_class("the class of its block", type(block), PatchedBlock, found)
         width = next((len(vector) for vector in norms[found[0]].parameters()), None)
         if width is None:
             raise LeftAlone("the width of the rows of its block cannot be determined")
         shapes = tuple((n, p.shape, p.dtype, p.device) for n, p in block.named_parameters())
         forms = tuple(str(self._state(norms[name])) for name in found)
         key = (type(block), found, shapes, forms)
-        if key not in self._known:
-            self._known[key] = ""
-            try:
-                check_block(block, self._rewriter(norms, found), width, self._dtype)
-            except LeftAlone as objection:
-                self._known[key] = str(objection)
-        if self._known[key]:
-            raise LeftAlone(self._known[key])
+        rewrite = self._rewriter(norms, found)
+        self._known.once(key, lambda: check_block(block, rewrite, width, self._dtype))
 
     def _rewriter(
         self, norms: dict[str, nn.Module], found: tuple[str, ...]

@@ -6,7 +6,6 @@ pair of dtypes of x and weight. ``agreement`` has the limits. A form is taken if
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ from .agreement import (
     rows_of,
     share_off,
 )
-from .candidates import Candidate, LeftAlone, is_norm_by_name
+from .candidates import Candidate, Known, LeftAlone, failed, is_norm_by_name, undisturbed
 from .forms import DtypePair, Form, Structure
 
 GRADIENT_TOLERANCE = 1e-4  # relative to the largest element, fp32
@@ -54,31 +53,20 @@ class Prober:
     def __init__(self, model_dtype: torch.dtype) -> None:
         """model_dtype: of the rows that modules without vectors will get."""
         self._model_dtype = model_dtype
-        self._known: dict[Any, Form | str] = {}
+        self._known = Known()
 
     def form_of(self, candidate: Candidate) -> Form | None:
         """The form of a candidate; None for a module that is no norm. Raises LeftAlone with a reason for a norm."""
-        key = _key(candidate)
-        if key not in self._known:
-            self._known[key] = self._probe(candidate)
-        found = self._known[key]
-        if isinstance(found, Form):
-            with _undisturbed(candidate):
-                reason = Probe(candidate, self._model_dtype).objection(found)
-            if reason is None:
-                return found
-            found = reason
-        if is_norm_by_name(candidate.module):
-            raise LeftAlone(found)
-        return None
-
-    def _probe(self, candidate: Candidate) -> Form | str:
-        """The form of a candidate, or the reason why it has none."""
-        with _undisturbed(candidate):
+        with undisturbed(candidate.device):
             try:
-                return Probe(candidate, self._model_dtype).form()
-            except LeftAlone as reason:
-                return str(reason)
+                probe = Probe(candidate, self._model_dtype)
+                form = self._known.once(_key(candidate), probe.form)
+                Probe(candidate, self._model_dtype).check_own_vectors(form)
+            except LeftAlone:
+                if is_norm_by_name(candidate.module):
+                    raise
+                return None
+        return form
 
 
 class Probe:
@@ -107,23 +95,21 @@ class Probe:
         arguments = (self.candidate.argument, self.candidate.gate_argument)
         return Form(structure, *arguments, width, own, keywords)
 
-    def objection(self, form: Form) -> str | None:
-        """Why the form does not hold for the weights that the module has, in training or in evaluation, or None."""
+    def check_own_vectors(self, form: Form) -> None:
+        """Raise LeftAlone unless the form holds for the weights that the module has, in training and in evaluation."""
         tensors = {n: tensor.detach().clone() for n, tensor in self.candidate.tensors.items()}
         if any(type(tensor) is not Tensor or tensor.is_meta for tensor in tensors.values()):
-            return None  # sharded, or without data: only random weights can be tried
+            return  # sharded, or without data: only random weights can be tried
         width = form.width or self.candidate.width or WIDTHS[0]
         program = Program(form.structure.center, **form.keywords[form.own])
         for shape, training in itertools.product([(), (1,)], [True, False]):
             x = self._rows(width, form.structure.eps, form.own[0])
             x = x.reshape(*x.shape[:1], *shape, *x.shape[1:])
-            try:
-                y = self._call(x, tensors, training)
-            except LeftAlone as reason:
-                return str(reason)
+            y = self._call(x, tensors, training)
             if share_off(y, x, tensors, form.structure, program) > AGREE:
-                return "with its own weight it does not compute what it computes with random ones"
-        return None
+                raise LeftAlone(
+                    "with its own weight it does not compute what it computes with random ones"
+                )
 
     def _widths(self) -> list[int]:
         """The widths to probe: that of the vectors, or of an attribute, or two for a module that takes any."""
@@ -211,10 +197,7 @@ class Probe:
             tensors[structure.bias] = torch.zeros_like(tensors[structure.bias])
         x = TINY * self._rows(width, 0.0, torch.float32, magnitudes=(1.0,))
         y = self._call(x, tensors).double()
-        weight = None
-        if structure.weight is not None:
-            weight = tensors[structure.weight].double() + structure.weight_shift
-        rows = rows_of(x.double(), weight, structure)
+        rows = rows_of(x.double(), tensors, structure)
         variance, scaled = rows.variance, rows.deviation * rows.factor
         y = y.reshape(scaled.shape)
         rstd = (scaled * y).sum(-1, keepdim=True) / scaled.square().sum(-1, keepdim=True)
@@ -308,8 +291,7 @@ class Probe:
         try:
             y = type(stand_in).forward(stand_in, *arguments)
         except Exception as error:
-            what = str(error).strip().partition("\n")[0]
-            raise LeftAlone(f"a probe failed: {type(error).__name__}: {what[:80]}") from None
+            raise failed("a probe", error) from None
         if _state(stand_in) != state:
             raise LeftAlone("its forward changes its attributes or buffers")
         if [t._version for t in arguments] != versions:
@@ -342,20 +324,6 @@ class Probe:
         rows = self._random((count, n_rows, width)) + self._random((count, n_rows, 1))
         scale = torch.tensor(magnitudes, dtype=torch.float32, device="cpu").reshape(-1, 1, 1)
         return (rows * scale).to(self.candidate.device, dtype)
-
-
-@contextlib.contextmanager
-def _undisturbed(candidate: Candidate) -> Iterator[None]:
-    """A context for probes: random numbers are restored, and autocast and modes of autograd do not matter."""
-    device = candidate.device
-    cuda = [device] if device.type == "cuda" else []
-    with (
-        torch.random.fork_rng(devices=cuda),
-        torch.inference_mode(False),
-        torch.no_grad(),
-        torch.autocast(device.type, enabled=False),
-    ):
-        yield
 
 
 def _state(module: nn.Module) -> dict[str, Any]:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+# The lists of a report, and what is said of their modules.
+TABLES = {"swapped": "form", "left": "reason", "fused": "form", "unfused": "reason"}
 
 
 @dataclass(frozen=True)
@@ -26,12 +30,8 @@ class Left:
 
 
 @dataclass(frozen=True)
-class Fused:
+class Fused(Swapped):
     """A swapped norm that is computed together with the residual add before it."""
-
-    name: str
-    class_name: str
-    form: str
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,8 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {
-            "model": self.model,
-            "n_swapped": len(self.swapped),
-            "n_left": len(self.left),
-            "swapped": [asdict(one) for one in self.swapped],
-            "left": [asdict(one) for one in self.left],
-            "fused": [asdict(one) for one in self.fused],
-            "unfused": [asdict(one) for one in self.unfused],
-        }
+        counts = {"model": self.model, "n_swapped": len(self.swapped), "n_left": len(self.left)}
+        return counts | {name: [asdict(one) for one in getattr(self, name)] for name in TABLES}
 
     def __str__(self) -> str:
         if not self.swapped and not self.left:
@@ -68,10 +61,8 @@ class Report:
         if self.fused or self.unfused:
             counts.append(f"{len(self.fused)} fused with the residual add before")
         lines = [f"{self.model}: {', '.join(counts)}"]
-        lines += _table("swapped", [(one.name, one.class_name, one.form) for one in self.swapped])
-        lines += _table("left", [(one.name, one.class_name, one.reason) for one in self.left])
-        lines += _table("fused", [(one.name, one.class_name, one.form) for one in self.fused])
-        lines += _table("unfused", [(one.name, one.class_name, one.reason) for one in self.unfused])
+        for name, text in TABLES.items():
+            lines += _table(name, text, getattr(self, name))
         return "\n".join(lines)
 
 
@@ -79,15 +70,16 @@ def _norms(count: int) -> str:
     return f"{count} norm{'' if count == 1 else 's'}"
 
 
-def _table(title: str, modules: list[tuple[str, str, str]]) -> list[str]:
+def _table(title: str, text_field: str, modules: Sequence[Any]) -> list[str]:
     """One line for the modules of one class, with one form or reason, whose names differ in numbers only."""
     names: dict[tuple[str, str, str], list[str]] = {}
-    for name, class_name, text in modules:
-        pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
-        names.setdefault((pattern, class_name, text), []).append(name)
+    for one in modules:
+        pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", one.name)
+        key = (pattern, one.class_name, getattr(one, text_field))
+        names.setdefault(key, []).append(one.name)
     if not names:
         return []
-    rows = [(title, "class", "where", "form" if title in ("swapped", "fused") else "reason")]
+    rows = [(title, "class", "where", text_field)]
     for (pattern, class_name, text), alike in names.items():
         where = pattern if len(alike) > 1 else alike[0] or "the model itself"
         rows.append((str(len(alike)), class_name, where, text))

@@ -54,7 +54,7 @@ def rewritten(block_class: type[nn.Module], norms: frozenset[str]) -> Rewritten:
     except (OSError, TypeError, SyntaxError, IndexError):
         raise LeftAlone(f"the source of {_name(block_class)} was not found") from None
     tree = _definition(module, inner.__code__)
-    if tree is None or not _same_code(_code(module, inner.__code__), inner.__code__):
+    if tree is None or _code(module, inner.__code__) != inner.__code__:
         raise LeftAlone(f"the source of {_name(block_class)} is not that of the code that runs")
     arguments = tree.args.posonlyargs + tree.args.args
     found = tuple(_rewrite(tree, arguments[0].arg, norms)) if arguments else ()
@@ -95,24 +95,6 @@ def _code(module: ast.Module, code: types.CodeType) -> types.CodeType | None:
 
 def _future_flags() -> int:
     return sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
-
-
-def _same_code(one: types.CodeType | None, other: types.CodeType) -> bool:
-    """Whether two functions have the same instructions, names and constants."""
-    if one is None:
-        return False
-    for field in ("co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars"):
-        if getattr(one, field) != getattr(other, field):
-            return False
-    if len(one.co_consts) != len(other.co_consts):
-        return False
-    pairs = zip(one.co_consts, other.co_consts, strict=True)
-    return all(
-        _same_code(mine, its)
-        if isinstance(mine, types.CodeType) and isinstance(its, types.CodeType)
-        else type(mine) is type(its) and mine == its
-        for mine, its in pairs
-    )
 
 
 def _function(forward: types.FunctionType, code: types.CodeType | None) -> Callable[..., Any]:
@@ -171,12 +153,10 @@ def _bodies(tree: ast.FunctionDef) -> Iterator[list[ast.stmt]]:
 
 def _sum(statement: ast.stmt) -> tuple[str, ast.expr, ast.expr] | None:
     """(name, left, right) of ``name = left + right``, or None."""
-    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
-        return None
-    target, value = statement.targets[0], statement.value
-    if not isinstance(target, ast.Name) or not isinstance(value, ast.BinOp):
-        return None
-    return (target.id, value.left, value.right) if isinstance(value.op, ast.Add) else None
+    match statement:
+        case ast.Assign([ast.Name(name)], ast.BinOp(left, ast.Add(), right)):
+            return name, left, right
+    return None
 
 
 def _skip_renamings(body: list[ast.stmt], start: int, name: str) -> tuple[int, set[str]]:
@@ -203,18 +183,10 @@ def _norm_call(
     if any(isinstance(node, UNCERTAIN) for node in nodes):
         return None
     for node in nodes:
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and isinstance(node.func.value, ast.Name)
-            and node.func.value.id == self_name
-            and node.func.attr in norms
-            and not node.keywords
-            and len(node.args) == 1
-            and isinstance(node.args[0], ast.Name)
-            and node.args[0].id in names
-        ):
-            return node
+        match node:
+            case ast.Call(ast.Attribute(ast.Name(owner), attribute), [ast.Name(argument)], []):
+                if owner == self_name and attribute in norms and argument in names:
+                    return node
     return None
 
 

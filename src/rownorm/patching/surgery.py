@@ -20,9 +20,9 @@ from .swap import (
     PatchedBlock,
     PatchedForm,
     Swap,
+    check_class,
     has_other_forward,
     is_swapped,
-    patched_class,
     restore,
     swap,
 )
@@ -149,23 +149,19 @@ def _decide(module: nn.Module, prober: Prober, out_dtype: torch.dtype | None) ->
         asked = form.with_out_dtype(out_dtype)
         state = {"rownorm_form": asked}
         decided = Swap(module, PatchedForm, state, asked.words(), {"rownorm_form": form})
-    try:  # a class with __slots__, or one that refuses subclasses
-        trial = object.__new__(type(module))
-        trial.__class__ = patched_class(decided.base, type(module))
-    except TypeError as error:
-        raise LeftAlone(f"its class cannot be changed: {error}") from None
+    check_class("its class", type(module), decided.base)
     return decided
 
 
 def _words(module: nn.Module, out_dtype: torch.dtype | None) -> str:
     """The form of torch's norms."""
-    norm = "layer_norm" if isinstance(module, nn.LayerNorm) else "rms_norm"
-    eps = getattr(module, "eps", None)
-    parts = [norm, "eps=None" if eps is None else f"eps={eps:g}"]
-    if module.weight is None:
-        parts.append("no weight")
-    elif isinstance(module, nn.LayerNorm) and module.bias is None:
-        parts.append("no bias")
-    if out_dtype is not None:
-        parts.append(f"out_dtype={SHORT_NAMES[out_dtype]}")
-    return ", ".join(parts)
+    center, eps = isinstance(module, nn.LayerNorm), getattr(module, "eps", None)
+    result = "" if out_dtype is None else SHORT_NAMES[out_dtype]
+    parts = {
+        "layer_norm" if center else "rms_norm": True,
+        "eps=None" if eps is None else f"eps={eps:g}": True,
+        "no weight": module.weight is None,
+        "no bias": center and module.weight is not None and module.bias is None,
+        f"out_dtype={result}": result,
+    }
+    return ", ".join(part for part, is_said in parts.items() if is_said)

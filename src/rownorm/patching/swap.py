@@ -17,6 +17,7 @@ from .. import nn as rownorm_nn
 from ..functional import default_rms_eps
 from ..integration import leaf_of_trace, quantize_like, refuse_torchscript
 from ..ops import add_layer_norm, add_rms_norm, layer_norm, rms_norm
+from .candidates import LeftAlone
 from .forms import Form
 from .rewrite import rewritten
 
@@ -191,6 +192,17 @@ def patched_class(
     made: type[Patched] = metaclass(original.__name__, (base, original), attributes)
     quantize_like(made, original)
     return _classes.setdefault((base, original, norms), made)
+
+
+def check_class(
+    what: str, original: type[nn.Module], base: type[Patched], norms: tuple[str, ...] = ()
+) -> None:
+    """Raise LeftAlone if a class does not let its modules get another: it has __slots__, or refuses subclasses."""
+    try:
+        trial = object.__new__(original)
+        trial.__class__ = patched_class(base, original, norms)
+    except TypeError as error:
+        raise LeftAlone(f"{what} cannot be changed: {error}") from None
 
 
 class Swap(NamedTuple):

@@ -48,8 +48,9 @@ __all__ = [
     "settings_of_a_row",
 ]
 
-# Each of these modules has applies, rule, with_residual, with_options and finish. with_options may return None
-# (``resident`` does): one program has no registers for a row with these options, and ``cluster.widened`` decides.
+# Each of these modules has rule, with_options and finish, and those with a forward have with_residual. with_options may
+# return None (``resident`` does): one program has no registers for a row with these options, and ``cluster.widened``
+# decides.
 _MODULES: dict[Regime, ModuleType] = {
     "tile": resident,
     "resident": resident,
@@ -95,9 +96,9 @@ def _chosen(problem: Problem) -> Plan:
 
 
 def _of_rules(problem: Problem) -> Plan:
-    """The rule of the first regime that applies."""
-    module = next(each for each in (resident, cluster, grid, multipass) if each.applies(problem))
-    return module.rule(problem)
+    """The rule of the first regime that applies. Any row can be loaded in chunks."""
+    regimes = (each for each in (resident, cluster, grid) if each.applies(problem))
+    return next(regimes, multipass).rule(problem)
 
 
 def _of_regime(regime: Regime, problem: Problem) -> Plan:

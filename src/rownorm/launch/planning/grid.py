@@ -70,11 +70,6 @@ def one_warp(problem: Problem) -> Plan:
     )
 
 
-def with_residual(plan: Plan, problem: Problem) -> Plan:
-    """Forward has no grid: nothing to adapt."""
-    return plan
-
-
 def with_options(plan: Plan, problem: Problem) -> Plan:
     """Tiles so small that a thread has registers for them, and that FEWEST_STAGES fit in shared memory."""
     plain = problem.activation is None

@@ -33,11 +33,6 @@ BATCH_INVARIANT_PARTS = 16
 L1_COLS = 8192
 
 
-def applies(problem: Problem) -> bool:
-    """Any row can be loaded in chunks."""
-    return True
-
-
 def rule(problem: Problem) -> Plan:
     """The plan of rows that no other regime has registers for."""
     return Plan(

@@ -48,36 +48,30 @@ class Plan:
     # What follows from the fields above and the problem. The regime's ``finish`` sets it, in every plan: it is neither
     # in a table nor forced.
     evict_first: bool = False  # forward: results are the first to leave L2
-    load_eviction: str = (
-        ""  # forward cluster: eviction policy of loads of x and the residual; "": none
-    )
+    # forward cluster: eviction policy of loads of x and the residual; "": none
+    load_eviction: str = ""
     pack_x: bool = False  # forward cluster: two 16-bit numbers of x to a register
     pack_residual: bool = False  # forward cluster: the same of the residual
     vector_width: int = 1  # forward cluster: neighboring columns of one thread
-    kept_chunks: int = (
-        0  # forward cluster: chunks of weight and bias in registers, where there are both
-    )
+    # forward cluster: chunks of weight and bias in registers, where there are both
+    kept_chunks: int = 0
     sum_rows: bool = False  # backward tile: one sum for all rows of a tile
     load_dy_with_h: bool = False  # backward tile, resident, cluster: wait once for h and dy
-    latency_hidden: bool = (
-        False  # backward tile, resident, cluster: the activation's slope in fewer instructions
-    )
-    scalar_statistics: bool = (
-        False  # backward tile, resident, cluster: mu and rstd without a layout
-    )
+    # backward tile, resident, cluster: the activation's slope in fewer instructions
+    latency_hidden: bool = False
+    # backward tile, resident, cluster: mu and rstd without a layout
+    scalar_statistics: bool = False
     send_per_warp: bool = False  # backward cluster: warps send their own sums to the cluster
-    block_parts: int = (
-        1  # looped, split, grid: a power of two, at least the number of parts of a row
-    )
+    # looped, split, grid: a power of two, at least the number of parts of a row
+    block_parts: int = 1
     sums_tile: SumsTile | None = None  # backward: None where no kernel adds up partial sums
     # Forward tile, resident with samples: rows that a program computes, one tile after the other; else 0.
     rows_per_program: int = 0
     # Backward with samples.
     own_samples: bool = False  # tile, resident, cluster: every row has its own scale and shift
     spans_per_sample: int = 0  # parts that the rows of a sample are divided into
-    sample_sums_tile: SumsTile | None = (
-        None  # the tile of ``sample_sums``; None where it has nothing to add up
-    )
+    # the tile of ``sample_sums``; None where it has nothing to add up
+    sample_sums_tile: SumsTile | None = None
 
     source: str = "rules"  # "rules", "table for <device>" or "forced"
     reason: str = dataclasses.field(default="", compare=False)
@@ -90,26 +84,19 @@ class Plan:
 
     def __str__(self) -> str:
         columns = f"{self.chunks} * {self.block_cols}" if self.chunks > 1 else f"{self.block_cols}"
-        words = [
-            f"{self.regime}: {self.block_rows} x {columns} tile",
-            _count(self.num_warps, "warp"),
-        ]
-        if self.cluster_size > 1:
-            words.append(f"{self.cluster_size} programs per row")
-        if self.part_cols:
-            words.append(f"{self.part_cols} columns per part")
-        if self.n_programs:
-            words.append(_count(self.n_programs, self._sharing))
-        if self.num_stages > 1:
-            words.append(f"{self.num_stages} stages")
-        if self.pipeline_depth:
-            words.append(f"pipeline depth {self.pipeline_depth}")
-        if self.prefetch_parameters:
-            words.append("parameters prefetched")
-        if self.fast_rstd:
-            words.append("fast rstd")
-        if self.maxnreg:
-            words.append(f"at most {self.maxnreg} registers")
+        settings = {
+            f"{self.regime}: {self.block_rows} x {columns} tile": True,
+            _count(self.num_warps, "warp"): True,
+            f"{self.cluster_size} programs per row": self.cluster_size > 1,
+            f"{self.part_cols} columns per part": self.part_cols,
+            _count(self.n_programs, self._sharing): self.n_programs,
+            f"{self.num_stages} stages": self.num_stages > 1,
+            f"pipeline depth {self.pipeline_depth}": self.pipeline_depth,
+            "parameters prefetched": self.prefetch_parameters,
+            "fast rstd": self.fast_rstd,
+            f"at most {self.maxnreg} registers": self.maxnreg,
+        }
+        words = (setting for setting, is_said in settings.items() if is_said)
         return ", ".join(words) + f" ({self.source})"
 
     @property
