@@ -96,14 +96,8 @@ def _adapted(function: object, source: Source, namespace: Mapping[str, Any]) -> 
         about=f"{source.name} of {Path(source.file).name}",
         kind="own",
         operations=_operations(source.name, stem, parameters),
-        directions=("forward", "backward", "both"),
         options=EVERY_OPTION,
-        dtypes=("fp16", "bf16", "fp32"),
-        needs=(),
-        package="",
-        install="",
         needs_gpu=triton,
-        slow_on_cpu=False,
         interpreted=triton,
     )
 
