@@ -101,8 +101,7 @@ def _function(
         module.weight = weight
         if bias is not None:
             module.bias = bias
-        called: Callable[[Tensor], Tensor] = module
-        return called
+        return module
     if case.centers:
         if is_ours:
             return lambda x: rownorm.layer_norm(x, weight, bias, eps=eps)

@@ -247,7 +247,7 @@ def speed_of(name: str, ours: str = OURS) -> Callable[[MeasuredCase], float]:
 def of_plain(measured: MeasuredCase) -> float:
     """rownorm's bandwidth over its bandwidth on the plain norm. Bytes that options read count as compulsory."""
     ours = known(measured.timed(OURS).bandwidth, "no time")
-    plain = measured.plain and measured.plain.bandwidth
+    plain = measured.plain.bandwidth if measured.plain else None
     return ours / known(plain, "the plain norm was not measured")
 
 

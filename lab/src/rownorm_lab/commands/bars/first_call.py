@@ -47,8 +47,7 @@ def count(operation: str, cols: int) -> FirstCall:
             function(torch.randn(rows, cols, **new), weight, bias)
 
     def train(rows: int) -> torch.Tensor:
-        y: torch.Tensor = function(torch.randn(rows, cols, requires_grad=True, **new), weight, bias)
-        return y
+        return function(torch.randn(rows, cols, requires_grad=True, **new), weight, bias)
 
     compiled = {}
     with compilations() as compiled["forward"]:
