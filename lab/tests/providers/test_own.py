@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ import torch
 from rownorm_lab import providers
 from rownorm_lab.data.case import Case
 from rownorm_lab.measure.accuracy import judge
-from rownorm_lab.providers import Option, Refusal, all_providers, as_tuple
+from rownorm_lab.providers import OPTIONS, Refusal, all_providers, as_tuple
 from rownorm_lab.providers.data import rotation
 from rownorm_lab.providers.own import PASSED, add_provider, add_providers
 
@@ -240,4 +239,4 @@ def test_the_page_has_every_parameter_and_option():
     cells = [line.split(" | ")[0] for line in table.splitlines()]
     assert sorted(re.findall(r"`(\w+)`", " ".join(cells))) == sorted(PASSED)
     comment = re.search(r"# of (.+)\n    options=", page)
-    assert comment[1].split(", ") == list(get_args(Option))
+    assert comment[1].split(", ") == list(OPTIONS)

@@ -21,8 +21,7 @@ def located(environment: Environment) -> Environment:
 
 def environment_here() -> dict[str, Any]:
     """The environment of this process, for JSON."""
-    found: dict[str, Any] = msgspec.to_builtins(located(environment()))
-    return found
+    return msgspec.to_builtins(located(environment()))
 
 
 def require_working_gpu() -> None:

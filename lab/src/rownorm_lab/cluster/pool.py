@@ -68,10 +68,6 @@ class Process:
         self.has_given_all = False  # whether nothing more of the job is needed
         self.expected = self.actor.about.remote(__version__)  # what comes next
 
-    @property
-    def is_idle(self) -> bool:
-        return self.about is not None and self.job is None
-
     def begin(self, job: Job) -> None:
         """Start a job."""
         self.job, self.has_given_all = job, False
@@ -103,7 +99,7 @@ class Process:
 
 
 class Pool:
-    """The processes of a cluster."""
+    """The processes of a cluster. environment: of all of them, apart from host and GPU."""
 
     def __init__(self, address: str, most: int) -> None:
         """Connect and start a process for each GPU (without GPUs: for each CPU), but not more than ``most``.
@@ -121,19 +117,14 @@ class Pool:
             ray.shutdown()
             raise
 
-    @property
-    def environment(self) -> Environment:
-        """The environment of all processes, apart from host and GPU."""
-        return self._environment
-
     def describe(self) -> str:
         """How many devices of which kind, on how many hosts."""
         ready = [one.about for one in self.processes if one.about]
-        what = "CPU" if self._environment.kind == "cpu" else "GPU"
+        what = "CPU" if self.environment.kind == "cpu" else "GPU"
         hosts = count(len({one.node for one in ready}), "host")
         waiting = len(self.processes) - len(ready)
         later = f"; {waiting} in use by others will join" if waiting else ""
-        return f"{count(len(ready), what)} of {hosts}, {self._environment.device}{later}"
+        return f"{count(len(ready), what)} of {hosts}, {self.environment.device}{later}"
 
     def ask(self, function: str) -> bytes:
         """The single item of a job; ClusterError if there is none."""
@@ -152,7 +143,7 @@ class Pool:
         source, again, lost = iter(jobs), deque[Job](), Counter[Job]()
         while True:
             for process in self.processes:
-                if process.is_idle:
+                if process.about and not process.job:  # it is idle
                     job = again.popleft() if again else next(source, None)
                     if job is None:
                         break
@@ -180,17 +171,14 @@ class Pool:
                     failure = f"lost its process {TRIES} times, last on {node}: {why}"
                     yield Message(job, failure=failure)
 
-    def close(self) -> None:
-        """End all processes and leave the cluster; a local one ends too."""
-        for process in self.processes:
-            process.end()
-        ray.shutdown()
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        """End all processes and leave the cluster; a local one ends too."""
+        for process in self.processes:
+            process.end()
+        ray.shutdown()
 
     def _start(self) -> None:
         """Wait for the processes. Those that do not start in time, because others use the GPUs, may join later."""
@@ -213,7 +201,7 @@ class Pool:
                 self.processes.remove(process)
         if not abouts:
             raise ClusterError(f"its processes end when they start: {failures[0]}")
-        self._environment = common_environment(abouts)
+        self.environment = common_environment(abouts)
 
     def _ready(self, say: Say) -> Sequence[Process]:
         """Wait; the processes whose job has sent something or ended. Processes that have started become idle."""
@@ -242,7 +230,7 @@ class Pool:
             return
         reason = about.problem
         if about.environment:
-            reason = "; ".join(self._environment.differences(about.environment))
+            reason = "; ".join(self.environment.differences(about.environment))
         if reason:
             say(f"{about.node} is not used: {reason}")
             self.processes.remove(process)

@@ -8,6 +8,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
@@ -53,20 +54,20 @@ OnStep = Callable[[Step], None]
 Say = Callable[[str, str], None]  # provider, doing
 
 
+@dataclass
 class Measurement:
     """One provider on one case, from its check to its record."""
 
-    def __init__(self, provider: Provider) -> None:
-        self.provider = provider
-        self.status: Status = "ok"
-        self.why = ""
-        self.calls: list[Call] = []  # one for each set of inputs
-        self.outputs: tuple[Tensor, ...] = ()
-        self.rounds: timing.Rounds | None = None
-        self.accuracy: Accuracy | None = None
-        self.peak_bytes: int | None = None
-        self.seconds: list[float] = []
-        self.host_seconds: list[float] = []
+    provider: Provider
+    status: Status = "ok"
+    why: str = ""
+    calls: Sequence[Call] = ()  # one for each set of inputs
+    outputs: tuple[Tensor, ...] = ()
+    rounds: timing.Rounds | None = None
+    accuracy: Accuracy | None = None
+    peak_bytes: int | None = None
+    seconds: list[float] = field(default_factory=list)
+    host_seconds: list[float] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -102,7 +103,7 @@ def bench(
     budget_s: float | None = None,
     seed: int = 0,
     done: Collection[tuple[str, str]] = (),
-    on_step: OnStep | None = None,
+    on_step: OnStep = lambda _: None,
 ) -> Iterator[Record]:
     """Measure every provider on every case, and yield the records of a case as soon as it is finished.
 
@@ -270,11 +271,9 @@ def _time_host(measurements: list[Measurement], order: random.Random) -> None:
     calls = timing.host_calls(max(timed))
     for _ in range(SMALL_CASE_HOST_ROUNDS if calls == timing.HOST_CALLS else HOST_ROUNDS):
         for one in order.sample(measurements, len(measurements)):
-            one.attempt(_host_round, calls)
-
-
-def _host_round(one: Measurement, calls: int) -> None:
-    one.host_seconds.append(timing.host_seconds(one.calls[0], calls))
+            one.attempt(
+                lambda one: one.host_seconds.append(timing.host_seconds(one.calls[0], calls))
+            )
 
 
 def _record(
@@ -325,8 +324,5 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a.detach().view(bits), b.detach().view(bits))
 
 
-def _say(
-    on_step: OnStep | None, done: int, total: int, case: Case, provider: str, doing: str
-) -> None:
-    if on_step is not None:
-        on_step(Step(done, total, case, provider, doing))
+def _say(on_step: OnStep, done: int, total: int, case: Case, provider: str, doing: str) -> None:
+    on_step(Step(done, total, case, provider, doing))

@@ -42,7 +42,7 @@ from ..providers import (
 from ..providers.own import add_providers
 from .accuracy import judge
 from .bench import in_one_line
-from .interpreted import prepare_interpreter
+from .machine import prepare_interpreter
 
 Status = Literal["ok", "over", "refused", "failed", "missing"]
 
@@ -130,10 +130,8 @@ def check(
     plain providers and of users' files are checked too, by Triton's interpreter in another process.
     """
     known = all_providers()
-    for name in providers:
-        if name not in known:
-            raise ValueError(f"unknown provider {name!r}; known: {', '.join(known)}")
     for what, names, all_names in (
+        ("provider", providers, known),
         ("data set", data_sets or (), DATA_SETS),
         ("form", forms, FORMS),
     ):
@@ -185,27 +183,20 @@ def offered_operations(names: Sequence[str]) -> list[Operation]:
 def _results(request: CheckRequest) -> Iterator[CheckResult]:
     prepare_interpreter()
     providers = [all_providers()[name] for name in request.providers]
-    for provider, operation in itertools.product(providers, request.operations):
-        forms = [
-            form
-            for form in request.forms
-            if form != "residual_gate" or operation.startswith("add_")
-        ]
-        rest = (
-            (form, *others)
-            for form in forms
-            for others in itertools.product(
-                request.directions, request.dtypes, request.data_of(form)
-            )
-        )
-        for form, direction, dtype, kind in rest:
+    kinds = itertools.product(
+        providers, request.operations, request.forms, request.directions, request.dtypes
+    )
+    for provider, operation, form, direction, dtype in kinds:
+        if form == "residual_gate" and not operation.startswith("add_"):
+            continue
+        for data_set in request.data_of(form):
             empty = CheckResult(
                 provider=provider.name,
                 operation=operation,
                 form=form,
                 direction=direction,
                 dtype=dtype,
-                data=kind,
+                data=data_set,
                 ours=provider.kind == "ours",
                 own=provider.kind == "own",
             )

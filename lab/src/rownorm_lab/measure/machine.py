@@ -6,6 +6,7 @@ import contextlib
 import gc
 import warnings
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
@@ -17,7 +18,6 @@ from ..device.environment import cpu_environment, environment
 from ..device.facts import describe
 from ..providers import Provider, interpreting
 from . import timing
-from .interpreted import prepare_interpreter
 
 
 class Machine(NamedTuple):
@@ -97,6 +97,14 @@ def machine_of(device: str | None, providers: Sequence[Provider]) -> Machine:
         here, facts = cpu_environment(versions), facts._replace(l2_bytes=None)
     flush = timing.Flush(facts.l2_bytes, chosen) if chosen.type == "cuda" else None
     return Machine(chosen, here, facts.l2_bytes, facts.memory_bytes, flush)
+
+
+def prepare_interpreter() -> None:
+    """Let kernels run in Triton's interpreter with the NumPy that is here, where Triton is there and interprets."""
+    if interpreting() and find_spec("triton"):
+        from ..interpreter.arithmetic import mend_scalars
+
+        mend_scalars()
 
 
 def read_bytes(case: Case) -> int:

@@ -15,7 +15,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -70,16 +70,6 @@ def shortened(size: RoundSize, seconds: float) -> RoundSize:
     return RoundSize(min(size.sets, most), max(1, most // size.sets))
 
 
-class Rounds(Protocol):
-    """Calls that can be timed, round by round."""
-
-    timer: records.Timer
-    calls: int
-
-    def run(self) -> Callable[[], float]:
-        """Start a round. After synchronization, the returned function gives the seconds of one call."""
-
-
 class Flush:
     """Replaces the contents of the GPU's cache by reading a large buffer. Reads leave nothing to write back later."""
 
@@ -121,6 +111,7 @@ class GraphRounds:
         stream.synchronize()
 
     def run(self) -> Callable[[], float]:
+        """Start a round. After synchronization, the returned function gives the seconds of one call."""
         # The device is still flushing when the graph is launched, so it does not wait for the host.
         self.flush(4)
         start, end = _events()
@@ -142,6 +133,7 @@ class EventRounds:
         self.flush = flush
 
     def run(self) -> Callable[[], float]:
+        """As ``GraphRounds.run``."""
         pairs = []
         for call in self.round:
             self.flush(16)  # long enough for the host to launch the call meanwhile
@@ -165,11 +157,15 @@ class CpuRounds:
             call()
 
     def run(self) -> Callable[[], float]:
+        """As ``GraphRounds.run``."""
         start = time.perf_counter()
         for call in self.round:
             call()
         seconds = (time.perf_counter() - start) / self.calls
         return lambda: seconds
+
+
+Rounds = GraphRounds | EventRounds | CpuRounds
 
 
 def rounds_of(calls: Calls, size: RoundSize, flush: Flush | None) -> Rounds:

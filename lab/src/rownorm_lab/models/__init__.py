@@ -4,13 +4,16 @@ Each model computes in one of three stages, which share one parameter layout: se
 because options need them without torch.
 """
 
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 Stage = Literal["baseline", "fused", "rownorm"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 TASKS = ("llama", "openfold", "dit")
 SIZES = ("tiny", "small", "medium")
 SmallModel = Literal["llama", "gpt2"]
+Parallel = Literal["ddp", "fsdp", "tensor"]
+PARALLELS: tuple[Parallel, ...] = get_args(Parallel)
+State = dict[str, Any]  # of a model or an optimizer, by the names of parameters
 
 
 class Size(NamedTuple):

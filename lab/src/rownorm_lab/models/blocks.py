@@ -148,31 +148,16 @@ class Rownorm(Fused):
 
     def norm(self, x: Tensor, norm: Norm, modulation: Modulation | None = None) -> Tensor:
         function = rownorm.layer_norm if norm.center else rownorm.rms_norm
-        return function(
-            x,
-            norm.weight,
-            norm.bias,
-            eps=norm.eps,
-            activation=norm.activation,
-            out_dtype=autocast_dtype(x),
-            **_keywords(modulation),
-        )
+        return function(x, norm.weight, norm.bias, **_keywords(x, norm, modulation))
 
     def add_norm(
         self, h: Tensor, update: Tensor, norm: Norm, modulation: Modulation | None = None
     ) -> tuple[Tensor, Tensor]:
         function = rownorm.add_layer_norm if norm.center else rownorm.add_rms_norm
-        return function(
-            update,
-            h,
-            norm.weight,
-            norm.bias,
-            eps=norm.eps,
-            activation=norm.activation,
-            out_dtype=autocast_dtype(update),
-            residual_gate=None if modulation is None else modulation.residual_gate,
-            **_keywords(modulation),
-        )
+        options = _keywords(update, norm, modulation)
+        if modulation is not None:
+            options["residual_gate"] = modulation.residual_gate
+        return function(update, h, norm.weight, norm.bias, **options)
 
 
 _COMPUTES: dict[str, Baseline] = {"baseline": Baseline(), "fused": Fused(), "rownorm": Rownorm()}
@@ -197,11 +182,13 @@ def _modulated(y: Tensor, modulation: Modulation | None) -> Tensor:
     return y if modulation is None else y * (1 + modulation.scale) + modulation.shift
 
 
-def _keywords(modulation: Modulation | None) -> dict[str, Any]:
+def _keywords(x: Tensor, norm: Norm, modulation: Modulation | None) -> dict[str, Any]:
     """Of rownorm's functions."""
-    if modulation is None:
-        return {}
-    return {"scale": modulation.scale, "shift": modulation.shift, "scale_shift": 1.0}
+    options: dict[str, Any] = {"eps": norm.eps, "activation": norm.activation}
+    options["out_dtype"] = autocast_dtype(x)
+    if modulation is not None:
+        options |= {"scale": modulation.scale, "shift": modulation.shift, "scale_shift": 1.0}
+    return options
 
 
 def _activated(y: Tensor, norm: Norm) -> Tensor:

@@ -7,14 +7,13 @@ With DDP and FSDP2 each has a part of the samples; with tensor parallelism each 
 from __future__ import annotations
 
 import os
-from typing import Any, Literal
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
-Parallel = Literal["ddp", "fsdp", "tensor"]
-PARALLELS: tuple[Parallel, ...] = ("ddp", "fsdp", "tensor")
-State = dict[str, Any]  # by the names of parameters
+from . import PARALLELS, Parallel, State
 
 
 class World:
@@ -50,8 +49,6 @@ class Processes(World):
     """The processes that torchrun has started; this one is ``rank``. Each trains on some of the samples."""
 
     def __init__(self, parallel: Parallel, device: str) -> None:
-        import torch.distributed as dist
-
         self.parallel, self.device = parallel, device
         if device == "cuda":
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
@@ -60,32 +57,26 @@ class Processes(World):
 
     def wrap(self, model: nn.Module) -> nn.Module:
         if self.parallel == "ddp":
-            from torch.nn.parallel import DistributedDataParallel
-
-            return DistributedDataParallel(model)
+            return nn.parallel.DistributedDataParallel(model)
         from torch.distributed.fsdp import fully_shard
 
         for module in list(model.modules()):
             if isinstance(module, nn.ModuleList):
                 for layer in module:
                     fully_shard(layer)
-        sharded: Any = fully_shard(model)
-        return sharded
+        fully_shard(model)  # in place
+        return model
 
     def part_of(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         inputs, targets = (part.chunk(self.size)[self.rank] for part in batch)
         return inputs, targets
 
     def mean(self, loss: Tensor) -> Tensor:
-        import torch.distributed as dist
-
         total = loss.clone()
         dist.all_reduce(total)
         return total / self.size
 
     def close(self) -> None:
-        import torch.distributed as dist
-
         dist.destroy_process_group()
 
 

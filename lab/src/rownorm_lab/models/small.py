@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import rownorm
-from rownorm.nn import LayerNorm, RMSNorm
+import rownorm.nn
 
 from . import Size, SmallModel
 
@@ -37,8 +36,7 @@ class Attention(nn.Module):
         fused = self.project(y).unflatten(-1, (3, self.n_heads, -1))
         query, key, value = (part.transpose(1, 2) for part in fused.unbind(-3))
         attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        result: Tensor = self.output(attended.transpose(1, 2).flatten(-2))
-        return result
+        return self.output(attended.transpose(1, 2).flatten(-2))
 
 
 class SwiGLU(nn.Module):
@@ -52,8 +50,7 @@ class SwiGLU(nn.Module):
 
     def forward(self, y: Tensor) -> Tensor:
         gate, up = self.gate_and_up(y).chunk(2, dim=-1)
-        result: Tensor = self.down(F.silu(gate) * up)
-        return result
+        return self.down(F.silu(gate) * up)
 
 
 class Model(nn.Module):
@@ -75,19 +72,12 @@ class Model(nn.Module):
         for _ in range(size.n_layers):
             self.layers.append(Attention(size))
             self.layers.append(SwiGLU(size) if kind == "llama" else _gelu_layer(size))
+        modules: Any = nn if norms == "torch" else rownorm.nn
+        norm = modules.RMSNorm if kind == "llama" else modules.LayerNorm
+        options = {} if norms == "torch" else {"out_dtype": out_dtype}
         self.norms = nn.ModuleList(
-            self._norm(kind, size, norms, out_dtype) for _ in range(len(self.layers) + 1)
+            norm(size.width, eps=1e-5, **options) for _ in range(len(self.layers) + 1)
         )
-
-    @staticmethod
-    def _norm(
-        kind: SmallModel, size: Size, norms: Norms, out_dtype: torch.dtype | None
-    ) -> nn.Module:
-        if norms == "torch":
-            torchs = nn.RMSNorm if kind == "llama" else nn.LayerNorm
-            return torchs(size.width, eps=1e-5)
-        ours = RMSNorm if kind == "llama" else LayerNorm
-        return ours(size.width, eps=1e-5, out_dtype=out_dtype)
 
     def forward(self, tokens: Tensor, stream_dtype: torch.dtype | None = None) -> Tensor:
         """The hidden states, (batch, tokens, width). stream_dtype: of the residual stream; None: the embedding's."""
@@ -98,8 +88,7 @@ class Model(nn.Module):
     def _without_add(self, h: Tensor) -> Tensor:
         for norm, layer in zip(self.norms, self.layers, strict=False):
             h = h + layer(norm(h))
-        result: Tensor = self.norms[-1](h)
-        return result
+        return self.norms[-1](h)
 
     def _with_add(self, h: Tensor) -> Tensor:
         y = self.norms[0](h)
@@ -107,8 +96,7 @@ class Model(nn.Module):
             bias = getattr(norm, "bias", None)
             options = {"eps": norm.eps, "out_dtype": self.out_dtype}
             y, h = self.add_norm(layer(y), h, norm.weight, bias, **options)
-        result: Tensor = y
-        return result
+        return y
 
 
 def _gelu_layer(size: Size) -> nn.Module:

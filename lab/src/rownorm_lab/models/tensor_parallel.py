@@ -29,6 +29,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from . import State
 from .blocks import Projections
 from .tiny_llama import LlamaConfig, TinyLlama
 
@@ -60,9 +61,7 @@ class SeparateStates:
             if isinstance(module, Projections)
         }
 
-    def joined(
-        self, model: dict[str, Any], optimizer: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def joined(self, model: State, optimizer: State) -> tuple[State, State]:
         """The state of a model in one process, from that of this one. Empty on all processes but the first."""
         if not model:
             return model, optimizer
@@ -72,9 +71,7 @@ class SeparateStates:
         ]
         return self._join(model), {"state": self._join(optimizer["state"]), "param_groups": groups}
 
-    def separated(
-        self, model: dict[str, Any], optimizer: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def separated(self, model: State, optimizer: State) -> tuple[State, State]:
         """The reverse of ``joined``."""
         groups = [
             group | {"params": list(self._separate(dict.fromkeys(group["params"])))}
@@ -88,22 +85,21 @@ class SeparateStates:
         fused = name.rsplit(".", 2)[0]
         return f"{fused}.weight" if fused in self._widths else name
 
-    def _join(self, state: dict[str, Any]) -> dict[str, Any]:
+    def _join(self, state: State) -> State:
         parts: dict[str, list[Any]] = {}
         for name, value in state.items():
             parts.setdefault(self._joined_name(name), []).append(value)
         return {name: _cat(values) for name, values in parts.items()}
 
-    def _separate(self, state: dict[str, Any]) -> dict[str, Any]:
-        separate: dict[str, Any] = {}
+    def _separate(self, state: State) -> State:
+        separate: State = {}
         for name, value in state.items():
             fused = name.removesuffix(".weight")
-            widths = self._widths.get(fused)
-            parts = {name: value}
-            if widths is not None:
-                values = _split(value, widths)
-                parts = {f"{fused}.{i}.weight": part for i, part in enumerate(values)}
-            separate |= parts
+            if fused in self._widths:
+                values = _split(value, self._widths[fused])
+                separate |= {f"{fused}.{i}.weight": part for i, part in enumerate(values)}
+            else:
+                separate[name] = value
         return separate
 
 

@@ -92,8 +92,7 @@ class TinyDiT(nn.Module):
             h, update, gate = block(h, update, gate, condition)
         shift, scale = self.modulation(condition).chunk(2, dim=-1)
         y, _ = self.norm.add(h, update, Modulation(scale, shift, gate))
-        logits: Tensor = self.head(y)
-        return logits
+        return self.head(y)
 
 
 class Block(nn.Module):
@@ -132,8 +131,7 @@ class Attention(nn.Module):
     def forward(self, y: Tensor) -> Tensor:
         """y: (batch, n_tokens, width)."""
         query, key, value = (heads_first(part, self.n_heads) for part in self.project(y))
-        update: Tensor = self.output(heads_last(self.compute.attend(query, key, value)))
-        return update
+        return self.output(heads_last(self.compute.attend(query, key, value)))
 
 
 def noise_share(level: Tensor, config: DiTConfig) -> Tensor:

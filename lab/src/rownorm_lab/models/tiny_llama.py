@@ -97,8 +97,7 @@ class TinyLlama(nn.Module):
         for layer in self.layers:
             h, update = layer(h, update, cos, sin)
         y, _ = self.norm.add(h, update)
-        logits: Tensor = self.head(y)
-        return logits
+        return self.head(y)
 
 
 class Layer(nn.Module):
@@ -137,8 +136,7 @@ class Attention(nn.Module):
         key = self.compute.rotate(heads_first(key, self.n_kv_heads), cos, sin)
         value = heads_first(value, self.n_kv_heads)
         attended = self.compute.attend(query, key, value, is_causal=True)
-        update: Tensor = self.output(heads_last(attended))
-        return update
+        return self.output(heads_last(attended))
 
 
 class FeedForward(nn.Module):
@@ -153,8 +151,7 @@ class FeedForward(nn.Module):
     def forward(self, y: Tensor) -> Tensor:
         """y: (batch, n_tokens, width)."""
         gate, up = self.gate_and_up(y)
-        update: Tensor = self.output(self.compute.swiglu(gate, up))
-        return update
+        return self.output(self.compute.swiglu(gate, up))
 
 
 def rotary_tables(config: LlamaConfig, n_tokens: int, h: Tensor) -> tuple[Tensor, Tensor]:

@@ -114,8 +114,7 @@ class TinyOpenFold(nn.Module):
         for block in self.blocks:
             stream, pair, update = block(stream, pair, update)
         y, _ = self.norm.add(pair, update)
-        logits: Tensor = self.head(y + y.transpose(1, 2))  # distances are symmetric
-        return logits
+        return self.head(y + y.transpose(1, 2))  # distances are symmetric
 
     def pair_embedding(self, sequence: Tensor) -> Tensor:
         """The first pair stream from the letters and the distance in the sequence. sequence: (batch, n_residues)."""
@@ -190,8 +189,7 @@ class GatedAttention(nn.Module):
         if bias is not None:
             bias = bias.contiguous()[:, None].expand(-1, y.shape[1], -1, -1, -1).flatten(0, 1)
         attended = self.compute.attend(query, key, value, bias)
-        update: Tensor = self.output(torch.sigmoid(gate) * heads_last(attended).view_as(gate))
-        return update
+        return self.output(torch.sigmoid(gate) * heads_last(attended).view_as(gate))
 
 
 class TriangleAttention(nn.Module):
@@ -231,8 +229,7 @@ class TriangleMultiplication(nn.Module):
         edges, edge_gates, gate = self.project(y)
         first, second = (torch.sigmoid(edge_gates) * edges).chunk(2, dim=-1)
         product = self.norm(torch.einsum(self.equation, first, second))
-        update: Tensor = torch.sigmoid(gate) * self.output(product)
-        return update
+        return torch.sigmoid(gate) * self.output(product)
 
 
 class OuterProductMean(nn.Module):
@@ -248,8 +245,7 @@ class OuterProductMean(nn.Module):
         """y: (batch, n_sequences, n_residues, msa_width)."""
         first, second = self.project(y)
         product = torch.einsum("bsic,bsjd->bijcd", first / y.shape[1], second)
-        update: Tensor = self.output(product.flatten(-2))
-        return update
+        return self.output(product.flatten(-2))
 
 
 class Transition(nn.Module):
@@ -262,8 +258,7 @@ class Transition(nn.Module):
 
     def forward(self, y: Tensor) -> Tensor:
         """y: (..., width)."""
-        update: Tensor = self.output(F.relu(self.hidden(y)))
-        return update
+        return self.output(F.relu(self.hidden(y)))
 
 
 def _norm(

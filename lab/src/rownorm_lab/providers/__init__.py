@@ -31,7 +31,7 @@ import importlib.util
 import os
 import pkgutil
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -43,37 +43,42 @@ from .data import Tensors
 Call = Callable[[], Tensor | Sequence[Tensor]]
 Make = Callable[[Case, Tensors], Call]
 Kind = Literal["ours", "own", "peer", "plain", "ceiling"]  # own: of a user's file
-Option = Literal[
-    "no_weight",
-    "bias",
-    "no_bias",
-    "pre_bias",
-    "activation",
-    "modulation",
-    "residual_gate",
-    "gate",
-    "gate_first",
-    "mixed_residual",
-    "no_h",
-]
 
-EVERY_OPTION: tuple[Option, ...] = (
-    *("no_weight", "bias", "no_bias", "pre_bias"),
-    *("activation", "modulation", "residual_gate", "gate", "gate_first", "mixed_residual"),
-)
-_OPTION_WORDS: dict[Option, str] = {
-    "no_weight": "a norm without a weight",
-    "bias": "a bias in RMSNorm",
-    "no_bias": "LayerNorm without a bias",
-    "modulation": "scale and shift",
-    "residual_gate": "a gate of the residual add",
-    "gate": "a gate after the norm",
-    "gate_first": "a gate before the norm",
-    "pre_bias": "a bias before the norm",
-    "activation": "an activation after the norm",
-    "mixed_residual": "a residual stream in another dtype than x",
-    "no_h": "a residual add without the new residual stream",
+
+class Option(NamedTuple):
+    """Something beside the plain norm. A provider that does not declare it refuses the cases that have it."""
+
+    words: str
+    is_in: Callable[[Case], bool]
+
+
+OPTIONS = {
+    "no_weight": Option("a norm without a weight", lambda case: not case.weight),
+    "bias": Option("a bias in RMSNorm", lambda case: case.has_bias and not case.centers),
+    "no_bias": Option(
+        "LayerNorm without a bias",
+        lambda case: case.centers and case.weight and not case.has_bias,
+    ),
+    "modulation": Option("scale and shift", lambda case: case.sample_rows > 0),
+    "residual_gate": Option("a gate of the residual add", lambda case: case.residual_gate),
+    "gate": Option(
+        "a gate after the norm",
+        lambda case: case.gate_activation is not None and not case.gate_first,
+    ),
+    "gate_first": Option(
+        "a gate before the norm", lambda case: case.gate_activation is not None and case.gate_first
+    ),
+    "pre_bias": Option("a bias before the norm", lambda case: case.pre_bias),
+    "activation": Option("an activation after the norm", lambda case: case.activation is not None),
+    "mixed_residual": Option(
+        "a residual stream in another dtype than x",
+        lambda case: case.adds and case.torch_residual_dtype != case.torch_dtype,
+    ),
+    "no_h": Option(
+        "a residual add without the new residual stream", lambda case: not case.returns_h
+    ),
 }
+EVERY_OPTION = tuple(name for name in OPTIONS if name != "no_h")
 
 
 class Refusal(Exception):
@@ -81,22 +86,22 @@ class Refusal(Exception):
 
 
 class Provider(NamedTuple):
-    """A provider, with everything that its decorator declares."""
+    """A provider: its name, its function, and what its decorator declares."""
 
     name: str
     make: Make
     about: str  # one line
-    kind: Kind
-    operations: tuple[str, ...]
-    directions: tuple[str, ...]
-    options: tuple[Option, ...]
-    dtypes: tuple[str, ...]
-    needs: tuple[str, ...]  # modules that must be importable
-    package: str  # the package that installs them; its version is recorded
-    install: str  # the command that installs it
-    needs_gpu: bool
-    slow_on_cpu: bool  # on a CPU it runs only if it is named
-    interpreted: bool  # without a GPU, its kernels run in Triton's interpreter
+    kind: Kind = "peer"
+    operations: tuple[str, ...] = OPERATIONS
+    directions: tuple[str, ...] = DIRECTIONS
+    options: tuple[str, ...] = ()  # of OPTIONS
+    dtypes: tuple[str, ...] = ("fp16", "bf16", "fp32")
+    needs: tuple[str, ...] = ()  # modules that must be importable
+    package: str = ""  # the package that installs them; its version is recorded
+    install: str = ""  # the command that installs it; of a package, pip unless it is given
+    needs_gpu: bool = False
+    slow_on_cpu: bool = False  # on a CPU it runs only if it is named
+    interpreted: bool = False  # without a GPU, its kernels run in Triton's interpreter
     on_request: bool = False  # it runs only if it is named
     source: Source | None = None  # of a user's own provider
 
@@ -115,9 +120,9 @@ class Provider(NamedTuple):
             return f"{self.name} has no {'backward' if case.direction == 'both' else case.direction} pass"
         if case.dtype not in self.dtypes:
             return f"{self.name} does not take {case.dtype}"
-        for option in _options_of(case):
-            if option not in self.options:
-                return f"{self.name} does not offer {_OPTION_WORDS[option]}"
+        for name, option in OPTIONS.items():
+            if name not in self.options and option.is_in(case):
+                return f"{self.name} does not offer {option.words}"
         return None
 
     @property
@@ -132,44 +137,13 @@ class Provider(NamedTuple):
 _registry: dict[str, Provider] = {}
 
 
-def provider(
-    name: str,
-    *,
-    about: str,
-    kind: Kind = "peer",
-    operations: tuple[str, ...] = OPERATIONS,
-    directions: tuple[str, ...] = DIRECTIONS,
-    options: tuple[Option, ...] = (),
-    dtypes: tuple[str, ...] = ("fp16", "bf16", "fp32"),
-    needs: tuple[str, ...] = (),
-    package: str = "",
-    install: str = "",
-    needs_gpu: bool = False,
-    slow_on_cpu: bool = False,
-    interpreted: bool = False,
-    on_request: bool = False,
-) -> Callable[[Make], Make]:
-    """Register a function as a provider."""
-    install = install or (f"pip install {package}" if package else "")
+def provider(name: str, **declared: Any) -> Callable[[Make], Make]:
+    """Register a function as a provider. declared: fields of ``Provider``."""
+    if "package" in declared:
+        declared = {"install": f"pip install {declared['package']}"} | declared
 
     def register(make: Make) -> Make:
-        _registry[name] = Provider(
-            name=name,
-            make=make,
-            about=about,
-            kind=kind,
-            operations=operations,
-            directions=directions,
-            options=options,
-            dtypes=dtypes,
-            needs=needs,
-            package=package,
-            install=install,
-            needs_gpu=needs_gpu,
-            slow_on_cpu=slow_on_cpu,
-            interpreted=interpreted,
-            on_request=on_request,
-        )
+        add(Provider(name, make, **declared))
         return make
 
     return register
@@ -264,30 +238,6 @@ def by_autograd(case: Case, t: Tensors, forward: Call) -> Call:
 def as_tuple(outputs: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
     """One tensor or several, as a tuple."""
     return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
-
-
-def _options_of(case: Case) -> Iterator[Option]:
-    """The options of a case that a provider must declare."""
-    if not case.weight:
-        yield "no_weight"
-    if case.has_bias and not case.centers:
-        yield "bias"
-    if case.centers and case.weight and not case.has_bias:
-        yield "no_bias"
-    if case.sample_rows:
-        yield "modulation"
-    if case.residual_gate:
-        yield "residual_gate"
-    if case.gate_activation is not None:
-        yield "gate_first" if case.gate_first else "gate"
-    if case.pre_bias:
-        yield "pre_bias"
-    if case.activation is not None:
-        yield "activation"
-    if case.adds and case.torch_residual_dtype != case.torch_dtype:
-        yield "mixed_residual"
-    if not case.returns_h:
-        yield "no_h"
 
 
 @functools.cache

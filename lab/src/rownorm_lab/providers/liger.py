@@ -31,19 +31,14 @@ def liger(case: Case, t: Tensors) -> Call:
         return _modulated(case, t, options)
     if not case.weight:
         raise Refusal("liger is measured without a weight only with scale and shift")
-    if case.operation == "layer_norm":
-        return by_autograd(
-            case, t, lambda: functional.liger_layer_norm(t.x, t.weight, t.bias, case.eps)
-        )
-    if case.operation == "rms_norm":
-        return by_autograd(
-            case, t, lambda: functional.liger_rms_norm(t.x, t.weight, case.eps, **options)
-        )
-    return by_autograd(
-        case,
-        t,
-        lambda: functional.liger_fused_add_rms_norm(t.x, t.residual, t.weight, case.eps, **options),
-    )
+    forwards: dict[str, Call] = {
+        "layer_norm": lambda: functional.liger_layer_norm(t.x, t.weight, t.bias, case.eps),
+        "rms_norm": lambda: functional.liger_rms_norm(t.x, t.weight, case.eps, **options),
+        "add_rms_norm": lambda: functional.liger_fused_add_rms_norm(
+            t.x, t.residual, t.weight, case.eps, **options
+        ),
+    }
+    return by_autograd(case, t, forwards[case.operation])
 
 
 def _modulated(case: Case, t: Tensors, options: dict[str, Any]) -> Call:

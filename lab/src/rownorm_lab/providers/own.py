@@ -96,14 +96,8 @@ def _adapted(function: object, source: Source, namespace: Mapping[str, Any]) -> 
         about=f"{source.name} of {Path(source.file).name}",
         kind="own",
         operations=_operations(source.name, stem, parameters),
-        directions=("forward", "backward", "both"),
         options=EVERY_OPTION,
-        dtypes=("fp16", "bf16", "fp32"),
-        needs=(),
-        package="",
-        install="",
         needs_gpu=triton,
-        slow_on_cpu=False,
         interpreted=triton,
     )
 
@@ -177,15 +171,9 @@ def _make(function: Callable[..., Any], parameters: Mapping[str, bool], name: st
 def _interpreted(make: Make) -> Make:
     """The same in Triton's interpreter: what the code asks about the GPU has an answer."""
 
+    @answering_driver()
     def made(case: Case, t: Tensors) -> Call:
-        with answering_driver():
-            call = make(case, t)
-
-        def answered() -> Any:
-            with answering_driver():
-                return call()
-
-        return answered
+        return answering_driver()(make(case, t))
 
     return made
 

@@ -13,12 +13,10 @@ from rownorm_lab.commands.bars import (
     bars,
     calls,
     cpu,
-    dit,
     figures,
-    forms,
     judge,
     settings,
-    small,
+    steps,
     turns,
 )
 from rownorm_lab.data.case import Case
@@ -40,10 +38,11 @@ PARTS = {part.name: part for part in (*bars.PARTS, bars.CPU) if part.has_setting
 
 @pytest.fixture
 def short(monkeypatch):
-    for module in (calls, forms):
-        monkeypatch.setattr(module, "WORKLOAD", module.WORKLOAD._replace(repeats=lambda _: 1))
+    for name in ("WORKLOAD", "FORMS"):
+        workload = getattr(calls, name)._replace(repeats=lambda _: 1)
+        monkeypatch.setattr(calls, name, workload)
     monkeypatch.setattr(cpu, "ROUND", 1e-6)
-    for module in (settings, small, dit):
+    for module in (settings, steps):
         monkeypatch.setattr(module, "TINY", Size(8, 1, 2, 1, 2))
 
 
@@ -226,14 +225,14 @@ def test_the_widths_of_the_dit():
     cases = settings.dit_cases()
     assert {case.cols for case in cases} == {1152, 3072}
     for size in DIT_SIZES.values():
-        assert dit.config_of(size).n_tokens == size.n_tokens
+        assert steps.config_of(size).n_tokens == size.n_tokens
     assert all(bar.applies(case) for case, bar in zip(cases, bars.DIT, strict=False))
 
 
 def test_forms_are_called_beside_the_plain_norm():
     """The call of the form, and that of a norm of the same shape with a weight and nothing else."""
     for case in settings.form_cases(tiny=True):
-        made = forms.calls_of(case, ["rownorm", settings.PLAIN], "cpu")
+        made = calls.forms_of(case, ["rownorm", settings.PLAIN], "cpu")
         form, plain = (as_tuple(call()) for call in made.values())
         assert form[0].numel() == plain[0].numel() == 8 * 16
         assert len(form) == len(output_names(case))

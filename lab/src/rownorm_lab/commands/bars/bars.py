@@ -95,7 +95,7 @@ PARTS = (
     Part(
         "calls",
         "Host cost of one eager call",
-        ("calls",),
+        (),
         (EAGER,),
         "host µs",
         HOST,
@@ -104,7 +104,7 @@ PARTS = (
     Part(
         "host-forms",
         "Host cost of a call with a modulation or a gate",
-        ("host-forms",),
+        (),
         (PLAIN,),
         "host µs",
         HOST_OF_FORMS,
@@ -114,7 +114,7 @@ PARTS = (
     Part(
         "small",
         "Training steps of two small models",
-        ("small",),
+        (),
         (EAGER, ADD),
         "ms",
         SMALL,
@@ -124,7 +124,7 @@ PARTS = (
     Part(
         "dit-steps",
         "Training steps of a DiT",
-        ("dit-steps",),
+        (),
         (EAGER,),
         "ms",
         DIT,
@@ -151,9 +151,9 @@ PARTS = (
 )
 # Measured only if it is named: compiling its widths takes long, and a run has others than the run before.
 DRAW = Part(
-    "draw",
+    draw.PART,
     "Widths drawn by a seed",
-    (draw.SUITE,),
+    (),
     PEERS_AND_CEILING,
     "GB/s",
     DRAWN,
@@ -164,7 +164,7 @@ DRAW = Part(
 CPU = Part(
     "cpu",
     "Norms of tensors on a CPU",
-    ("cpu",),
+    (),
     (EAGER,),
     "µs",
     ON_CPU,

@@ -1,6 +1,8 @@
-"""What one eager call costs the host, beside torch's function, in the settings in which training code calls a norm.
+"""What one eager call costs the host: in the settings in which training code calls a norm, beside torch's function; and
+with a modulation or a gate, beside rownorm's call of the plain norm.
 
-The rows are few, so the device has finished long before the host has launched the next call.
+The rows are few, so the device has finished long before the host has launched the next call. The two take turns,
+because a host is a third slower at one moment than at another.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -22,19 +25,14 @@ from rownorm import nn as ours_nn
 from ...data.case import Case
 from ...data.records import OURS
 from ...measure.timing import HOST_CALLS, host_seconds
-from .workload import Call, Workload
+from ...providers import all_providers, data
+from .figures import plain_of
+from .settings import PLAIN
+from .workload import Call, Workload, nothing_around
 
 
 def _autocast(dtype: torch.dtype) -> Callable[[str], Any]:
     return lambda device: torch.autocast(device, dtype)
-
-
-def _profiler(device: str) -> Any:
-    return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
-
-
-def _hooks(device: str) -> Any:
-    return torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
 
 
 def _nothing(device: str) -> Any:
@@ -47,8 +45,12 @@ CONTEXTS: dict[str, Callable[[str], Any]] = {
     "autocast bf16": _autocast(torch.bfloat16),
     "autocast fp16": _autocast(torch.float16),
     "default device": torch.device,
-    "profiler": _profiler,
-    "saved-tensor hooks": _hooks,
+    "profiler": lambda device: torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU]
+    ),
+    "saved-tensor hooks": lambda device: torch.autograd.graph.saved_tensors_hooks(
+        lambda t: t, lambda t: t
+    ),
     "inference mode": lambda device: torch.inference_mode(),
     "checkpoint": _nothing,
     "module, 3-D": _nothing,
@@ -74,13 +76,8 @@ def call_of(case: Case, is_ours: bool, device: str) -> Call:
     weight = Parameter(values, requires_grad=trains)
     bias = Parameter(values * 0, requires_grad=trains) if case.has_bias else None
     function = _function(case, weight, bias, is_ours)
-
-    def forward() -> Tensor:
-        y: Tensor = function(x)
-        return y
-
     if not trains:
-        return forward
+        return lambda: function(x)
     leaves = [x, weight] if bias is None else [x, weight, bias]
     dy: Tensor | None = None
 
@@ -104,8 +101,7 @@ def _function(
         module.weight = weight
         if bias is not None:
             module.bias = bias
-        called: Callable[[Tensor], Tensor] = module
-        return called
+        return module
     if case.centers:
         if is_ours:
             return lambda x: rownorm.layer_norm(x, weight, bias, eps=eps)
@@ -113,6 +109,15 @@ def _function(
     if is_ours:
         return lambda x: rownorm.rms_norm(x, weight, eps=eps)
     return lambda x: F.rms_norm(x, shape, weight, eps)
+
+
+def forms_of(case: Case, providers: Sequence[str], device: str) -> Mapping[str, Call]:
+    """The call of a case with a modulation or a gate, and that of the plain norm of its shape."""
+    ours, cases = all_providers()[OURS], {OURS: case, PLAIN: plain_of(case)}
+    alone = {name: msgspec.structs.replace(cases[name], setting="") for name in providers}
+    return {
+        name: ours.prepare(one, data.rotation(one, 1, device)[0]) for name, one in alone.items()
+    }
 
 
 WORKLOAD = Workload(
@@ -123,3 +128,4 @@ WORKLOAD = Workload(
     warm_up=2,  # they compile
     repeats=lambda _: HOST_CALLS,
 )
+FORMS = WORKLOAD._replace(calls=forms_of, context=nothing_around)

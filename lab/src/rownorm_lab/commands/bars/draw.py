@@ -16,7 +16,7 @@ from ...data.files import read_json, write_json
 from ...data.shapes import Shape
 from ...data.suites import NORMS, PASSES, grid
 
-SUITE = "draw"
+PART = "draw"  # the name of its part
 SEED_FILE = "draw.json"  # the name in a run folder
 EACH, BESIDE_RESIDUAL = 8, 2  # widths of each kind; those of them that also have an fp32 residual
 WIDEST = 16384

@@ -119,7 +119,7 @@ class Part(NamedTuple):
 
     name: str
     title: str
-    suites: tuple[str, ...]  # of ``data.suites``, or one of ``settings``, or that of ``draw``
+    suites: tuple[str, ...]  # of ``data.suites``; empty: the cases are in ``settings`` or ``draw``
     providers: tuple[str, ...]  # besides rownorm
     unit: str  # a key of UNITS
     bars: tuple[Bar, ...]
@@ -132,18 +132,18 @@ class Part(NamedTuple):
         if self.is_drawn:
             return [] if self.seed is None else draw.cases(self.seed, self.is_trial)
         if self.has_settings:
-            return settings.SUITES[self.suites[0]]()
+            return settings.CASES[self.name](self.is_trial)
         return [case for suite in self.suites for case in SUITES[suite].cases()]
 
     @property
     def has_settings(self) -> bool:
         """Whether its cases are measured in a setting, in turns."""
-        return self.suites[0] in settings.SUITES
+        return self.name in settings.CASES
 
     @property
     def is_drawn(self) -> bool:
         """Whether its cases depend on the seed of a run."""
-        return self.suites == (draw.SUITE,)
+        return self.name == draw.PART
 
     def of_seed(self, seed: int | None) -> Part:
         """The part in a run of this seed."""
@@ -157,8 +157,7 @@ class Part(NamedTuple):
     @property
     def tiny(self) -> Part:
         """Its trial."""
-        suites = self.suites if self.is_drawn else (f"{self.name}-tiny",)
-        return self._replace(suites=suites, is_trial=True)
+        return self._replace(is_trial=True)
 
     @property
     def page(self) -> str:
@@ -247,19 +246,9 @@ def speed_of(name: str, ours: str = OURS) -> Callable[[MeasuredCase], float]:
 
 def of_plain(measured: MeasuredCase) -> float:
     """rownorm's bandwidth over its bandwidth on the plain norm. Bytes that options read count as compulsory."""
-    ours, plain = (
-        measured.timed(OURS).bandwidth,
-        measured.plain.bandwidth if measured.plain else None,
-    )
-    return known(ours, "no time") / known(plain, "the plain norm was not measured")
-
-
-def of_plain_host(measured: MeasuredCase) -> float:
-    """rownorm's host time over that of the plain norm of this shape, measured in turns."""
-    ours, plain = (measured.timed(name) for name in (OURS, settings.PLAIN))
-    if not (ours.host and plain.host):
-        raise Missing("no host time")
-    return host_ratio(ours.record, plain.record).ratio
+    ours = known(measured.timed(OURS).bandwidth, "no time")
+    plain = measured.plain.bandwidth if measured.plain else None
+    return ours / known(plain, "the plain norm was not measured")
 
 
 def microseconds(measured: MeasuredCase) -> float:
@@ -267,12 +256,16 @@ def microseconds(measured: MeasuredCase) -> float:
     return known(UNITS["µs"](measured.timed(OURS)), "no time")
 
 
-def of_host_cost(measured: MeasuredCase) -> float:
-    """rownorm's host time over that of eager PyTorch."""
-    ours, theirs = (measured.timed(name) for name in (OURS, EAGER))
-    if not (ours.host and theirs.host):
-        raise Missing("no host time")
-    return host_ratio(ours.record, theirs.record).ratio
+def of_host_cost(name: str) -> Callable[[MeasuredCase], float]:
+    """The figure: rownorm's host time over that of the provider ``name``, measured in turns."""
+
+    def figure(measured: MeasuredCase) -> float:
+        ours, theirs = measured.timed(OURS), measured.timed(name)
+        if not (ours.host and theirs.host):
+            raise Missing("no host time")
+        return host_ratio(ours.record, theirs.record).ratio
+
+    return figure
 
 
 def of_memory(measured: MeasuredCase) -> float:
@@ -292,12 +285,12 @@ FIGURES: dict[str, Callable[[MeasuredCase], float]] = {
     "of the fastest peer": of_fastest_peer,
     "of the ceiling": of_ceiling,
     OF_PLAIN: of_plain,
-    OF_PLAIN_HOST: of_plain_host,
+    OF_PLAIN_HOST: of_host_cost(settings.PLAIN),
     OF_TORCH: speed_of(EAGER),
     WITH_ADD: speed_of(EAGER, settings.ADD),
     OF_COMPILED: speed_of("torch.compile"),
     "microseconds": microseconds,
-    "of torch's host cost": of_host_cost,
+    "of torch's host cost": of_host_cost(EAGER),
     "of the memory allowed": of_memory,
 }
 

@@ -11,6 +11,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import msgspec
 import torch
@@ -25,17 +26,13 @@ from .figures import OTHER_ROWS, ROWS, FirstCall
 def compilations() -> Iterator[list[str]]:
     """Collects the names of the kernels that Triton compiles inside; kernels from its disk cache do not count."""
     names: list[str] = []
-    before = knobs.compilation.listener
 
     def listen(*, src: Any, cache_hit: bool, **_: Any) -> None:
         if not cache_hit:
             names.append(src.name)
 
-    knobs.compilation.listener = listen
-    try:
+    with mock.patch.object(knobs.compilation, "listener", listen):
         yield names
-    finally:
-        knobs.compilation.listener = before
 
 
 def count(operation: str, cols: int) -> FirstCall:
@@ -50,8 +47,7 @@ def count(operation: str, cols: int) -> FirstCall:
             function(torch.randn(rows, cols, **new), weight, bias)
 
     def train(rows: int) -> torch.Tensor:
-        y: torch.Tensor = function(torch.randn(rows, cols, requires_grad=True, **new), weight, bias)
-        return y
+        return function(torch.randn(rows, cols, requires_grad=True, **new), weight, bias)
 
     compiled = {}
     with compilations() as compiled["forward"]:

@@ -42,9 +42,11 @@ class Finding(NamedTuple):
 
 def read_run(folder: Path) -> Run:
     """Read a run folder; ValueError if it holds nothing, damaged counts, or records of several devices."""
-    if not (folder / FILE).exists() and not (folder / FIRST_CALL_FILE).exists():
+    has_records, first = (folder / FILE).exists(), folder / FIRST_CALL_FILE
+    if not has_records and not first.exists():
         raise ValueError(f"{folder} holds no measurements; rownorm bars measure --out {folder}")
-    records, damaged = read(folder) if (folder / FILE).exists() else ([], [])
+    records, damaged = read(folder) if has_records else ([], [])
+    counted = read_json(first, list[FirstCall], "counts of first calls") if first.exists() else []
     devices = {record.environment.device for record in records}
     if len(devices) > 1:
         raise ValueError(f"{folder} holds records of {' and '.join(sorted(devices))}; judge one")
@@ -58,12 +60,8 @@ def read_run(folder: Path) -> Run:
         }
         for key, of_case in by_case.items()
     }
-    calls = {(one.operation, one.cols): one for one in _read_first_calls(folder / FIRST_CALL_FILE)}
+    calls = {(one.operation, one.cols): one for one in counted}
     return Run(str(folder), records, damaged, rows, calls, draw.read_seed(folder))
-
-
-def _read_first_calls(file: Path) -> list[FirstCall]:
-    return read_json(file, list[FirstCall], "counts of first calls") if file.exists() else []
 
 
 def failed_throughout(records: Sequence[Record]) -> set[str]:

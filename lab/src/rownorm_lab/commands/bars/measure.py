@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import click
 import msgspec
@@ -152,12 +153,11 @@ def measure_in_turn(
 ) -> int:
     """Measure one case after the other in this process, until the time is up. Return how many were measured."""
     began = time.monotonic()
-    with (
-        Writer(folder / FILE, append=True) as writer,
-        Display(len(jobs)) as display,
-    ):
+    with Writer(folder / FILE, append=True) as writer, Display(len(jobs)) as display:
         run = runs.run_id()
-        for (names, in_setting), group in itertools.groupby(jobs, key=kind_of_job):
+        # Jobs with the same providers that are all in a setting, or all not.
+        groups = itertools.groupby(jobs, key=lambda job: (job[1], bool(job[0].setting)))
+        for (names, in_setting), group in groups:
             cases = [case for case, _ in group]
             if in_setting:
                 records = bench_in_turns(cases, names, rounds=rounds, run=run, on_step=display.step)
@@ -180,12 +180,6 @@ def measure_in_turn(
     return display.done
 
 
-def kind_of_job(job: Job) -> tuple[tuple[str, ...], bool]:
-    """Its providers, and whether its case has a setting."""
-    case, names = job
-    return names, bool(case.setting)
-
-
 def fill_caches(jobs: Sequence[Job], workers: int) -> None:
     """Run every case once with every provider, in several processes, to fill the compilers' caches on disk.
 
@@ -196,7 +190,7 @@ def fill_caches(jobs: Sequence[Job], workers: int) -> None:
     pairs.sort(key=slowest_to_compile_first)
     spawn = multiprocessing.get_context("spawn")
     with (
-        environment_variables(COMPILING),
+        mock.patch.dict(os.environ, COMPILING),
         concurrent.futures.ProcessPoolExecutor(
             workers, mp_context=spawn, initializer=disable_autotuning
         ) as pool,
@@ -290,25 +284,10 @@ def undisturbed_compilers() -> Iterator[None]:
     with contextlib.suppress(RuntimeError):  # a Triton for other GPUs has no ptxas
         settings["TRITON_PTXAS_PATH"] = knobs.nvidia.ptxas.path
     with (
-        environment_variables(settings),
+        mock.patch.dict(os.environ, settings),
         torch._inductor.config.patch(compile_threads=1),
     ):
         yield
-
-
-@contextlib.contextmanager
-def environment_variables(settings: dict[str, str]) -> Iterator[None]:
-    """Set environment variables inside, for child processes too."""
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def count_first_calls(folder: Path, calls: Sequence[tuple[str, int]]) -> None:

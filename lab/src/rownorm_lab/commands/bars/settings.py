@@ -1,12 +1,11 @@
 """Cases in a setting, which the bars measure beside torch: calls as training code makes them, norms on a CPU, and
 training steps of small models; and calls with a modulation or a gate, beside the plain norm. How they are run is in
-``calls.py``, ``forms.py``, ``cpu.py``, ``small.py`` and ``dit.py``; this file needs no torch.
+``calls.py``, ``cpu.py`` and ``steps.py``; this file needs no torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -121,15 +120,11 @@ def dit_cases(tiny: bool = False) -> list[Case]:
     ]
 
 
-# By the name of the part; a tiny one is for a trial, which is not judged.
-SUITES: dict[str, Callable[[], list[Case]]] = {
-    name + ending: partial(cases, tiny)
-    for name, cases in (
-        ("calls", call_cases),
-        ("host-forms", form_cases),
-        ("cpu", cpu_cases),
-        ("small", step_cases),
-        ("dit-steps", dit_cases),
-    )
-    for ending, tiny in (("", False), ("-tiny", True))
+# By the name of the part. Tiny ones are for a trial, which is not judged.
+CASES: dict[str, Callable[[bool], list[Case]]] = {
+    "calls": call_cases,
+    "host-forms": form_cases,
+    "cpu": cpu_cases,
+    "small": step_cases,
+    "dit-steps": dit_cases,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -73,13 +74,10 @@ def settings_table(runs: Sequence[Run], part: Part) -> tuple[list[str], list[lis
 def settings_tables(run: Run, part: Part) -> Iterator[str]:
     """The same of one run, for a terminal: a table for each norm and pass, without the bars, which the summary has."""
     header, lines = settings_table([run], part)
-    for (norm, way), group in itertools.groupby(sorted(lines, key=_norm), key=_norm):
+    kind = operator.itemgetter(0, 1)
+    for (norm, way), group in itertools.groupby(sorted(lines, key=kind), key=kind):
         shown = [[*line[2:-2], line[-1]] for line in group]
         yield from ("", *wrapped(f"{norm} {way}"), *fitted([*header[2:-2], header[-1]], shown))
-
-
-def _norm(line: Sequence[str]) -> tuple[str, str]:
-    return line[0], line[1]
 
 
 def settings_line(part: Part, bar: Bar, of_runs: Sequence[MeasuredCase]) -> list[str]:

@@ -13,18 +13,18 @@ from ...data.runs import timestamp
 from ...device.environment import cpu_environment, environment
 from ...measure.bench import OnStep, Step, in_one_line
 from ...measure.timing import in_turns
-from . import calls, cpu, dit, forms, settings, small
+from . import calls, cpu, settings, steps
 from .workload import Times, Workload
 
 
 def workload_of(case: Case) -> Workload:
     """The workload of a case in a setting."""
     if case.setting in settings.STEPS:
-        return small.WORKLOAD
+        return steps.SMALL
     if case.setting in settings.DIT_STEPS:
-        return dit.WORKLOAD
+        return steps.DIT
     if case.setting == settings.BESIDE_PLAIN:
-        return forms.WORKLOAD
+        return calls.FORMS
     return cpu.WORKLOAD if case.setting in settings.THREADS else calls.WORKLOAD
 
 

@@ -105,19 +105,18 @@ def command(
             click.echo(line, err=as_json)
     except RuntimeError as error:
         raise click.ClickException(str(error)) from None
-    if not any(one.status in ("ok", "over", "failed") for one in results):
+    judged = [one for one in results if one.status in ("ok", "over", "failed")]
+    if not judged:
         raise click.UsageError("nothing was checked")
     if as_json:
         print_json({"results": results})
     else:
         click.echo("\n".join(["", *legend(results)]))
-    judged = [one for one in results if one.status in ("ok", "over", "failed")]
     for name in dict.fromkeys(one.provider for one in judged if one.own):
         _count(name, [one for one in judged if one.provider == name], as_json)
     if ours := [one for one in judged if one.ours]:
         _count("rownorm", ours, as_json)
-    bad = [one for one in judged if (one.ours or one.own) and not one.ok]
-    context.exit(int(bool(bad)))
+    context.exit(int(any((one.ours or one.own) and not one.ok for one in judged)))
 
 
 def _count(name: str, results: Sequence[CheckResult], aside: bool) -> None:

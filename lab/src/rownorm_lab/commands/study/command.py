@@ -161,7 +161,9 @@ def _study(
             )
         usual = "medium" if device == "cuda" else "tiny"
         study = new_study(task, size or usual, n_steps or STEPS[device], samples)
-    chosen = [one for one in SETTINGS if one in (settings or _usual_settings(study, device))]
+    # Of a study that is resumed, at least those that it has.
+    usual_settings = study.settings or (SETTINGS if device == "cuda" else ("eager",))
+    chosen = [one for one in SETTINGS if one in (settings or usual_settings)]
     try:
         ordered = [one for one in STAGES if one in (stages or STAGES)]
         write_study(folder, study)  # before anything is timed: Ctrl-C leaves a study to resume
@@ -203,11 +205,6 @@ def _resumed(file: Path, asked: dict[str, Any]) -> Study:
         if given not in (None, before):
             raise click.UsageError(f"{file} has {name} {before}, not {given}; name another --out")
     return study
-
-
-def _usual_settings(study: Study, device: str) -> Sequence[str]:
-    """The settings to measure where none are named: of a study that is resumed, at least those that it has."""
-    return study.settings or (SETTINGS if device == "cuda" else ("eager",))
 
 
 def _measured(study: Study, folder: Path, settings: Sequence[str], stages: Sequence[Any]) -> Study:

@@ -76,46 +76,42 @@ def part_command(name: str) -> click.Command:
     @count_option("--rounds", help="Rounds of each case.")
     @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON, no table.")
     @click.pass_context
-    def study(context: click.Context, /, **given: Any) -> None:
-        context.exit(_study(context, name, **given))
+    def study(
+        context: click.Context,
+        /,
+        out: Path | None,
+        read: Sequence[Path],
+        publish: Path | None,
+        tiny: bool,
+        rounds: int | None,
+        as_json: bool,
+    ) -> None:
+        from ...data.runs import new_name
+
+        if read and (out or tiny or rounds):
+            raise click.UsageError(
+                "--read measures nothing; it goes with --publish and --json only"
+            )
+        if publish and tiny:
+            raise click.UsageError("a trial is not published; leave out --tiny or --publish")
+        folders, status = list(read), 0
+        if not folders:
+            folders = [out or new_name()]
+            measured = {"out": folders[0], "rounds": rounds}
+            status = _bars(context, "measure", parts=(name,), tiny=tiny, **measured)
+            if status == 130:
+                context.exit(status)
+        judged = {"folders": folders, "required": 1, "as_json": as_json}
+        status = _bars(context, "judge", parts=(name,), tiny=tiny, **judged) or status
+        if publish:
+            _bars(context, "publish", folders=folders, out=publish, parts=(name,))
+        context.exit(status)
 
     return study
 
 
-def _study(
-    context: click.Context,
-    name: str,
-    *,
-    out: Path | None,
-    read: Sequence[Path],
-    publish: Path | None,
-    tiny: bool,
-    rounds: int | None,
-    as_json: bool,
-) -> int:
-    """Measure a run or read several, judge and publish them; returns the exit status."""
-    from ...data.runs import new_name
-
-    if read and (out or tiny or rounds):
-        raise click.UsageError("--read measures nothing; it goes with --publish and --json only")
-    if publish and tiny:
-        raise click.UsageError("a trial is not published; leave out --tiny or --publish")
-    folders, status = list(read), 0
-    if not folders:
-        folders = [out or new_name()]
-        measured = {"out": folders[0], "rounds": rounds, "providers": (), "workers": 0}
-        status = _bars(context, "measure", parts=(name,), tiny=tiny, limit_s=None, **measured)
-        if status == 130:
-            return status
-    judged = {"folders": folders, "required": 1, "as_json": as_json}
-    status = _bars(context, "judge", parts=(name,), tiny=tiny, **judged) or status
-    if publish:
-        _bars(context, "publish", folders=folders, out=publish, parts=(name,), package=False)
-    return status
-
-
 def _bars(context: click.Context, name: str, /, **given: Any) -> int:
-    """Call ``rownorm bars NAME`` with these values of its parameters; returns its exit status."""
+    """Call ``rownorm bars NAME`` with these values of its parameters, the others as usual; returns its exit status."""
     root = context.find_root().command
     assert isinstance(root, click.Group)
     bars = root.get_command(context, "bars")

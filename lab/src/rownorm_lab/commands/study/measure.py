@@ -79,7 +79,9 @@ def measure(
             on_step(f"{setting}: memory and kernels of {stage}")
             fields[stage] |= seconds[stage]
             try:
-                fields[stage] |= _memory_and_kernels(workloads[stage])
+                peak, found = workloads[stage].peak_bytes(), profile_of(workloads[stage])
+                fields[stage] |= {"peak_bytes": peak, "kernels": found.kernels}
+                fields[stage]["attribution"] = found.attribution
             except RuntimeError as error:
                 fields[stage] = _failure(fields[stage], "failed", error)
         yield StageRecord(stage=stage, setting=setting, run=run, time=timestamp(), **fields[stage])
@@ -104,12 +106,6 @@ def _time(
         for name, value in zip(names, (forward, backward, whole, on_host), strict=True):
             seconds[stage][name].append(value)
     return seconds
-
-
-def _memory_and_kernels(workload: Workload) -> dict[str, Any]:
-    peak = workload.peak_bytes()
-    found = profile_of(workload)
-    return {"peak_bytes": peak, "kernels": found.kernels, "attribution": found.attribution}
 
 
 def _check_losses(fields: dict[Stage, dict[str, Any]]) -> None:

@@ -8,7 +8,7 @@ import shlex
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,13 +25,11 @@ from ...command_line.options import (
     say_loading,
     usage_errors,
 )
-from ...models import SIZES, STAGES, TASKS
+from ...models import PARALLELS, SIZES, STAGES, TASKS
 
 if TYPE_CHECKING:
     from ...models.checkpoint import Checkpoint
     from ...models.trainer import Trainer, TrainingRequest
-
-PARALLELS = ("ddp", "fsdp", "tensor")
 
 
 @click.command(
@@ -111,7 +109,7 @@ def command(
         say_loading()
     import torch
 
-    from ...models.checkpoint import load, restore, save
+    from ...models.checkpoint import load, restore
     from ...models.parallel import world_of
     from ...models.tasks import TASKS as tasks
     from ...models.trainer import Trainer
@@ -123,7 +121,8 @@ def command(
         _use_deterministic_algorithms()
     with usage_errors():
         checkpoint = None if resume is None else load(resume)
-        request = _request(checkpoint, task, stage, size, seed, samples, amp)
+        asked = {"task": task, "stage": stage, "size": size, "seed": seed, "samples": samples}
+        request = _request(checkpoint, asked | {"amp": amp})
         config = tasks[request.task].configs[request.size]
         world = world_of(parallel, device, request.task, config, request.n_samples)
     try:
@@ -135,21 +134,15 @@ def command(
         folder = out or resume
         one_writer = nullcontext() if folder is None or world.rank else held(folder)
         with one_writer:
-            status = _train(
-                trainer,
-                n_steps,
-                every,
-                None if folder is None else lambda: _saved(trainer, folder, save),
-                save_every,
-            )
+            status = _train(trainer, n_steps, every, folder, save_every)
     finally:
         world.close()
     context.exit(status)
 
 
-def _saved(trainer: Trainer, folder: Path, save: Callable[[Trainer, Path], Path]) -> Path:
+def _saved(trainer: Trainer, folder: Path) -> Path:
     """Save a checkpoint. A full disk ends the run with a message; the last checkpoint is kept."""
-    from ...models.checkpoint import FILE
+    from ...models.checkpoint import FILE, save
 
     try:
         return save(trainer, folder)
@@ -161,32 +154,22 @@ def _saved(trainer: Trainer, folder: Path, save: Callable[[Trainer, Path], Path]
         ) from None
 
 
-def _request(
-    checkpoint: Checkpoint | None,
-    task: str,
-    stage: str | None,
-    size: str | None,
-    seed: int | None,
-    samples: int | None,
-    amp: str | None,
-) -> TrainingRequest:
+def _request(checkpoint: Checkpoint | None, asked: dict[str, Any]) -> TrainingRequest:
     """What is trained: the options, and for those that are not given the checkpoint's; ValueError if they conflict."""
     from ...models.trainer import TrainingRequest
 
+    given = {name: value for name, value in asked.items() if value is not None}
     if checkpoint is None:
-        chosen: Any = stage or "rownorm"
-        return TrainingRequest(task, size or "tiny", chosen, seed or 0, amp, samples)
+        return TrainingRequest(**{"size": "tiny", "stage": "rownorm", "seed": 0} | given)
     saved = checkpoint.request
-    fixed = {"task": task, "size": size, "seed": seed, "samples": samples}
-    for name, given in fixed.items():
+    for name in ("task", "size", "seed", "samples"):
         before = saved.n_samples if name == "samples" else getattr(saved, name)
-        if given not in (None, before):
+        if given.get(name, before) != before:
             raise ValueError(
-                f"the checkpoint has {name} {before}, not {given}; "
+                f"the checkpoint has {name} {before}, not {given[name]}; "
                 f"resume with {before}, or train from the start with --out"
             )
-    changes: dict[str, Any] = {"stage": stage or saved.stage, "amp": amp or saved.amp}
-    return saved._replace(**changes)
+    return saved._replace(**{name: given[name] for name in ("stage", "amp") if name in given})
 
 
 def _title(trainer: Trainer, n_steps: int) -> str:
@@ -201,13 +184,7 @@ def _title(trainer: Trainer, n_steps: int) -> str:
     return f"{trainer.request.describe()}; {n_parameters / 1e6:.2f} M parameters, {where}{processes}; {steps}"
 
 
-def _train(
-    trainer: Trainer,
-    n_steps: int,
-    every: int,
-    save: Callable[[], Path] | None,
-    save_every: int,
-) -> int:
+def _train(trainer: Trainer, n_steps: int, every: int, folder: Path | None, save_every: int) -> int:
     """Train until n_steps are done, with a line of progress and a checkpoint after so many steps, and at the end.
 
     Ctrl-C ends it after the present step, and that state is saved, too; another Ctrl-C ends it at once. Return the exit
@@ -216,12 +193,19 @@ def _train(
     start, before = time.perf_counter(), trainer.step_number
     with _interrupts(alone=trainer.world.size == 1) as interrupted:
         while trainer.step_number < n_steps and not interrupted:
-            start, before = _step(trainer, n_steps, every, save, save_every, start, before)
+            trainer.step()
+            done = trainer.step_number
+            if done in (1, n_steps) or done % every == 0:
+                _echo(trainer, _line(trainer, n_steps, start, before))
+                start, before = time.perf_counter(), done
+            if folder is not None and (done == n_steps or done % save_every == 0):
+                _echo(trainer, f"saved {_saved(trainer, folder)}")
+                start, before = time.perf_counter(), done
     if not interrupted:
         return 0
     kept = ""
-    if save is not None and trainer.step_number and math.isfinite(trainer.losses[-1]):
-        path = save()
+    if folder is not None and trainer.step_number and math.isfinite(trainer.losses[-1]):
+        path = _saved(trainer, folder)
         kept = f"; saved {path}, --resume {shlex.quote(str(path.parent))} continues"
     _echo(trainer, f"interrupted after step {trainer.step_number}{kept}")
     return 130
@@ -250,37 +234,16 @@ def _interrupts(alone: bool) -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _step(
-    trainer: Trainer,
-    n_steps: int,
-    every: int,
-    save: Callable[[], Path] | None,
-    save_every: int,
-    start: float,
-    before: int,
-) -> tuple[float, int]:
-    """One step, with its line and its checkpoint; (time, step) from which the next line counts."""
-    trainer.step()
-    done = trainer.step_number
-    if done in (1, n_steps) or done % every == 0:
-        loss = trainer.losses[-1]
-        if not math.isfinite(loss):
-            raise click.ClickException(
-                f"the loss is {loss} after step {done}; this state is not saved"
-            )
-        rate = trainer.units(done - before) / (time.perf_counter() - start)
-        _echo(trainer, _line(trainer, n_steps, loss, rate))
-        start, before = time.perf_counter(), done
-    if save is not None and (done == n_steps or done % save_every == 0):
-        path = save()
-        _echo(trainer, f"saved {path}")
-        start, before = time.perf_counter(), done
-    return start, before
-
-
-def _line(trainer: Trainer, n_steps: int, loss: float, rate: float) -> str:
+def _line(trainer: Trainer, n_steps: int, start: float, before: int) -> str:
+    """A line of progress, with the rate since the step ``before``. A loss that is not finite ends the run."""
     import torch
 
+    loss = trainer.losses[-1]  # it waits for the device
+    if not math.isfinite(loss):
+        raise click.ClickException(
+            f"the loss is {loss} after step {trainer.step_number}; this state is not saved"
+        )
+    rate = trainer.units(trainer.step_number - before) / (time.perf_counter() - start)
     step = f"{trainer.step_number:>{len(str(n_steps))}}/{n_steps}"
     digits = 0 if rate >= 100 else 1
     line = f"step {step}  loss {loss:.4f}  {rate:,.{digits}f} {trainer.task.unit}/s"

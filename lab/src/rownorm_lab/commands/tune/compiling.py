@@ -42,8 +42,10 @@ class Ahead:
         """Start to compile the candidates of a study."""
         if self._pool is not None:
             self._begun[study] = [
-                self._pool.submit(_compile_share, study, share, self.target)
-                for share in _shares(several)
+                self._pool.submit(
+                    _compile_share, study, several[start : start + SHARE], self.target
+                )
+                for start in range(0, len(several), SHARE)
             ]
 
     def __call__(
@@ -69,10 +71,6 @@ class Ahead:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=kind is None, cancel_futures=True)
-
-
-def _shares(several: Sequence[Settings]) -> list[Sequence[Settings]]:
-    return [several[start : start + SHARE] for start in range(0, len(several), SHARE)]
 
 
 def _follow_parent() -> None:

@@ -11,7 +11,7 @@ from ...compiled.compile import target_of
 from ...measure.machine import machine_of
 from .compiling import Ahead
 from .study import TuningCase
-from .timer import StudyTimer, Timer
+from .timer import Timer
 
 
 class Gpu(NamedTuple):
@@ -25,7 +25,7 @@ class Gpu(NamedTuple):
 def gpu_here(workers: int) -> Gpu:
     """The GPU of this process, with so many processes that compile."""
     machine = machine_of("cuda", ())
-    return Gpu(device_of(0), Ahead(workers, known_target()), lambda one: StudyTimer(one, machine))
+    return Gpu(device_of(0), Ahead(workers, known_target()), lambda one: Timer(one, machine))
 
 
 def known_target() -> str | None:

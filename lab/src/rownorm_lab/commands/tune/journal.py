@@ -12,7 +12,6 @@ import msgspec
 
 from ...data.records import Writer
 from .candidates import Settings
-from .static import CompiledCandidate
 from .study import TuningCase
 
 FILE = "trials.jsonl"
@@ -82,33 +81,6 @@ class Trials:
         found = (self.find(study, stage, settings) for stage in stages)
         return any(trial is not None and trial.status == "ok" for trial in found)
 
-    def add(
-        self,
-        study: TuningCase,
-        stage: Stage,
-        settings: Settings,
-        *,
-        status: Status = "ok",
-        why: str = "",
-        seconds: float | None = None,
-        compiled: CompiledCandidate | None = None,
-    ) -> Trial:
-        """Keep a trial."""
-        trial = Trial(
-            study=study.key,
-            stage=stage,
-            settings=settings,
-            status=status,
-            why=why,
-            cause=compiled.cause if compiled else "",
-            seconds=seconds,
-            registers=compiled.registers if compiled else None,
-            spills=compiled.spills if compiled else None,
-            occupancy=compiled.occupancy if compiled else None,
-        )
-        self.keep(trial)
-        return trial
-
     def keep(self, trial: Trial) -> None:
         """Keep a trial that was made here or elsewhere."""
         self._keep(trial)
@@ -116,7 +88,7 @@ class Trials:
 
 
 class Journal(Trials):
-    """The trials of a folder. A trial is on the disk when ``add`` or ``keep`` returns."""
+    """The trials of a folder. A trial is on the disk when ``keep`` returns."""
 
     def __init__(self, folder: Path) -> None:
         trials, self.damaged = read(folder)

@@ -102,18 +102,15 @@ def _measured(real: Launched, found: Sequence[Candidate]) -> list[Candidate]:
 
     # A variant that stores a part would look right: the rest is in the copies, from the recorded launch.
     usable = [one for one in found if one.analysis is not None and not one.why]
-    times = time_variants(real, [real.with_values(one.values) for one in usable])
-    timed = dict(zip(map(id, usable), times, strict=True))
-    return [
-        one
-        if one.analysis is None or one.why
-        else Candidate(
-            one.values,
-            msgspec.structs.replace(one.analysis, measured_seconds=timed[id(one)].seconds),
-            timed[id(one)].why,
-        )
-        for one in found
-    ]
+    times = iter(time_variants(real, [real.with_values(one.values) for one in usable]))
+    timed = []
+    for one in found:
+        if one.analysis is not None and not one.why:
+            time = next(times)
+            analysis = msgspec.structs.replace(one.analysis, measured_seconds=time.seconds)
+            one = Candidate(one.values, analysis, time.why)
+        timed.append(one)
+    return timed
 
 
 def _table(found: Sequence[Candidate]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -90,7 +90,7 @@ class _Run:
         self.failures.append(why)
         self.display.say(why)
 
-    def save(self, table: str = "") -> None:
+    def save(self, table: str) -> None:
         """Write the summary."""
         trials = self.search.journal.trials
         summary = Tuning(
@@ -104,22 +104,6 @@ class _Run:
             table=table,
         )
         saved.write(self.folder, SUMMARY, summary)
-
-
-class _Numbers(Iterator[int]):
-    """The numbers of the studies, in order; none after limit_s seconds."""
-
-    def __init__(self, total: int, limit_s: float | None) -> None:
-        self.next, self.total, self.late = 0, total, False
-        self.limit_s, self.began = limit_s, time.monotonic()
-
-    def __next__(self) -> int:
-        if self.next < self.total and self.limit_s is not None:
-            self.late = time.monotonic() - self.began > self.limit_s
-        if self.late or self.next == self.total:
-            raise StopIteration
-        self.next += 1
-        return self.next - 1
 
 
 def run_tune(
@@ -159,11 +143,21 @@ def run_tune(
         with Display(total) as display:
             search.on_tried = lambda trial: _tried(display, trial)
             run = _Run(folder, request, search, display)
-            numbers = _Numbers(len(studies), limit_s)
+            start, is_late = time.monotonic(), False
+
+            def numbers() -> Iterator[int]:
+                """The numbers of the studies, in order; none after limit_s seconds."""
+                nonlocal is_late
+                for number in range(len(studies)):
+                    is_late = limit_s is not None and time.monotonic() - start > limit_s
+                    if is_late:
+                        return
+                    yield number
+
             searched = (
-                elsewhere(journal, numbers, search.on_tried, display.say)
+                elsewhere(journal, numbers(), search.on_tried, display.say)
                 if elsewhere
-                else ((number, "") for number in numbers)
+                else ((number, "") for number in numbers())
             )
             try:
                 for number, failure in searched:
@@ -171,7 +165,7 @@ def run_tune(
                         run.failed(failure)
                     else:
                         run.one(studies[number], request.verify[number] if request.verify else None)
-                status = LEFT if numbers.late else 0
+                status = LEFT if is_late else 0
             except KeyboardInterrupt:
                 status = INTERRUPTED
             except DeviceLost as lost:
@@ -181,7 +175,9 @@ def run_tune(
             except ClusterError as error:
                 run.failures.append(str(error))
         status = status or (FAILED if run.failures else 0)
-        table = "" if status or request.verify else _write_table(folder, request, base, run.rows)
+        table = "" if status or request.verify else f"{request.environment.arch}.json"
+        if table:
+            write_table(folder / table, request.environment, updated(base, run.rows))
         run.save(table)
         _print_end(folder, journal, run, table, time.monotonic() - began)
     if status in (INTERRUPTED, LEFT) or run.failures:
@@ -199,14 +195,6 @@ def _tried(display: Display, trial: Trial) -> None:
         display.advance()
     if trial.status == "wrong":
         display.say(f"wrong results, left out: {trial.study} {trial.settings}: {trial.why}")
-
-
-def _write_table(
-    folder: Path, request: TuneRequest, base: Sequence[TableRow], rows: Sequence[TableRow]
-) -> str:
-    name = f"{request.environment.arch}.json"
-    write_table(folder / name, request.environment, updated(base, rows))
-    return name
 
 
 def _print_end(folder: Path, journal: Journal, run: _Run, table: str, seconds: float) -> None:

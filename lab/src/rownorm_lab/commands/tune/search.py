@@ -82,9 +82,9 @@ class Search:
         todo = self.left(study)
         for settings, found in zip(todo, self.compile(study, todo), strict=True):
             if found is not None and found.cause:
-                self._add(
-                    study, "first", settings, status="left out", why=found.why, compiled=found
-                )
+                figures = found._asdict()
+                del figures["programs"]  # which the occupancy says
+                self._add(study, "first", settings, status="left out", **figures)
         usable = [
             settings
             for settings in candidates(study, self.device)
@@ -101,8 +101,7 @@ class Search:
         chosen, reason = final[0], self._why(study)
         equals = [pair for pair in final if final[0][0] > NEARLY * pair[0]]
         if study.direction == "forward" and len(equals) > 1:
-            few = self._few_rows(study, [pair[1] for pair in equals])
-            chosen = next(pair for pair in equals if pair[1] == few)
+            chosen = min(equals, key=lambda pair: self._few_rows(study, pair[1]))
             reason += f"; fastest with {FEW_ROWS} rows of {len(equals)} that are equally fast"
         return Choice(*chosen, _next(final, chosen[1]), reason, first)
 
@@ -170,13 +169,12 @@ class Search:
         else:
             self._add(study, stage, settings, seconds=seconds)
 
-    def _few_rows(self, study: TuningCase, several: Sequence[Settings]) -> Settings:
-        for settings in several:
-            if self.journal.find(study, "few rows", settings) is None:
-                seconds = self.timer(study).seconds_of_few(settings, FINAL_ROUNDS)
-                self._add(study, "few rows", settings, seconds=seconds)
-        trials = [self.journal.find(study, "few rows", settings) for settings in several]
-        return min((one for one in trials if one), key=lambda one: one.seconds or 0.0).settings
+    def _few_rows(self, study: TuningCase, settings: Settings) -> float:
+        trial = self.journal.find(study, "few rows", settings)
+        if trial is None:
+            seconds = self.timer(study).seconds_of_few(settings, FINAL_ROUNDS)
+            trial = self._add(study, "few rows", settings, seconds=seconds)
+        return trial.seconds or 0.0
 
     def _row(self, study: TuningCase, chosen: Choice) -> TableRow:
         ceiling = self.journal.find(study, "ceiling", {})
@@ -196,8 +194,9 @@ class Search:
         return [trial for trial in self.journal.trials if trial.study == study.key]
 
     def _add(self, study: TuningCase, stage: Stage, settings: Settings, **outcome: Any) -> Trial:
-        """Add a trial to the journal and report it. outcome: as in ``Journal.add``."""
-        trial = self.journal.add(study, stage, settings, **outcome)
+        """Keep a trial and report it. outcome: other fields of ``Trial``."""
+        trial = Trial(study=study.key, stage=stage, settings=settings, **outcome)
+        self.journal.keep(trial)
         self.on_tried(trial)
         return trial
 

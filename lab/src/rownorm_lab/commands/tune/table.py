@@ -117,8 +117,7 @@ def write_entries(file: Path, head: dict[str, Any], rows: Sequence[TableRow]) ->
 
 def read_rows(file: Path) -> list[TableRow]:
     """The rows of a table of the package."""
-    rows: list[TableRow] = json.loads(file.read_text())["plans"]
-    return rows
+    return json.loads(file.read_text())["plans"]
 
 
 def read_base(file: Path, here: Environment) -> list[TableRow]:
@@ -133,8 +132,7 @@ def read_base(file: Path, here: Environment) -> list[TableRow]:
             f"{file} was tuned with Triton {source.triton}, and here is {here.triton}: one table has one version. "
             "Leave --update out: rows of your own table come before the shipped ones, which stay in use"
         )
-    rows: list[TableRow] = content["plans"]
-    return rows
+    return content["plans"]
 
 
 def line_of(row: TableRow) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -42,27 +41,8 @@ class DeviceLost(RuntimeError):
         self.settings = settings
 
 
-class Timer(Protocol):
-    """Checks and times settings for one study. Both raise DeviceLost if nothing can follow."""
-
-    def check(self, several: Sequence[Settings]) -> list[tuple[Status, str]]:
-        """For each of the settings: ok, wrong or failed, and why."""
-
-    def seconds(self, settings: Settings, rounds: int) -> float:
-        """Device time of one call."""
-
-    def seconds_of_few(self, settings: Settings, rounds: int) -> float:
-        """The same with FEW_ROWS rows."""
-
-    def ceiling_seconds(self, rounds: int) -> float:
-        """Device time of an elementwise kernel over the same bytes."""
-
-    def seconds_in_turns(self, several: Sequence[Settings], rounds: int) -> list[float]:
-        """Device time with each of the settings, which take turns."""
-
-
-class StudyTimer:
-    """The timer on this machine's GPU."""
+class Timer:
+    """Checks and times settings for one study on this machine's GPU. Both raise DeviceLost if nothing can follow."""
 
     def __init__(self, study: TuningCase, machine: Machine) -> None:
         assert machine.flush is not None  # there is a GPU
@@ -76,9 +56,11 @@ class StudyTimer:
         torch.cuda.synchronize()
 
     def check(self, several: Sequence[Settings]) -> list[tuple[Status, str]]:
+        """For each of the settings: ok, wrong or failed, and why."""
         return checked(self.study, several, self.machine.device)
 
     def seconds(self, settings: Settings, rounds: int) -> float:
+        """Device time of one call."""
         try:
             with forced(settings):
                 return self._seconds(self.calls, self.size.repeats, rounds)
@@ -87,17 +69,20 @@ class StudyTimer:
             raise
 
     def seconds_of_few(self, settings: Settings, rounds: int) -> float:
+        """The same with FEW_ROWS rows."""
         case = self.study.case(FEW_ROWS)
         calls = calls_of(case, data.rotation(case, FEW_COPIES, self.machine.device))
         with forced(settings):
             return self._seconds(calls, 1, rounds)
 
     def ceiling_seconds(self, rounds: int) -> float:
+        """Device time of an elementwise kernel over the same bytes."""
         prepare = all_providers()[CEILING].prepare
         calls = [prepare(self.case, tensors) for tensors in self.sets]
         return self._seconds(calls, self.size.repeats, rounds)
 
     def seconds_in_turns(self, several: Sequence[Settings], rounds: int) -> list[float]:
+        """Device time with each of the settings, which take turns."""
         # A graph must not outlive ``forced``: leaving it frees buffers of prepared calls. So every turn captures anew.
         seconds: list[list[float]] = [[] for _ in several]
         for _, index in in_turns(range(len(several)), TURNS):
@@ -108,12 +93,13 @@ class StudyTimer:
         """The median of the rounds. A round uses all inputs ``repeats`` times."""
         with torch.cuda.stream(torch.cuda.Stream()):
             graph = GraphRounds(calls, repeats, self.flush)
-            return steady(lambda: self._round(graph), rounds)
+            return steady(lambda: _round(graph), rounds)
 
-    def _round(self, graph: GraphRounds) -> float:
-        finished = graph.run()
-        torch.cuda.synchronize()
-        return finished()
+
+def _round(graph: GraphRounds) -> float:
+    finished = graph.run()
+    torch.cuda.synchronize()
+    return finished()
 
 
 def steady(one_round: Callable[[], float], rounds: int) -> float:
