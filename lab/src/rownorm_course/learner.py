@@ -19,6 +19,7 @@ from .wire import decode, encode
 
 # Calls that compute a norm. The dispatcher is watched too, so that an alias does not help.
 _NORMS = {"layer_norm", "rms_norm", "native_layer_norm", "LayerNorm", "RMSNorm", "_fused_rms_norm"}
+_NORM_PACKAGES = {"rownorm", "liger_kernel", "quack", "flashinfer", "fla", "mamba_ssm", "helion"}
 _TIMERS = {"time", "torch.cuda", "triton.testing", "torch.cuda.Event", "time.perf_counter"}
 STEP_S = 30.0  # of one step, unless the exercise says otherwise
 
@@ -214,9 +215,7 @@ def _dishonest(node: ast.AST, tree: ast.Module) -> Iterator[tuple[str, str]]:
                 if package == "rownorm_course" and parts.isdisjoint(("interpreter", "measured")):
                     yield f"imports {one}", "reads-solution"
                 # The lab measures; of its rooms, only this one computes norms.
-                if package in ("rownorm", "liger_kernel", "quack", "flashinfer") or (
-                    package == "rownorm_lab" and "providers" in parts
-                ):
+                if package in _NORM_PACKAGES or (package == "rownorm_lab" and "providers" in parts):
                     yield f"imports {one}", "imports-norm"
         case ast.Call(func=ast.Attribute(attr=called) | ast.Name(id=called)):
             if called in _NORMS and _of_torch(tree, node.func):

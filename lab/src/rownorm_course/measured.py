@@ -39,15 +39,8 @@ def records_of(
         about="a learner's function",
         kind="plain",
         operations=("rms_norm", "layer_norm"),
-        directions=("forward", "backward", "both"),
         options=EVERY_OPTION,
-        dtypes=("fp16", "bf16", "fp32"),
-        needs=(),
-        package="",
-        install="",
         needs_gpu=True,
-        slow_on_cpu=False,
-        interpreted=False,
     )
     return list(bench(cases, [mine, *others], run=run_id(), rounds=10))
 

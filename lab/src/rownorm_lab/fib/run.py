@@ -175,12 +175,6 @@ def solution_provider(definition: Definition, norm: Norm, solution: Solution) ->
         directions=("forward",),
         options=(*EVERY_OPTION, "no_h"),
         dtypes=(norm.dtype,),
-        needs=(),
-        package="",
-        install="",
-        needs_gpu=False,
-        slow_on_cpu=False,
-        interpreted=False,
     )
 
 

@@ -248,7 +248,7 @@ def judge(
 @click.option("--out", type=FOLDER, required=True, help="Folder of the pages; pages are replaced.")
 @part_option
 @click.option(
-    "--package", is_flag=True, help="Write the data file into the rownorm package instead."
+    "--package", is_flag=True, help="Write the data file into the rownorm-lab package instead."
 )
 def publish(folders: Sequence[Path], out: Path, parts: Sequence[str], package: bool) -> None:
     """Write runs as Markdown pages and a data file.
