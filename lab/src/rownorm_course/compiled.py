@@ -19,7 +19,8 @@ from triton.compiler import ASTSource
 
 from rownorm.inside import POINTER_TYPE, TARGETS, Call, Target, resources
 from rownorm_lab.compiled.analysis import analyze
-from rownorm_lab.compiled.compile import Compilation, CompiledKernel, compile_loop, target_of
+from rownorm_lab.compiled.compile import Compilation, CompiledKernel, target_of
+from rownorm_lab.compiled.launched import compile_loop
 from rownorm_lab.compiled.trace import Unresolved
 from rownorm_lab.data.case import Case
 

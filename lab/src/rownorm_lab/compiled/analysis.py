@@ -12,7 +12,8 @@ from ..data.case import Case
 from ..measure.bench import in_one_line
 from . import isa
 from .accesses import Kind
-from .compile import ROWS, Compilation, CompiledKernel, compile_case, compile_loop
+from .compile import ROWS, Compilation, CompiledKernel, compile_case
+from .launched import compile_loop
 from .occupancy import Occupancy, occupancy_of
 from .roofline import (
     Ceiling,

@@ -108,11 +108,7 @@ def _traffic(
     if kernel.cluster_size > 1:
         raise Unresolved("programs of a cluster (num_ctas) are not traced")
     function = llir.parse(kernel.compiled.asm["llir"])
-    values: dict[str, Any] = {
-        name: int(value) if isinstance(value, int) else None
-        for name, value in kernel.arguments.items()
-        if name not in kernel.tensors
-    }
+    values = {name: value for name, value in kernel.arguments.items() if name not in kernel.tensors}
     large = large_tensors(kernel)
     sampled = _sample(kernel.n_programs, kernel.num_warps * kernel.warp_size)
     lost: Counter[str] = Counter()

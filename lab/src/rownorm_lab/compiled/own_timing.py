@@ -7,7 +7,6 @@ variants take turns. Each variant runs on copies first, and its results are comp
 from __future__ import annotations
 
 import contextlib
-import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,9 +21,9 @@ from ..data.user_files import Source, blame, load
 from ..measure.machine import Machine, machine_of
 from ..measure.timing import Rounds, RoundSize, round_size, rounds_of
 from .launched import tensor_bytes
+from .measured import medians_in_turns
 from .recorded import Launched, bound, compiler_message, jit_of
 
-ROUNDS = 10
 # Largest relative difference of a result from that of the recorded launch: other block sizes sum in another order.
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float32: 1e-5, torch.float64: 1e-12}
 
@@ -89,15 +88,10 @@ def time_variants(launched: Launched, variants: Sequence[Launched]) -> list[Time
                     rounds[i] = rounds_of(calls, size, machine.flush)
             except Exception as error:  # of the compiler or the driver, whatever its type
                 found[i] = Timed(None, compiler_message(error))
-        seconds: dict[int, list[float]] = {i: [] for i in rounds}
-        for _ in range(ROUNDS):
-            pending = {i: one.run() for i, one in rounds.items()}
-            torch.cuda.synchronize()
-            for i, finish in pending.items():
-                seconds[i].append(finish())
+        medians = medians_in_turns([*rounds.values()])
     machine.free()
-    for i, times in seconds.items():
-        found[i] = Timed(statistics.median(times))
+    for i, seconds in zip(rounds, medians, strict=True):
+        found[i] = Timed(seconds)
     return found
 
 
@@ -128,21 +122,18 @@ def _results(variant: Launched) -> dict[str, torch.Tensor]:
 def _difference(results: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> str:
     """Which tensor differs from that of the recorded launch; empty if none does."""
     for name, exact in expected.items():
-        got = results[name]
-        tolerance = TOLERANCE.get(exact.dtype, 0.0)
-        scale = exact.double().abs().amax().clamp(min=1e-30) if exact.numel() else 1.0
-        if tolerance == 0.0:
-            if not torch.equal(got, exact):
-                return f"{name} differs from the recorded launch's"
-        elif not torch.allclose(
-            got.double() / scale,
-            exact.double() / scale,
-            rtol=tolerance,
-            atol=tolerance,
-            equal_nan=True,
-        ):
+        if not _is_close(results[name], exact):
             return f"{name} differs from the recorded launch's"
     return ""
+
+
+def _is_close(got: torch.Tensor, exact: torch.Tensor) -> bool:
+    tolerance = TOLERANCE.get(exact.dtype)
+    if tolerance is None:
+        return torch.equal(got, exact)
+    scale = exact.double().abs().amax().clamp(min=1e-30) if exact.numel() else 1.0
+    both = got.double() / scale, exact.double() / scale
+    return torch.allclose(*both, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 def _tensors(variant: Launched) -> dict[str, torch.Tensor]:
