@@ -46,25 +46,17 @@ MATRIX = re.compile(r"mma\.|wgmma|mfma|tcgen05")
 
 
 def analyze_launch(
-    launched: Launched, source: Source, target: Target, label: str, ceiling: Ceiling | None = None
-) -> OwnAnalysis:
-    """Compile and examine one launch. What cannot be told is listed, with the reason."""
-    return analyze_compiled(
-        compile_launch(launched, target), launched, source, target, label, ceiling
-    )
-
-
-def analyze_compiled(
-    kernel: CompiledKernel,
     launched: Launched,
     source: Source,
     target: Target,
     label: str,
     ceiling: Ceiling | None = None,
+    kernel: CompiledKernel | None = None,
 ) -> OwnAnalysis:
-    """Examine a launch whose kernel is compiled."""
+    """Compile and examine one launch. What cannot be told is listed, with the reason. kernel: if it is compiled."""
     import triton
 
+    kernel = kernel or compile_launch(launched, target)
     arch, limits = target.device.arch, limits_of(target)
     fits = occupancy_of(kernel, arch)
     moved = sum(kernel.tensors.values())
@@ -139,11 +131,9 @@ def _traffic(
     # A program's share of the tensors is what one row is for a norm.
     moved = memory_bytes(kernel, traffic, running, limits.l2_bytes, kernel.n_programs, large)
     times = kernel_times(traffic, moved, running, unrolled, ceiling, large)
-    loaded = [one for one in flows if one.tensor in large and one.kind in ("load", "copy")]
-    sizes = sum(one.tensor_bytes for one in loaded)
     return OwnTraffic(
         traced_programs=len(sampled[0]),
-        passes=sum(one.bytes for one in loaded) / sizes if sizes else 0.0,
+        passes=traffic.passes(large),
         compulsory_bytes=sum(one.tensor_bytes * min(1.0, one.passes) for one in flows),
         **traffic_fields(traffic, moved, times, unrolled, "program", kernel.n_programs),
     )
