@@ -42,9 +42,7 @@ def compile_launch(launched: Launched, target: Target) -> CompiledKernel:
     attributes: dict[tuple[int, ...], Any] = {}
     for position, parameter in enumerate(kernel.params):
         value = launched.values[parameter.name]
-        kind, divisible = ("constexpr", False)
-        if not parameter.is_constexpr:
-            kind, divisible = _type(parameter, value)
+        kind, divisible = _type(parameter, value)
         signature[parameter.name] = kind
         if kind == "constexpr":
             constants[position,] = value
@@ -58,11 +56,7 @@ def compile_launch(launched: Launched, target: Target) -> CompiledKernel:
     passed = {
         name: launched.values[name] for name, kind in signature.items() if kind != "constexpr"
     }
-    tensors = {
-        name: tensor_bytes(value)
-        for name, value in passed.items()
-        if isinstance(value, torch.Tensor)
-    }
+    tensors = {name: tensor_bytes(value) for name, value in launched.tensors.items()}
     numbers = {
         name: int(value) if isinstance(value, int) else None for name, value in passed.items()
     }
@@ -81,7 +75,7 @@ def compile_launch(launched: Launched, target: Target) -> CompiledKernel:
 
 def _type(parameter: Any, value: Any) -> tuple[str, bool]:
     """(Triton's type of an argument, whether it is divisible by 16 or aligned)."""
-    if value is None:
+    if value is None or parameter.is_constexpr:
         return "constexpr", False
     if isinstance(value, torch.Tensor):
         if value.dtype not in NAMES:
