@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -37,7 +38,7 @@ class CompiledKernel(NamedTuple):
     num_warps: int
     warp_size: int
     # In order: tensors by the names of their parameters, with their bytes; integers; None: another number.
-    arguments: dict[str, int | None]
+    arguments: Mapping[str, int | None]
     tensors: dict[str, int]  # bytes by role
     resources: Resources
     compiled: Any  # Triton's: ``asm`` and ``metadata``

@@ -65,7 +65,7 @@ def compile_launch(launched: Launched, target: Target) -> CompiledKernel:
         n_programs=x * y * z,
         num_warps=compiled.metadata.num_warps,
         warp_size=target.device.warp_size,
-        arguments=numbers | tensors,
+        arguments={**numbers, **tensors},
         tensors=tensors,
         cluster_size=getattr(compiled.metadata, "num_ctas", 1),
         resources=resources(call, compiled),

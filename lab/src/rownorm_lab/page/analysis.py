@@ -7,7 +7,7 @@ bandwidth does it reach? How does it scale with the batch?
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..data import texts
 from ..data.measurements import Group, Measurement, Results, fastest_other, typical
@@ -302,7 +302,7 @@ def _table_of_results(results: Results) -> list[str]:
     return ["### Results", text, _table(lines)]
 
 
-def _table(lines: Sequence[dict[str, object]]) -> str:
+def _table(lines: Sequence[Mapping[str, object]]) -> str:
     """Lines of cells by their headings."""
     return markdown(list(lines[0]), [list(line.values()) for line in lines])
 

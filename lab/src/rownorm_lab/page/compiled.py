@@ -121,7 +121,7 @@ def _panels(analyses: Sequence[Analysis]) -> list[alt.LayerChart]:
     """Time, and bandwidth."""
     loops = [one for one in analyses if one.block]
     points = [
-        {"block": one.block, "source": source} | _figures(one, seconds)
+        {"block": one.block, "source": source, **_figures(one, seconds)}
         for one in loops
         for source, seconds in _times(one).items()
     ]
