@@ -17,8 +17,8 @@ from triton.compiler import ASTSource
 
 from rownorm.inside import TARGETS, Target
 from rownorm_lab.compiled.analysis import analyze
-from rownorm_lab.compiled.compile import Compilation, CompiledKernel, compile_loop, target_of
-from rownorm_lab.compiled.launched import compile_launch
+from rownorm_lab.compiled.compile import Compilation, CompiledKernel, target_of
+from rownorm_lab.compiled.launched import compile_launch, compile_loop
 from rownorm_lab.compiled.recorded import Launched
 from rownorm_lab.compiled.trace import Unresolved
 from rownorm_lab.data.case import Case
@@ -114,13 +114,13 @@ def _kernel(launch: Launch, roles: Mapping[int, str], case: Case, target: Target
         ) from error
     arguments: dict[str, int] = {}
     sizes: dict[str, int] = {}
-    for name, value in found.arguments.items():
+    for name, number in found.arguments.items():
         if name in found.tensors:
             tensor = values[name]
             role = roles.get(tensor.data_ptr()) or _output_role(tensor, case, sizes, name)
-            arguments[f"{role}_ptr"] = sizes[role] = value
+            arguments[f"{role}_ptr"] = sizes[role] = found.tensors[name]
         else:
-            arguments[name] = int(value) if isinstance(value, int) else 0
+            arguments[name] = number or 0
     n_programs = found.n_programs
     share = max(1, n_programs // case.rows) if n_programs % case.rows == 0 else 1
     return found._replace(

@@ -36,7 +36,7 @@ class Provenance:
         """After a launch: check what its programs loaded, and keep what they stored."""
         self.storages.append({region.names: region.storage for region in memory.regions})
         for region in memory.regions:
-            if region.writers:
+            if region.writer.all:
                 self.given.pop(region.storage._cdata, None)
         with _disable_current_modes():  # this is no arithmetic of the learner's
             self._launched(before)
@@ -47,8 +47,8 @@ class Provenance:
             if len(region.dtypes) != 1 or not region.elements:
                 continue
             (dtype,) = region.dtypes
-            written = torch.from_numpy(region.writer != NOBODY)
-            loaded = torch.from_numpy(region.reader != NOBODY) & ~written
+            written = torch.from_numpy(region.writer.program != NOBODY)
+            loaded = torch.from_numpy(region.reader.program != NOBODY) & ~written
             if dtype in FLOATS:
                 foreign = self._foreign(_typed(region, contents, dtype)[loaded])
                 self.loaded += foreign if foreign > CONSTANTS else 0

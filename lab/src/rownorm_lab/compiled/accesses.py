@@ -121,7 +121,6 @@ def _buffer(text: str) -> Access | None:
     if found is None:
         return None
     width = int(found[1] or 1) * int(found[2]) // 8
-    resource = 0 if match[1] == "load" else 1
-    return Access(
-        "load" if match[1] == "load" else "store", width, operands, resource, 0, resource + 1
-    )
+    kind: Kind = "load" if match[1] == "load" else "store"
+    resource = int(kind == "store")
+    return Access(kind, width, operands, resource, 0, resource + 1)

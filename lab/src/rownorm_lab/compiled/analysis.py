@@ -12,7 +12,8 @@ from ..data.case import Case
 from ..measure.bench import in_one_line
 from . import isa
 from .accesses import Kind
-from .compile import ROWS, Compilation, CompiledKernel, compile_case, compile_loop
+from .compile import ROWS, Compilation, CompiledKernel, compile_case
+from .launched import compile_loop
 from .occupancy import Occupancy, occupancy_of
 from .roofline import (
     Ceiling,
@@ -99,7 +100,7 @@ def _kernel(
     return KernelAnalysis(
         kernel=kernel.name,
         programs=kernel.n_programs,
-        passes=_passes(traffic),
+        passes=traffic.passes(ROWS),
         **code_fields(kernel, fits),
         **traffic_fields(traffic, moved, times, unrolled, "row", case.rows),
     )
@@ -169,10 +170,3 @@ def _tensor_traffic(traffic: Traffic) -> list[TensorTraffic]:
         )
         for flow in traffic.flows
     ]
-
-
-def _passes(traffic: Traffic) -> float:
-    """How many times the rows are loaded."""
-    rows = [flow for flow in traffic.flows if flow.tensor in ROWS and flow.kind in ("load", "copy")]
-    sizes = sum(flow.tensor_bytes for flow in rows)
-    return sum(flow.bytes for flow in rows) / sizes if sizes else 0.0

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 import triton
-from triton.compiler import ASTSource
 
 from rownorm.inside import (
     INPUTS,
     INTERPRETING,
-    POINTER_TYPE,
     TARGETS,
     Binary,
-    Call,
     Inputs,
     Plan,
     Resources,
@@ -27,21 +25,9 @@ from rownorm.inside import (
 
 from ..data.case import ITEMSIZE, Case
 from ..providers.data import input_names, program_of
-from ..providers.kernels import loop
 
-ROWS = (
-    "x",
-    "residual",
-    "gate",
-    "y",
-    "h",
-    "dy",
-    "dh",
-    "dx",
-    "dresidual",
-    "dgate",
-)  # (rows, columns)
-LOOP_WARPS = 4  # of the plain loop
+# Tensors of (rows, columns).
+ROWS = ("x", "residual", "gate", "y", "h", "dy", "dh", "dx", "dresidual", "dgate")
 
 
 class CompiledKernel(NamedTuple):
@@ -51,13 +37,13 @@ class CompiledKernel(NamedTuple):
     n_programs: int
     num_warps: int
     warp_size: int
-    arguments: dict[str, int]  # in order: tensors by role, with their bytes; integers by name
+    # In order: tensors by the names of their parameters, with their bytes; integers; None: another number.
+    arguments: Mapping[str, int | None]
     tensors: dict[str, int]  # bytes by role
     resources: Resources
     compiled: Any  # Triton's: ``asm`` and ``metadata``
-    share: int = (
-        1  # neighboring programs that work on the same rows: a cluster, a group, the parts of a row
-    )
+    # Neighboring programs that work on the same rows: a cluster, a group, the parts of a row.
+    share: int = 1
     turns_over: int = 0  # rows of all programs in one turn of their loop over rows; 0: no such loop
     rows_each: int = 1  # rows of a program without such a loop
     sections: int = 0  # column_sums: vectors whose columns the programs divide among themselves
@@ -115,61 +101,18 @@ def compile_case(case: Case, target: Target) -> Compilation:
     return Compilation(case, target, compiled.plan, kernels)
 
 
-def compile_loop(case: Case, block: int, target: Target) -> Compilation:
-    """Compile the plain kernel that loops over a row in blocks of that many columns; forward only."""
-    kernel = loop.layer_norm_kernel if case.centers else loop.rms_norm_kernel
-    names = ("x", "weight", "y", *(("bias",) if case.has_bias else ()))
-    pointer = POINTER_TYPE[case.torch_dtype]
-    integers = {"row_stride": case.cols, "n_cols": case.cols}
-    signature: dict[str, str] = {}
-    constants: dict[tuple[int, ...], Any] = {}
-    attributes: dict[tuple[int, ...], Any] = {}
-    for position, name in enumerate(kernel.arg_names):
-        if name.removesuffix("_ptr") in names:
-            signature[name] = pointer
-            attributes[position,] = [["tt.divisibility", 16]]
-        elif name in integers:
-            signature[name] = "i32"
-            if integers[name] % 16 == 0:  # as Triton specializes the arguments of a call
-                attributes[position,] = [["tt.divisibility", 16]]
-        elif name == "eps":
-            signature[name] = "fp32"
-        else:
-            signature[name] = "constexpr"
-            constants[position,] = block if name == "BLOCK" else None
-    source = ASTSource(kernel, signature, constants, attributes)
-    compiled = triton.compile(source, target=target.triton, options={"num_warps": LOOP_WARPS})
-    call = Call(kernel, case.rows, LOOP_WARPS, integers, {})
-    sizes = _sizes(case, None, 1)
-    arguments = {
-        name: sizes.get(name.removesuffix("_ptr"), integers.get(name, 0))
-        for name, kind in signature.items()
-        if kind != "constexpr"
-    }
-    one = CompiledKernel(
-        name=kernel.__name__,
-        n_programs=case.rows,
-        num_warps=LOOP_WARPS,
-        warp_size=target.device.warp_size,
-        arguments=arguments,
-        tensors={name: sizes[name] for name in names},
-        resources=resources(call, compiled),
-        compiled=compiled,
-    )
-    return Compilation(case, target, None, [one])
-
-
 def _kernel(binary: Binary, plan: Plan, case: Case, target: Target) -> CompiledKernel:
     call, compiled, dtypes = binary
     name = call.kernel.__name__
     sizes = _sizes(case, plan, call.integers["n_parts"])
-    arguments: dict[str, int] = {}
+    arguments: dict[str, int | None] = {}
+    tensors: dict[str, int] = {}
     for argument in call.kernel.arg_names:
         role = argument.removesuffix("_ptr")
         if argument in call.integers:
             arguments[argument] = call.integers[argument]
         elif argument.endswith("_ptr") and dtypes.get(role) is not None:
-            arguments[argument] = sizes[role]
+            arguments[argument] = tensors[role] = sizes[role]
     # Programs that share rows are neighbors; the others divide the rows among themselves.
     share = {
         "forward_moments": call.integers["n_parts"],
@@ -182,11 +125,6 @@ def _kernel(binary: Binary, plan: Plan, case: Case, target: Target) -> CompiledK
     loops = name in ("backward_resident", "backward_grid") or (
         name == "forward_cluster" and call.constants["PREFETCH_ROWS"]
     )
-    tensors = {
-        argument.removesuffix("_ptr"): size
-        for argument, size in arguments.items()
-        if argument.endswith("_ptr")
-    }
     sections = len(tensors) // 2 if name == "column_sums" else 0
     rows_each = call.integers["rows_per_program"] if name == "backward_apply" else plan.block_rows
     return CompiledKernel(

@@ -1,7 +1,8 @@
-"""Compile a recorded launch of a user's kernel for a target, as Triton would for such arguments."""
+"""Compile a launch for a target, as Triton would for such arguments: of a user's kernel, or of the plain loop."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -10,10 +11,27 @@ from triton.compiler import ASTSource
 
 from rownorm.inside import Call, Target, resources
 
-from .compile import CompiledKernel
+from ..data.case import Case
+from ..providers.kernels import loop
+from .compile import Compilation, CompiledKernel
 from .recorded import NAMES, Launched
 
 ALIGNMENT = 16  # bytes, and the divisor of integers: what Triton specializes kernels for
+LOOP_WARPS = 4  # of the plain loop
+
+
+def compile_loop(case: Case, block: int, target: Target) -> Compilation:
+    """Compile the plain kernel that loops over a row in blocks of that many columns; forward only."""
+    kernel = loop.layer_norm_kernel if case.centers else loop.rms_norm_kernel
+    x = torch.empty(case.rows, case.cols, dtype=case.torch_dtype, device="meta")
+    vector = torch.empty_like(x[0])
+    bias = vector if case.has_bias else None
+    arguments = (x, vector, bias, x, case.cols, case.cols, case.eps, block)
+    values = dict(zip(kernel.arg_names, arguments, strict=True))
+    launched = Launched(kernel, values, {"num_warps": LOOP_WARPS}, (case.rows,))
+    one = compile_launch(launched, target)
+    by_role = {name.removesuffix("_ptr"): size for name, size in one.tensors.items()}
+    return Compilation(case, target, None, [one._replace(tensors=by_role)])
 
 
 def compile_launch(launched: Launched, target: Target) -> CompiledKernel:
@@ -24,9 +42,7 @@ def compile_launch(launched: Launched, target: Target) -> CompiledKernel:
     attributes: dict[tuple[int, ...], Any] = {}
     for position, parameter in enumerate(kernel.params):
         value = launched.values[parameter.name]
-        kind, divisible = ("constexpr", False)
-        if not parameter.is_constexpr:
-            kind, divisible = _type(parameter, value)
+        kind, divisible = _type(parameter, value)
         signature[parameter.name] = kind
         if kind == "constexpr":
             constants[position,] = value
@@ -40,20 +56,17 @@ def compile_launch(launched: Launched, target: Target) -> CompiledKernel:
     passed = {
         name: launched.values[name] for name, kind in signature.items() if kind != "constexpr"
     }
+    tensors = {name: tensor_bytes(value) for name, value in launched.tensors.items()}
+    numbers = {
+        name: int(value) if isinstance(value, int) else None for name, value in passed.items()
+    }
     return CompiledKernel(
         name=kernel.__name__,
         n_programs=x * y * z,
         num_warps=compiled.metadata.num_warps,
         warp_size=target.device.warp_size,
-        arguments={
-            name: tensor_bytes(value) if isinstance(value, torch.Tensor) else value
-            for name, value in passed.items()
-        },
-        tensors={
-            name: tensor_bytes(value)
-            for name, value in passed.items()
-            if isinstance(value, torch.Tensor)
-        },
+        arguments={**numbers, **tensors},
+        tensors=tensors,
         cluster_size=getattr(compiled.metadata, "num_ctas", 1),
         resources=resources(call, compiled),
         compiled=compiled,
@@ -62,7 +75,7 @@ def compile_launch(launched: Launched, target: Target) -> CompiledKernel:
 
 def _type(parameter: Any, value: Any) -> tuple[str, bool]:
     """(Triton's type of an argument, whether it is divisible by 16 or aligned)."""
-    if value is None:
+    if value is None or parameter.is_constexpr:
         return "constexpr", False
     if isinstance(value, torch.Tensor):
         if value.dtype not in NAMES:
@@ -92,7 +105,7 @@ def _address(tensor: torch.Tensor) -> int:
 
 def tensor_bytes(tensor: torch.Tensor) -> int:
     """The bytes of the different elements of a tensor: an expanded dimension counts once."""
-    count = 1
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        count *= size if stride else 1
-    return count * tensor.element_size()
+    different = (
+        size if stride else 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    return math.prod(different) * tensor.element_size()

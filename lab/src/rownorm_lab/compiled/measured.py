@@ -13,10 +13,10 @@ from ..data.analyses import Analysis, Measured
 from ..data.case import Case
 from ..data.records import CEILING, OURS
 from ..measure.machine import Machine, machine_of
-from ..measure.timing import rounds_of
+from ..measure.timing import Rounds, rounds_of
 from ..providers import all_providers, data
 from ..providers.kernels import loop
-from .compile import LOOP_WARPS
+from .launched import LOOP_WARPS
 
 ROUNDS = 10
 
@@ -58,6 +58,11 @@ def times_in_turns(case: Case, machine: Machine, prepared: Sequence[Prepare]) ->
     rounds = [
         rounds_of([prepare(case, t) for t in sets], size, machine.flush) for prepare in prepared
     ]
+    return medians_in_turns(rounds)
+
+
+def medians_in_turns(rounds: Sequence[Rounds]) -> list[float]:
+    """The median time of each over as many rounds as all are given, in turns."""
     seconds: list[list[float]] = [[] for _ in rounds]
     for _ in range(ROUNDS):
         pending = [one.run() for one in rounds]

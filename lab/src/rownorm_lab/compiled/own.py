@@ -24,11 +24,10 @@ from .accesses import Access
 from .analysis import code_fields, traffic_fields
 from .compile import CompiledKernel
 from .launched import compile_launch
-from .occupancy import Occupancy, occupancy_of
+from .occupancy import occupancy_of
 from .recorded import Launched
 from .roofline import (
     Ceiling,
-    Limits,
     ceiling_of,
     kernel_times,
     limits_of,
@@ -46,35 +45,25 @@ MATRIX = re.compile(r"mma\.|wgmma|mfma|tcgen05")
 
 
 def analyze_launch(
-    launched: Launched, source: Source, target: Target, label: str, ceiling: Ceiling | None = None
-) -> OwnAnalysis:
-    """Compile and examine one launch. What cannot be told is listed, with the reason."""
-    return analyze_compiled(
-        compile_launch(launched, target), launched, source, target, label, ceiling
-    )
-
-
-def analyze_compiled(
-    kernel: CompiledKernel,
     launched: Launched,
     source: Source,
     target: Target,
     label: str,
     ceiling: Ceiling | None = None,
+    kernel: CompiledKernel | None = None,
 ) -> OwnAnalysis:
-    """Examine a launch whose kernel is compiled."""
+    """Compile and examine one launch. What cannot be told is listed, with the reason. kernel: if it is compiled."""
     import triton
 
+    kernel = kernel or compile_launch(launched, target)
     arch, limits = target.device.arch, limits_of(target)
-    fits = occupancy_of(kernel, arch)
-    moved = sum(kernel.tensors.values())
-    roof = ceiling or ceiling_of(limits, _similar(moved))
+    roof = ceiling or ceiling_of(limits, _similar(sum(kernel.tensors.values())))
     unknown: list[str] = []
     if MATRIX.search(kernel.compiled.asm["llir"]):
         unknown.append("the time of matrix products (tl.dot): the prediction is of memory alone")
     traffic = None
     try:
-        traffic = _traffic(kernel, launched, arch, fits, limits, roof, unknown)
+        traffic = _traffic(kernel, launched, target, roof, unknown)
     except Unresolved as why:
         unknown.append(f"traffic and time: {why}")
     return OwnAnalysis(
@@ -88,7 +77,7 @@ def analyze_compiled(
         triton=triton.__version__,
         ceiling=roof.bytes_per_second,
         ceiling_source=roof.source,
-        **code_fields(kernel, fits),
+        **code_fields(kernel, occupancy_of(kernel, arch)),
         traffic=traffic,
         notes=[launched.note] if launched.note else [],
         unknown=unknown,
@@ -96,23 +85,14 @@ def analyze_compiled(
 
 
 def _traffic(
-    kernel: CompiledKernel,
-    launched: Launched,
-    arch: str,
-    fits: Occupancy,
-    limits: Limits,
-    ceiling: Ceiling,
-    unknown: list[str],
+    kernel: CompiledKernel, launched: Launched, target: Target, ceiling: Ceiling, unknown: list[str]
 ) -> OwnTraffic:
     """Trace some programs. Accesses without a known address are added to ``unknown``; Unresolved if all are."""
     if kernel.cluster_size > 1:
         raise Unresolved("programs of a cluster (num_ctas) are not traced")
+    arch, limits = target.device.arch, limits_of(target)
     function = llir.parse(kernel.compiled.asm["llir"])
-    values: dict[str, Any] = {
-        name: int(value) if isinstance(value, int) else None
-        for name, value in kernel.arguments.items()
-        if name not in kernel.tensors
-    }
+    values = {name: value for name, value in kernel.arguments.items() if name not in kernel.tensors}
     large = large_tensors(kernel)
     sampled = _sample(kernel.n_programs, kernel.num_warps * kernel.warp_size)
     lost: Counter[str] = Counter()
@@ -138,16 +118,14 @@ def _traffic(
             f"accesses of {', '.join(untouched)}: none was seen. It is not used, or in a way that is not traced"
         )
     traffic = Traffic(flows, SECTOR[arch], in_flight)
-    running = running_programs(kernel, fits, limits.sms)
+    running = running_programs(kernel, occupancy_of(kernel, arch), limits.sms)
     unrolled = isa.unrolling(kernel.compiled)
     # A program's share of the tensors is what one row is for a norm.
     moved = memory_bytes(kernel, traffic, running, limits.l2_bytes, kernel.n_programs, large)
     times = kernel_times(traffic, moved, running, unrolled, ceiling, large)
-    loaded = [one for one in flows if one.tensor in large and one.kind in ("load", "copy")]
-    sizes = sum(one.tensor_bytes for one in loaded)
     return OwnTraffic(
         traced_programs=len(sampled[0]),
-        passes=sum(one.bytes for one in loaded) / sizes if sizes else 0.0,
+        passes=traffic.passes(large),
         compulsory_bytes=sum(one.tensor_bytes * min(1.0, one.passes) for one in flows),
         **traffic_fields(traffic, moved, times, unrolled, "program", kernel.n_programs),
     )

@@ -7,7 +7,6 @@ variants take turns. Each variant runs on copies first, and its results are comp
 from __future__ import annotations
 
 import contextlib
-import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,9 +21,9 @@ from ..data.user_files import Source, blame, load
 from ..measure.machine import Machine, machine_of
 from ..measure.timing import Rounds, RoundSize, round_size, rounds_of
 from .launched import tensor_bytes
-from .recorded import Launched, bound, compiler_message, jit_of
+from .measured import medians_in_turns
+from .recorded import Launched, bound, compiler_message, distinct, evaluated, jit_of, nth
 
-ROUNDS = 10
 # Largest relative difference of a result from that of the recorded launch: other block sizes sum in another order.
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float32: 1e-5, torch.float64: 1e-12}
 
@@ -61,15 +60,12 @@ def launched_here(source: Source, call: str | None, number: int) -> Launched:
         contextlib.redirect_stdout(sys.stderr),
     ):
         try:
-            eval(compile(words, "--call", "eval"), {"torch": torch, **vars(module)})
+            evaluated(words, module)
         except (Exception, SystemExit) as error:
             if not launches:
                 why = blame(error, Path(source.file))
                 raise ValueError(f"{words} launches no {source.name}: {why}") from None
-    different = list({one.describe(): one for one in reversed(launches)}.values())[::-1]
-    if number > len(different):
-        raise ValueError(f"--launch {number}: there are {len(different)} different launches")
-    return different[number - 1]
+    return nth(distinct(launches), number)
 
 
 def time_variants(launched: Launched, variants: Sequence[Launched]) -> list[Timed]:
@@ -89,15 +85,10 @@ def time_variants(launched: Launched, variants: Sequence[Launched]) -> list[Time
                     rounds[i] = rounds_of(calls, size, machine.flush)
             except Exception as error:  # of the compiler or the driver, whatever its type
                 found[i] = Timed(None, compiler_message(error))
-        seconds: dict[int, list[float]] = {i: [] for i in rounds}
-        for _ in range(ROUNDS):
-            pending = {i: one.run() for i, one in rounds.items()}
-            torch.cuda.synchronize()
-            for i, finish in pending.items():
-                seconds[i].append(finish())
+        medians = medians_in_turns([*rounds.values()])
     machine.free()
-    for i, times in seconds.items():
-        found[i] = Timed(statistics.median(times))
+    for i, seconds in zip(rounds, medians, strict=True):
+        found[i] = Timed(seconds)
     return found
 
 
@@ -105,7 +96,7 @@ def _copies(
     launched: Launched, machine: Machine
 ) -> tuple[RoundSize, list[dict[str, torch.Tensor]]]:
     """(how many calls a round has, the sets of tensors that all variants share)."""
-    moved = sum(tensor_bytes(one) for one in _tensors(launched).values())
+    moved = sum(tensor_bytes(one) for one in launched.tensors.values())
     size = round_size(
         moved,
         moved,
@@ -114,7 +105,7 @@ def _copies(
         memory=machine.memory,
         on_gpu=True,
     )
-    return size, [_tensors(_copied(launched)) for _ in range(size.sets)]
+    return size, [_copied(launched).tensors for _ in range(size.sets)]
 
 
 def _results(variant: Launched) -> dict[str, torch.Tensor]:
@@ -122,39 +113,30 @@ def _results(variant: Launched) -> dict[str, torch.Tensor]:
     copy = _copied(variant)
     _call(copy)()
     torch.cuda.synchronize()
-    return _tensors(copy)
+    return copy.tensors
 
 
 def _difference(results: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> str:
     """Which tensor differs from that of the recorded launch; empty if none does."""
     for name, exact in expected.items():
-        got = results[name]
-        tolerance = TOLERANCE.get(exact.dtype, 0.0)
-        scale = exact.double().abs().amax().clamp(min=1e-30) if exact.numel() else 1.0
-        if tolerance == 0.0:
-            if not torch.equal(got, exact):
-                return f"{name} differs from the recorded launch's"
-        elif not torch.allclose(
-            got.double() / scale,
-            exact.double() / scale,
-            rtol=tolerance,
-            atol=tolerance,
-            equal_nan=True,
-        ):
+        if not _is_close(results[name], exact):
             return f"{name} differs from the recorded launch's"
     return ""
 
 
-def _tensors(variant: Launched) -> dict[str, torch.Tensor]:
-    return {
-        name: value for name, value in variant.values.items() if isinstance(value, torch.Tensor)
-    }
+def _is_close(got: torch.Tensor, exact: torch.Tensor) -> bool:
+    tolerance = TOLERANCE.get(exact.dtype)
+    if tolerance is None:
+        return torch.equal(got, exact)
+    scale = exact.double().abs().amax().clamp(min=1e-30) if exact.numel() else 1.0
+    both = got.double() / scale, exact.double() / scale
+    return torch.allclose(*both, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 def _copied(variant: Launched) -> Launched:
     """The launch on copies of its tensors with the same strides. A tensor that is passed twice stays one."""
     copies: dict[int, torch.Tensor] = {}
-    for one in _tensors(variant).values():
+    for one in variant.tensors.values():
         if id(one) not in copies:
             copy = torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=one.device)
             copies[id(one)] = copy.copy_(one.detach())

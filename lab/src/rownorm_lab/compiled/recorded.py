@@ -14,7 +14,7 @@ import torch
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
-from rownorm.inside import INTERPRETING, Target
+from rownorm.inside import Target
 
 from ..data.user_files import Source, blame, load, source_of
 from .pretend import pretended_gpu
@@ -52,6 +52,11 @@ class Launched(NamedTuple):
         return int(self.options.get("num_warps", 4))
 
     @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The arguments that are tensors."""
+        return {name: one for name, one in self.values.items() if isinstance(one, torch.Tensor)}
+
+    @property
     def constants(self) -> dict[str, Any]:
         """The compile-time arguments."""
         return {one.name: self.values[one.name] for one in self.kernel.params if one.is_constexpr}
@@ -77,10 +82,6 @@ class Launched(NamedTuple):
 
 def jit_of(kernel: object, place: str) -> Any:
     """The JITFunction of a kernel with any number of decorators; ValueError if it is none."""
-    if INTERPRETING:
-        raise ValueError(
-            "Triton interprets kernels here and cannot compile: unset TRITON_INTERPRET"
-        )
     inner = kernel
     while not isinstance(inner, JITFunction) and hasattr(inner, "fn"):
         inner = inner.fn
@@ -89,12 +90,8 @@ def jit_of(kernel: object, place: str) -> Any:
     return inner
 
 
-OPTIONS = (
-    "num_warps",
-    "num_stages",
-    "num_ctas",
-    "maxnreg",
-)  # of the compiler, beside a kernel's constants
+# Of the compiler, beside a kernel's constants.
+OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 
 
 class Chosen(NamedTuple):
@@ -121,11 +118,24 @@ def chosen_launch(
         launches = described(source, signature, constants, grid, target)
     else:
         launches = recorded(source, call, target)
-    if number > len(launches):
-        raise ValueError(f"--launch {number}: there are {len(launches)} different launches")
-    launched = launches[number - 1]
+    launched = nth(launches, number)
     require_constants(launched, constants)
     return Chosen(source, launched.with_values(constants), len(launches))
+
+
+def distinct(launches: Sequence[Launched]) -> list[Launched]:
+    """The first of those that are described alike, in order."""
+    found: dict[str, Launched] = {}
+    for one in launches:
+        found.setdefault(one.describe(), one)
+    return list(found.values())
+
+
+def nth(different: Sequence[Launched], number: int) -> Launched:
+    """One of them, counted from 1; ValueError if there are fewer."""
+    if number > len(different):
+        raise ValueError(f"--launch {number}: there are {len(different)} different launches")
+    return different[number - 1]
 
 
 def require_constants(launched: Launched, names: Iterable[str]) -> None:
@@ -152,17 +162,14 @@ def recorded(source: Source, call: str | None, target: Target) -> list[Launched]
                 f"{Path(source.file).name} has no main(): give a call that launches {source.name}, as --call "
                 "'f(torch.empty(8, 4096))', or --signature, --constants and --grid"
             )
-        launches, failure = _launches(lambda: _evaluated(call or "main()", module), kernel)
-    words = f"{call or 'main()'}"
+        launches, failure = _launches(lambda: evaluated(call or "main()", module), kernel)
+    words = call or "main()"
     if not launches:
         why = f": {blame(failure, Path(source.file))}" if failure else ""
         raise ValueError(
             f"{words} launches no {source.name}{why}. Give another --call, or --signature, --constants and --grid"
         )
-    different: list[Launched] = []
-    for one in launches:
-        if one.describe() not in [other.describe() for other in different]:
-            different.append(one)
+    different = distinct(launches)
     if failure:
         note = f"{words} ended early, after {source.name}: {blame(failure, Path(source.file))}"
         different[0] = different[0]._replace(
@@ -171,9 +178,9 @@ def recorded(source: Source, call: str | None, target: Target) -> list[Launched]
     return different
 
 
-def _evaluated(call: str, module: Any) -> Any:
-    names = {"torch": torch, **vars(module)}
-    return eval(compile(call, "--call", "eval"), names)
+def evaluated(call: str, module: Any) -> Any:
+    """The value of an expression in a file, which may also name torch."""
+    return eval(compile(call, "--call", "eval"), {"torch": torch, **vars(module)})
 
 
 class _Enough(Exception):

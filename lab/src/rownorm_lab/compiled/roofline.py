@@ -111,11 +111,7 @@ def memory_bytes(
     rows: of the tensors of rows, ``tensors``.
     """
     in_work = running / kernel.share * max(1, kernel.pipeline_depth) * kernel.rows_each
-    again = [
-        flow
-        for flow in traffic.flows
-        if flow.tensor in tensors and flow.kind in ("load", "copy") and flow.passes > 1.5
-    ]
+    again = [flow for flow in traffic.loads(tensors) if flow.passes > 1.5]
     row_bytes = sum(flow.tensor_bytes for flow in again) / rows
     # Whether rows that are loaded again come from memory again.
     reloaded = l2_bytes is not None and in_work * row_bytes > l2_bytes / 2
@@ -193,11 +189,7 @@ def kernel_times(
     running: programs that the device holds at once. unrolled: turns of the first loop over a row that the compiler made
     into one; the loop that stores is not unrolled. tensors: those of rows.
     """
-    loaded = sum(
-        flow.bytes
-        for flow in traffic.flows
-        if flow.tensor in tensors and flow.kind in ("load", "copy")
-    )
+    loaded = sum(flow.bytes for flow in traffic.loads(tensors))
     from_memory = min(loaded, moved.read)
     in_flight = running * traffic.in_flight
     waits = from_memory * LATENCY / unrolled + (loaded - from_memory) * L2_LATENCY

@@ -19,12 +19,11 @@ import numpy as np
 from .accesses import Access, access_of
 from .llir import Function, Instruction, bits_of, split_operands
 from .operations import BINARY, Value, binary, compare, convert, select
-from .vectors import vector_operation
+from .vectors import elements, literal, moved, shape_of, typed
 
 _FLAGS = re.compile(
     r"^(?:(?:nuw|nsw|nusw|exact|disjoint|nneg|samesign|inbounds|inrange|fast|reassoc|contract)\s+)+"
 )
-_WORD = re.compile(r"(.*?)\s*(\S+)$", re.DOTALL)
 MOST_STEPS = 200_000  # blocks; a kernel that takes more does not end
 
 
@@ -77,19 +76,16 @@ class _Threads:
         self.on_access = on_access
         self.on_unknown = on_unknown
         n = len(launch.programs) * launch.threads
-        self.special: dict[str, Value] = {
-            "tid": np.tile(np.arange(launch.threads), len(launch.programs)),
-            "program": np.repeat(launch.programs % launch.n_programs, launch.threads),
-            "program_y": np.repeat(
-                launch.programs // launch.n_programs % launch.size_y, launch.threads
-            ),
-            "program_z": np.repeat(
-                launch.programs // (launch.n_programs * launch.size_y), launch.threads
-            ),
-            "n_programs": launch.n_programs,
-            "n_programs_y": launch.size_y,
+        in_line, x = launch.programs // launch.n_programs, launch.programs % launch.n_programs
+        self.values: dict[str, Value] = {
+            "@tid": np.tile(np.arange(launch.threads), len(launch.programs)),
+            "@program": np.repeat(x, launch.threads),
+            "@program_y": np.repeat(in_line % launch.size_y, launch.threads),
+            "@program_z": np.repeat(in_line // launch.size_y, launch.threads),
+            "@n_programs": launch.n_programs,
+            "@n_programs_y": launch.size_y,
+            **dict(zip(function.arguments, arguments, strict=False)),
         }
-        self.values: dict[str, Value] = dict(zip(function.arguments, arguments, strict=False))
         self.blocks = function.blocks
         self.index = {block.name: i for i, block in enumerate(function.blocks)}
         self.decoded = [[_decode(one) for one in block.instructions] for block in function.blocks]
@@ -98,9 +94,8 @@ class _Threads:
         self.active: np.ndarray[Any, Any] | None = None  # of the current block; None: all threads
         self.current = 0  # the block that runs
         self.visit = 0  # blocks that have run
-        self.loaded: dict[
-            tuple[str, str, int, int], Value
-        ] = {}  # threads that have loaded, by address
+        # Threads that have loaded, by address.
+        self.loaded: dict[tuple[str, str, int, int], Value] = {}
 
     def run(self, limit_s: float) -> None:
         """Until every thread has returned. The earliest block goes first, so that threads meet again after a branch."""
@@ -128,25 +123,17 @@ class _Threads:
                 break
             pairs = re.findall(r"\[ (.+?), (%[\w.$-]+) \]", one.text)
             sources = {self.index[block]: self.value(value) for value, block in pairs}
-            used = set(np.unique(self.came_from[mask]).tolist())
-            merged = None
-            for i, block in enumerate(used):
-                merged = (
-                    merge(self.came_from == block, sources[block], merged) if i else sources[block]
-                )
+            first, *others = np.unique(self.came_from[mask]).tolist()
+            merged = sources[first]
+            for block in others:
+                merged = merge(self.came_from == block, sources[block], merged)
             found.append((one.result, merged))
         for result, merged in found:
             self.assign(result, merged)
 
     def value(self, operand: str) -> Value:
-        """The value of a register or a literal."""
-        if operand[0] == "%":
-            return self.values.get(operand)
-        if operand in ("true", "false"):
-            return int(operand == "true")
-        if operand == "null":
-            return 0
-        return int(operand) if re.fullmatch(r"-?\d+", operand) else None
+        """The value of a register, of a literal, or of what has a name with @."""
+        return self.values.get(operand) if operand[0] in "%@" else literal(operand)
 
     def assign(self, result: str, value: Value) -> None:
         """Set a register for the active threads."""
@@ -247,19 +234,20 @@ def merge(mask: np.ndarray[Any, Any], value: Value, other: Value) -> Value:
 
 
 Run = Callable[[_Threads], None]
+Compute = Callable[[_Threads], Value]
 _SPECIAL = {
-    "llvm.nvvm.read.ptx.sreg.tid.x": "tid",
-    "llvm.amdgcn.workitem.id.x": "tid",
-    "llvm.nvvm.read.ptx.sreg.ctaid.x": "program",
-    "llvm.amdgcn.workgroup.id.x": "program",
-    "llvm.nvvm.read.ptx.sreg.ctaid.y": "program_y",
-    "llvm.amdgcn.workgroup.id.y": "program_y",
-    "llvm.nvvm.read.ptx.sreg.ctaid.z": "program_z",
-    "llvm.amdgcn.workgroup.id.z": "program_z",
-    "llvm.nvvm.read.ptx.sreg.nctaid.x": "n_programs",
-    "llvm.nvvm.read.ptx.sreg.nctaid.y": "n_programs_y",
+    "llvm.nvvm.read.ptx.sreg.tid.x": "@tid",
+    "llvm.amdgcn.workitem.id.x": "@tid",
+    "llvm.nvvm.read.ptx.sreg.ctaid.x": "@program",
+    "llvm.amdgcn.workgroup.id.x": "@program",
+    "llvm.nvvm.read.ptx.sreg.ctaid.y": "@program_y",
+    "llvm.amdgcn.workgroup.id.y": "@program_y",
+    "llvm.nvvm.read.ptx.sreg.ctaid.z": "@program_z",
+    "llvm.amdgcn.workgroup.id.z": "@program_z",
+    "llvm.nvvm.read.ptx.sreg.nctaid.x": "@n_programs",
+    "llvm.nvvm.read.ptx.sreg.nctaid.y": "@n_programs_y",
     # AMD: a kernel's implicit arguments begin with the size of the grid.
-    "llvm.amdgcn.implicitarg.ptr": "n_programs",
+    "llvm.amdgcn.implicitarg.ptr": "@n_programs",
 }
 
 
@@ -267,55 +255,69 @@ def _decode(one: Instruction) -> Run | None:
     """What an instruction does to the threads; None if its result stays unknown."""
     if access := access_of(one):
         return lambda threads: threads.access(access)
-    result, text = one.result, _FLAGS.sub("", one.text)
-    if compute := vector_operation(one, text):
-        return lambda t: t.assign(result, compute(t.value))
-    operands = split_operands(text)
-    if one.opcode in BINARY and not text.startswith("<"):
-        (kind, a), b, name = _typed(operands[0]), operands[1], one.opcode
-        bits = bits_of(kind)
-        return lambda t: t.assign(result, binary(name, t.value(a), t.value(b), bits))
-    if one.opcode == "icmp":
-        predicate, rest = operands[0].split(" ", 1)
-        if predicate == "samesign":
-            predicate, rest = rest.split(" ", 1)
-        (kind, a), b = _typed(rest), operands[1]
-        bits = bits_of(kind)
-        return lambda t: t.assign(result, compare(predicate, t.value(a), t.value(b), bits))
-    if one.opcode == "select":
-        condition, a, b = (_typed(operand)[1] for operand in operands[:3])
-        return lambda t: t.assign(result, select(t.value(condition), t.value(a), t.value(b)))
-    if one.opcode in ("zext", "sext", "trunc") and not text.startswith("<"):
-        source, after = operands[0].split(" to ")
-        (kind, a), name = _typed(source), one.opcode
-        before_bits, after_bits = bits_of(kind), bits_of(after)
-        return lambda t: t.assign(result, convert(name, t.value(a), before_bits, after_bits))
-    if one.opcode == "getelementptr" and len(operands) == 3:
-        size = bits_of(operands[0]) // 8 or None  # a type that is not known has no known size
-        base, index = _typed(operands[1])[1], _typed(operands[2])[1]
-        return lambda t: t.assign(
-            result, binary("add", t.value(base), binary("mul", t.value(index), size, 64), 64)
-        )
-    if one.opcode in ("freeze", "ptrtoint", "inttoptr", "addrspacecast", "bitcast"):
-        a = _typed(operands[0].split(" to ")[0])[1]
-        return lambda t: t.assign(result, t.value(a))
-    if one.opcode == "load" and "addrspace(4)" in text:
-        a = _typed(operands[1])[1]
-        return lambda t: t.assign(result, t.value(a))
     if one.opcode == "br":
-        return _branch(text)
+        return _branch(one.text)
     if one.opcode == "switch":
-        return _switch(text)
+        return _switch(one.text)
     if one.opcode == "ret":
         return _Threads.finish
-    return _call(one) if one.opcode == "call" else None
+    if compute := _call(one.text) if one.opcode == "call" else _computed(one):
+        return lambda threads: threads.assign(one.result, compute(threads))
+    return None
+
+
+def _computed(one: Instruction) -> Compute | None:
+    """What an instruction computes; None if it is nothing that addresses depend on."""
+    text, name = _FLAGS.sub("", one.text), one.opcode
+    operands = split_operands(text)
+    if name in BINARY:
+        (kind, a), b = typed(operands[0]), operands[1]
+        n, bits = shape_of(kind)
+        return _of(lambda x, y: binary(name, x, y, bits), a, b, n=n)
+    if name == "icmp":
+        predicate, rest = operands[0].split(" ", 1)
+        (kind, a), b = typed(rest), operands[1]
+        n, bits = shape_of(kind)
+        return _of(lambda x, y: compare(predicate, x, y, bits), a, b, n=n)
+    if name == "select":
+        (_, condition), (kind, a), (_, b) = map(typed, operands[:3])
+        return _of(select, condition, a, b, n=shape_of(kind)[0])
+    if name in ("zext", "sext", "trunc"):
+        source, after = operands[0].split(" to ")
+        kind, a = typed(source)
+        (n, before_bits), (_, after_bits) = shape_of(kind), shape_of(after)
+        return _of(lambda x: convert(name, x, before_bits, after_bits), a, n=n)
+    if name == "getelementptr" and len(operands) == 3:
+        size = bits_of(operands[0]) // 8 or None  # a type that is not known has no known size
+        (_, base), (_, index) = map(typed, operands[1:])
+        return _of(lambda x, i: binary("add", x, binary("mul", i, size, 64), 64), base, index)
+    if name in ("freeze", "ptrtoint", "inttoptr", "addrspacecast", "bitcast"):
+        return _of(_same, typed(operands[0].split(" to ")[0])[1])
+    if name == "load" and "addrspace(4)" in text:
+        return _of(_same, typed(operands[1])[1])
+    if compute := moved(name, operands):
+        return lambda threads: compute(threads.value)
+    return None
+
+
+def _of(function: Callable[..., Value], *operands: str, n: int = 0) -> Compute:
+    """A function of these operands; of each of their elements, if they are vectors of n."""
+    if not n:
+        return lambda threads: function(*map(threads.value, operands))
+    return lambda threads: tuple(
+        map(function, *(elements(operand, n, threads.value) for operand in operands))
+    )
+
+
+def _same(value: Value) -> Value:
+    return value
 
 
 def _branch(text: str) -> Run:
     blocks = re.findall(r"label (%[\w.$-]+)", text)
     if len(blocks) == 1:
         return lambda threads: threads.goto(blocks[0])
-    (then, otherwise), subject = blocks, _typed(text.split(",")[0])[1]
+    (then, otherwise), subject = blocks, typed(text.split(",")[0])[1]
 
     def run(threads: _Threads) -> None:
         condition = threads.value(subject)
@@ -329,7 +331,7 @@ def _branch(text: str) -> Run:
 
 
 def _switch(text: str) -> Run:
-    subject = _typed(text.split(",")[0])[1]
+    subject = typed(text.split(",")[0])[1]
     default = re.findall(r"label (%[\w.$-]+)", text)[0]
     cases = re.findall(r"i\d+ (-?\d+), label (%[\w.$-]+)", text)
 
@@ -344,30 +346,21 @@ def _switch(text: str) -> Run:
     return run
 
 
-def _call(one: Instruction) -> Run | None:
+def _call(text: str) -> Compute | None:
     """Intrinsics that addresses are computed with."""
-    result = one.result
-    if re.search(r'asm "mov\.u32 \$0, %tid\.x;"', one.text):
-        return lambda t: t.assign(result, t.special["tid"])
-    match = re.search(r"@([\w.]+)\((.*)\)", one.text)
+    if re.search(r'asm "mov\.u32 \$0, %tid\.x;"', text):
+        return _of(_same, "@tid")
+    match = re.search(r"@([\w.]+)\((.*)\)", text)
     if match is None:
         return None
-    name, operands = match[1], [_typed(part)[1] for part in split_operands(match[2])]
+    name, operands = match[1], [typed(part)[1] for part in split_operands(match[2])]
     if special := _SPECIAL.get(name):
-        return lambda t: t.assign(result, t.special[special])
+        return _of(_same, special)
     if found := re.fullmatch(r"llvm\.([su](?:min|max))\.i(\d+)", name):
         operation, bits = found[1], int(found[2])
-        return lambda t: t.assign(
-            result, binary(operation, t.value(operands[0]), t.value(operands[1]), bits)
-        )
+        return _of(lambda x, y: binary(operation, x, y, bits), *operands[:2])
     if name.startswith("llvm.amdgcn.readfirstlane"):
-        return lambda t: t.assign(result, t.first_lane(t.value(operands[0])))
+        return lambda threads: threads.first_lane(threads.value(operands[0]))
     if name.startswith("llvm.amdgcn.make.buffer.rsrc"):
-        return lambda t: t.assign(result, t.value(operands[0]))
+        return _of(_same, operands[0])
     return None
-
-
-def _typed(operand: str) -> tuple[str, str]:
-    """(type, operand) of "i32 %5" or "ptr addrspace(1) %3"."""
-    match = _WORD.match(operand)
-    return (match[1], match[2]) if match else ("", operand)

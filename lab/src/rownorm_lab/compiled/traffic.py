@@ -59,6 +59,15 @@ class Traffic(NamedTuple):
         """The sum of a field over flows of these kinds."""
         return sum(getattr(flow, field) for flow in self.flows if flow.kind in kinds)
 
+    def loads(self, tensors: Collection[str]) -> list[Flow]:
+        """The flows from these tensors."""
+        return [one for one in self.flows if one.tensor in tensors and one.kind in ("load", "copy")]
+
+    def passes(self, tensors: Collection[str]) -> float:
+        """How many times these tensors are loaded, of those that are."""
+        loads = self.loads(tensors)
+        return sum(one.bytes for one in loads) / (sum(one.tensor_bytes for one in loads) or 1)
+
     @property
     def sector_use(self) -> float:
         """The part of all sectors that programs need. Below 1: misaligned, or loaded by several threads."""

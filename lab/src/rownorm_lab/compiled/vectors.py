@@ -5,83 +5,32 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from .llir import Instruction, split_operands
-from .operations import BINARY, Value, binary, compare, convert, select
+from .llir import bits_of, split_operands
+from .operations import Value
 
 Lookup = Callable[[str], Value]
-Compute = Callable[[Lookup], Value]
-_TYPE = r"<(\d+) x i(\d+)>"
+_TYPED = re.compile(r"(<\d+ x i\d+>) (.*)|(.*?)\s*(\S+)$", re.DOTALL)
 
 
-def vector_operation(one: Instruction, text: str) -> Compute | None:
-    """What an instruction on vectors of integers computes; None for all other instructions. text: without flags."""
-    operands = split_operands(text)
-    if one.opcode in BINARY and (found := re.match(rf"{_TYPE} (.*)", operands[0])):
-        n, bits, name = int(found[1]), int(found[2]), one.opcode
-        a, b = found[3], operands[1]
-        return lambda look: _each(
-            lambda x, y: binary(name, x, y, bits), _elements(a, n, look), _elements(b, n, look)
-        )
-    if one.opcode == "icmp" and (found := re.match(rf"(\w+) {_TYPE} (.*)", operands[0])):
-        predicate, n, bits = found[1], int(found[2]), int(found[3])
-        a, b = found[4], operands[1]
-        return lambda look: _each(
-            lambda x, y: compare(predicate, x, y, bits),
-            _elements(a, n, look),
-            _elements(b, n, look),
-        )
-    if one.opcode == "select" and (found := re.match(rf"{_TYPE} (.*)", operands[1])):
-        n, a, b = int(found[1]), found[3], operands[2].split("> ", 1)[1]
-        condition = operands[0].split(" ")[-1]
-        return lambda look: _each(
-            select, _elements(condition, n, look), _elements(a, n, look), _elements(b, n, look)
-        )
-    if one.opcode in ("zext", "sext", "trunc") and (found := re.match(_TYPE, text)):
-        source, _, after = operands[0].removeprefix(f"{found[0]} ").rpartition(" to ")
-        to = re.match(_TYPE, after)
-        assert to is not None
-        n, before_bits, after_bits, name = int(found[1]), int(found[2]), int(to[2]), one.opcode
-        return lambda look: _each(
-            lambda x: convert(name, x, before_bits, after_bits), _elements(source, n, look)
-        )
-    return _moved(one, text, operands)
+def typed(operand: str) -> tuple[str, str]:
+    """(type, operand) of "i32 %5", "ptr addrspace(1) %3" or "<2 x i32> <i32 0, i32 1>"."""
+    match = _TYPED.match(operand)
+    return (match[1] or match[3] or "", match[2] or match[4]) if match else ("", operand)
 
 
-def _moved(one: Instruction, text: str, operands: list[str]) -> Compute | None:
-    """Instructions that take vectors apart or put them together."""
-    found = re.match(rf"{_TYPE} (.*)", operands[0])
-    if found is None:
-        return None
-    n, a = int(found[1]), found[3]
-    if one.opcode == "extractelement":
-        index = operands[1].split(" ")[-1]
-        return lambda look: _elements(a, n, look)[int(index)] if index.isdecimal() else None
-    if one.opcode == "insertelement":
-        item, index = operands[1].split(" ")[-1], operands[2].split(" ")[-1]
-        return lambda look: (
-            *_elements(a, n, look)[: int(index)],
-            look(item),
-            *_elements(a, n, look)[int(index) + 1 :],
-        )
-    if one.opcode == "shufflevector":
-        b = operands[1].split("> ", 1)[1]
-        size = re.match(_TYPE, operands[2])
-        assert size is not None
-        order = _elements(operands[2].split("> ", 1)[1], int(size[1]), lambda _: None)
-        return lambda look: tuple(
-            None if place is None else (*_elements(a, n, look), *_elements(b, n, look))[place]
-            for place in order
-        )
-    if one.opcode == "freeze":
-        return lambda look: _elements(a, n, look)
-    return None
+def shape_of(kind: str) -> tuple[int, int]:
+    """(elements of a vector of integers, bits of each); of all other types, 0 and their bits."""
+    found = re.fullmatch(r"<(\d+) x i(\d+)>", kind)
+    return (int(found[1]), int(found[2])) if found else (0, bits_of(kind))
 
 
-def _each(function: Callable[..., Value], *vectors: tuple[Value, ...]) -> tuple[Value, ...]:
-    return tuple(function(*items) for items in zip(*vectors, strict=True))
+def literal(text: str) -> Value:
+    """The number that a constant is; None if it is none."""
+    known = {"true": 1, "false": 0, "null": 0}
+    return int(text) if re.fullmatch(r"-?\d+", text) else known.get(text)
 
 
-def _elements(operand: str, n: int, look: Lookup) -> tuple[Value, ...]:
+def elements(operand: str, n: int, look: Lookup) -> tuple[Value, ...]:
     """The elements of a register or a constant; unknown ones are None."""
     if operand.startswith("%"):
         value = look(operand)
@@ -90,13 +39,34 @@ def _elements(operand: str, n: int, look: Lookup) -> tuple[Value, ...]:
     if operand == "zeroinitializer":
         return (0,) * n
     if found := re.fullmatch(r"splat \(i\d+ (-?\d+|true|false)\)", operand):
-        return (_literal(found[1]),) * n
+        return (literal(found[1]),) * n
     if operand.startswith("<"):
-        return tuple(_literal(part.split(" ")[-1]) for part in split_operands(operand[1:-1]))
+        return tuple(literal(part.split(" ")[-1]) for part in split_operands(operand[1:-1]))
     return (None,) * n
 
 
-def _literal(text: str) -> Value:
-    if text in ("true", "false"):
-        return int(text == "true")
-    return int(text) if re.fullmatch(r"-?\d+", text) else None
+def moved(opcode: str, operands: list[str]) -> Callable[[Lookup], Value] | None:
+    """What an instruction computes that takes a vector apart or puts one together; None for all other instructions."""
+    if opcode not in ("extractelement", "insertelement", "shufflevector"):
+        return None
+    (kind, a), *rest = map(typed, operands)
+    n, _ = shape_of(kind)
+    if not n:
+        return None
+    if opcode == "extractelement":
+        place = literal(rest[0][1])
+        return lambda look: None if place is None else elements(a, n, look)[place]
+    if opcode == "insertelement":
+        (_, item), (_, index) = rest
+        before, after = slice(int(index)), slice(int(index) + 1, None)
+        return lambda look: (
+            *elements(a, n, look)[before],
+            look(item),
+            *elements(a, n, look)[after],
+        )
+    (_, b), (chosen, places) = rest
+    order = elements(places, shape_of(chosen)[0], lambda _: None)
+    return lambda look: tuple(
+        None if place is None else (*elements(a, n, look), *elements(b, n, look))[place]
+        for place in order
+    )

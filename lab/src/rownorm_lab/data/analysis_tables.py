@@ -20,20 +20,23 @@ class FigureLine(NamedTuple):
     """One line of the table. of_kernel, of_pass: the text of a kernel and of a whole pass; "" where it has none."""
 
     name: str
-    source: str
-    of_kernel: Callable[[KernelAnalysis], str]
+    of_kernel: Callable[[KernelAnalysis], str] = lambda _: ""
     of_pass: Callable[[Analysis], str] = lambda _: ""
+    source: str = "derived"
 
 
 def _widths(widths: dict[int, int]) -> str:
     return " ".join(f"{width}" for width in sorted(widths, reverse=True)) or "-"
 
 
+def _predicted_rate(one: Analysis) -> float:
+    return one.compulsory_bytes / one.predicted_seconds
+
+
 def _per_row(name: str, field: str) -> FigureLine:
     """A number of each kernel, whose sum is that of the pass."""
     return FigureLine(
         name,
-        "derived",
         lambda kernel: texts.number(getattr(kernel, field)),
         lambda one: texts.number(sum(getattr(kernel, field) for kernel in one.kernels)),
     )
@@ -51,59 +54,45 @@ CODE_FIGURES: tuple[tuple[str, str, Callable[[CompiledCode], str]], ...] = (
     ("store width, B per thread", "compiler", lambda k: _widths(k.store_widths)),
 )
 FIGURES = (
-    FigureLine("programs", "derived", lambda k: f"{k.programs:,}"),
-    *(FigureLine(*figure) for figure in CODE_FIGURES),
+    FigureLine("programs", lambda k: f"{k.programs:,}"),
+    *(FigureLine(name, text, source=source) for name, source, text in CODE_FIGURES),
     _per_row("loads per row", "load_requests_per_row"),
     _per_row("stores per row", "store_requests_per_row"),
     _per_row("sectors loaded per row", "load_sectors_per_row"),
     _per_row("sectors stored per row", "store_sectors_per_row"),
-    FigureLine("sectors per access", "derived", lambda k: texts.number(k.sectors_per_request)),
-    FigureLine("use of sectors", "derived", lambda k: texts.percent(k.sector_use)),
+    FigureLine("sectors per access", lambda k: texts.number(k.sectors_per_request)),
+    FigureLine("use of sectors", lambda k: texts.percent(k.sector_use)),
     _per_row("passes over the row", "passes"),
-    FigureLine("in flight per program, B", "derived", lambda k: f"{k.in_flight_bytes:,.0f}"),
+    FigureLine("in flight per program, B", lambda k: f"{k.in_flight_bytes:,.0f}"),
     FigureLine(
         "memory bytes",
-        "derived",
         lambda k: texts.memory(k.memory_read + k.memory_written),
         lambda a: texts.memory(a.memory_bytes),
     ),
     FigureLine(
         "over compulsory bytes",
-        "derived",
-        lambda k: "",
-        lambda a: texts.times(a.memory_bytes / a.compulsory_bytes),
+        of_pass=lambda a: texts.times(a.memory_bytes / a.compulsory_bytes),
     ),
-    FigureLine("FLOP per byte", "derived", lambda k: "", lambda a: f"{a.intensity:.2f}"),
+    FigureLine("FLOP per byte", of_pass=lambda a: f"{a.intensity:.2f}"),
     FigureLine(
         "predicted time",
-        "derived",
         lambda k: texts.duration(k.predicted_seconds),
         lambda a: texts.duration(a.predicted_seconds),
     ),
-    FigureLine("bound by", "derived", lambda k: k.bound),
+    FigureLine("bound by", lambda k: k.bound),
+    FigureLine("predicted GB/s", of_pass=lambda a: texts.number(_predicted_rate(a) / 1e9)),
     FigureLine(
-        "predicted GB/s",
-        "derived",
-        lambda k: "",
-        lambda a: texts.number(a.compulsory_bytes / a.predicted_seconds / 1e9),
-    ),
-    FigureLine(
-        "predicted, of ceiling",
-        "derived",
-        lambda k: "",
-        lambda a: texts.percent(a.compulsory_bytes / a.predicted_seconds / a.ceiling),
+        "predicted, of ceiling", of_pass=lambda a: texts.percent(_predicted_rate(a) / a.ceiling)
     ),
     FigureLine(
         "measured time",
-        "measured",
-        lambda k: "",
-        lambda a: texts.duration(a.measured.seconds) if a.measured else "",
+        of_pass=lambda a: texts.duration(a.measured.seconds) if a.measured else "",
+        source="measured",
     ),
     FigureLine(
         "measured GB/s",
-        "measured",
-        lambda k: "",
-        lambda a: texts.number(a.measured.bytes_per_second / 1e9) if a.measured else "",
+        of_pass=lambda a: texts.number(a.measured.bytes_per_second / 1e9) if a.measured else "",
+        source="measured",
     ),
 )
 
@@ -143,9 +132,8 @@ def table(analyses: Sequence[Analysis]) -> tuple[list[str], list[list[str]]]:
     """(header, lines) of the figures that these analyses have; the last column is the source."""
     shown = columns_of(analyses)
     lines = [[figure.name, *cells(figure, shown), figure.source] for figure in FIGURES]
-    return ["", *(one.heading for one in shown), "source"], [
-        line for line in lines if any(line[1:-1])
-    ]
+    header = ["", *(one.heading for one in shown), "source"]
+    return header, [line for line in lines if any(line[1:-1])]
 
 
 def text_of(analyses: Sequence[Analysis]) -> list[str]:

@@ -8,9 +8,8 @@ import platform
 from collections.abc import Iterator
 from pathlib import Path
 
-FILE = (
-    ".in-use"  # names the process; the system's lock on it ends with the process, however it ends
-)
+# It names the process; the system's lock on it ends with the process, however it ends.
+FILE = ".in-use"
 
 
 class InUse(Exception):

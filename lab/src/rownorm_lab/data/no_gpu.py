@@ -28,6 +28,7 @@ def answering_driver(device: str = "cpu") -> Iterator[None]:
     Of an autotuned kernel the first configuration runs, in the interpreter: there is nothing to time.
     """
     try:
+        from triton.backends.compiler import GPUTarget
         from triton.runtime import driver
         from triton.runtime.autotuner import Autotuner
     except ImportError:
@@ -36,8 +37,9 @@ def answering_driver(device: str = "cpu") -> Iterator[None]:
     try:
         _ = driver.active
     except RuntimeError:  # there is no GPU
+        target = GPUTarget("cuda", 90, PROPERTIES["warpSize"])
         with (
-            mock.patch.object(driver, "_active", _Driver(device)),
+            mock.patch.object(driver, "_active", Driver(device, target, PROPERTIES)),
             mock.patch.object(Autotuner, "run", first_configuration()),
         ):
             yield
@@ -62,12 +64,12 @@ def first_configuration() -> Callable[..., Any]:
     return run_first
 
 
-class _Driver:
+class Driver:
     """What users ask Triton's driver for."""
 
-    def __init__(self, device: str) -> None:
-        self._device = device
-        self.utils = SimpleNamespace(get_device_properties=lambda *_: dict(PROPERTIES))
+    def __init__(self, device: str, target: Any, properties: dict[str, int]) -> None:
+        self._device, self._target = device, target
+        self.utils = SimpleNamespace(get_device_properties=lambda *_: dict(properties))
 
     def get_active_torch_device(self) -> Any:
         import torch
@@ -78,6 +80,4 @@ class _Driver:
         return 0
 
     def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 90, PROPERTIES["warpSize"])
+        return self._target

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,12 @@ from triton.runtime.autotuner import Autotuner
 
 from ..data.no_gpu import first_configuration
 from . import quick
+from .patches import Patch, around, patched
 
 Array = np.ndarray[Any, Any]
 TRITON = str(Path(triton.__file__).parent)
 SEMANTICS = semantic.__file__
+IN_FP32 = ("binary_op", "unary_op", "create_fma", "create_rsqrt")  # of the builder
 LIBDEVICE: dict[str, Callable[[Array], Array]] = {  # by name: of one argument
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "sqrt": np.sqrt,
@@ -51,17 +54,8 @@ LIBDEVICE: dict[str, Callable[[Array], Array]] = {  # by name: of one argument
 @contextmanager
 def mended() -> Iterator[None]:
     """Mend the interpreter in the block. Overflow in a kernel is no warning of NumPy."""
-    before = [(owner, name, owner.__dict__.get(name)) for owner, name, _ in _patches()]
-    mend()
-    try:
-        with np.errstate(all="ignore"):
-            yield
-    finally:
-        for owner, name, value in before:
-            if value is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, value)
+    with patched(_patches()), np.errstate(all="ignore"):
+        yield
 
 
 def mend() -> None:
@@ -75,32 +69,29 @@ def mend_scalars() -> None:
     interpreter._patch_lang_tensor = _with_ints(interpreter._patch_lang_tensor)
 
 
-def _patches() -> list[tuple[Any, str, Any]]:
+def _patches() -> list[Patch]:
+    """Everything that is replaced; nothing where that was done before."""
     builder = interpreter.InterpreterBuilder
-    if getattr(builder.binary_op, "mended", False):
+    if getattr(builder, "get_bf16", None) is _bf16:
         return []
-    found: list[tuple[Any, str, Any]] = [
-        (builder, "binary_op", _in_fp32(builder.binary_op)),
-        (builder, "unary_op", _in_fp32(builder.unary_op)),
-        (builder, "create_fma", _in_fp32(builder.create_fma)),
-        (builder, "create_rsqrt", _in_fp32(builder.create_rsqrt)),
-        (builder, "create_dot", _dot(builder.create_dot)),
-        (builder, "cast_impl", _cast(builder.cast_impl)),
-        (builder, "create_fp_to_fp", _fp_to_fp(builder.create_fp_to_fp)),
-        (builder, "get_bf16", lambda _, value: narrow(np.array([value], np.float32))),
-        (interpreter, "_patch_lang_tensor", _tensors(_with_ints(interpreter._patch_lang_tensor))),
-        (interpreter.ReduceOps, "apply", _reduce(interpreter.ReduceOps.apply)),
-        (interpreter.ReduceOps, "generic_reduce", _by_a_tree(interpreter.ReduceOps.generic_reduce)),
+    with_ints = _with_ints(interpreter._patch_lang_tensor)
+    return [
+        *(around(builder, name, _in_fp32) for name in IN_FP32),
+        around(builder, "create_dot", _dot),
+        around(builder, "cast_impl", _cast),
+        around(builder, "create_fp_to_fp", _fp_to_fp),
+        (builder, "get_bf16", _bf16),
+        (interpreter, "_patch_lang_tensor", partial(_tensors, with_ints)),
+        around(interpreter.ReduceOps, "apply", _reduce),
+        around(interpreter.ReduceOps, "generic_reduce", _by_a_tree),
+        *(
+            (libdevice, name, _of_numpy(function))
+            for name, function in LIBDEVICE.items()
+            if hasattr(libdevice, name)
+        ),
+        *quick.patches(),
+        (Autotuner, "run", first_configuration()),
     ]
-    found += [
-        (libdevice, name, _of_numpy(function))
-        for name, function in LIBDEVICE.items()
-        if hasattr(libdevice, name)
-    ]
-    return [*found, *quick.patches(), (Autotuner, "run", first_configuration())]
-
-
-# ---- tuning ----
 
 
 # ---- tensors ----
@@ -123,31 +114,27 @@ def _with_ints(patch: Callable[..., None]) -> Callable[..., None]:
     return patch_lang_tensor
 
 
-def _tensors(patch: Callable[..., None]) -> Callable[..., None]:
+def _tensors(patch: Callable[..., None], tensor: Any, scope: Any) -> None:
     """What Python's operators make of a tensor.
 
     A block is neither true nor false; Triton's own code may ask, and always gets True. Its semantics ask ``if other``
     for whether there is one, so that ``other=0.0`` of a scalar load would be none.
     """
+    patch(tensor, scope)
+    truth = tensor.__bool__
 
-    def patch_lang_tensor(tensor: Any, scope: Any) -> None:
-        patch(tensor, scope)
-        truth = tensor.__bool__
+    def is_true(value: Any) -> bool:
+        asking = sys._getframe(1).f_code.co_filename
+        if asking == SEMANTICS:
+            return True
+        if value.handle.data.size > 1 and not asking.startswith(TRITON):
+            raise ValueError(
+                "a block of lanes is neither true nor false. Between masks, write & for and, | for or, ~ for not, "
+                "with each comparison in parentheses: (rows < n_rows) & (cols < n_cols)"
+            )
+        return bool(truth(value))
 
-        def is_true(value: Any) -> bool:
-            asking = sys._getframe(1).f_code.co_filename
-            if asking == SEMANTICS:
-                return True
-            if value.handle.data.size > 1 and not asking.startswith(TRITON):
-                raise ValueError(
-                    "a block of lanes is neither true nor false. Between masks, write & for and, | for or, ~ for not, "
-                    "with each comparison in parentheses: (rows < n_rows) & (cols < n_cols)"
-                )
-            return bool(truth(value))
-
-        scope.set_attr(tensor, "__bool__", is_true)
-
-    return patch_lang_tensor
+    scope.set_attr(tensor, "__bool__", is_true)
 
 
 # ---- bfloat16 ----
@@ -171,71 +158,55 @@ def narrow(values: Array) -> Any:
     return interpreter.TensorHandle(data.reshape(np.shape(values)), tl.bfloat16)
 
 
-def _in_fp32(operation: Callable[..., Any]) -> Callable[..., Any]:
+def _bf16(_: Any, value: float) -> Any:
+    return narrow(np.array([value], np.float32))
+
+
+def _in_fp32(operation: Callable[..., Any], builder: Any, *arguments: Any) -> Any:
     """An operation on handles: bf16 goes through fp32. Comparisons stay what they are."""
-
-    def through(builder: Any, *arguments: Any) -> Any:
-        handles = [one for one in arguments if isinstance(one, interpreter.TensorHandle)]
-        if not any(one.dtype.scalar == tl.bfloat16 for one in handles):
-            return operation(builder, *arguments)
-        wide = [
-            widen(one) if isinstance(one, interpreter.TensorHandle) else one for one in arguments
-        ]
-        made = operation(builder, *wide)
-        if made.data.dtype.kind != "f":
-            return made
-        return narrow(made.data)
-
-    through.mended = True  # type: ignore[attr-defined]
-    return through
+    handles = [one for one in arguments if isinstance(one, interpreter.TensorHandle)]
+    if not any(one.dtype.scalar == tl.bfloat16 for one in handles):
+        return operation(builder, *arguments)
+    wide = [widen(one) if isinstance(one, interpreter.TensorHandle) else one for one in arguments]
+    made = operation(builder, *wide)
+    return narrow(made.data) if made.data.dtype.kind == "f" else made
 
 
-def _dot(operation: Callable[..., Any]) -> Callable[..., Any]:
-    def dot(builder: Any, a: Any, b: Any, d: Any, *rest: Any) -> Any:
-        return operation(builder, widen(a), widen(b), d, *rest)
-
-    return dot
+def _dot(operation: Callable[..., Any], builder: Any, a: Any, b: Any, *rest: Any) -> Any:
+    return operation(builder, widen(a), widen(b), *rest)
 
 
-def _cast(operation: Callable[..., Any]) -> Callable[..., Any]:
-    def cast(builder: Any, source: Any, target: Any) -> Any:
-        if source.dtype.scalar == target.scalar:
-            return operation(builder, source, target)
-        if target.scalar == tl.bfloat16:
-            return narrow(np.asarray(widen(source).data).astype(np.float32))
-        return operation(builder, widen(source), target)
-
-    return cast
+def _cast(operation: Callable[..., Any], builder: Any, source: Any, target: Any) -> Any:
+    if source.dtype.scalar == target.scalar:
+        return operation(builder, source, target)
+    if target.scalar == tl.bfloat16:
+        return narrow(np.asarray(widen(source).data).astype(np.float32))
+    return operation(builder, widen(source), target)
 
 
-def _fp_to_fp(operation: Callable[..., Any]) -> Callable[..., Any]:
-    def convert(builder: Any, source: Any, target: Any, rounding: Any) -> Any:
-        wide = widen(source)
-        if target.scalar == tl.bfloat16 and source.dtype.scalar in (tl.float32, tl.float64):
-            return narrow(np.asarray(wide.data).astype(np.float32))
-        if wide is not source and target.scalar == tl.float32:
-            return wide
-        return operation(builder, source, target, rounding)
+def _fp_to_fp(
+    operation: Callable[..., Any], builder: Any, source: Any, target: Any, rounding: Any
+) -> Any:
+    wide = widen(source)
+    if target.scalar == tl.bfloat16 and source.dtype.scalar in (tl.float32, tl.float64):
+        return narrow(np.asarray(wide.data).astype(np.float32))
+    if wide is not source and target.scalar == tl.float32:
+        return wide
+    return operation(builder, source, target, rounding)
 
-    return convert
 
-
-def _reduce(operation: Callable[..., Any]) -> Callable[..., Any]:
+def _reduce(operation: Callable[..., Any], reduction: Any, values: Any) -> Any:
     """A reduction of bf16 values, in fp32."""
-
-    def apply(reduction: Any, values: Any) -> Any:
-        many = values if isinstance(values, tuple) else (values,)
-        if not any(one.dtype == tl.bfloat16 for one in many):
-            return operation(reduction, values)
-        wide = tuple(_tensor(widen(one.handle)) for one in many)
-        made = operation(reduction, wide)
-        back = tuple(
-            _tensor(narrow(new.handle.data)) if old.dtype == tl.bfloat16 else new
-            for old, new in zip(many, made, strict=True)
-        )
-        return back if isinstance(values, tuple) else back[0]
-
-    return apply
+    many = values if isinstance(values, tuple) else (values,)
+    if not any(one.dtype == tl.bfloat16 for one in many):
+        return operation(reduction, values)
+    wide = tuple(_tensor(widen(one.handle)) for one in many)
+    made = operation(reduction, wide)
+    back = tuple(
+        _tensor(narrow(new.handle.data)) if old.dtype == tl.bfloat16 else new
+        for old, new in zip(many, made, strict=True)
+    )
+    return back if isinstance(values, tuple) else back[0]
 
 
 def _tensor(handle: Any) -> Any:
@@ -248,38 +219,34 @@ def _tensor(handle: Any) -> Any:
 # ---- reductions with a function of one's own ----
 
 
-def _by_a_tree(operation: Callable[..., Any]) -> Callable[..., Any]:
+def _by_a_tree(operation: Callable[..., Any], reduction: Any, values: Any) -> Any:
     """Neighbors first, so that the function must be associative and need not be commutative, as Triton demands."""
-
-    def generic_reduce(reduction: Any, values: Any) -> Any:
-        whole = [np.asarray(one.handle.data) for one in values]
-        arrays = whole if reduction.axis is not None else [one.reshape(-1) for one in whole]
-        axis, kinds = reduction.axis or 0, [one.dtype.scalar for one in values]
-        size = arrays[0].shape[axis] if arrays[0].ndim else 0
-        if size < 1 or size & (size - 1):
-            return operation(reduction, values)
-        while arrays[0].shape[axis] > 1:
-            pairs = [
-                reduction.to_tensor(np.take(one, range(first, one.shape[axis], 2), axis), kind)
-                for first in (0, 1)
-                for one, kind in zip(arrays, kinds, strict=True)
-            ]
-            made = reduction.combine_fn.fn(*pairs)
-            many = made if isinstance(made, tuple) else (made,)
-            shape = pairs[0].handle.data.shape
-            arrays = [
-                np.broadcast_to(new.handle.data, shape).astype(old.dtype)
-                if isinstance(new, tl.tensor)
-                else np.full(shape, new, old.dtype)
-                for new, old in zip(many, arrays, strict=True)
-            ]
-        if not reduction.keep_dims:
-            arrays = [one.squeeze(axis) for one in arrays]
-        elif reduction.axis is None:
-            arrays = [one.reshape((1,) * whole[0].ndim) for one in arrays]
-        return [reduction.to_tensor(one, kind) for one, kind in zip(arrays, kinds, strict=True)]
-
-    return generic_reduce
+    whole = [np.asarray(one.handle.data) for one in values]
+    arrays = whole if reduction.axis is not None else [one.reshape(-1) for one in whole]
+    axis, kinds = reduction.axis or 0, [one.dtype.scalar for one in values]
+    size = arrays[0].shape[axis] if arrays[0].ndim else 0
+    if size < 1 or size & (size - 1):
+        return operation(reduction, values)
+    while arrays[0].shape[axis] > 1:
+        pairs = [
+            reduction.to_tensor(np.take(one, range(first, one.shape[axis], 2), axis), kind)
+            for first in (0, 1)
+            for one, kind in zip(arrays, kinds, strict=True)
+        ]
+        made = reduction.combine_fn.fn(*pairs)
+        many = made if isinstance(made, tuple) else (made,)
+        shape = pairs[0].handle.data.shape
+        arrays = [
+            np.broadcast_to(new.handle.data, shape).astype(old.dtype)
+            if isinstance(new, tl.tensor)
+            else np.full(shape, new, old.dtype)
+            for new, old in zip(many, arrays, strict=True)
+        ]
+    if not reduction.keep_dims:
+        arrays = [one.squeeze(axis) for one in arrays]
+    elif reduction.axis is None:
+        arrays = [one.reshape((1,) * whole[0].ndim) for one in arrays]
+    return [reduction.to_tensor(one, kind) for one, kind in zip(arrays, kinds, strict=True)]
 
 
 # ---- functions that are missing ----

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from ..data.no_gpu import answering_driver
 
 
-class _Elsewhere(TorchFunctionMode):
+class Elsewhere(TorchFunctionMode):
     """Whatever asks for a GPU gets ``device``."""
 
     def __init__(self, device: str) -> None:
@@ -49,6 +49,6 @@ def instead_of_a_gpu(device: str) -> Iterator[None]:
         mock.patch("torch.cuda.synchronize"),
         answering_driver(device),
         torch.device(device),
-        _Elsewhere(device),
+        Elsewhere(device),
     ):
         yield

@@ -101,19 +101,20 @@ class Access(NamedTuple):
     outside: tuple[int, ...] = ()
 
     @property
+    def touched(self) -> list[int]:
+        """The offsets of the active lanes."""
+        lanes = zip(self.offsets, self.active, strict=True)
+        return [offset for offset, active in lanes if active]
+
+    @property
     def sectors(self) -> int:
         """32-byte sectors that the active lanes touch."""
-        used = zip(self.offsets, self.active, strict=True)
-        return len({byte // SECTOR for byte, active in used if active})
+        return len({offset // SECTOR for offset in self.touched})
 
     @property
     def least_sectors(self) -> int:
         """Sectors that as many bytes would fill."""
-        return -(
-            -len({o for o, a in zip(self.offsets, self.active, strict=True) if a})
-            * self.width
-            // SECTOR
-        )
+        return -(-len(set(self.touched)) * self.width // SECTOR)
 
 
 class RecordedLaunch(NamedTuple):

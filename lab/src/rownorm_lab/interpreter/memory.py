@@ -34,6 +34,30 @@ class Argument(NamedTuple):
     tensor: Tensor
 
 
+class Block(NamedTuple):
+    """One access of a program: the address of each lane, and whether it is active. values: what a store writes."""
+
+    addresses: Array
+    active: Array
+    width: int  # bytes of an element
+    site: Site
+    values: Array | None
+
+
+class Last:
+    """The program that was the last to write, or to read, each element: how often it had released, and its line."""
+
+    def __init__(self, size: int) -> None:
+        self.program = np.full(size, NOBODY, np.int32)
+        self.clock, self.line = np.zeros((2, size), np.int32)
+        self.all = set[int]()  # programs that did so at all
+
+    def set(self, elements: Array, programs: Array | int, me: int, clock: int, line: int) -> None:
+        """Programs: of each element, ``me`` or ``SEVERAL``."""
+        self.program[elements], self.clock[elements], self.line[elements] = programs, clock, line
+        self.all.add(me)
+
+
 class Region:
     """One storage, with a shadow for every element. A storage of the meta device has no contents and no shadow."""
 
@@ -53,12 +77,9 @@ class Region:
         self.base = BEGIN + (number << SPACING) + (1 << (SPACING - 1)) + self.real % 4096
         self.elements = self.bytes // self.item
         size = self.elements if self.backed else 0
-        self.writer, self.reader = np.full((2, size), NOBODY, np.int32)
-        self.writer_clock, self.reader_clock = np.zeros((2, size), np.int32)
-        self.writer_line, self.reader_line = np.zeros((2, size), np.int32)
+        self.writer, self.reader = Last(size), Last(size)
         self.rival = np.full(size, NOBODY, np.int32)  # the other program of a race
         self.atomic = np.zeros(size, bool)
-        self.readers, self.writers = set[int](), set[int]()
         self.stored = 0  # bytes up to the last one that was stored, without contents
         self.first, self.end = self._span(arguments, views_only)
         self.inside = self._inside(arguments) if views_only and size else None
@@ -101,14 +122,14 @@ class Region:
 
     def use(self) -> TensorUse:
         """Who read and wrote it."""
-        written = self.writer != NOBODY
+        written = self.writer.program != NOBODY
         return TensorUse(
             self.names,
             self.elements,
-            int((self.reader != NOBODY).sum()),
+            int((self.reader.program != NOBODY).sum()),
             int(written.sum()),
-            len(self.readers),
-            len(self.writers),
+            len(self.reader.all),
+            len(self.writer.all),
             int(self.atomic.sum()),
             self._runs(written),
         )
@@ -120,12 +141,13 @@ class Region:
     def _runs(self, written: Array) -> list[Run]:
         """Neighbors with the same writers, in order; the first ``MOST_RUNS``."""
         found: list[Run] = []
-        ends = np.flatnonzero(np.diff(self.writer) | np.diff(self.rival)) + 1
+        writer = self.writer.program
+        ends = np.flatnonzero(np.diff(writer) | np.diff(self.rival)) + 1
         for first, end in zip([0, *ends], [*ends, len(written)], strict=True):
             if len(found) == MOST_RUNS:
                 break
             if first < end and written[first]:
-                both = {int(self.writer[first]), int(self.rival[first])} - {NOBODY}
+                both = {int(writer[first]), int(self.rival[first])} - {NOBODY}
                 place = int(first) - self.origin, int(end) - 1 - self.origin
                 found.append(Run(*place, tuple(sorted(both))))
         return found
@@ -167,18 +189,18 @@ class Memory:
 
     # ---- accesses ----
 
-    def access(
-        self, addresses: Array, active: Array, width: int, site: Site, values: Array | None = None
-    ) -> tuple[Array, Array]:
-        """Record one access of a block; returns (addresses in the process, lanes that may access them).
-
-        values: what a store writes.
-        """
+    def access(self, block: Block) -> tuple[Array, Array]:
+        """Record one access of a block; returns (addresses in the process, lanes that may access them)."""
+        addresses, active, width, site, _ = block
         real, allowed = addresses.copy(), active.copy()
         mine = active & (addresses >= BEGIN)
         regions = ((addresses - np.uint64(BEGIN)) >> np.uint64(SPACING)).astype(np.int64)
-        if self.recording and self.program in self.shown and not mine.any():
-            self._keep_masked(regions, addresses, active, width, site)
+        shown = self.recording and self.program in self.shown
+        if shown and not mine.any():
+            # Without an active lane, the addresses name the tensor.
+            named = regions[(addresses >= BEGIN) & (regions < len(self.regions))]
+            if len(named):
+                self._keep(self.regions[int(named[0])], block, np.empty(0, np.int64))
         for number in np.unique(regions[mine]):
             lanes = mine & (regions == number)
             if number >= len(self.regions):
@@ -190,10 +212,11 @@ class Memory:
             if region.inside is not None:
                 near = np.clip(offsets // region.item, 0, region.elements - 1)
                 good &= region.inside[near]
-            if self.recording and self.program in self.shown:
-                self._keep(region, addresses, active, width, site, np.flatnonzero(lanes)[~good])
-            if self.recording and not good.all():
-                self._outside(region, offsets, good, np.flatnonzero(lanes), width, site)
+            outside = np.flatnonzero(lanes)[~good]
+            if shown:
+                self._keep(region, block, outside)
+            if self.recording and len(outside):
+                self._outside(region, offsets[~good], outside, block)
             usable = lanes.copy()
             usable[lanes] = good
             allowed &= usable | ~lanes
@@ -204,38 +227,21 @@ class Memory:
                 continue
             real[lanes] = (region.real + offsets).astype(np.uint64)
             if self.recording and good.any():
-                self._shadow(region, offsets[good], np.flatnonzero(usable), width, site, values)
+                self._shadow(region, offsets[good], np.flatnonzero(usable), block)
         return real, allowed
 
-    def _keep_masked(
-        self, regions: Array, addresses: Array, active: Array, width: int, site: Site
-    ) -> None:
-        """An access without an active lane: its addresses name the tensor."""
-        inside = (addresses >= BEGIN) & (regions < len(self.regions))
-        if inside.any():
-            region = self.regions[int(regions[inside][0])]
-            self._keep(region, addresses, active, width, site, np.empty(0, np.int64))
-
-    def _keep(
-        self,
-        region: Region,
-        addresses: Array,
-        active: Array,
-        width: int,
-        site: Site,
-        outside: Array,
-    ) -> None:
+    def _keep(self, region: Region, block: Block, outside: Array) -> None:
         kept = sum(one.program == self.program for one in self.accesses)
         if self.everything or kept < MOST_ACCESSES:
             start = np.uint64(region.base + region.origin * region.item)
-            offsets = (addresses - start).astype(np.int64)
+            offsets = (block.addresses - start).astype(np.int64)
             self.accesses.append(
                 Access(
-                    site,
+                    block.site,
                     region.names,
                     self.program,
-                    width,
-                    active.tolist(),
+                    block.width,
+                    block.active.tolist(),
                     offsets.tolist(),
                     tuple(outside.tolist()),
                 )
@@ -256,128 +262,85 @@ class Memory:
                 shown[program] = max(clock, shown.get(program, -1))
             self.clocks[self.program] = now + 1
 
-    def _shadow(
-        self,
-        region: Region,
-        offsets: Array,
-        lanes: Array,
-        width: int,
-        site: Site,
-        values: Array | None,
-    ) -> None:
+    def _shadow(self, region: Region, offsets: Array, lanes: Array, block: Block) -> None:
         elements = offsets // region.item
-        for step in range(max(1, width // region.item)):
-            self._one(region, elements + step, lanes, site)
-        if (
-            site.access == "store"
-            and values is not None
-            and len(np.unique(elements)) < len(elements)
-        ):
-            self._repeated(region, elements, lanes, site, values)
+        for step in range(max(1, block.width // region.item)):
+            self._one(region, elements + step, lanes, block.site)
+        repeats = len(np.unique(elements)) < len(elements)
+        if block.site.access == "store" and block.values is not None and repeats:
+            self._repeated(region, elements, lanes, block.values[lanes], block.site)
 
     def _one(self, region: Region, elements: Array, lanes: Array, site: Site) -> None:
-        me, clock = self.program, self.clocks.get(self.program, 0)
-        writer, atomic = region.writer[elements], site.access == "atomic"
-        rivals = (writer != NOBODY) & (writer != me)
-        if atomic:
+        now = self.program, self.clocks.get(self.program, 0), site.line
+        rivals = self._others(region.writer, elements)
+        if site.access == "atomic":
             rivals &= ~region.atomic[elements]
-        rivals &= ~self._ordered(writer, region.writer_clock[elements], rivals)
-        if rivals.any():
-            kind: Kind = "read-write" if site.access == "load" else "write-write"
-            first = int(elements[np.flatnonzero(rivals)[0]])
-            access = "atomic" if region.atomic[first] else "store"
-            before = Site(site.file, int(region.writer_line[first]), access)
-            self._race(region, kind, elements, lanes, rivals, writer, (before, site))
+        self._race(region, region.writer, rivals, elements, lanes, site)
+        readers = self._others(region.reader, elements)
         if site.access == "load":
-            reader = region.reader[elements]
-            others = (reader != NOBODY) & (reader != me)
-            later = self._ordered(reader, region.reader_clock[elements], others & (reader >= 0))
-            region.reader[elements] = np.where(others & ~later, SEVERAL, me)
-            region.reader_clock[elements] = clock
-            region.reader_line[elements] = site.line
-            region.readers.add(me)
-            return
-        reader = region.reader[elements]
-        rivals = (reader != NOBODY) & (reader != me)
-        rivals &= ~self._ordered(reader, region.reader_clock[elements], rivals & (reader >= 0))
-        if rivals.any():
-            first = int(elements[np.flatnonzero(rivals)[0]])
-            before = Site(site.file, int(region.reader_line[first]), "load")
-            self._race(region, "read-write", elements, lanes, rivals, reader, (before, site))
-        region.writer[elements] = me
-        region.writer_clock[elements] = clock
-        region.writer_line[elements] = site.line
-        region.atomic[elements] = atomic
-        region.writers.add(me)
+            region.reader.set(elements, np.where(readers, SEVERAL, self.program), *now)
+        else:
+            self._race(region, region.reader, readers, elements, lanes, site)
+            region.writer.set(elements, self.program, *now)
+            region.atomic[elements] = site.access == "atomic"
 
-    def _ordered(self, programs: Array, clocks: Array, asked: Array) -> Array:
-        """Whether an earlier access of another program comes before this one by an atomic."""
-        known = self.seen.get(self.program)
-        ordered = np.zeros(len(programs), bool)
-        if known and asked.any():
-            for program in np.unique(programs[asked]):
-                ordered |= asked & (programs == program) & (clocks <= known.get(int(program), -1))
-        return ordered
+    def _others(self, last: Last, elements: Array) -> Array:
+        """Where another program was the last one, and no atomic orders it before this access."""
+        programs = last.program[elements]
+        others = (programs != NOBODY) & (programs != self.program)
+        if known := self.seen.get(self.program):
+            for program in np.unique(programs[others & (programs >= 0)]):
+                before = last.clock[elements] <= known.get(int(program), -1)
+                others &= ~((programs == program) & before)
+        return others
 
     # ---- findings ----
 
     def _race(
-        self,
-        region: Region,
-        kind: Kind,
-        elements: Array,
-        lanes: Array,
-        rivals: Array,
-        others: Array,
-        sites: tuple[Site, Site],
+        self, region: Region, last: Last, rivals: Array, elements: Array, lanes: Array, site: Site
     ) -> None:
+        """Note a race with the programs that were the last ones, if there are rivals among them."""
+        if not rivals.any():
+            return
         place = int(np.flatnonzero(rivals)[0])
-        element, other = int(elements[place]), int(others[place])
-        if kind == "write-write":
-            region.rival[elements[rivals]] = others[rivals]
+        element = int(elements[place])
+        other = int(last.program[element])
+        kind: Kind = "read-write"
+        access = "load"
+        if last is region.writer:
+            access = "atomic" if region.atomic[element] else "store"
+            if site.access != "load":
+                kind = "write-write"
+                region.rival[elements[rivals]] = last.program[elements[rivals]]
         programs = (other, self.program) if other >= 0 else (self.program,)
+        sites = Site(site.file, int(last.line[element]), access), site
         self._note(kind, region, element, programs, int(lanes[place]), sites, int(rivals.sum()))
 
-    def _outside(
-        self, region: Region, offsets: Array, good: Array, lanes: Array, width: int, site: Site
-    ) -> None:
-        bad = np.flatnonzero(~good)
-        place = int(bad[0])
-        offset = int(offsets[place])
+    def _outside(self, region: Region, offsets: Array, lanes: Array, block: Block) -> None:
+        """offsets, lanes: those that leave the tensor."""
+        offset, width, me = int(offsets[0]), block.width, (self.program,)
         wraps = any(
             region.first <= offset + turn * WRAP * width <= region.end - width
             for turn in (-2, -1, 1, 2)
         )
         kind: Kind = "int32" if wraps else "bounds"
-        self._note(
-            kind,
-            region,
-            offset // region.item,
-            (self.program,),
-            int(lanes[place]),
-            (site,),
-            len(bad),
-        )
+        element = offset // region.item
+        self._note(kind, region, element, me, int(lanes[0]), (block.site,), len(lanes))
 
     def _repeated(
-        self, region: Region, elements: Array, lanes: Array, site: Site, values: Array
+        self, region: Region, elements: Array, lanes: Array, written: Array, site: Site
     ) -> None:
-        written = np.broadcast_to(values, values.shape).reshape(-1)
-        written = written[lanes] if len(written) > 1 else np.repeat(written, len(lanes))
+        """written: the values of these lanes, of which several have the same element."""
         order = np.argsort(elements, kind="stable")
         same = elements[order][1:] == elements[order][:-1]
-        bits = (
-            written[order].view(f"u{written.itemsize}")
-            if written.dtype.kind == "f"
-            else written[order]
-        )
+        bits = written[order]
+        if bits.dtype.kind == "f":
+            bits = bits.view(f"u{bits.itemsize}")
         differ = np.flatnonzero(same & (bits[1:] != bits[:-1]))
         if len(differ):
             place = int(order[differ[0] + 1])
-            self._note(
-                "lanes", region, int(elements[place]), (self.program,), int(lanes[place]), (site,),
-                len(differ),
-            )  # fmt: skip
+            element, lane = int(elements[place]), int(lanes[place])
+            self._note("lanes", region, element, (self.program,), lane, (site,), len(differ))
 
     def _note(
         self,

@@ -52,7 +52,7 @@ def _bar(one: Access) -> list[str]:
     for place, first in enumerate(range(0, lanes, size)):
         part = one.active[first : first + size]
         marks += "!" if place in outside else "#" if all(part) else "+" if any(part) else "."
-    active = [offset // one.width for offset, on in zip(one.offsets, one.active, strict=True) if on]
+    active = [offset // one.width for offset in one.touched]
     if not active:
         return [f"    [{marks}] all {lanes} lanes are masked"]
     masked = lanes - len(active)

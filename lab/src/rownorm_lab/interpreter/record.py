@@ -16,6 +16,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from .arithmetic import mended
 from .findings import RecordedLaunch, Recording, Site
 from .loops import Rewriter, Turns, short, short_loops
-from .memory import Argument, Array, Memory, Region
+from .memory import Argument, Array, Block, Memory, Region
+from .patches import Patch, around, patched
 
 TRITON = str(Path(triton.__file__).parent)
 HERE = str(Path(__file__).parent)
@@ -40,7 +42,7 @@ ACQUIRES = {ir.MEM_SEMANTIC.ACQUIRE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE}
 RELEASES = {ir.MEM_SEMANTIC.RELEASE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE}
 SEED = 0
 LANGUAGES = {id(tl), id(tl.core)}
-Patch = tuple[Any, str, Any]
+Original = Callable[..., Any]  # what a method here replaces
 Contents = list[tuple[Region, Array]]
 # Called with the kernel, the number of the program and of all, over all orders in which a launch runs.
 Progress = Callable[[str, int, int], None]
@@ -63,114 +65,93 @@ def recorded(
     loads as well, so that its lines are no kernel's. after: is called after every launch, with what its storages held
     before. progress: called before each program of each order.
     """
-    recorder = _Recorder(orders, views_only, everything, wrapper, after, progress)
-    with mended(), contextlib.ExitStack() as stack:
-        for owner, name, value in recorder.patches():
-            before = owner.__dict__.get(name)
-            setattr(owner, name, value)
-            stack.callback(_restore, owner, name, before)
-        # The first launch of a kernel gives its module the names of the interpreter's, and with them this recorder.
-        stack.callback(setattr, recorder, "after", None)
-        yield recorder.recording
+    recorder = _Recorder(orders, views_only, everything, (TRITON, HERE, wrapper), after, progress)
+    with mended(), patched(recorder.patches()):
+        try:
+            yield recorder.recording
+        finally:
+            # The first launch of a kernel gives its module the names of the interpreter's, and with them this recorder.
+            recorder.after = None
 
 
-def _restore(owner: Any, name: str, before: Any) -> None:
-    if before is None:
-        delattr(owner, name)
-    else:
-        setattr(owner, name, before)
-
-
+@dataclass(eq=False)
 class _Recorder:
-    def __init__(
-        self,
-        orders: int,
-        views_only: bool,
-        everything: bool,
-        wrapper: str,
-        after: Callable[[Memory, Contents], None] | None,
-        progress: Progress | None,
-    ) -> None:
-        self.orders, self.views_only, self.after = orders, views_only, after
-        self.everything = everything
-        self.progress = progress
-        self.turn = 0  # of the orders in which the launch runs
-        self.not_kernels = (TRITON, HERE, wrapper)
-        self.recording = Recording([], [])
-        self.memory: Memory | None = None
-        self.grid: tuple[int, int, int] = (1, 1, 1)
-        self.order: list[int] | None = None  # the programs that run, None: all
-        self.ran: list[int] = []
-        self.replaced = set[int]()  # modules of Triton's language whose functions were replaced
-        self.far = False  # whether the launch has tensors of the meta device
-        self.atomic = ""  # the kind of the access that the interpreter makes of another operation
+    orders: int
+    views_only: bool
+    everything: bool
+    not_kernels: tuple[str, ...]  # files and folders
+    after: Callable[[Memory, Contents], None] | None
+    progress: Progress | None
+    turn: int = 0  # of the orders in which the launch runs
+    recording: Recording = field(default_factory=lambda: Recording([], []))
+    memory: Memory | None = None
+    grid: tuple[int, int, int] = (1, 1, 1)
+    order: list[int] | None = None  # the programs that run, None: all
+    ran: list[int] = field(default_factory=list)
+    replaced: set[int] = field(
+        default_factory=set
+    )  # modules of Triton's language whose functions were replaced
+    names: dict[int, tuple[Any, set[int]]] = field(
+        default_factory=dict
+    )  # a module's, and what of Triton's they are
+    far: bool = False  # whether the launch has tensors of the meta device
+    atomic: str = ""  # the kind of the access that the interpreter makes of another operation
 
     def patches(self) -> list[Patch]:
-        builder = interpreter.InterpreterBuilder
-        found: list[Patch] = [
-            (interpreter.GridExecutor, "__call__", self.launch()),
-            (interpreter.GridExecutor, "_init_args_hst", lambda _, args, named: (args, named)),
-            (interpreter.GridExecutor, "_restore_args_dev", lambda *_: None),
-            (interpreter, "_implicit_cvt", self.converted()),
-            (interpreter, "_patch_lang_core", self.ranges()),
-            (interpreter, "_patch_lang", self.language()),
+        builder, executor = interpreter.InterpreterBuilder, interpreter.GridExecutor
+        atomics = ("create_atomic_load", "create_atomic_store", "create_atomic_poll")
+        return [
+            around(executor, "__call__", self.launch),
+            (executor, "_init_args_hst", lambda _, args, named: (args, named)),
+            (executor, "_restore_args_dev", lambda *_: None),
+            around(interpreter, "_implicit_cvt", self.converted),
+            around(interpreter, "_patch_lang_core", self.ranges),
+            around(interpreter, "_patch_lang", self.language),
             (interpreter.FunctionRewriter, "ast_transformer", Rewriter()),
-            (
-                interpreter,
-                Turns.__name__,
-                Turns,
-            ),  # a kernel sees the names of the interpreter's module
-            (builder, "set_grid_dim", self.set_grid()),
-            (builder, "set_grid_idx", self.set_program()),
-            (builder, "create_masked_load", self.load()),
-            (builder, "create_masked_store", self.store()),
-            (builder, "create_atomic_rmw", self.read_modify_write()),
-            (builder, "create_atomic_cas", self.compare_and_swap()),
+            # A kernel sees the names of the interpreter's module.
+            (interpreter, Turns.__name__, Turns),
+            around(builder, "set_grid_dim", self.set_grid),
+            around(builder, "set_grid_idx", self.set_program),
+            around(builder, "create_masked_load", self.load),
+            around(builder, "create_masked_store", self.store),
+            around(builder, "create_atomic_rmw", self.read_modify_write),
+            around(builder, "create_atomic_cas", self.compare_and_swap),
+            # Operations of later versions.
+            *(around(builder, name, self.as_atomic) for name in atomics if hasattr(builder, name)),
         ]
-        found += [
-            (builder, name, self.as_atomic(name))
-            for name in ("create_atomic_load", "create_atomic_store", "create_atomic_poll")
-            if hasattr(builder, name)
-        ]
-        return found
 
     # ---- launches ----
 
-    def launch(self) -> Callable[..., Any]:
-        call = interpreter.GridExecutor.__call__
-
-        def launched(executor: Any, *args: Any, **named: Any) -> Any:
-            given = dict(zip(executor.arg_names, args, strict=False)) | named
-            args = tuple(
-                _annotated(executor, *one) for one in zip(executor.arg_names, args, strict=False)
-            )
-            named = {name: _annotated(executor, name, value) for name, value in named.items()}
-            arguments = [one for name, value in given.items() for one in _tensors(name, value)]
-            number = len(self.recording.launches)
-            name = executor.fn.__name__
-            memory = Memory(number, name, arguments, self.views_only, self.everything)
-            far = not all(region.backed for region in memory.regions)
-            grid = executor.grid
-            executor.grid = lambda args: self.begin(grid(args) if callable(grid) else grid, far)
-            backed = [region for region in memory.regions if region.backed]
-            before = [region.contents().copy() for region in backed]
-            outer, self.memory, self.order, self.far = self.memory, memory, None, far
-            self.replaced, self.turn = set(), 0
-            try:
-                with short_loops(executor.fn) if far else contextlib.nullcontext():
-                    call(executor, *args, **named)
-                self.note(memory, executor)
-                if not far and len(self.ran) > 1:
-                    after = [region.contents().copy() for region in backed]
-                    self.repeat(memory, before, after, lambda: call(executor, *args, **named))
-                if self.after is not None:
-                    self.after(memory, list(zip(backed, before, strict=True)))
-            finally:
-                self.memory = outer
-                executor.grid = grid
-                self.recording.findings.extend(memory.found.values())
-
-        return launched
+    def launch(self, call: Callable[..., None], executor: Any, *args: Any, **named: Any) -> None:
+        given = dict(zip(executor.arg_names, args, strict=False)) | named
+        args = tuple(
+            _annotated(executor, *one) for one in zip(executor.arg_names, args, strict=False)
+        )
+        named = {name: _annotated(executor, name, value) for name, value in named.items()}
+        arguments = [one for name, value in given.items() for one in _tensors(name, value)]
+        number = len(self.recording.launches)
+        name = executor.fn.__name__
+        memory = Memory(number, name, arguments, self.views_only, self.everything)
+        far = not all(region.backed for region in memory.regions)
+        grid = executor.grid
+        executor.grid = lambda args: self.begin(grid(args) if callable(grid) else grid, far)
+        backed = [region for region in memory.regions if region.backed]
+        before = [region.contents().copy() for region in backed]
+        outer, self.memory, self.order, self.far = self.memory, memory, None, far
+        self.replaced, self.turn = set(), 0
+        try:
+            with short_loops(executor.fn) if far else contextlib.nullcontext():
+                call(executor, *args, **named)
+            self.note(memory, executor)
+            if not far and len(self.ran) > 1:
+                after = [region.contents().copy() for region in backed]
+                self.repeat(memory, before, after, lambda: call(executor, *args, **named))
+            if self.after is not None:
+                self.after(memory, list(zip(backed, before, strict=True)))
+        finally:
+            self.memory = outer
+            executor.grid = grid
+            self.recording.findings.extend(memory.found.values())
 
     def begin(self, grid: Any, far: bool) -> tuple[int, ...]:
         """The grid that the interpreter goes through: as many programs as are to run."""
@@ -221,94 +202,64 @@ class _Recorder:
             )
         )
 
-    def converted(self) -> Callable[[Any], Any]:
-        convert = interpreter._implicit_cvt
+    def converted(self, convert: Callable[[Any], Any], value: Any) -> Any:
+        made = convert(value)
+        if isinstance(value, _Wide):
+            data = np.array([value], np.int64)
+            return tl.tensor(interpreter.TensorHandle(data, tl.int64), tl.int64)
+        tensor = _plain(value)
+        if isinstance(tensor, Tensor) and self.memory is not None:
+            region = self.memory.of_tensor[id(tensor)]
+            made.handle.data = np.array([region.address(tensor)], np.uint64)
+        return made
 
-        def implicit(value: Any) -> Any:
-            made = convert(value)
-            if isinstance(value, _Wide):
-                data = np.array([value], np.int64)
-                return tl.tensor(interpreter.TensorHandle(data, tl.int64), tl.int64)
-            tensor = _plain(value)
-            if isinstance(tensor, Tensor) and self.memory is not None:
-                region = self.memory.of_tensor[id(tensor)]
-                made.handle.data = np.array([region.address(tensor)], np.uint64)
-            return made
-
-        return implicit
-
-    def language(self) -> Callable[[Any], Any]:
+    def language(self, patch: Callable[[Any], Any], function: Any) -> Any:
         """The interpreter replaces Triton's functions at every call of a jit function, tl.sum too; once is enough."""
-        patch = interpreter._patch_lang
-        known: dict[
-            int, tuple[Any, set[int]]
-        ] = {}  # a module's names, and what of Triton's they are
+        names = function.__globals__
+        if id(names) not in self.names:
+            self.names[id(names)] = names, LANGUAGES & set(map(id, names.values()))
+        used = self.names[id(names)][1]
+        if used <= self.replaced:
+            return interpreter._LangPatchScope()
+        self.replaced |= used
+        return patch(function)
 
-        def patch_lang(function: Any) -> Any:
-            names = function.__globals__
-            if id(names) not in known:
-                known[id(names)] = names, LANGUAGES & set(map(id, names.values()))
-            used = known[id(names)][1]
-            if used <= self.replaced:
-                return interpreter._LangPatchScope()
-            self.replaced |= used
-            return patch(function)
-
-        return patch_lang
-
-    def ranges(self) -> Callable[..., None]:
+    def ranges(self, patch: Callable[..., None], language: Any, scope: Any) -> None:
         """``tl.range`` in a launch with tensors of the meta device."""
-        patch = interpreter._patch_lang_core
+        patch(language, scope)
+        if self.far:
+            scope.set_attr(language, "range", short)
 
-        def patch_lang_core(language: Any, scope: Any) -> None:
-            patch(language, scope)
-            if self.far:
-                scope.set_attr(language, "range", short)
+    def set_grid(self, _: Any, builder: Any, *sizes: int) -> None:
+        builder.grid_dim = self.grid
 
-        return patch_lang_core
-
-    def set_grid(self) -> Callable[..., None]:
-        def set_grid_dim(builder: Any, *_: int) -> None:
-            builder.grid_dim = self.grid
-
-        return set_grid_dim
-
-    def set_program(self) -> Callable[..., None]:
-        def set_grid_idx(builder: Any, place: int, *_: int) -> None:
-            assert self.order is not None
-            program = self.order[place]
-            y, z = self.grid[1:]
-            builder.grid_idx = (program // (y * z), program // z % y, program % z)
-            if self.memory is not None:
-                self.memory.program = program
-                if self.progress is not None:
-                    size = len(self.order)
-                    runs = 1 if self.far or size == 1 else 1 + self.orders
-                    self.progress(self.memory.kernel, self.turn * size + place, runs * size)
-
-        return set_grid_idx
+    def set_program(self, _: Any, builder: Any, place: int, *zeros: int) -> None:
+        assert self.order is not None
+        program = self.order[place]
+        y, z = self.grid[1:]
+        builder.grid_idx = (program // (y * z), program // z % y, program % z)
+        if self.memory is not None:
+            self.memory.program = program
+            if self.progress is not None:
+                size = len(self.order)
+                runs = 1 if self.far or size == 1 else 1 + self.orders
+                self.progress(self.memory.kernel, self.turn * size + place, runs * size)
 
     # ---- accesses ----
 
-    def access(
-        self, kind: str, pointers: Any, mask: Any, values: Any = None
-    ) -> tuple[Any, Any] | None:
+    def access(self, kind: str, pointers: Any, mask: Any, values: Any = None) -> tuple[Any, Any]:
         """(pointers, mask) with addresses of the process, without lanes that leave their tensor."""
         if self.memory is None:
-            return None
+            return pointers, mask
         shape = np.shape(pointers.data)
         addresses = np.ascontiguousarray(pointers.data, np.uint64).reshape(-1)
         active = np.broadcast_to(lanes_of(mask), shape).reshape(-1).astype(bool)
         width = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
         stored = None if values is None else np.broadcast_to(values.data, shape).reshape(-1)
-        real, allowed = self.memory.access(
-            addresses, active, width, self.site(self.atomic or kind), stored
-        )
+        block = Block(addresses, active, width, self.site(self.atomic or kind), stored)
+        real, allowed = self.memory.access(block)
         handle = interpreter.TensorHandle
-        return (
-            handle(real.reshape(shape), pointers.dtype),
-            handle(allowed.reshape(shape), tl.int1),
-        )
+        return handle(real.reshape(shape), pointers.dtype), handle(allowed.reshape(shape), tl.int1)
 
     def site(self, access: str) -> Site:
         """The line of the kernel that is running."""
@@ -317,73 +268,64 @@ class _Recorder:
             frame = frame.f_back
         return Site(frame.f_code.co_filename, frame.f_lineno, access)
 
-    def load(self) -> Callable[..., Any]:
-        load = interpreter.InterpreterBuilder.create_masked_load
+    def load(
+        self,
+        load: Callable[..., Any],
+        builder: Any,
+        pointers: Any,
+        mask: Any,
+        *rest: Any,
+        **named: Any,
+    ) -> Any:
+        return load(builder, *self.access("load", pointers, mask), *rest, **named)
 
-        def masked_load(
-            builder: Any, pointers: Any, mask: Any, other: Any, *rest: Any, **named: Any
-        ) -> Any:
-            seen = self.access("load", pointers, mask)
-            pointers, mask = seen or (pointers, mask)
-            return load(builder, pointers, mask, other, *rest, **named)
+    def store(
+        self,
+        store: Original,
+        builder: Any,
+        pointers: Any,
+        value: Any,
+        mask: Any,
+        *rest: Any,
+        **named: Any,
+    ) -> Any:
+        pointers, mask = self.access("store", pointers, mask, value)
+        return store(builder, pointers, value, mask, *rest, **named)
 
-        return masked_load
+    def read_modify_write(
+        self,
+        change: Original,
+        builder: Any,
+        kind: Any,
+        pointer: Any,
+        value: Any,
+        mask: Any,
+        *rest: Any,
+    ) -> Any:
+        sem, scope = rest
+        self.synchronize(pointer, lanes_of(mask), sem)
+        pointer, mask = self.access("atomic", pointer, mask)
+        return change(builder, kind, pointer, value, mask, sem, scope)
 
-    def store(self) -> Callable[..., Any]:
-        store = interpreter.InterpreterBuilder.create_masked_store
+    def compare_and_swap(
+        self, swap: Original, builder: Any, pointer: Any, compared: Any, value: Any, *rest: Any
+    ) -> Any:
+        sem, scope = rest
+        everywhere = np.ones(np.shape(pointer.data), bool)
+        self.synchronize(pointer, everywhere, sem)
+        pointer, allowed = self.access("atomic", pointer, everywhere)
+        if not lanes_of(allowed).all():
+            return compared
+        return swap(builder, pointer, compared, value, sem, scope)
 
-        def masked_store(
-            builder: Any, pointers: Any, value: Any, mask: Any, *rest: Any, **named: Any
-        ) -> Any:
-            seen = self.access("store", pointers, mask, value)
-            pointers, mask = seen or (pointers, mask)
-            return store(builder, pointers, value, mask, *rest, **named)
-
-        return masked_store
-
-    def read_modify_write(self) -> Callable[..., Any]:
-        change = interpreter.InterpreterBuilder.create_atomic_rmw
-
-        def atomic_rmw(
-            builder: Any, operation: Any, pointer: Any, value: Any, mask: Any, sem: Any, scope: Any
-        ) -> Any:
-            self.synchronize(pointer, lanes_of(mask), sem)
-            seen = self.access("atomic", pointer, mask)
-            pointer, mask = seen or (pointer, mask)
-            return change(builder, operation, pointer, value, mask, sem, scope)
-
-        return atomic_rmw
-
-    def compare_and_swap(self) -> Callable[..., Any]:
-        swap = interpreter.InterpreterBuilder.create_atomic_cas
-
-        def atomic_cas(
-            builder: Any, pointer: Any, compared: Any, value: Any, sem: Any, scope: Any
-        ) -> Any:
-            everywhere = np.ones(np.shape(pointer.data), bool)
-            self.synchronize(pointer, everywhere, sem)
-            seen = self.access("atomic", pointer, everywhere)
-            if seen is not None:
-                pointer, allowed = seen
-                if not allowed.data.all():
-                    return compared
-            return swap(builder, pointer, compared, value, sem, scope)
-
-        return atomic_cas
-
-    def as_atomic(self, name: str) -> Callable[..., Any]:
-        """An operation of later versions that the interpreter makes of loads and stores."""
-        operation = getattr(interpreter.InterpreterBuilder, name)
-
-        def atomic(builder: Any, pointer: Any, *rest: Any) -> Any:
-            self.synchronize(pointer, np.ones(np.shape(pointer.data), bool), rest[-2])
-            self.atomic = "atomic"
-            try:
-                return operation(builder, pointer, *rest)
-            finally:
-                self.atomic = ""
-
-        return atomic
+    def as_atomic(self, operation: Original, builder: Any, pointer: Any, *rest: Any) -> Any:
+        """An operation that the interpreter makes of loads and stores."""
+        self.synchronize(pointer, np.ones(np.shape(pointer.data), bool), rest[-2])
+        self.atomic = "atomic"
+        try:
+            return operation(builder, pointer, *rest)
+        finally:
+            self.atomic = ""
 
     def synchronize(self, pointer: Any, mask: Any, sem: Any) -> None:
         """An atomic of one element may order programs; a block of atomics is a sum."""

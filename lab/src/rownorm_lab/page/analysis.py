@@ -7,8 +7,7 @@ bandwidth does it reach? How does it scale with the batch?
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import get_args
+from collections.abc import Mapping, Sequence
 
 from ..data import texts
 from ..data.measurements import Group, Measurement, Results, fastest_other, typical
@@ -76,34 +75,29 @@ def _comparison(results: Results, measured: dict[Group, list[Measurement]]) -> l
         found = Counter(_standing(row, other) for row, other in compared)
         names = Counter(other for _, other in compared)
         worst, worst_other = min(compared, key=lambda pair: pair[0].speedups[pair[1]].ratio)
+        middle = typical(row.speedups[other].ratio for row, other in compared) or 0.0
+        lowest = texts.times(worst.speedups[worst_other].ratio)
+        listed = ", ".join(f"{name} {number}" for name, number in names.most_common())
         lines.append(
-            (
-                group,
-                len(compared),
-                *(found[name] for name in get_args(Standing)),
-                texts.times(typical(row.speedups[other].ratio for row, other in compared) or 0.0),
-                f"{texts.times(worst.speedups[worst_other].ratio)} at {points.shape(worst)} ({worst_other})",
-                ", ".join(f"{name} {number}" for name, number in names.most_common()),
-            )
+            {
+                "case": group,
+                "shapes": len(compared),
+                "fastest": found["fastest"],
+                "level": found["level"],
+                "slower": found["slower"],
+                "too noisy": found["unclear"],
+                "median speed-up": texts.times(middle),
+                "lowest speed-up": f"{lowest} at {points.shape(worst)} ({worst_other})",
+                "fastest other, shapes": listed,
+            }
         )
     if not lines:
         return []
-    heads = (
-        "case",
-        "shapes",
-        "fastest",
-        "level",
-        "slower",
-        "too noisy",
-        "median speed-up",
-        "lowest speed-up",
-        "fastest other, shapes",
-    )
     text = (
         f"Each shape of {escaped(str(results.subject))} is compared with the fastest other provider on that shape. "
         f"{LEVEL_TEXT}"
     )
-    return ["### Against the fastest alternative", text, markdown(heads, lines)]
+    return ["### Against the fastest alternative", text, _table(lines)]
 
 
 def _standing(row: Measurement, other: str) -> Standing:
@@ -225,29 +219,21 @@ def _share_of_peak(results: Results, measured: dict[Group, list[Measurement]]) -
         if best is None:
             continue
         lines.append(
-            (
-                group,
-                points.shape(best),
-                points.bandwidth_text(best),
-                _percent(best.of_peak),
-                _percent(best.of_ceiling),
-                _percent(typical(row.of_peak for row in rows)),
-                _percent(typical(row.of_ceiling for row in rows)),
-            )
+            {
+                "case": group,
+                "best shape": points.shape(best),
+                "bandwidth": points.bandwidth_text(best),
+                "of peak": _percent(best.of_peak),
+                "of ceiling": _percent(best.of_ceiling),
+                "median of peak": _percent(typical(row.of_peak for row in rows)),
+                "median of ceiling": _percent(typical(row.of_ceiling for row in rows)),
+            }
         )
-    known = f"The peak is {texts.gigabytes_per_second(results.peak)}" if results.peak else ""
-    sources = sorted(
-        {e.peak_source for e in results.environments if e.peak_source and results.peak}
-    )
-    text = (
-        f"{known} ({escaped('; '.join(sources))})."
-        if known and sources
-        else f"{known}."
-        if known
-        else (
-            "The device's peak bandwidth is not known, so only the share of the measured ceiling can be given."
-        )
-    )
+    text = "The device's peak bandwidth is not known, so only the share of the measured ceiling can be given."
+    if results.peak:
+        sources = sorted({e.peak_source for e in results.environments if e.peak_source})
+        said = f" ({escaped('; '.join(sources))})" if sources else ""
+        text = f"The peak is {texts.gigabytes_per_second(results.peak)}{said}."
     if results.ceiling:
         text += (
             " The ceiling is an elementwise kernel of PyTorch over as many bytes as the case; its best was "
@@ -256,16 +242,7 @@ def _share_of_peak(results: Results, measured: dict[Group, list[Measurement]]) -
         )
     else:
         text += " The ceiling was not measured: `rownorm bench` with the provider `ceiling` measures it."
-    heads = (
-        "case",
-        "best shape",
-        "bandwidth",
-        "of peak",
-        "of ceiling",
-        "median of peak",
-        "median of ceiling",
-    )
-    return ["### 3. What percentage of peak bandwidth does it reach?", text, markdown(heads, lines)]
+    return ["### 3. What percentage of peak bandwidth does it reach?", text, _table(lines)]
 
 
 def _scaling(measured: dict[Group, list[Measurement]], bounds: Bounds) -> list[str]:
@@ -304,36 +281,30 @@ def _table_of_results(results: Results) -> list[str]:
     lines = []
     for row in results.measured:
         other = fastest_other(row)
-        memory = row.record.peak_bytes
+        speedup = f"{points.speedup_text(row.speedups[other])}, {other}" if other else ""
         lines.append(
-            (
-                row.group,
-                points.shape(row),
-                row.provider + (" (suspect)" if row.record.suspect else ""),
-                points.time_text(row.time) if row.time else "",
-                "" if memory is None else texts.memory(memory),
-                points.bandwidth_text(row),
-                _percent(row.of_ceiling),
-                _percent(row.of_peak),
-                f"{points.speedup_text(row.speedups[other])}, {other}" if other else "",
-            )
+            {
+                "case": row.group,
+                "shape": points.shape(row),
+                "provider": row.provider + (" (suspect)" if row.record.suspect else ""),
+                "time": points.time_text(row.time) if row.time else "",
+                "memory": texts.if_known(row.record.peak_bytes, texts.memory),
+                "bandwidth": points.bandwidth_text(row),
+                "of ceiling": _percent(row.of_ceiling),
+                "of peak": _percent(row.of_peak),
+                "speed-up over the fastest other": speedup,
+            }
         )
-    heads = (
-        "case",
-        "shape",
-        "provider",
-        "time",
-        "memory",
-        "bandwidth",
-        "of ceiling",
-        "of peak",
-        "speed-up over the fastest other",
-    )
     text = (
         "Times are medians with the 20th and 80th percentiles; speed-ups have their 95% interval; memory is the most "
         "that is allocated during one call, beyond its inputs."
     )
-    return ["### Results", text, markdown(heads, lines)]
+    return ["### Results", text, _table(lines)]
+
+
+def _table(lines: Sequence[Mapping[str, object]]) -> str:
+    """Lines of cells by their headings."""
+    return markdown(list(lines[0]), [list(line.values()) for line in lines])
 
 
 def _not_measured(results: Results) -> list[str]:

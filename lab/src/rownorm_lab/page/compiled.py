@@ -119,50 +119,21 @@ def _chart(analyses: Sequence[Analysis]) -> dict[str, Any]:
 
 def _panels(analyses: Sequence[Analysis]) -> list[alt.LayerChart]:
     """Time, and bandwidth."""
-    points = [point for one in analyses if one.block for point in _points(one)]
-    blocks = sorted({point["block"] for point in points})
-    ours = [
-        {"us": 1e6 * seconds_of(one), "gbps": one.compulsory_bytes / seconds_of(one) / 1e9}
-        for one in analyses
-        if not one.block
+    loops = [one for one in analyses if one.block]
+    points = [
+        {"block": one.block, "source": source, **_figures(one, seconds)}
+        for one in loops
+        for source, seconds in _times(one).items()
     ]
-    return [
-        _panel(points, ours, blocks, field, title)
-        for field, title in (("us", "time, µs"), ("gbps", "bandwidth, GB/s"))
-    ]
-
-
-def _points(one: Analysis) -> list[dict[str, Any]]:
-    times = {"predicted": one.predicted_seconds}
-    if one.measured:
-        times["measured"] = one.measured.seconds
-    return [
-        {
-            "block": one.block,
-            "source": source,
-            "us": 1e6 * seconds,
-            "gbps": one.compulsory_bytes / seconds / 1e9,
-        }
-        for source, seconds in times.items()
-    ]
-
-
-def _panel(
-    points: list[dict[str, Any]],
-    ours: list[dict[str, Any]],
-    blocks: list[int],
-    field: str,
-    title: str,
-) -> alt.LayerChart:
+    blocks = sorted({one.block or 0 for one in loops})
     sources = list(dict.fromkeys(point["source"] for point in points))
-    line = (
+    lines = (
         alt.Chart(alt.Data(values=points))
         .mark_line(point=True)
         .encode(
             x=alt.X(
                 "block:O", title="block size, columns", sort=blocks, axis=alt.Axis(labelAngle=0)
             ),
-            y=alt.Y(f"{field}:Q", title=title),
             color=alt.Color(
                 "source:N",
                 title=None,
@@ -171,9 +142,18 @@ def _panel(
             ),
         )
     )
-    rule = (
-        alt.Chart(alt.Data(values=ours))
-        .mark_rule(color=LOOKS[OURS][0], strokeDash=[5, 4])
-        .encode(y=alt.Y(f"{field}:Q", title=title))
-    )
-    return (line + rule).properties(width=330, height=220)
+    ours = [_figures(one, seconds_of(one)) for one in analyses if not one.block]
+    rules = alt.Chart(alt.Data(values=ours)).mark_rule(color=LOOKS[OURS][0], strokeDash=[5, 4])
+    return [
+        (lines.encode(y=y) + rules.encode(y=y)).properties(width=330, height=220)
+        for y in (alt.Y("us:Q", title="time, µs"), alt.Y("gbps:Q", title="bandwidth, GB/s"))
+    ]
+
+
+def _times(one: Analysis) -> dict[str, float]:
+    measured = {"measured": one.measured.seconds} if one.measured else {}
+    return {"predicted": one.predicted_seconds} | measured
+
+
+def _figures(one: Analysis, seconds: float) -> dict[str, Any]:
+    return {"us": 1e6 * seconds, "gbps": one.compulsory_bytes / seconds / 1e9}

@@ -58,5 +58,3 @@ all(".contents a").forEach((link) => { link.hidden = !find(link.hash); });
 // A chart that is drawn while it is folded has no width.
 find("details.shipped")?.addEventListener("toggle", () => { shippedDrawn ??= drawShipped(); }, { once: true });
 start();
-hintAtScrolling();
-addEventListener("resize", hintAtScrolling);

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ..data import texts
-from ..data.measurements import Measurement, Results, fastest_other, typical
+from ..data.measurements import Measurement, Results, typical
 from ..data.records import EAGER, OURS
 from .fastest import Standings, over_fastest, standings
 
@@ -57,10 +57,6 @@ def called(provider: str | None) -> str:
     return "eager PyTorch" if provider == EAGER else str(provider)
 
 
-def _has_several_others(rows: list[Measurement]) -> bool:
-    return len({name for row in rows for name in row.speedups}) > 1
-
-
 def _standings_text(subject: str, found: Standings, measured: int) -> str:
     if not found.cases:
         return (
@@ -76,8 +72,9 @@ def _speedups_text(rows: list[Measurement]) -> str:
     fastest = typical(s.ratio for row in rows if (s := over_fastest(row)))
     if fastest is None:
         return ""
-    if not _has_several_others(rows):
-        only = next(name for row in rows if (name := fastest_other(row)))
+    others = {name for row in rows for name in row.speedups}
+    if len(others) == 1:
+        (only,) = others
         return f"Its median speed-up over {called(only)}, the only other provider, is {texts.times(fastest)}."
     text = f"Its median speed-up is {texts.times(fastest)} over {OVER_FASTEST} of each case"
     eager = typical(row.speedups[EAGER].ratio for row in rows if EAGER in row.speedups)

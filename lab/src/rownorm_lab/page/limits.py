@@ -22,14 +22,9 @@ def peak_flops(results: Results) -> float | None:
     return float(found.peak_flops_fp32.value) if found and found.peak_flops_fp32 else None
 
 
-def bandwidth_limits(results: Results) -> list[Point]:
-    """The device's peak, drawn as a rule. The ceiling is measured, so it is a line like the providers."""
-    return peak_limit(results.peak) if results.peak else []
-
-
-def peak_limit(peak: float) -> list[Point]:
-    """A peak in bytes per second as a rule with a label."""
-    return [{"gbps": peak / 1e9, "label": f"peak {peak / 1e9:,.0f} GB/s"}]
+def bandwidth_limits(peak: float | None) -> list[Point]:
+    """A peak in bytes per second, drawn as a rule. The ceiling is measured, so it is a line like the providers."""
+    return [{"gbps": peak / 1e9, "label": f"peak {peak / 1e9:,.0f} GB/s"}] if peak else []
 
 
 def roofs(results: Results, peak_flops: float | None) -> list[Point]:

@@ -21,7 +21,7 @@ from . import sections, shipped
 from .chapter import Chapter
 from .charts import Charts, Spec
 from .fastest import FASTEST
-from .limits import bandwidth_limits, peak_flops, peak_limit, roofs
+from .limits import bandwidth_limits, peak_flops, roofs
 from .looks import looks_of
 from .points import points_of
 from .vega import library
@@ -114,7 +114,7 @@ def _data(results: Sequence[Results], gpu_results: Published | None) -> dict[str
                 "subject": one.subject,
                 "kind": one.kind,
                 "limits": {
-                    "bandwidth": bandwidth_limits(one),
+                    "bandwidth": bandwidth_limits(one.peak),
                     "roofline": roofs(one, peak_flops(one)),
                 },
             }
@@ -126,12 +126,11 @@ def _data(results: Sequence[Results], gpu_results: Published | None) -> dict[str
 def _shipped_charts(published: Published) -> dict[str, Any]:
     points = shipped.chart_points(published)
     providers = sorted({point["provider"] for point in points}, key=provider_order)
-    peak = published.peak_bytes_per_second
     return {
         "points": points,
         "providers": providers,
         "spec": Charts(providers).bandwidth(),
-        "limits": peak_limit(peak) if peak else [],
+        "limits": bandwidth_limits(published.peak_bytes_per_second),
     }
 
 

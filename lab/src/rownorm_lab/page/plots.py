@@ -86,7 +86,7 @@ def _plots_of_group(
     place = texts.slug(f"{group.operation}-{group.direction}-{group.dtype}")
     timed = [point for point in points if "us" in point]
     if wide := [point for point in timed if point.get("tallest")]:
-        limits = bandwidth_limits(results)
+        limits = bandwidth_limits(results.peak)
         title = f"Bandwidth: {group}"
         if one_width(wide):
             title, spec = f"{title}, {wide[0]['shape']}", charts.bandwidth_bars()

@@ -41,6 +41,8 @@ CHARTS = (  # (id of the section, its name)
     ("accuracy", "Accuracy"),
     ("roofline", "Roofline"),
 )
+# Fields of an environment.
+FACTS = ("host", "platform", "driver", "python", "torch", "triton", "rownorm", "node", "gpu")
 TABLES = (
     ("results", "Results"),
     ("failures", "Not measured"),
@@ -170,13 +172,7 @@ def _facts_of(environment: Environment) -> dict[str, str]:
     return {
         "device": " ".join(dict.fromkeys(filter(None, (environment.device, environment.arch)))),
         "peak bandwidth": peak,
-        **{
-            name: getattr(environment, name)
-            for name in (
-                *("host", "platform", "driver", "python", "torch", "triton", "rownorm"),
-                *("node", "gpu"),
-            )
-        },
+        **{name: getattr(environment, name) for name in FACTS},
         **environment.versions,
         **environment.settings,
     }

@@ -61,9 +61,3 @@ function download() {
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
-
-// A hint where the table is wider than its box.
-function hintAtScrolling() {
-  const box = find("#results .scroll");
-  find("#results .scroll-hint")?.classList.toggle("needed", box.scrollWidth > box.clientWidth + 1);
-}

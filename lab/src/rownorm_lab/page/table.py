@@ -50,6 +50,11 @@ def _host(line: Line) -> float | None:
     return line.row.host.median if line.row.host else None
 
 
+def _known(heading: str, value: Callable[[Line], float | None], written: texts.Writer) -> Column:
+    """A column of numbers that are written as such; empty where there is none."""
+    return Column(heading, lambda line: texts.if_known(value(line), written), value)
+
+
 COLUMNS = (
     Column(
         "time",
@@ -62,28 +67,12 @@ COLUMNS = (
         lambda line: line.speedup.ratio if line.speedup else None,
         "speedup",
     ),
-    Column("error, ulp", lambda line: texts.if_known(_ulp(line), _two_digits), _ulp),
-    Column(
-        "GB/s",
-        lambda line: texts.if_known(line.row.bandwidth, _gigabytes),
-        lambda line: line.row.bandwidth,
-    ),
-    Column(
-        "of ceiling",
-        lambda line: texts.if_known(line.row.of_ceiling, texts.percent),
-        lambda line: line.row.of_ceiling,
-    ),
-    Column(
-        "of peak",
-        lambda line: texts.if_known(line.row.of_peak, texts.percent),
-        lambda line: line.row.of_peak,
-    ),
-    Column(
-        "memory",
-        lambda line: texts.if_known(line.row.record.peak_bytes, texts.memory),
-        lambda line: line.row.record.peak_bytes,
-    ),
-    Column("host", lambda line: texts.if_known(_host(line), texts.duration), _host),
+    _known("error, ulp", _ulp, lambda value: texts.significant(value, 2)),
+    _known("GB/s", lambda line: line.row.bandwidth, lambda value: texts.significant(value / 1e9)),
+    _known("of ceiling", lambda line: line.row.of_ceiling, texts.percent),
+    _known("of peak", lambda line: line.row.of_peak, texts.percent),
+    _known("memory", lambda line: line.row.record.peak_bytes, texts.memory),
+    _known("host", _host, texts.duration),
 )
 ALWAYS_SHOWN = 3  # of the columns, whether they have values or not: time, speed-up, error
 
@@ -147,11 +136,3 @@ def _number(text: str, value: float | None, name: str) -> str:
     sort = "" if value is None else f"{value:.6g}"
     kind = f"number {name}".strip()
     return f'<td class="{kind}" data-v="{sort}">{escape(main)}{small}</td>'
-
-
-def _two_digits(value: float) -> str:
-    return texts.significant(value, 2)
-
-
-def _gigabytes(bytes_per_second: float) -> str:
-    return texts.significant(bytes_per_second / 1e9)

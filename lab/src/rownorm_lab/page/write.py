@@ -7,12 +7,12 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ..data.files import write_whole
 from ..data.measurements import Results, results_of
-from ..data.records import Reading, Record
+from ..data.records import Record
 from ..data.runs import is_taken
 from .analysis import analysis
 from .chapter import Chapter
@@ -72,19 +72,11 @@ def _notes(results: Sequence[Results]) -> list[str]:
     return [f"{one.device}: {note}" if several else note for one in results for note in one.notes]
 
 
-def replace_report(
-    reading: Reading,
-    folder: Path,
-    *,
-    chapters: Sequence[Chapter] = (),
-    plots: bool,
-    on_step: Callable[[str], None],
-    remarks: Sequence[str] = (),
-    addendum: str = "",
-) -> list[Path]:
-    """Write the report into ``folder``, replacing an old one; it appears once it is complete.
+@contextlib.contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """A temporary folder. The report that the block writes there appears in ``folder``, in place of an old one.
 
-    Arguments as for ``write_report``. ValueError if the folder holds other files but no report.
+    ValueError if ``folder`` holds other files but no report.
     """
     if is_taken(folder) and not (folder / PAGE).exists():
         raise ValueError(f"{folder} is not empty and holds no report; choose another")
@@ -92,24 +84,14 @@ def replace_report(
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
         temporary.chmod(0o755)
-        files = write_report(
-            reading.records,
-            temporary,
-            chapters=chapters,
-            damaged=reading.damaged,
-            plots=plots,
-            on_step=on_step,
-            remarks=remarks,
-            addendum=addendum,
-        )
+        yield temporary
         for old in filter(is_plot, folder.glob("plots/*")):
             old.unlink()
         with contextlib.suppress(OSError):  # it does not exist, or holds files of the user
             (folder / "plots").rmdir()
-        for file in files:
+        for file in list(filter(Path.is_file, temporary.rglob("*"))):
             place = folder / file.relative_to(temporary)
             place.parent.mkdir(parents=True, exist_ok=True)
             os.replace(file, place)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return files

@@ -15,7 +15,7 @@ from ...fib.check import MAX_RELATIVE_ERROR
 from ...fib.dataset import Dataset, Problem
 from ...fib.solutions import PACKAGE
 from ...fib.traces import REFERENCE, latest, record_of, records_of
-from ...page.write import replace_report
+from ...page import write
 
 # Seconds below which a call should take, by rows of rms_norm over 4096 fp16 columns: the limits of the course's
 # exercise 6. They were written for an A100, and do not say by which clock.
@@ -65,14 +65,16 @@ def write_report(
     newest, older = _newest(traced)
     # The package runs the same kernels: as an alternative to rownorm it would be rownorm against itself.
     shown = [one for one in (*lab.records, *newest) if one.provider != PACKAGE]
-    files = replace_report(
-        Reading(shown, lab.damaged),
-        out,
-        plots=plots,
-        on_step=on_step,
-        remarks=[WHY_TWO_CLOCKS, *older],
-        addendum=section(dataset, lab.records),
-    )
+    with write.replacing(out) as temporary:
+        files = write.write_report(
+            shown,
+            temporary,
+            damaged=lab.damaged,
+            plots=plots,
+            on_step=on_step,
+            remarks=[WHY_TWO_CLOCKS, *older],
+            addendum=section(dataset, lab.records),
+        )
     return files, problems
 
 

@@ -44,7 +44,7 @@ def command(records: Sequence[Path], out: Path | None, plots: bool, force: bool)
     if not force:
         refuse_taken(out, ", or --force to replace the report in it")
     from ...page.chapters import chapters_of
-    from ...page.write import PAGE, replace_report
+    from ...page.write import PAGE, replacing, write_report
 
     with usage_errors():
         chapters = chapters_of(records)
@@ -52,11 +52,14 @@ def command(records: Sequence[Path], out: Path | None, plots: bool, force: bool)
             folder for one in chapters for folder in one.folders if not (folder / FILE).exists()
         }
         benched = [path for path in records if path not in without_records]
-        files = replace_report(
-            read_or_fail(*benched) if benched else Reading([], []),
-            out,
-            chapters=chapters,
-            plots=plots,
-            on_step=lambda step: click.echo(step, err=True),
-        )
+        reading = read_or_fail(*benched) if benched else Reading([], [])
+        with replacing(out) as folder:
+            files = write_report(
+                reading.records,
+                folder,
+                chapters=chapters,
+                damaged=reading.damaged,
+                plots=plots,
+                on_step=lambda step: click.echo(step, err=True),
+            )
     click.echo(f"{count(len(files), 'file')} in {out}. Open {out / PAGE}")

@@ -176,7 +176,7 @@ def _read_own(place: str, options: OwnOptions, target: str, isa: str | None) -> 
     """The same for a kernel of a user's file, compiled for the launch that the options describe."""
     from ...compiled.compile import target_of
     from ...compiled.launched import compile_launch
-    from ...compiled.own import analyze_compiled
+    from ...compiled.own import analyze_launch
     from ...compiled.recorded import chosen_launch, compiler_message
     from .answers import own_answers
     from .beside import Shown, listings
@@ -191,7 +191,7 @@ def _read_own(place: str, options: OwnOptions, target: str, isa: str | None) -> 
         raise click.ClickException(f"{source.name}: {compiler_message(error)}") from None
     with usage_errors():
         chosen, lines = _lines(kernel.compiled, isa)
-    analysis = analyze_compiled(kernel, launched, source, chosen_target, source.name)
+    analysis = analyze_launch(launched, source, chosen_target, source.name, kernel=kernel)
     return Shown(
         source.name,
         analysis.launch,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...compiled.compile import Compilation, compile_case, compile_loop, target_of
+from ...compiled.compile import Compilation, compile_case, target_of
+from ...compiled.launched import compile_loop
 from ...data.case import Case, Direction
 
 ROWS = 8192

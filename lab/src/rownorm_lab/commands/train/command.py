@@ -160,7 +160,8 @@ def _request(checkpoint: Checkpoint | None, asked: dict[str, Any]) -> TrainingRe
 
     given = {name: value for name, value in asked.items() if value is not None}
     if checkpoint is None:
-        return TrainingRequest(**{"size": "tiny", "stage": "rownorm", "seed": 0} | given)
+        usual: dict[str, Any] = {"size": "tiny", "stage": "rownorm", "seed": 0}
+        return TrainingRequest(**usual | given)
     saved = checkpoint.request
     for name in ("task", "size", "seed", "samples"):
         before = saved.n_samples if name == "samples" else getattr(saved, name)
