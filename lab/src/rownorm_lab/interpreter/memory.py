@@ -266,8 +266,8 @@ class Memory:
         elements = offsets // region.item
         for step in range(max(1, block.width // region.item)):
             self._one(region, elements + step, lanes, block.site)
-        repeats = len(np.unique(elements)) < len(elements)
-        if block.site.access == "store" and block.values is not None and repeats:
+        stores = block.site.access == "store" and block.values is not None
+        if stores and len(np.unique(elements)) < len(elements):
             self._repeated(region, elements, lanes, block.values[lanes], block.site)
 
     def _one(self, region: Region, elements: Array, lanes: Array, site: Site) -> None:

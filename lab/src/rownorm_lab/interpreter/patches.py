@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest import mock
 
 Patch = tuple[Any, str, Any]  # (owner, name, value)
+MISSING = object()
 
 
 def around(owner: Any, name: str, function: Callable[..., Any]) -> Patch:
@@ -22,8 +22,19 @@ def around(owner: Any, name: str, function: Callable[..., Any]) -> Patch:
 
 @contextmanager
 def patched(patches: Iterable[Patch]) -> Iterator[None]:
-    """Replace them in the block, also those that are new."""
+    """Replace them in the block, also those that are new.
+
+    Without ``unittest.mock``: code that is watched could replace it.
+    """
     with ExitStack() as stack:
         for owner, name, value in patches:
-            stack.enter_context(mock.patch.object(owner, name, value, create=True))
+            stack.callback(_restore, owner, name, owner.__dict__.get(name, MISSING))
+            setattr(owner, name, value)
         yield
+
+
+def _restore(owner: Any, name: str, before: Any) -> None:
+    if before is MISSING:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, before)

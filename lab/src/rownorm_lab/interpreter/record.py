@@ -88,12 +88,10 @@ class _Recorder:
     grid: tuple[int, int, int] = (1, 1, 1)
     order: list[int] | None = None  # the programs that run, None: all
     ran: list[int] = field(default_factory=list)
-    replaced: set[int] = field(
-        default_factory=set
-    )  # modules of Triton's language whose functions were replaced
-    names: dict[int, tuple[Any, set[int]]] = field(
-        default_factory=dict
-    )  # a module's, and what of Triton's they are
+    # Modules of Triton's language whose functions were replaced.
+    replaced: set[int] = field(default_factory=set)
+    # By id: a module's names, and what of Triton's they are.
+    names: dict[int, tuple[Any, set[int]]] = field(default_factory=dict)
     far: bool = False  # whether the launch has tensors of the meta device
     atomic: str = ""  # the kind of the access that the interpreter makes of another operation
 
