@@ -120,6 +120,7 @@ def command(
         rows=entry.rows,
         cols=cols or entry.cols,
         dtype=dtype or "bf16",
+        sample_rows=entry.sample_rows,
     )
     _show(_read(kernel, case, target or DEFAULT_TARGET, isa), every, as_json, out)
 

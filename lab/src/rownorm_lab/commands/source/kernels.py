@@ -20,6 +20,7 @@ class Entry(NamedTuple):
     cols: int
     regime: str
     rows: int = ROWS
+    sample_rows: int = 0  # rows that share scale and shift
 
 
 KERNELS = {
@@ -37,6 +38,13 @@ KERNELS = {
     "backward_sums": Entry("rows in chunks: the sums of a row", "backward", 65536, "looped"),
     "backward_apply": Entry("rows in chunks: dx", "backward", 65536, "looped"),
     "column_sums": Entry("partial sums of the parameters' gradients", "backward", 4096, "resident"),
+    "sample_sums": Entry(
+        "partial sums of scale's and shift's gradients",
+        "backward",
+        4096,
+        "resident",
+        sample_rows=ROWS // 2,
+    ),
     "plain_loop": Entry(
         f"a textbook loop over blocks of {LOOP_BLOCK} columns", "forward", 4096, ""
     ),
