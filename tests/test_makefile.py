@@ -40,7 +40,7 @@ def make(tree, *arguments, status=0):
     log = tree / "log"
     log.write_text("")
     # Without the settings of a make that runs these tests.
-    settings = ("MAKE", "MFLAGS", "VENV", "TORCH", "PIP_CONSTRAINT")
+    settings = ("MAKE", "MFLAGS", "VENV", "TORCH", "TESTS", "WORKERS", "NEWEST", "PIP_CONSTRAINT")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(settings)}
     environment["LOG"] = str(log)
     ran = subprocess.run(

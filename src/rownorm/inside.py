@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import extension, reference
     from .launch import Device, Plan, Problem, device_of, force, native
-    from .launch.launcher import INTERPRETING, POINTER_TYPE, Call
+    from .launch.launcher import INTERPRETING, Call
     from .launch.planning import files as tables
     from .launch.planning.resident import MOST_CHUNKS
     from .launch.planning.settings import in_words
@@ -42,7 +42,7 @@ _MODULES = {
 }
 _HOMES = {
     "launch": ("Device", "Plan", "Problem", "device_of", "force"),
-    "launch.launcher": ("INTERPRETING", "POINTER_TYPE", "Call"),
+    "launch.launcher": ("INTERPRETING", "Call"),
     "launch.planning.table": ("SETTINGS", "Entry", "Table", "parse"),
     "launch.planning.resident": ("MOST_CHUNKS",),
     "launch.planning.settings": ("in_words",),
