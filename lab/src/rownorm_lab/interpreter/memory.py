@@ -266,9 +266,9 @@ class Memory:
         elements = offsets // region.item
         for step in range(max(1, block.width // region.item)):
             self._one(region, elements + step, lanes, block.site)
-        stores = block.site.access == "store" and block.values is not None
-        if stores and len(np.unique(elements)) < len(elements):
-            self._repeated(region, elements, lanes, block.values[lanes], block.site)
+        written = block.values if block.site.access == "store" else None
+        if written is not None and len(np.unique(elements)) < len(elements):
+            self._repeated(region, elements, lanes, written[lanes], block.site)
 
     def _one(self, region: Region, elements: Array, lanes: Array, site: Site) -> None:
         now = self.program, self.clocks.get(self.program, 0), site.line
