@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,20 @@ def run(name, *arguments, **settings):
     )
 
 
+@pytest.fixture
+def run_here(monkeypatch, capsys):
+    """Run an example in this process, for a call that ends before it computes: (exit status, stdout, stderr)."""
+
+    def ran(name, *arguments):
+        path = str(EXAMPLES / f"{name}.py")
+        monkeypatch.setattr(sys, "argv", [path, *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(path, run_name="__main__")
+        return ended.value.code, *capsys.readouterr()
+
+    return ran
+
+
 def test_readme(capsys):
     """A patched model, a function, a module and a modulated norm: the snippets run one after the other, as a reader
     types them.
@@ -52,10 +67,10 @@ def test_readme(capsys):
 
 
 @pytest.mark.parametrize("name", ["layer_norm", "layer_norm_kernel"])
-def test_help(name):
-    ran = run(name, "--help")
-    assert ran.returncode == 0, ran.stderr
-    assert "usage" in ran.stdout
+def test_help(name, run_here):
+    status, printed, _ = run_here(name, "--help")
+    assert status == 0
+    assert "usage" in printed
 
 
 def test_layer_norm_run_once(capsys):
@@ -84,13 +99,12 @@ def test_layer_norm_kernel_import(device):
     torch.testing.assert_close(y, F.layer_norm(x, (512,), weight, bias))
 
 
-def test_layer_norm_kernel_script_overwrites_files_only_on_request(tmp_path):
+def test_layer_norm_kernel_script_overwrites_files_only_on_request(tmp_path, run_here):
     traces = [tmp_path / name for name in ("triton_profile.json", "pytorch_profile.json")]
     traces[0].write_text("mine")
     arguments = ("--rows", 16, "--widths", 256, 1024, "--out", tmp_path)
-    ran = run("layer_norm_kernel", *arguments)
-    assert ran.returncode == 2
-    assert "--force" in ran.stderr
+    status, _, why = run_here("layer_norm_kernel", *arguments)
+    assert (status, "--force" in why) == (2, True)
     assert traces[0].read_text() == "mine"
     assert not traces[1].exists()
 
@@ -135,13 +149,12 @@ def test_flashinfer_bench(tmp_path, monkeypatch, capsys):
     assert "torch sees no GPU" in capsys.readouterr().err
 
 
-def test_run_triton_profiling():
+def test_run_triton_profiling(run_here):
     """It is ``rownorm profile rms_norm``, which has tests of its own."""
-    ran = run("run_triton_profiling", "--help")
-    assert ran.returncode == 0, ran.stderr
-    assert "rownorm profile rms_norm --cols 4096" in ran.stdout
-    ran = run("run_triton_profiling", "--model", "llama")
-    assert (ran.returncode, "name one of OPERATION" in ran.stderr) == (2, True)
+    status, printed, _ = run_here("run_triton_profiling", "--help")
+    assert (status, "rownorm profile rms_norm --cols 4096" in printed) == (0, True)
+    status, _, why = run_here("run_triton_profiling", "--model", "llama")
+    assert (status, "name one of OPERATION" in why) == (2, True)
 
 
 def test_run_rocprof_triton(tmp_path):
