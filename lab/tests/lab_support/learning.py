@@ -83,7 +83,6 @@ def compiled_grades(folders):
     for number, folder in folders:
         with Learner(Path(folder), number, "compile", 7) as learner:
             found[number, folder] = [
-                (one.part, one.name, one.status, one.habit, one.message)
-                for one in grade(learner)
+                (one.part, one.name, one.status, one.habit, one.message) for one in grade(learner)
             ]
     return found
