@@ -23,7 +23,8 @@ NEWEST ?=
 DEMO := $(or $(DEMO),results/demo-$(shell date +%Y-%m-%d-%H%M%S))
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 GPU := $(wildcard /dev/nvidia[0-9]* /dev/kfd)
-WORKERS ?= $(if $(GPU),0,$(shell echo $$(($(CORES) < 8 ? $(CORES) : 8))))
+# One more than cores, because many tests wait for a compiler, a browser or another process.
+WORKERS ?= $(if $(GPU),0,$(shell echo $$(($(CORES) < 8 ? $(CORES) + 1 : 8))))
 CONSTRAINTS := constraints/torch-$(TORCH).txt
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
