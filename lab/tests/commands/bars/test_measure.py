@@ -11,7 +11,7 @@ import triton.language as tl
 import triton.testing
 
 import rownorm
-from lab_support.bars_records import only, record, write_run
+from lab_support.bars_records import H200, only, record, write_run
 from lab_support.lab_commands import invoke
 from rownorm_lab import providers
 from rownorm_lab.commands.bars import bars, measure, settings
@@ -324,7 +324,8 @@ def test_without_a_gpu_it_says_that_it_needs_one(tmp_path, monkeypatch):
 
 
 def test_a_run_of_another_device_is_not_resumed(tmp_path):
-    folder = write_run(tmp_path / "a", [record(SMALL[0][0], "rownorm")])
-    ran = invoke("bars", "measure", "--out", folder, "--part", "host")
+    another = msgspec.structs.replace(H200, device="NVIDIA A100")
+    one = record(SMALL[0][0], "rownorm", environment=another)
+    ran = invoke("bars", "measure", "--out", write_run(tmp_path / "a", [one]), "--part", "host")
     assert ran.exit_code == 2
-    assert "was measured on NVIDIA H200; this is" in ran.output
+    assert "was measured on NVIDIA A100; this is" in ran.output
