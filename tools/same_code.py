@@ -15,7 +15,8 @@ that only moves lines.
 For NVIDIA GPUs the hash is of the bytes of the cubin's ``.text`` section: instructions and their scheduling, without
 symbols, line information and comments. For AMD GPUs it is of the instructions and labels of the assembly.
 
-A case names tensors and options, never settings or constants of a kernel, so one list of cases serves every revision.
+A case names tensors and options, never settings or constants of a kernel, so one list of cases serves every revision. A
+revision without these tensors or options leaves the case out.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ import click
 CASES = Path(__file__).with_name("same_code_cases.json")
 EPS = {"rms_norm": 1e-6, "layer_norm": 1e-5}
 INPUTS = ("x", "residual", "pre_bias", "weight", "bias")  # of revisions that do not describe them
+ROUNDINGS = ("once", "llama")
 ACTIVATIONS = ("relu", "silu", "gelu", "gelu_tanh")
 
 
@@ -50,8 +52,12 @@ class Case(NamedTuple):
     n_rows: int = 4096
     dtype: str = "bfloat16"
     residual_dtype: str | None = None
-    parameters: str = "weight"  # names joined by "+", of weight, bias and pre_bias; "" for none
+    parameters: str = (
+        "weight"  # names joined by "+", of all tensors but x and residual; "" for none
+    )
     arch: str = "sm_90"
+    samples: int | None = None  # of scale, shift and residual_gate; None: every row has its own
+    group_cols: int | None = None
     options: tuple[
         tuple[str, Any], ...
     ] = ()  # names and values of the ``Program``; eps is the norm's default
@@ -94,7 +100,7 @@ def main() -> None:
 def write_cases(table: Path, out: Path) -> None:
     """Write the list of cases: one for each row of a tuned table, and a fixed list."""
     rows = json.loads(table.read_text())["plans"]
-    cases = dict.fromkeys((*_fixed_cases(), *(_case_of_row(row) for row in rows)))
+    cases = dict.fromkeys((*fixed_cases(), *(_case_of_row(row) for row in rows)))
     lines = [json.dumps(case.fields) for case in cases]
     out.write_text("[\n " + ",\n ".join(lines) + "\n]\n")
     click.echo(f"{len(cases)} cases in {out}")
@@ -116,7 +122,7 @@ def dump(
     chosen = [case for case in chosen if re.search(match, case.key)][::every]
     # In an order that mixes the kinds of cases, so that an interrupted dump is a sample of all of them.
     chosen.sort(key=lambda case: hashlib.sha256(case.key.encode()).digest())
-    todo = [case for case in chosen if case.key not in known]
+    todo = [case for case in chosen if case.key not in known and _exists(case)]
     out.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="same_code_") as cache, out.open("a") as file:
@@ -203,7 +209,7 @@ def _case_of_row(row: dict[str, Any]) -> Case:
     return case.having(activation=activation) if activation else case
 
 
-def _fixed_cases() -> Iterator[Case]:
+def fixed_cases() -> Iterator[Case]:
     """Cases that planning rules decide, over both operations and directions."""
     for operation, parameters in (("rms_norm", "weight"), ("layer_norm", "weight+bias")):
         for direction in ("forward", "backward"):
@@ -236,6 +242,28 @@ def _fixed_cases() -> Iterator[Case]:
                 yield plain._replace(n_rows=4, n_cols=1 << 18, arch=arch)
                 yield plain._replace(residual_dtype="bfloat16", arch=arch)
                 yield wide._replace(residual_dtype="float32", arch=arch)
+            yield from _modulated_cases(plain)
+
+
+def _modulated_cases(plain: Case) -> Iterator[Case]:
+    """Scale, shift and gates, groups, rounding of every step, and a dtype of y."""
+    image = plain._replace(parameters=f"{plain.parameters}+scale+shift", samples=16)
+    yield image._replace(n_cols=1152).having(scale_shift=1.0)
+    yield image._replace(n_cols=8192).having(scale_shift=1.0)
+    yield image._replace(samples=None)
+    gated = image._replace(
+        parameters=f"{image.parameters}+residual_gate", residual_dtype="bfloat16"
+    )
+    yield gated._replace(n_cols=3072)
+    with_gate = plain._replace(parameters=f"{plain.parameters}+gate")
+    yield with_gate.having(gate_activation="silu")
+    yield with_gate._replace(n_cols=32768).having(gate_activation="sigmoid")
+    yield with_gate.having(gate_activation="silu", gate_first=True)
+    yield with_gate._replace(group_cols=512).having(gate_activation="silu", gate_first=True)
+    yield gated._replace(parameters=f"{image.parameters}+gate").having(rounding="each")
+    yield plain.having(rounding="each")
+    yield plain.having(out_dtype="float32")
+    yield image._replace(n_cols=3072, arch="gfx942")
 
 
 class _Compiled(NamedTuple):
@@ -243,13 +271,54 @@ class _Compiled(NamedTuple):
     resources: Any  # rownorm.launch.resources.Resources
 
 
-def _compile(case: Case) -> list[_Compiled]:
-    """The compiled kernels of a case, in the order in which they run."""
+def _exists(case: Case) -> bool:
+    """Whether the rownorm that Python finds, which may be an older one, has the tensors and options of a case."""
+    import rownorm.program as described
+
+    named = [name for name in case.parameters.split("+") if name]
+    known = {*getattr(described, "INPUTS", INPUTS), *described.Program._fields}
+    if not known.issuperset((*named, *dict(case.options))):
+        return False
+    if dict(case.options).get("rounding", "once") not in getattr(described, "ROUNDINGS", ROUNDINGS):
+        return False
+    return case.group_cols is None or hasattr(described, "GROUP_COLS")
+
+
+def arguments(case: Case) -> tuple[Any, ...]:
+    """The tensors and the ``Program`` of a case, without memory."""
     import torch
 
-    import rownorm.program
+    import rownorm.program as described
+
+    def empty(*shape: int, dtype: str = case.dtype) -> Any:
+        return torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+
+    rows = (case.n_rows, case.n_cols)
+    samples = rows
+    if case.samples is not None:
+        rows = (case.samples, case.n_rows // case.samples, case.n_cols)
+        samples = (case.samples, 1, case.n_cols)
+    shapes = {"gate": rows} | dict.fromkeys(("scale", "shift", "residual_gate"), samples)
+    named = [name for name in case.parameters.split("+") if name]
+    tensors = {name: empty(*shapes.get(name, rows[-1:])) for name in named}
+    tensors["x"] = empty(*rows)
+    if case.residual_dtype is not None:
+        tensors["residual"] = empty(*rows, dtype=case.residual_dtype)
+    options = dict(case.options)
+    if "out_dtype" in options:
+        options["out_dtype"] = getattr(torch, options["out_dtype"])
+    program = described.Program(case.operation == "layer_norm", EPS[case.operation], **options)
+    inputs = tuple(tensors.get(name) for name in getattr(described, "INPUTS", INPUTS))
+    if case.group_cols is not None:
+        from rownorm.ops.groups import in_groups
+
+        inputs, program = in_groups(inputs, program, case.group_cols)
+    return *inputs, program
+
+
+def _compile(case: Case) -> list[_Compiled]:
+    """The compiled kernels of a case, in the order in which they run."""
     from rownorm.launch import launcher, resources
-    from rownorm.program import Program
 
     compiled: list[Any] = []
 
@@ -259,16 +328,9 @@ def _compile(case: Case) -> list[_Compiled]:
 
     # Keep the compiled kernels, which compile_forward and compile_backward do not return.
     resources.compile_for = compile_for  # type: ignore[attr-defined, assignment]
-    dtype = getattr(torch, case.dtype)
-    x = torch.empty(case.n_rows, case.n_cols, dtype=dtype, device="meta")
-    residual = case.residual_dtype and x.to(getattr(torch, case.residual_dtype))
-    named = case.parameters.split("+")
-    tensors = {"x": x, "residual": residual, **{name: x[0].clone() for name in named if name}}
-    program = Program(case.operation == "layer_norm", EPS[case.operation], **dict(case.options))
     compile_pass = getattr(resources, f"compile_{case.direction}")
     target = resources.TARGETS[case.arch]
-    inputs = [tensors.get(name) for name in getattr(rownorm.program, "INPUTS", INPUTS)]
-    result = compile_pass(*inputs, program, target)
+    result = compile_pass(*arguments(case), target)
     return [_Compiled(c.asm, r) for c, r in zip(compiled, result.kernels, strict=True)]
 
 

@@ -30,6 +30,21 @@ BLOCK = 1024  # widths in one digest
 ACTIVATIONS = (None, "relu", "silu", "gelu", "gelu_tanh")
 ROWS = (1, 8, 512, 4096, 32768)
 NOT_COMPARED = ("source", "reason", "second")
+N_SAMPLES = 4
+# What has plans of its own beside the fields of a Kind: by its name, the fields of Problem.
+MODULATIONS: dict[str, dict[str, Any]] = {
+    "scale and shift": {"samples": N_SAMPLES, "sample_bytes": 4, "n_sample_sums": 2},
+    "scale and shift of each row": {"samples": None, "sample_bytes": 4, "n_sample_sums": 2},
+    "scale, shift and residual_gate": {
+        "samples": N_SAMPLES,
+        "sample_bytes": 6,
+        "n_sample_sums": 3,
+        "residual_gate": True,
+    },
+    "gate": {"gate_dtype": "bfloat16"},
+    "gate_first": {"gate_dtype": "bfloat16", "gate_first": True},
+    "rounding each": {"rounds_each": True},
+}
 
 
 class Kind(NamedTuple):
@@ -45,12 +60,14 @@ class Kind(NamedTuple):
     n_column_sums: int = 0
     n_rows: int = 4096
     regime: str | None = None  # forced, or None
+    modulation: str = ""  # of MODULATIONS
 
     def __str__(self) -> str:
         words = [self.arch, self.direction, "layer_norm" if self.center else "rms_norm", self.dtype]
         words += [f"residual {self.residual}"] if self.residual else []
         words += [self.activation] if self.activation else []
         words += ["pre_bias"] if self.pre_bias else []
+        words += [self.modulation] if self.modulation else []
         words += [f"{self.n_column_sums} sums", f"{self.n_rows} rows"]
         return " ".join(words + ([f"forced {self.regime}"] if self.regime else []))
 
@@ -90,6 +107,11 @@ def kinds(archs: Sequence[str], quick: bool) -> Iterator[tuple[Kind, Sequence[in
                 for options in _pre_bias(direction, center):
                     kind = Kind("sm_90", direction, center, dtype, residual, activation, *options)
                     yield kind, dense
+        for kind in _modulated(("sm_90",), (4096,)):
+            if kind.residual is None and kind.dtype == "bfloat16":
+                yield kind, dense
+    for kind in _modulated(archs, (8, 4096)):
+        yield kind, sparse[::3]
     every_option = itertools.product(
         archs,
         ("forward", "backward"),
@@ -110,6 +132,45 @@ def kinds(archs: Sequence[str], quick: bool) -> Iterator[tuple[Kind, Sequence[in
                 kind = Kind(arch, direction, center, dtype, residual, activation)
                 kind = kind._replace(n_column_sums=sums, n_rows=n_rows, regime=regime)
                 yield kind, sparse[::3]
+
+
+def _modulated(archs: Sequence[str], rows: Sequence[int]) -> Iterator[Kind]:
+    """Kinds with each of the modulations that the rownorm that Python imports has."""
+    from rownorm.launch import Problem
+
+    known = {field.name for field in dataclasses.fields(Problem)}
+    of_norms = itertools.product(archs, ("forward", "backward"), (False, True))
+    for arch, direction, center in of_norms:
+        for dtype, residual, n_rows, name in itertools.product(
+            ("bfloat16", "float32"), (None, "bfloat16"), rows, MODULATIONS
+        ):
+            modulation = MODULATIONS[name]
+            if not known.issuperset(modulation):
+                continue
+            if modulation.get("residual_gate") and residual is None:
+                continue
+            kind = Kind(arch, direction, center, dtype, residual, n_rows=n_rows, modulation=name)
+            if direction == "backward":
+                sums = 1 + center + modulation.get("n_sample_sums", 0)
+                kind = kind._replace(n_column_sums=sums)
+            yield kind
+
+
+def _fields_of(kind: Kind) -> dict[str, Any]:
+    """The fields of Problem that the kind's modulation is."""
+    import torch
+
+    fields = dict(MODULATIONS.get(kind.modulation, {}))
+    if kind.direction == "forward":
+        fields.pop("n_sample_sums", None)
+    if "gate_dtype" in fields:
+        fields["gate_dtype"] = getattr(torch, fields["gate_dtype"])
+    if "samples" in fields:
+        from rownorm.launch.problem import Samples
+
+        n_samples = fields["samples"] or kind.n_rows
+        fields["samples"] = Samples(kind.n_rows // n_samples, n_samples)
+    return fields
 
 
 def regimes() -> tuple[str, ...]:
@@ -145,12 +206,15 @@ def digests(
     get = operator.attrgetter(*fields)
     dtype, residual = getattr(torch, kind.dtype), kind.residual and getattr(torch, kind.residual)
     rest = (kind.center, kind.n_column_sums, devices[kind.arch], kind.activation, kind.pre_bias)
+    more = _fields_of(kind)
     found = []
     with force(regime=kind.regime) if kind.regime else contextlib.nullcontext():
         for first in range(0, len(widths), BLOCK):
             plans = []
             for n_cols in widths[first : first + BLOCK]:
-                problem = Problem(kind.direction, kind.n_rows, n_cols, dtype, residual, *rest)  # type: ignore[arg-type]
+                problem = Problem(
+                    kind.direction, kind.n_rows, n_cols, dtype, residual, *rest, **more
+                )  # type: ignore[arg-type]
                 try:
                     plans.append(get(plan(problem)))
                 except ValueError:

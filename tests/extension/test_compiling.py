@@ -175,6 +175,76 @@ def test_a_compiler_that_hangs(dummy, compiler, started, cache, tmp_path, capfd)
     assert str(failed) in extension.describe(dummy(limit=0.5))[1]
 
 
+BUSY = "100000.25 0.50 0.50 1/100 1234\n"
+
+
+def age(file, seconds):
+    """Make a file so many seconds old."""
+    then = time.time() - seconds
+    os.utime(file, (then, then))
+
+
+def test_a_time_limit_on_a_busy_machine_is_remembered_for_ten_minutes(
+    dummy, compiler, started, cache, tmp_path
+):
+    compiler("sleep 987")
+    (tmp_path / "load").write_text(BUSY)
+    why = f"did not end within 0.5 s, with a load of 100000 and {os.cpu_count()} cores; it is tried again after ten"
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=why):
+            extension.build(dummy(limit=0.5))
+    assert started() == 1
+    assert why in extension.describe(dummy(limit=0.5))[1]  # in ``rownorm info``
+    (failed,) = cache.rglob("failed.txt")
+    age(failed, entry.TEN_MINUTES + 1)
+    assert extension.describe(dummy(limit=0.5))[1].endswith("not built yet")
+    compiler("compile")  # the same identity
+    assert extension.build(dummy()).value == 41
+
+
+def test_the_load_is_that_of_the_time_when_the_limit_ended(
+    dummy, compiler, started, process, tmp_path, cache
+):
+    """Another process finds it, when the machine is not busy any more."""
+    compiler("sleep 987")
+    (tmp_path / "load").write_text(BUSY)
+    first = process("extension.build(dummy(limit=0.5))")
+    wait_for(started)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    status = next(cache.rglob("build")) / "status"
+    wait_for(status.exists)
+    (tmp_path / "load").write_text("0.50 0.50 0.50 1/100 1234\n")
+    with pytest.raises(RuntimeError, match="with a load of 100000"):
+        extension.build(dummy(limit=0.5))
+    assert started() == 1
+
+
+@pytest.mark.parametrize("load", ["0.50 0.50", "", None])
+def test_a_time_limit_on_another_machine_is_remembered_for_a_day(
+    load, dummy, compiler, cache, tmp_path
+):
+    """One that is not busy, or does not say how busy it is."""
+    compiler("sleep 987")
+    file = tmp_path / "load"
+    file.unlink() if load is None else file.write_text(load)
+    with pytest.raises(RuntimeError, match=r"did not end within 0.3 s; see "):
+        extension.build(dummy(limit=0.3))
+    (failed,) = cache.rglob("failed.txt")
+    age(failed, entry.DAY - 60)
+    assert "did not end within" in extension.describe(dummy(limit=0.3))[1]
+
+
+def test_a_failure_on_a_busy_machine_is_remembered_for_a_day(dummy, compiler, cache, tmp_path):
+    compiler("echo 'dummy.c:3: error: no such type' >&2", "exit 1")
+    (tmp_path / "load").write_text(BUSY)
+    with pytest.raises(RuntimeError, match="compiler failed: "):
+        extension.build(dummy())
+    (failed,) = cache.rglob("failed.txt")
+    age(failed, entry.DAY - 60)
+    assert "compiler failed: " in extension.describe(dummy())[1]
+
+
 def test_what_the_compiler_inherits(dummy, compiler, tmp_path):
     """No input, and not the lock: it may start a server that runs on. Its files are private."""
     compiler(f"ls -l /proc/$$/fd > {tmp_path}/files", f"umask > {tmp_path}/umask", "compile")

@@ -1,6 +1,7 @@
 """Threads, streams and processes: norms behave as torch's own, through Python, C and C++."""
 
 import multiprocessing
+import operator
 import os
 import threading
 
@@ -8,7 +9,8 @@ import pytest
 import torch
 
 import rownorm
-from rownorm.ops import cpu_native
+from rownorm import ops
+from rownorm.ops import cpu_native, eager, execute
 from support.fake_driver import needs_compiler
 from support.like_torch import (
     COLS,
@@ -270,6 +272,30 @@ def test_a_fork_while_a_thread_loads_the_extension_for_cpus():
     """It does not wait for a thread that it does not have."""
     with cpu_native._lock:
         assert_in_fork(cpu_native.reason)
+
+
+@needs_fork
+@pytest.mark.parametrize("name", ["execute._launch_lock", "eager.native._lock"])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_while_a_thread_makes_the_first_launch(name, monkeypatch):
+    """A thread imports Triton, builds or installs an extension. Its fork makes the first launch without it."""
+    held, end = threading.Event(), threading.Event()
+
+    def hold():
+        with operator.attrgetter(name)(ops):
+            held.set()
+            end.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(60)
+    try:
+        monkeypatch.setattr(execute, "_launch", None)
+        monkeypatch.setattr(execute, "_before_first_launch", [lambda _: eager.native._connect()])
+        assert_in_fork(execute.launch_layer)
+    finally:
+        end.set()
+        thread.join()
 
 
 @needs_fork

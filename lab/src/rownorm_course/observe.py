@@ -48,13 +48,18 @@ def threads() -> int:
 
 
 THREADS = threads()  # before a learner's file is imported
-ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
-FILLED = {"zeros", "zeros_like", "new_zeros", "ones", "ones_like", "full", "full_like"}
+ALLOCATIONS = {
+    *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"),
+}
+FILLED = {
+    *("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones"),
+    *("full", "full_like", "new_full", "scalar_tensor"),
+}
 COPIES = {"clone", "_to_copy", "copy_"}  # what is behind contiguous(), to() and reshape() too
 # What makes new memory, with its contents or without.
 CREATIONS = {
     *(ALLOCATIONS | FILLED),
-    *("new_ones", "new_full", "clone", "_to_copy", "rand", "randn", "resize_"),
+    *("clone", "_to_copy", "rand", "randn", "resize_"),
 }
 VIEWS = {
     *("view", "_unsafe_view", "reshape", "_reshape_alias", "as_strided", "set_", "alias"),

@@ -30,7 +30,7 @@ COMMANDS = {  # name: one line for ``rownorm --help``; in the order in which the
     "bars": "Measure and judge the figures that must hold on an H200.",
     "patch": "Which norms of a model rownorm.patch swaps, which it leaves, and why.",
     "fib": "FlashInfer-Bench: export kernels as Solutions, check, run, report, apply.",
-    "train": "Train a tiny Llama or OpenFold on synthetic data, with torch's norms or rownorm's.",
+    "train": "Train a tiny Llama, OpenFold or DiT on synthetic data, with torch's norms or rownorm's.",
     "study": "Training steps of these and of two small models, and the host cost of a call; some with bars.",
     "learn": "Exercises: write norm kernels in Triton, graded by real checks.",
     "tune": "Find the fastest launch settings on this GPU; write a table.",

@@ -170,3 +170,18 @@ def test_a_search_prints_its_table(monkeypatch):
     page = (PAGE.parents[1] / "CONTRIBUTING.md").read_text()
     section = page.partition("### Add a tuned table, or an entry")[2].partition("\n### ")[0]
     assert set().union(*document["plans"]) <= set(re.findall(r"`(\w+)`", section))
+
+
+def test_patch(monkeypatch, tmp_path):
+    (tmp_path / "a_model.py").write_text(
+        "import torch.nn as nn\nmodel = nn.Sequential(nn.LayerNorm(8), nn.BatchNorm1d(8))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    document = printed("patch", "a_model:model", "--fuse-residuals")
+    assert [one["name"] for one in document["swapped"]] == ["0"]
+    assert keys_of(document) <= documented("patch")
+    assert set(document) | {"name", "class_name", "form", "reason"} == documented("patch") - {
+        "ratio",
+        "low",
+        "high",
+    }

@@ -42,6 +42,25 @@ def test_wrong_and_broken_solutions_are_named_and_the_rest_is_checked(tmp_path):
     assert "1 result is right; 2 wrong, failed or left out." in ran.output
 
 
+def test_definitions_that_are_not_checked_are_counted_and_named(tmp_path):
+    folder = export(tmp_path / "data", "--cols", 64, "--batch", 2)
+    definition = json.loads((folder / "definitions/norm/rmsnorm_d64.json").read_text())
+    (folder / "definitions/norm/alone.json").write_text(json.dumps(definition | {"name": "alone"}))
+    foreign = definition | {
+        "name": "scaled",
+        "reference": "def run(x, weight, eps):\n    return x\n",
+    }
+    (folder / "definitions/norm/scaled.json").write_text(json.dumps(foreign))
+    ran = invoke("fib", "check", folder)
+    assert ran.exit_code == 1
+    assert "left out: Definition scaled: skipped: its reference" in ran.output
+    assert "left out: Definition alone: it has no workload or no Solution" in ran.output
+    assert "3 results are right; 2 wrong, failed or left out." in ran.output
+    ran = invoke("fib", "check", folder, "--json")
+    names = {one["where"] for one in json.loads(ran.stdout)["left_out"]}
+    assert names == {"Definition scaled", "Definition alone"}
+
+
 @pytest.mark.parametrize(
     ("new", "why"),
     [

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import typing
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from rownorm.ops.batch_invariance import state
 from rownorm_lab.data.case import OPERATIONS, Case
 from rownorm_lab.measure.accuracy import judge
 from rownorm_lab.providers import (
+    Declared,
+    Provider,
     Refusal,
     all_providers,
     as_tuple,
@@ -245,6 +248,17 @@ def test_a_new_provider_is_a_decorated_function(monkeypatch):
     assert all_providers()["mine"].make is mine
     assert all_providers()["mine"].install == "pip install numpy"
     assert all_providers()["mine"].version
+
+
+def test_the_decorator_has_the_names_and_types_of_what_it_declares():
+    """For editors and type checkers."""
+    hints = typing.get_type_hints(provider)
+    assert list(hints) == ["name", "about", "declared", "return"]
+    assert typing.get_args(hints["declared"]) == (Declared,)
+    optional = {"name", "make", "about", "source"} ^ set(Provider._fields)
+    assert optional == set(Declared.__annotations__) == Declared.__optional_keys__
+    fields, declared = typing.get_type_hints(Provider), typing.get_type_hints(Declared)
+    assert declared == {name: fields[name] for name in optional}
 
 
 def test_some_run_only_if_they_are_named(monkeypatch):

@@ -56,7 +56,8 @@ def build(extension: Extension) -> Any:
     """The module; it is compiled unless an earlier build is there. Raises where that fails.
 
     One process at a time compiles it: the others, for example the ranks of a training run, wait for that one. What a
-    compiler failed at is not tried again with that compiler on the same day.
+    compiler failed at is not tried again with that compiler on the same day; where a time limit ended while the machine
+    was busy, for ten minutes.
     """
     base = folders.find().path
     try:
@@ -80,7 +81,7 @@ def build(extension: Extension) -> Any:
                 raise RuntimeError(why)
             module = _compile(extension, entry, words, lock)
     except TimeoutError as error:
-        entry.remember(str(error))
+        entry.remember_timeout(str(error), compilers.load())
         raise RuntimeError(entry.failure()) from error
     remove_unused(base)
     return module
@@ -161,7 +162,7 @@ def _libc() -> str:
 
 
 def _identity(base: Path, words: tuple[str, ...]) -> str:
-    """The compiler's files and version. One that did not say its version is not asked again on the same day."""
+    """The compiler's files and version. One that did not say its version is not asked again for a while."""
     found = compilers.paths(words)
     asked = entry_of(base, "compiler", "", found)
     if why := asked.failure():
@@ -169,7 +170,7 @@ def _identity(base: Path, words: tuple[str, ...]) -> str:
     try:
         return f"{found}\n{compilers.version(words)}"
     except TimeoutError as error:
-        asked.remember(str(error))
+        asked.remember_timeout(str(error), compilers.load())
         raise RuntimeError(asked.failure()) from error
 
 
@@ -210,16 +211,17 @@ def _settle(extension: Extension, entry: Entry, words: tuple[str, ...]) -> None:
         file = entry.build / name
         return file.read_text(errors="replace") if file.exists() else ""
 
-    status, *digest = text("status").split() or [""]
+    status, *more = text("status").split() or [""]
     name, printed = Path(words[0]).name, text("printed")
     command = f"{' '.join((*words, *extension.arguments()))}\n{printed}"
     built = entry.build / "built"
     if status == "timeout":
-        entry.remember(f"{name} did not end within {extension.limit:g} s", command)
+        why = f"{name} did not end within {extension.limit:g} s"
+        entry.remember_timeout(why, more[0] if more else "", command)
     elif status == "0" and built.exists():
         library = built.read_bytes()
         # They differ where the machine stopped before all was on disk.
-        if not digest or digest[0] == digest_of(library):
+        if not more or more[0] == digest_of(library):
             entry.keep(library)
     elif status:
         errors = (f": {line}" for line in printed.splitlines() if "error" in line)

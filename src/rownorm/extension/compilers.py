@@ -18,6 +18,7 @@ Language = Literal["c", "c++"]
 _KNOWN = {"c": ("CC", ("gcc", "clang", "cc")), "c++": ("CXX", ("g++", "clang++", "c++"))}
 VERSION_LIMIT = 30  # seconds; it takes milliseconds, on a machine that swaps more
 GRACE = 10  # seconds that the script may take beyond the compiler's time limit
+LOAD = "/proc/loadavg"  # its first word is how many processes wanted to run in the last minute
 
 
 class NoCompiler(RuntimeError):
@@ -66,16 +67,25 @@ def version(words: tuple[str, ...]) -> str:
     return said.decode(errors="replace")
 
 
-# Its arguments: a folder, the time limit in seconds, and the compiler's command. Its standard input is the lock: the
-# lock is held while this script runs, and what the compiler starts (the server of a compiler cache, say) does not
+def load() -> str:
+    """The load of this machine, as Linux writes it; empty where it is not known."""
+    try:
+        return Path(LOAD).read_text().split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+# Its arguments: a folder, the time limit in seconds, LOAD, and the compiler's command. Its standard input is the lock:
+# the lock is held while this script runs, and what the compiler starts (the server of a compiler cache, say) does not
 # have it. Where the process that started this script has ended, the next one that has the lock reads ``status``: the
-# compiler's exit status and the digest of what it wrote, or "timeout". The last line also ends the sleep.
+# compiler's exit status and the digest of what it wrote, or "timeout" and the load. The last line also ends the sleep.
 _SCRIPT = """
 umask 077
 cd "$1" || exit
 limit=$2
-shift 2
-(sleep "$limit" && { echo timeout > status; kill -KILL 0; }) < /dev/null > /dev/null 2>&1 &
+load=$3
+shift 3
+(sleep "$limit" && { echo timeout $(cut -d " " -f 1 "$load") > status; kill -KILL 0; }) < /dev/null > /dev/null 2>&1 &
 "$@" < /dev/null > printed 2>&1
 status=$?
 echo "$status $(sha256sum < built)" > status
@@ -92,7 +102,7 @@ def run(
     """
     nice = ["nice", "-n", "10"] if low and shutil.which("nice") else []
     process = subprocess.Popen(
-        [*nice, "sh", "-c", _SCRIPT, "sh", str(folder), f"{limit:g}", *words, *arguments],
+        [*nice, "sh", "-c", _SCRIPT, "sh", str(folder), f"{limit:g}", LOAD, *words, *arguments],
         start_new_session=True,
         stdin=lock,
         # The compiler does not inherit this process's output: a reader of that output need not wait for the compiler.

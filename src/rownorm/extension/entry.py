@@ -38,6 +38,9 @@ except ImportError:  # Windows; ``extension.reason_against`` says so
 SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
 DAY = 24 * 3600  # seconds
 MONTH = 30 * DAY
+TEN_MINUTES = 600
+BUSY = 1.5  # processes that want to run, for each core; a compiler at low priority hardly runs beside them
+_BRIEFLY = "it is tried again after ten minutes"
 _NEW_FILE = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # Windows imports this too
 _NAME = re.compile(r"[A-Za-z]\w*_[0-9a-f]{16}_[0-9a-f]{16}")
 
@@ -103,13 +106,21 @@ class Entry:
         folders.make(self.folder)
         write(self.failed, f"{why}\n{printed}".encode())
 
+    def remember_timeout(self, why: str, load: str, printed: str = "") -> None:
+        """Write down that a time limit ended; for ten minutes only where the load, if known, may be the reason."""
+        cores = os.cpu_count() or 1
+        if load and float(load) > BUSY * cores:
+            why += f", with a load of {float(load):.0f} and {cores} cores; {_BRIEFLY}"
+        self.remember(why, printed)
+
     def failure(self) -> str:
         """Why it could not be built on this day, and the file that says more; else empty."""
         try:
-            if abs(time.time() - self.failed.stat().st_mtime) > DAY:
-                return ""
+            age = abs(time.time() - self.failed.stat().st_mtime)
             why = self.failed.read_text(errors="replace").partition("\n")[0]
         except FileNotFoundError:
+            return ""
+        if age > (TEN_MINUTES if why.endswith(_BRIEFLY) else DAY):
             return ""
         return f"{why}; see {self.failed}"
 

@@ -12,6 +12,7 @@ soon as each of them is there. Both give an unusual call back to Python.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -317,3 +318,12 @@ class Native:
 
 native = Native()
 execute.before_first_launch(native.use_c)
+
+
+def _renew_lock() -> None:
+    """In a fork: a thread that held the lock, to install an extension, is not there."""
+    native._lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)

@@ -39,6 +39,16 @@ _launch_lock = threading.RLock()
 _before_first_launch: list[Callable[[Any], None]] = []
 
 
+def _renew_lock() -> None:
+    """In a fork: a thread that held the lock, to import Triton and to build the C extension, is not there."""
+    global _launch_lock
+    _launch_lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
 def forward(*arguments: Any) -> ForwardResult:
     """(y, h, mu, rstd). ``h`` is None without a residual; the statistics may be, unless they are wanted.
 

@@ -3,15 +3,20 @@
 import contextlib
 import ctypes
 import gc
+import re
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from rownorm.launch import native
+from rownorm.launch import backward, force, forward, native, plan
+from rownorm.launch.device import DEVICES
+from rownorm.launch.problem import backward_problem, forward_problem, without_values
 from rownorm.ops import execute
+from rownorm.program import BACKWARD_INPUTS, GRADIENTS, INPUTS, RESULTS, Inputs, Program
 from support.fake_driver import (
     CLUSTER_DIMENSION,
     CLUSTER_POLICY,
@@ -26,6 +31,7 @@ from support.fake_driver import (
     read_parameters,
     simple_call,
 )
+from support.regimes import REGIMES
 
 pytestmark = needs_compiler
 
@@ -100,6 +106,50 @@ def test_errors_of_allocators_are_raised(driver):
 def test_too_many_tensors_or_parameters_are_refused(wrong, driver):
     with pytest.raises(ValueError, match=r"too many|out of range"):
         simple_call(**wrong)
+
+
+def limit(name):
+    """A limit of the C and C++."""
+    header = Path(native.__file__).with_name("prepared_call.h").read_text()
+    return int(re.search(rf"{name} = (\d+)", header)[1])
+
+
+def test_as_many_tensors_as_there_is_place_for(driver):
+    most, returns = limit("MAX_TENSORS"), limit("MAX_RETURNED")
+
+    def prepared(n_inputs, n_allocated, n_returned):
+        allocators = [lambda: torch.zeros(5)] * n_allocated
+        return native.prepare(n_inputs, allocators, (-1,) * n_returned, [KERNEL], 0, None)
+
+    for n_inputs in (1, most - 1):
+        assert len(prepared(n_inputs, most - n_inputs, 1)((None,) * n_inputs, [64] * n_inputs)) == 1
+        with pytest.raises(ValueError, match="too many tensors"):
+            prepared(n_inputs, most - n_inputs + 1, 1)
+    for wrong in ((-1, 1, 1), (1, 1, returns + 1)):
+        with pytest.raises(ValueError, match="too many tensors"):
+            prepared(*wrong)
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+def test_the_largest_calls_are_not_too_large(regime):
+    """With a gradient of every tensor, they are made in C, too."""
+    rows = torch.empty(64, 4096, 1024, dtype=torch.bfloat16, device="meta")
+    shapes = {"rows": rows, "columns": rows[0, 0], "samples": rows[:, :1]}
+    inputs = Inputs(*(shapes[one.extent] for one in INPUTS.values()))
+    program = Program(True, 1e-5, activation="gelu", gate_activation="silu")
+    device = DEVICES["sm_90"]
+    saved, wanted = without_values(inputs, program), (True,) * len(inputs)
+    forward_of = forward_problem(inputs, program, device)
+    backward_of = backward_problem(saved, program, True, wanted, device)
+    with force(regime=regime):
+        steps = (
+            forward.steps(forward_of, plan(forward_of), inputs, program, True),
+            backward.steps(backward_of, plan(backward_of), saved, program, True, wanted),
+        )
+    sizes = [len(one.tensors) + len(one.allocated) for one in steps]
+    assert sizes[1] >= len(BACKWARD_INPUTS) + len(GRADIENTS)
+    assert max(sizes) <= limit("MAX_TENSORS")
+    assert max(len(GRADIENTS), len(RESULTS)) <= limit("MAX_RETURNED")
 
 
 @pytest.mark.parametrize("hook", ["launch_enter_hook", "launch_exit_hook"])

@@ -26,7 +26,7 @@ from ..data.user_files import Source, is_place
 RECORDS = click.Path(exists=True, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
 EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
-ALL_PROVIDERS = "all; without a GPU, all but torch.compile"
+ALL_PROVIDERS = "all but those on request; without a GPU, not torch.compile"
 
 Decorator = Callable[..., Any]
 ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942")  # that kernels can be compiled for

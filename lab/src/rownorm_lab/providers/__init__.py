@@ -31,7 +31,7 @@ import importlib.util
 import os
 import pkgutil
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, TypedDict, Unpack, get_args
 
 import torch
 from torch import Tensor
@@ -137,13 +137,30 @@ class Provider(NamedTuple):
 _registry: dict[str, Provider] = {}
 
 
-def provider(name: str, **declared: Any) -> Callable[[Make], Make]:
-    """Register a function as a provider. declared: fields of ``Provider``."""
+class Declared(TypedDict, total=False):
+    """What ``provider`` may declare: fields of ``Provider``, which says what they mean and has their defaults."""
+
+    kind: Kind
+    operations: tuple[str, ...]
+    directions: tuple[str, ...]
+    options: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    needs: tuple[str, ...]
+    package: str
+    install: str
+    needs_gpu: bool
+    slow_on_cpu: bool
+    interpreted: bool
+    on_request: bool
+
+
+def provider(name: str, *, about: str, **declared: Unpack[Declared]) -> Callable[[Make], Make]:
+    """Register a function as a provider. The keywords are fields of ``Provider``."""
     if "package" in declared:
-        declared = {"install": f"pip install {declared['package']}"} | declared
+        declared.setdefault("install", f"pip install {declared['package']}")
 
     def register(make: Make) -> Make:
-        add(Provider(name, make, **declared))
+        add(Provider(name, make, about, **declared))
         return make
 
     return register

@@ -35,7 +35,7 @@ def without_a_gpu(monkeypatch):
     ("arguments", "message"),
     [
         ("", "there is no GPU here to tune for. Without one, --list"),
-        ("--dtype bf16,fp16", "bf16 and fp16 share the rows of a table"),
+        ("--dtype bf16,fp16", "bf16 and fp16 share the entries of a table"),
         ("--study --verify 3", "--study does not use --verify"),
         ("--study --pass backward", "--study does not use --pass"),
         ("--list --out here", "--list does not use --out"),

@@ -162,15 +162,15 @@ def backward_grid(
             dy, x_hat, (), parameters, 0, SPEC, PRECISE
         )
         if SPEC.CENTER:
-            a, b = sum_both(g * x_hat, g)
+            sum_products, sum_g = sum_both(g * x_hat, g)
         else:
             if weight_ptr is not None:
-                a = tl.sum(g * x_hat, axis=1, keep_dims=True)
+                sum_products = tl.sum(g * x_hat, axis=1, keep_dims=True)
             else:
-                # Through a scalar: otherwise the row gets the layout of ``a``, with all columns in every thread.
-                a = tl.full((1, 1), tl.sum(tl.sum(g * x_hat, axis=1)), tl.float32)
-            b = tl.zeros_like(a)
-        send(messages, row, rank, a, b, row_ok)
+                # Through a scalar: otherwise the row gets the layout of the sum, with all columns in every thread.
+                sum_products = tl.full((1, 1), tl.sum(tl.sum(g * x_hat, axis=1)), tl.float32)
+            sum_g = tl.zeros_like(sum_products)
+        send(messages, row, rank, sum_products, sum_g, row_ok)
         if dweight_ptr is not None:
             dweight += tl.sum(dz * rounded_x_hat, axis=0, keep_dims=True)
         if dbias_ptr is not None:
@@ -179,7 +179,9 @@ def backward_grid(
         # The row of PIPELINE_DEPTH turns ago: receive the sums of the other programs and finish it.
         row -= PIPELINE_DEPTH * rows_per_turn
         row_ok = tl.arange(0, 1)[:, None] < tl.where(row >= 0, n_rows - row, 0)
-        a, b = received_sums(words, slots, turn, messages, row, BLOCK_PARTS, NUM_WARPS)
+        sum_products, sum_g = received_sums(
+            words, slots, turn, messages, row, BLOCK_PARTS, NUM_WARPS
+        )
         dy, deviation, rstd = _load_part(
             part, row, row_ok, SPEC.CENTER, DIVISIBILITY, GROUP_ROWS, UNPACK_PAIRS
         )
@@ -188,9 +190,10 @@ def backward_grid(
         )
         # rstd * (g - b - a * x_hat), arranged so that each element takes as few instructions as possible. The fma says
         # which of two products is not rounded, so the result does not depend on what else is computed.
-        dx = deviation * (-(a / n) * rstd * rstd)
+        # a and b are the sums divided by n.
+        dx = deviation * (-(sum_products / n) * rstd * rstd)
         if SPEC.CENTER:
-            dx -= b / n * rstd
+            dx -= sum_g / n * rstd
         dx = tl.fma(g, tl.broadcast_to(rstd, g.shape), dx)
         ok = row_ok & col_ok
         if dh_ptr is not None:

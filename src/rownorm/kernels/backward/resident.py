@@ -227,22 +227,25 @@ def _gradients(
 
 @triton.jit
 def _row_sums(products, g, slots, turn, CENTER: tl.constexpr, SETTINGS: tl.constexpr):
-    """The sums of g * x_hat and, if CENTER, of g over whole rows: (rows, 1), or numbers in a cluster."""
-    a = add_chunks(products)
-    b = add_chunks(g) if CENTER else tl.zeros_like(a)
+    """The sums of g * x_hat and, if CENTER, of g over whole rows: (rows, 1), or numbers in a cluster.
+
+    Times 1 / n_cols, they are the means a and b of the formulas above.
+    """
+    sum_products = add_chunks(products)
+    sum_g = add_chunks(g) if CENTER else tl.zeros_like(sum_products)
     if SETTINGS.SEND_PER_WARP:
-        send_from_warps(slots, a, b, turn, SETTINGS.NUM_WARPS)
+        send_from_warps(slots, sum_products, sum_g, turn, SETTINGS.NUM_WARPS)
         return received_sums(slots, turn, SETTINGS.CLUSTER_SIZE * SETTINGS.NUM_WARPS)
     else:
         if CENTER:
-            a, b = sum_both(a, b)
+            sum_products, sum_g = sum_both(sum_products, sum_g)
         else:
-            a = tl.sum(a, axis=1, keep_dims=True)
-            b = tl.zeros_like(a)
+            sum_products = tl.sum(sum_products, axis=1, keep_dims=True)
+            sum_g = tl.zeros_like(sum_products)
         if SETTINGS.CLUSTER_SIZE > 1:
-            send(slots, tl.sum(a), tl.sum(b), turn)
-            a, b = received_sums(slots, turn, SETTINGS.CLUSTER_SIZE)
-        return a, b
+            send(slots, tl.sum(sum_products), tl.sum(sum_g), turn)
+            sum_products, sum_g = received_sums(slots, turn, SETTINGS.CLUSTER_SIZE)
+        return sum_products, sum_g
 
 
 @triton.jit
@@ -303,13 +306,14 @@ def _tile(
     g, products, sums = _gradients(
         x_hat, gate, dy, inputs, outputs, parameters, rows, columns, sums, SPEC, TILING, SETTINGS
     )
-    a, b = _row_sums(products, g, slots, turn, SPEC.CENTER, SETTINGS)
+    sum_products, sum_g = _row_sums(products, g, slots, turn, SPEC.CENTER, SETTINGS)
 
     # rstd * (g - b - a * x_hat), arranged so that each element takes as few instructions as possible.
-    slope = -(a * share) * rstd
+    # share is 1 / n_cols: a = sum_products * share, b = sum_g * share.
+    slope = -(sum_products * share) * rstd
     if SPEC.CENTER:  # A row of one column has a gradient of exactly 0: g is b.
         rstd *= (n_cols > 1).to(SPEC.COMPUTE_DTYPE)
-    offset = -(b * share) * rstd
+    offset = -(sum_g * share) * rstd
     dpre_bias = ()
     dresidual_gate = ()
     for c in tl.static_range(TILING.NUM_CHUNKS):

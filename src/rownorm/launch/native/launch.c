@@ -52,6 +52,8 @@ static int read_kernel(PyObject *described, Kernel *kernel) {
     return 0;
 }
 
+_Static_assert(N_INPUTS <= MAX_TENSORS, "find_forward writes the addresses of the inputs");
+
 /* PreparedCall(...): the arguments that native.prepare passes, in its order. */
 static PyObject *prepared_call_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     int n_inputs, checks_device;

@@ -185,6 +185,9 @@ PyObject *new_on_cpu(DLDataType dtype, int n_dims, const int64_t *shape, void **
     END_HANDLE_TH_ERRORS
 }
 
+/* PreparedCall(...) refuses calls with more than MAX_TENSORS tensors; these are the inputs that are written before. */
+static_assert(N_INPUTS <= MAX_TENSORS && 2 + N_SAVED <= MAX_TENSORS, "inputs of forward and of backward");
+
 /* Allocate, start the kernels, and return the returned tensors, as ``start`` of launch.c does. Empty: Python has to do
    this call. addresses: MAX_TENSORS of them, those of the inputs filled in. */
 variable_list start(PreparedCall *call, uint64_t *addresses) {

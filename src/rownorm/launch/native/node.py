@@ -22,7 +22,8 @@ from ...program import c_definitions
 NAME = "rownorm_node"
 SOURCES = ("prepared_call.h", "node.cpp")
 # It is half a minute of work at low priority. Beside a program that uses all cores it gets a tenth of one, and takes
-# ten times as long. Nobody waits for it, and a compiler that was stopped too early is not tried again for a day.
+# ten times as long. Nobody waits for it, and a compiler that was stopped too early is not tried again for a day, or for
+# ten minutes where more programs than that were running.
 LIMIT = 600  # seconds
 log = logging.getLogger(__name__)
 _state = "no norm with gradients that it can record was called yet"

@@ -186,7 +186,7 @@ def check(context: click.Context, /, folder: Path, as_json: bool, for_flashinfer
     --for-flashinfer needs flashinfer-python and says what its loader says: whether it takes the folder, and for each
     Solution whether a call of FlashInfer's function comes to it and gives what the Definition's reference gives.
 
-    Exit status 1 if a file is bad, or a Solution is wrong or fails.
+    Exit status 1 if a file or a Definition is left out, or a Solution is wrong or fails.
     """
     import torch
 
@@ -212,9 +212,9 @@ def check(context: click.Context, /, folder: Path, as_json: bool, for_flashinfer
             click.echo(str(one), err=as_json or one.status != "ok")
         else:
             left_out.append(one)
-            click.echo(str(one), err=True)
+            _show([one])
     good = sum(one.status == "ok" for one in found)
-    bad = len(dataset.problems) + len(found) - good
+    bad = len(left_out) + len(found) - good
     are = "is" if good == 1 else "are"
     click.echo(
         f"{count(good, 'result')} {are} right; {bad} wrong, failed or left out.", err=as_json

@@ -42,7 +42,7 @@ TITLES = {"llama": "a small Llama", "openfold": "a small OpenFold", "dit": "a sm
     ),
 )
 def command() -> None:
-    """Measure what norms are worth in training: the stages of two models, two small models, and single calls.
+    """Measure what norms are worth in training: the stages of three models, two small models, and single calls.
 
     rownorm report FOLDER shows what a study has written.
     """

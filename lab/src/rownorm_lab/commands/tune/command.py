@@ -93,7 +93,9 @@ def _widths(
     "--resume", type=EXISTING_FOLDER, metavar="FOLDER", help="Continue a search that was ended."
 )
 @click.option(
-    "--update", type=FILE, help="A table of this GPU whose other rows are copied into the new one."
+    "--update",
+    type=FILE,
+    help="A table of this GPU whose other entries are copied into the new one.",
 )
 @click.option(
     "--width",
@@ -119,7 +121,9 @@ def _widths(
     help="Processes that compile, with --ray for each GPU; 0: compile in the one that measures.",
 )
 @click.option(
-    "--limit-s", type=click.FloatRange(min=0), help="Begin no row after so many seconds; status 3."
+    "--limit-s",
+    type=click.FloatRange(min=0),
+    help="Begin no entry after so many seconds; status 3.",
 )
 @ray_option
 @click.option("--list", "only_list", is_flag=True, help="Compile the candidates and show them.")
@@ -138,7 +142,7 @@ def _widths(
     "--verify",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Search N rows of the shipped table again and compare. Status 1 if one is over 1% slower.",
+    help="Search N entries of the shipped table again and compare. Status 1 if one is over 1% slower.",
 )
 @json_option
 @click.pass_context
@@ -175,7 +179,7 @@ def command(
     Candidates are compiled in parallel. Those that spill or do not suit a multiprocessor are left out, the results of
     the others are checked against fp64, and each is timed as rownorm bench does it. The table is FOLDER/<arch>.json;
     rownorm uses it with ROWNORM_TABLES=FOLDER, or from ~/.config/rownorm/tables. Ctrl-C keeps what was measured.
-    With --ray, the GPUs of a cluster, which must be of one kind, search different rows at the same time.
+    With --ray, the GPUs of a cluster, which must be of one kind, search different entries at the same time.
     docs/tuning.md explains it.
     """
     _refuse_others(context)
@@ -225,7 +229,7 @@ def command(
         update=str(update.resolve()) if update else "",
     )
     if {"bf16", "fp16"} <= set(request.dtypes):
-        raise click.UsageError("bf16 and fp16 share the rows of a table: tune one of them")
+        raise click.UsageError("bf16 and fp16 share the entries of a table: tune one of them")
     if only_list:
         from .listing import run_list
 
