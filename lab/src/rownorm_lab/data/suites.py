@@ -85,6 +85,15 @@ def _speed_wide() -> list[Case]:
     return grid(NORMS, PASSES, ["bf16"], parse_shapes("1,4,16x64k,256k,1m"))
 
 
+SIZES = tuple(1 << n for n in (24, 26, 28))  # elements: a micro-batch, and so on
+
+
+def _speed_sizes() -> list[Case]:
+    widths = (64, 128, 256, 4096, 16384, 32768, 65536, 131072)
+    shapes = [(elements // cols, cols) for cols in widths for elements in SIZES]
+    return grid(NORMS, PASSES, ["bf16"], shapes)
+
+
 def _fused_bias() -> list[Case]:
     return grid(["layer_norm"], ["forward"], ["fp32"], [(512, 8192)], pre_bias=True, eps=1e-6)
 
@@ -111,12 +120,10 @@ FORMS = ("host-forms", "modulation", "gates")
 
 
 def _speed_all() -> list[Case]:
-    parts = ("speed", "speed-fp16", "speed-fp32", "speed-add", "speed-variants", "speed-wide")
-    return [
-        case
-        for name in (*parts, "course", "fused-bias", "flashinfer", "host", *FORMS)
-        for case in SUITES[name].cases()
-    ]
+    parts = ("", "-fp16", "-fp32", "-add", "-variants", "-wide", "-sizes")
+    others = ("course", "fused-bias", "flashinfer", "host", *FORMS)
+    names = (*(f"speed{part}" for part in parts), *others)
+    return list({case.key: case for name in names for case in SUITES[name].cases()}.values())
 
 
 # ---- models: the tokens of a training step (forward and backward) and of a decoding step ----
@@ -310,6 +317,7 @@ SUITES: dict[str, Suite] = {
         Suite("speed-add", "residual add and RMSNorm, bf16, fp32 residual", _speed_add),
         Suite("speed-variants", "pre_bias, silu, gelu; 1024 to 16384 columns", _speed_variants),
         Suite("speed-wide", "1, 4, 16 rows of 65536 to 1048576 columns", _speed_wide),
+        Suite("speed-sizes", "64 to 131072 columns, 2^24, 2^26 and 2^28 elements", _speed_sizes),
         Suite("fused-bias", "LayerNorm of x + pre_bias, fp32, 512x8192", _fused_bias),
         Suite("host", "8 rows of 4096 columns, fp16: host time of a call", _host),
         Suite("host-forms", "the same with scale and shift, or with a gate, bf16", _host_forms),

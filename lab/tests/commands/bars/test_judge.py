@@ -35,7 +35,7 @@ def test_everything_holds(tmp_path):
     folder = write_run(tmp_path / "a", good_records())
     ran = invoke("bars", "judge", folder, folder)
     assert ran.exit_code == 0, ran.output
-    assert ran.output.splitlines()[-1] == "60 of 60 bars hold in every run"
+    assert ran.output.splitlines()[-1] == "63 of 63 bars hold in every run"
     assert max(map(len, ran.output.splitlines())) <= 100
     assert "SHORT" not in ran.output
     assert "MISSING" not in ran.output
@@ -174,6 +174,40 @@ def test_options_are_compared_with_the_plain_norm_of_the_same_run(tmp_path, monk
     missing = findings(folder("gone", None, plain[1:]))
     assert {words for *_, words in missing} == {"the plain norm was not measured"}
     assert len(missing) == 3
+
+
+def test_a_fourth_of_the_elements_is_compared_with_all_of_them(tmp_path, monkeypatch):
+    part = only(monkeypatch, "sizes")
+    jobs = bars.jobs_of([part])
+    assert {case.rows * case.cols for case in part.cases} == {1 << 24, 1 << 26, 1 << 28}
+
+    def folder(name, share, kept=lambda case: True):
+        """At 2^26 elements rownorm has this share of its speed elsewhere."""
+        return write_run(
+            tmp_path / name,
+            [
+                record(case, provider, 0.95 * (share if is_fourth(case, provider) else 1))
+                if provider == "rownorm"
+                else record(case, provider)
+                for case, names in jobs
+                for provider in names
+                if kept(case)
+            ],
+        )
+
+    def is_fourth(case, provider):
+        return (provider, case.rows * case.cols) == ("rownorm", 1 << 26)
+
+    assert findings(folder("near", 0.975)) == []
+    short = findings(folder("far", 0.965))
+    fourths = {case.title for case in part.cases if is_fourth(case, "rownorm")}
+    assert {what for what, *_ in short} == fourths
+    assert len(fourths) == 4 * 8
+    assert {words for *_, words in short} == {
+        "0.9650 of the share with 2^28 elements, not at least 0.97"
+    }
+    missing = findings(folder("gone", 1, lambda case: case.rows * case.cols < 1 << 28))
+    assert "2^28 elements were not measured" in {words for *_, words in missing}
 
 
 def test_memory(tmp_path, monkeypatch):

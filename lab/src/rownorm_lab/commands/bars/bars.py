@@ -10,6 +10,8 @@ from . import draw
 from .figures import (
     ANY,
     OF_COMPILED,
+    OF_LARGE,
+    OF_PLAIN,
     OF_PLAIN_HOST,
     OF_TORCH,
     WITH_ADD,
@@ -38,7 +40,7 @@ SPEED = (
 DRAWN = tuple(bar for bar in SPEED if bar.figure == "of the fastest peer")
 RESIDUAL = (Bar("of the fastest peer", ">=", 1.00), MEMORY)
 OPTIONS = (
-    Bar("of the plain norm", ">=", 0.97),
+    Bar(OF_PLAIN, ">=", 0.97),
     Bar(OF_COMPILED, ">", 1.00),
     MEMORY,
 )
@@ -49,6 +51,12 @@ FEW_ROWS = (
     Bar("microseconds", "<", 20, rows=range(2, 33)),
     Bar("microseconds", "<", 50, rows=range(33, 129)),
     Bar("microseconds", "<", 150, rows=range(129, 513)),
+)
+# What a fourth of the elements costs, as a micro-batch has them; and short rows where there are enough of them.
+SIZES = (
+    Bar(OF_LARGE, ">=", 0.97, elements=1 << 26),
+    Bar("of the ceiling", ">=", 0.88, cols=range(256, 257), elements=1 << 28),
+    MEMORY,
 )
 WIDE_ROWS = (Bar(OF_TORCH, ">=", 3),)
 HOST = (
@@ -145,6 +153,7 @@ PARTS = (
     Part("fp16", "fp16", ("speed-fp16",), PEERS_AND_CEILING, "GB/s", SPEED),
     Part("few-rows", "A few rows", ("flashinfer",), PEERS_AND_CEILING, "µs", FEW_ROWS),
     Part("options", "pre_bias and activations", ("speed-variants",), COMPILED, "GB/s", OPTIONS),
+    Part("sizes", "2^24, 2^26 and 2^28 elements", ("speed-sizes",), (CEILING,), "GB/s", SIZES),
     Part("modulation", "Scale and shift", ("modulation",), COMPILED, "GB/s", MODULATION),
     Part("gates", "Gated norms", ("gates",), GATED_PEERS, "GB/s", GATES),
     Part("fp32", "fp32", ("speed-fp32",), PEERS_AND_CEILING, "GB/s", SPEED),
@@ -209,7 +218,7 @@ def jobs_of(parts: Sequence[Part], chosen: Collection[str] = PROVIDERS) -> list[
     for part in parts:
         for case in part.cases:
             jobs.setdefault(case.key, (case, (OURS, *part.providers)))
-        for case in map(plain_of, part.cases if part.needs_plain_norms else ()):
+        for case in map(plain_of, part.cases if part.judges(OF_PLAIN) else ()):
             jobs.setdefault(case.key, (case, (OURS, CEILING)))
     selected = (
         (case, tuple(name for name in names if name in chosen)) for case, names in jobs.values()

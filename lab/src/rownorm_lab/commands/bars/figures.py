@@ -12,7 +12,7 @@ import msgspec
 from ...data.case import DIRECTIONS, ITEMSIZE, Case
 from ...data.measurements import Measurement, case_line, host_ratio
 from ...data.records import CEILING, EAGER, OURS
-from ...data.suites import SUITES
+from ...data.suites import SIZES, SUITES
 from . import draw, settings
 
 Job = tuple[Case, tuple[str, ...]]  # a case and its providers
@@ -23,6 +23,7 @@ PASS_LABELS = {"forward": "forward", "backward": "backward", "both": "forward an
 # bar must not change with the code that it judges, and importing that module would import Triton.
 PARTIAL_SUMS = 64 << 20
 OF_PLAIN = "of the plain norm"
+OF_LARGE = "of the share with 2^28 elements"
 OF_PLAIN_HOST = "of the plain norm's host cost"
 OF_COMPILED = "of torch.compile's speed"
 UNITS: dict[str, Callable[[Measurement], float | None]] = {
@@ -46,7 +47,7 @@ SIGNS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
 
 
 class Bar(NamedTuple):
-    """What a figure must be, in every case with these passes, columns, rows and setting."""
+    """What a figure must be, in every case with these passes, columns, rows, elements and setting."""
 
     figure: str  # a key of FIGURES
     sign: str  # a key of SIGNS
@@ -54,6 +55,7 @@ class Bar(NamedTuple):
     passes: tuple[str, ...] = DIRECTIONS
     cols: range = ANY
     rows: range = ANY
+    elements: int = 0  # 0: any
     setting: str = ""  # empty: any
 
     @property
@@ -64,7 +66,8 @@ class Bar(NamedTuple):
     def applies(self, case: Case) -> bool:
         is_chosen = case.setting == self.setting or not self.setting
         shape = case.cols in self.cols and case.rows in self.rows
-        return case.direction in self.passes and shape and is_chosen
+        size = self.elements in (0, case.rows * case.cols)
+        return case.direction in self.passes and shape and size and is_chosen
 
     def holds(self, figure: float) -> bool:
         return SIGNS[self.sign][1](figure, self.bound)
@@ -84,6 +87,7 @@ class Bar(NamedTuple):
                 where.append(f"{sizes[0]} {name}" + ("" if sizes[0] == 1 else "s"))
             else:
                 where.append(f"{sizes[0]} to {sizes[-1]} {name}s")
+        where += [f"2^{self.elements.bit_length() - 1} elements"] if self.elements else []
         where += filter(None, [self.setting])
         return ", ".join([f"{self.limit} {self.figure}", *where])
 
@@ -164,10 +168,9 @@ class Part(NamedTuple):
         """The name of its published page."""
         return f"study-{self.name}" if self.has_settings else self.name
 
-    @property
-    def needs_plain_norms(self) -> bool:
-        """Whether a bar compares its cases with the plain norms of the same shapes."""
-        return any(bar.figure == OF_PLAIN for bar in self.bars)
+    def judges(self, figure: str) -> bool:
+        """Whether one of its bars is about this figure."""
+        return any(bar.figure == figure for bar in self.bars)
 
     @property
     def peers(self) -> list[str]:
@@ -185,6 +188,7 @@ class MeasuredCase(NamedTuple):
     part: Part
     rows: Mapping[str, Measurement]  # by provider
     plain: Measurement | None  # rownorm on the plain norm of this shape and pass
+    large: Measurement | None  # rownorm on the same norm of the largest of SIZES
 
     @property
     def title(self) -> str:
@@ -251,6 +255,12 @@ def of_plain(measured: MeasuredCase) -> float:
     return ours / known(plain, "the plain norm was not measured")
 
 
+def of_large(measured: MeasuredCase) -> float:
+    """rownorm's share of the ceiling over its share with more rows: what fixed costs leave."""
+    large = measured.large.of_ceiling if measured.large else None
+    return of_ceiling(measured) / known(large, "2^28 elements were not measured")
+
+
 def microseconds(measured: MeasuredCase) -> float:
     """rownorm's device time of a call."""
     return known(UNITS["µs"](measured.timed(OURS)), "no time")
@@ -285,6 +295,7 @@ FIGURES: dict[str, Callable[[MeasuredCase], float]] = {
     "of the fastest peer": of_fastest_peer,
     "of the ceiling": of_ceiling,
     OF_PLAIN: of_plain,
+    OF_LARGE: of_large,
     OF_PLAIN_HOST: of_host_cost(settings.PLAIN),
     OF_TORCH: speed_of(EAGER),
     WITH_ADD: speed_of(EAGER, settings.ADD),
@@ -306,6 +317,11 @@ def plain_of(case: Case) -> Case:
         residual_dtype=case.residual_dtype,
         eps=case.eps,
     )
+
+
+def large_of(case: Case) -> Case:
+    """The same norm and pass with the rows of the largest of SIZES."""
+    return msgspec.structs.replace(case, rows=SIZES[-1] // case.cols)
 
 
 def allowed_bytes(case: Case) -> int:

@@ -12,7 +12,18 @@ from ...data.files import read_json
 from ...data.measurements import Measurement, results_of
 from ...data.records import FILE, OURS, Record, read
 from . import draw
-from .figures import FIGURES, Bar, FirstCall, FirstCallBar, MeasuredCase, Missing, Part, plain_of
+from .figures import (
+    FIGURES,
+    OF_LARGE,
+    Bar,
+    FirstCall,
+    FirstCallBar,
+    MeasuredCase,
+    Missing,
+    Part,
+    large_of,
+    plain_of,
+)
 
 FIRST_CALL_FILE = "first_call.json"  # the name in a run folder
 
@@ -95,9 +106,12 @@ def cases_in(run: Run, part: Part) -> list[MeasuredCase]:
     """All cases of a part, as the run measured them."""
     part = part.of_seed(run.seed)
 
+    def ours(case: Case) -> Measurement | None:
+        return run.rows.get(case.key, {}).get(OURS)
+
     def measured(case: Case) -> MeasuredCase:
-        plain = run.rows.get(plain_of(case).key, {}).get(OURS)
-        return MeasuredCase(case, part, run.rows.get(case.key, {}), plain)
+        large = ours(large_of(case)) if part.judges(OF_LARGE) else None
+        return MeasuredCase(case, part, run.rows.get(case.key, {}), ours(plain_of(case)), large)
 
     return [measured(case) for case in part.cases]
 

@@ -17,7 +17,7 @@ from ...data.records import CEILING, OURS
 from ...data.tables import markdown, markdown_page
 from ...data.texts import count, slug
 from . import bars
-from .figures import FIGURES, MeasuredCase, Missing, Part
+from .figures import FIGURES, OF_LARGE, OF_PLAIN, MeasuredCase, Missing, Part
 from .judge import BarSummary, Finding, Run, cases_in, findings_of, judge_part, summarize_bars
 from .tables import (
     conditions,
@@ -37,10 +37,9 @@ HOW_TO_READ = {
     "host µs": "Figures are microseconds of host time for one call, without waiting for the device; smaller is better.",
 }
 CEILING_NOTE = "`ceiling` is PyTorch's elementwise kernel over the same bytes."
-RATIO_NOTE = (
-    "`over the fastest peer` is rownorm's speed over that of the fastest other provider: above 1, none is faster. "
-    "Ratios are those of the medians shown."
-)
+LARGE_NOTE = "`of the share with 2^28 elements` compares shares of the ceiling."
+PEER_NOTE = "`over the fastest peer` is rownorm's speed over the fastest other provider's: above 1, none is faster."
+RATIO_NOTE = "Ratios are those of the medians shown."
 
 
 def publish(
@@ -160,6 +159,8 @@ def draw_page(runs: Sequence[Run], part: Part) -> str:
 def reading_notes(part: Part) -> str:
     """How to read the tables of figures."""
     notes = [HOW_TO_READ[part.unit], *([CEILING_NOTE] if CEILING in part.providers else [])]
+    notes += [PEER_NOTE] if part.peers else []
+    notes += [LARGE_NOTE] if part.judges(OF_LARGE) else []
     return " ".join([*notes, RATIO_NOTE])
 
 
@@ -193,10 +194,10 @@ def run_list(runs: Sequence[Run]) -> str:
 def figures_table(part: Part, group: Sequence[MeasuredCase]) -> str:
     """A line for each case: the ceiling, rownorm, the peers, and ratios."""
     has_ceiling = CEILING in part.providers
-    has_plain = any(bar.figure == "of the plain norm" for bar in part.bars)
+    of_others = [figure for figure in (OF_PLAIN, OF_LARGE) if part.judges(figure)]
     header = ["rows x columns", *(["ceiling", OURS, "of ceiling"] if has_ceiling else [OURS])]
     header += [PROVIDER_LABELS.get(name, name) for name in part.peers]
-    header += ["over the fastest peer", *(["of the plain norm"] if has_plain else [])]
+    header += [*(["over the fastest peer"] if part.peers else []), *of_others]
     lines = []
     for measured in group:
         ours = measured.rows.get(OURS)
@@ -205,8 +206,8 @@ def figures_table(part: Part, group: Sequence[MeasuredCase]) -> str:
         cells += [formatted(part, measured.value(OURS))]
         cells += [_ratio(ours.of_ceiling if ours else None)] if has_ceiling else []
         cells += [formatted(part, measured.value(name)) for name in part.peers]
-        cells += [_ratio(measured.over_peers[0])]
-        cells += [_ratio(_of_plain(measured))] if has_plain else []
+        cells += [_ratio(measured.over_peers[0])] if part.peers else []
+        cells += [_ratio(_figure(measured, name)) for name in of_others]
         lines.append(cells)
     return markdown(header, lines)
 
@@ -307,9 +308,9 @@ def _kind(row: dict[str, Any]) -> str:
     return kind
 
 
-def _of_plain(measured: MeasuredCase) -> float | None:
+def _figure(measured: MeasuredCase, name: str) -> float | None:
     try:
-        return FIGURES["of the plain norm"](measured)
+        return FIGURES[name](measured)
     except Missing:
         return None
 
