@@ -58,7 +58,12 @@ def browser():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        # Pages share a process where they may: to start one takes as long as to draw a small report.
+        one_process = ("--renderer-process-limit=1", "--process-per-site")
+        browser = playwright.chromium.launch(
+            executable_path=chromium,
+            args=["--no-sandbox", *one_process, "--disable-site-isolation-trials"],
+        )
         yield browser
         browser.close()
 

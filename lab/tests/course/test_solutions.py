@@ -12,6 +12,7 @@ from lab_support.learning import (
     only_compiled,
     put,
     reason,
+    rejecting_step,
     wrong_solutions,
 )
 from rownorm_course.catalog import exercises
@@ -136,19 +137,15 @@ def wrong_in_the_interpreter():
 
 
 @pytest.mark.parametrize(("number", "name"), list(wrong_in_the_interpreter()))
-def test_wrong_solutions_fail_in_their_part(number, name, tmp_path, learner_of):
-    """The steps of that part only; those that need a compiler are in the exhaustive test."""
+def test_wrong_solutions_fail_in_their_step(number, name, tmp_path, learner_of):
+    """That step only: that no other rejects them, or one before it, is in the exhaustive test."""
     skip_without_packages(number)
     part, habit = reason(number, name)
-    learner = learner_of(put(tmp_path, number, name), number)
-    steps = []
-    for task in interpreted(number):
-        if task.part == part:
-            steps.append(one_step(learner, task))
-            if steps[-1].status == "failed":
-                break
-    assert failures(steps) == [(part, habit)], steps[-1].message
-    assert steps[-1].message
+    wanted = part, rejecting_step(number, name)
+    (task,) = (one for one in interpreted(number) if (one.part, one.name) == wanted)
+    step = one_step(learner_of(put(tmp_path, number, name), number), task)
+    assert (step.status, step.habit) == ("failed", habit), step.message
+    assert step.message
 
 
 @pytest.mark.parametrize(
@@ -255,5 +252,11 @@ def test_compiled_steps(number, tmp_path):
 def test_wrong_solutions_fail_nowhere_else(number, name, tmp_path, learner_of):
     skip_without_packages(number)
     learner = learner_of(put(tmp_path, number, name), number)
-    found = failures(grade(learner))
-    assert found in (IN_SEVERAL_PARTS.get((number, name), [reason(number, name)]), [])
+    failed = [step for step in grade(learner) if step.status == "failed"]
+    if only_compiled(number, name):
+        assert failed == []
+        return
+    assert failures(failed) == IN_SEVERAL_PARTS.get((number, name), [reason(number, name)])
+    part, _ = reason(number, name)
+    first = next(one.name for one in failed if one.part == part)
+    assert first == rejecting_step(number, name)

@@ -38,9 +38,18 @@ def only_compiled(number, name):
     return _words(number, name)[2:] == ["compiled"]
 
 
+def rejecting_step(number, name):
+    """The step of that part that rejects a wrong solution, if it is one of the interpreter."""
+    return _reason(number, name)[1]
+
+
 def _words(number, name):
+    return _reason(number, name)[0].split()
+
+
+def _reason(number, name):
     path = exercises()[number].path / "solutions" / "wrong" / name / "reason.txt"
-    return path.read_text().split()
+    return path.read_text().splitlines()
 
 
 def put(folder, number, other="", kind="wrong"):
