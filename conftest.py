@@ -91,12 +91,14 @@ def all_extensions() -> None:
 
 
 @pytest.fixture(scope="session")
-def triton_cache(pytestconfig) -> Path:
+def triton_cache(pytestconfig, tmp_path_factory) -> Path:
     """The folder for compiled kernels that all tests, all workers and later sessions share.
 
     Triton's keys are of the sources, the compiler and its options, so a kernel that has changed is compiled again.
-    ``--cache-clear`` empties it.
+    ``--cache-clear`` empties it; with ``-p no:cacheprovider`` it is temporary.
     """
+    if not hasattr(pytestconfig, "cache"):
+        return tmp_path_factory.mktemp(KERNELS)
     return pytestconfig.cache.mkdir(KERNELS)
 
 
