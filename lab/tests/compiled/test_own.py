@@ -148,7 +148,10 @@ def test_a_constant_is_swept(found):
     assert [one["label"] for one in found["sweep"]] == ["BLOCK 64", "BLOCK 128", "BLOCK 256"]
     assert [one["grid"][0] for one in found["sweep"]] == [1547, 774, 387]
     assert "BLOCK 64" in found["example"]
-    assert "Smallest predicted time: 34.3 µs with BLOCK 1024, bound by bandwidth" in found["example"]  # fmt: skip
+    (smallest,) = re.findall(
+        r"Smallest predicted time: (.+) µs with BLOCK 1024, bound by bandwidth", found["example"]
+    )
+    assert 30 < float(smallest) < 40  # it depends on the bandwidth that the published run measured
 
 
 def test_a_block_that_is_too_narrow_is_not_the_best(found):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from rownorm_course import observe
 from rownorm_course.observe import observed
 
 ALLOCATING = {
@@ -21,6 +22,12 @@ ALLOCATING = {
     "new_full": lambda x: x.new_full((3, 4), 2.0),
     "scalar_tensor": lambda x: torch.scalar_tensor(2.0),
 }
+
+
+@pytest.fixture(autouse=True)
+def threads_of_other_tests(monkeypatch):
+    """They are not the learner's."""
+    monkeypatch.setattr(observe, "THREADS", observe.threads())
 
 
 @pytest.mark.parametrize("name", ALLOCATING)
