@@ -16,6 +16,7 @@ from ...command_line.options import (
     case_options,
     count_option,
     examples,
+    finite,
     held,
     json_option,
     name_option,
@@ -119,7 +120,10 @@ def _widths(
     help="Processes that compile, with --ray for each GPU; 0: compile in the one that measures.",
 )
 @click.option(
-    "--limit-s", type=click.FloatRange(min=0), help="Begin no row after so many seconds; status 3."
+    "--limit-s",
+    type=click.FloatRange(min=0),
+    callback=finite,
+    help="Begin no row after so many seconds; status 3.",
 )
 @ray_option
 @click.option("--list", "only_list", is_flag=True, help="Compile the candidates and show them.")
