@@ -1,6 +1,7 @@
 """``rownorm.functional``: the signatures, defaults and results of ``torch.nn.functional``."""
 
 import inspect
+import re
 
 import pytest
 import torch
@@ -127,3 +128,26 @@ def test_several_dimensions_are_one_row(name, device):
     over_two = getattr(rownorm.functional, name)(x, (2, 5), eps=1e-3)
     over_one = getattr(rownorm, name)(x.flatten(1), eps=1e-3)
     torch.testing.assert_close(over_two.flatten(1), over_one, rtol=0, atol=0)
+
+
+@every_norm
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((None, (8,)), "input must be a torch.Tensor; got NoneType"),
+        (([1.0] * 8, (8,)), "input must be a torch.Tensor; got list"),
+        ((torch.ones(2, 8), (8,), [1.0] * 8), "weight must be a torch.Tensor; got list"),
+        ((torch.ones(2, 8), 8), "must be a tuple or a list of sizes; got 8. Pass (8,)."),
+        ((torch.ones(2, 8), None), "must be a tuple or a list of sizes; got None."),
+    ],
+    ids=["input None", "input list", "weight list", "shape integer", "shape None"],
+)
+def test_types_that_are_wrong(name, arguments, words):
+    with pytest.raises(TypeError, match=f"rownorm.functional.{name}: .*{re.escape(words)}"):
+        getattr(rownorm.functional, name)(*arguments)
+
+
+@pytest.mark.parametrize("module", [rownorm.nn.LayerNorm, rownorm.nn.RMSNorm])
+def test_a_module_of_no_tensor(module):
+    with pytest.raises(TypeError, match=r"input must be a torch\.Tensor; got NoneType"):
+        module(8)(None)

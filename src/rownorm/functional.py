@@ -62,6 +62,25 @@ def default_rms_eps(dtype: torch.dtype) -> float:
     return _FP64_EPS if dtype == torch.float64 else _FP32_EPS
 
 
+def _check_types(
+    operation: str, input: object, normalized_shape: object, *parameters: object
+) -> None:
+    """Raise TypeError unless these are tensors, or None in the place of a parameter, and a shape."""
+    for name, value in zip(("input", "weight", "bias"), (input, *parameters), strict=True):
+        is_absent = name != "input" and value is None
+        if not (is_absent or isinstance(value, Tensor)):
+            raise TypeError(
+                f"{operation}: {name} must be a torch.Tensor; got {type(value).__name__}"
+            )
+    if not isinstance(normalized_shape, Sequence):
+        shown = (
+            f"({normalized_shape},)" if isinstance(normalized_shape, int) else "input.shape[-1:]"
+        )
+        raise TypeError(
+            f"{operation}: normalized_shape must be a tuple or a list of sizes; got {normalized_shape!r}. Pass {shown}."
+        )
+
+
 def _as_rows(
     name: str,
     input: Tensor,
@@ -70,13 +89,17 @@ def _as_rows(
     bias: Tensor | None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """(input, weight, bias) with the dimensions of ``normalized_shape`` flattened into one."""
-    if (  # the usual call of a module, first because every call pays
-        len(normalized_shape) == 1
-        and input.shape[-1:] == normalized_shape
-        and (weight is None or weight.shape == normalized_shape)
-        and (bias is None or bias.shape == normalized_shape)
-    ):
-        return input, weight, bias
+    try:
+        if (  # the usual call of a module, first because every call pays
+            len(normalized_shape) == 1
+            and input.shape[-1:] == normalized_shape
+            and (weight is None or weight.shape == normalized_shape)
+            and (bias is None or bias.shape == normalized_shape)
+        ):
+            return input, weight, bias
+    except (AttributeError, TypeError):
+        _check_types(f"rownorm.functional.{name}", input, normalized_shape, weight, bias)
+        raise
     operation, shape = f"rownorm.functional.{name}", tuple(normalized_shape)
     if not shape:
         raise ValueError(

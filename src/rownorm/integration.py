@@ -24,7 +24,7 @@ def refused_by_torchscript(package: str, *functions: Callable[..., Any]) -> None
         function.__dict__["__prepare_scriptable__"] = refuse
 
 
-def leaf_of_trace(module: torch.nn.Module, x: Any) -> Any:
+def leaf_of_trace(module: torch.nn.Module, x: Any, *more: Any, **keywords: Any) -> Any:
     """The call of this module as one node, where ``torch.fx.symbolic_trace`` records the model around it; else None.
 
     A tracer takes modules as leaves by the name of their package, which has to be torch.nn.
@@ -32,7 +32,7 @@ def leaf_of_trace(module: torch.nn.Module, x: Any) -> Any:
     if not isinstance(x, torch.fx.Proxy) or getattr(x.tracer, "root", module) is module:
         return None
     tracer: Any = x.tracer
-    return tracer.create_proxy("call_module", tracer.path_of_module(module), (x,), {})
+    return tracer.create_proxy("call_module", tracer.path_of_module(module), (x, *more), keywords)
 
 
 def quantize_like(ours: type[torch.nn.Module], torchs: type[torch.nn.Module]) -> None:

@@ -161,6 +161,11 @@ class RMSNormGated(_Module):
         self.out_dtype = out_dtype
 
     def forward(self, hidden_states: Tensor, gate: Tensor | None = None) -> Tensor:
+        if (
+            type(hidden_states) is not Tensor
+            and (leaf := leaf_of_trace(self, hidden_states, gate)) is not None
+        ):
+            return leaf
         has_gate = gate is not None
         return ops.rms_norm(
             hidden_states,
@@ -263,6 +268,11 @@ class AdaLayerNormContinuous(_AdaptiveNorm):
         super().__init__(norm, 2, conditioning_embedding_dim, bias, rounding, device, dtype)
 
     def forward(self, x: Tensor, conditioning_embedding: Tensor) -> Tensor:
+        if (
+            type(x) is not Tensor
+            and (leaf := leaf_of_trace(self, x, conditioning_embedding)) is not None
+        ):
+            return leaf
         # An embedding in fp32 is the rule beside rows of 16 bits.
         projection = self.linear(self.silu(conditioning_embedding).to(x.dtype))
         return self.modulated(x, *projection.chunk(2, dim=1))
@@ -301,6 +311,8 @@ class AdaLayerNormZero(_AdaptiveNorm):
         super().__init__(norm, 6, embedding_dim, bias, rounding, device, dtype)
 
     def forward(self, x: Tensor, *, emb: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        if type(x) is not Tensor and (leaf := leaf_of_trace(self, x, emb=emb)) is not None:
+            return leaf
         shift, scale, gate, shift_mlp, scale_mlp, gate_mlp = self.vectors(emb)
         return self.modulated(x, scale, shift), gate, shift_mlp, scale_mlp, gate_mlp
 
@@ -325,6 +337,8 @@ class AdaLayerNormZeroSingle(_AdaptiveNorm):
         super().__init__(norm, 3, embedding_dim, bias, rounding, device, dtype)
 
     def forward(self, x: Tensor, emb: Tensor) -> tuple[Tensor, Tensor]:
+        if type(x) is not Tensor and (leaf := leaf_of_trace(self, x, emb)) is not None:
+            return leaf
         shift, scale, gate = self.vectors(emb)
         return self.modulated(x, scale, shift), gate
 

@@ -256,3 +256,21 @@ def test_heads_of_a_projection_are_not_copied(name, device, copies):
     assert dx.is_contiguous()
     assert not count(copies, tuple(query.shape))
     assert_same_bits(y, module(query.contiguous()))
+
+
+@pytest.mark.parametrize("operation", ["layer_norm", "add_layer_norm"])
+def test_numbers_beside_rows_of_one_column(operation, device):
+    """scale, shift and residual_gate without a dimension: with one column, that is the shape the kernels read."""
+    rows = ("x", "residual") if operation == "add_layer_norm" else ("x",)
+    names = ("scale", "shift", "residual_gate") if len(rows) == 2 else ("scale", "shift")
+    tensors = {name: torch.randn(3, 1, device=device) for name in rows}
+    numbers = {name: torch.randn((), device=device, requires_grad=True) for name in names}
+    columns = {name: t.detach().view(1).requires_grad_() for name, t in numbers.items()}
+    gradients = []
+    for samples in (numbers, columns):
+        results = getattr(rownorm, operation)(**tensors, **samples)
+        results = results if isinstance(results, tuple) else (results,)
+        total = sum(t.sin().sum() for t in results)
+        gradients.append([g.view(1) for g in torch.autograd.grad(total, list(samples.values()))])
+        gradients[-1] += [t.detach() for t in results]
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)

@@ -1,6 +1,7 @@
 """Invalid input: the right exception and a message that says what to do."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -25,6 +26,11 @@ def arguments(operation: str, device: str) -> dict:
 
 def elsewhere(t: torch.Tensor) -> torch.Tensor:
     return t.to("cpu" if t.is_cuda else "meta")
+
+
+def nested(t: torch.Tensor) -> torch.Tensor:
+    with warnings.catch_warnings(action="ignore"):  # nested tensors are a prototype
+        return torch.nested.nested_tensor([t, t[:1]])
 
 
 # The change that makes a call invalid, the exception, and words of its message: the rule, the value, the fix.
@@ -88,7 +94,16 @@ BAD = {
     "x float8": ({"x": lambda t: t.to(torch.float8_e4m3fn)}, TypeError, ("float8_e4m3fn",)),
     "weight integers": ({"weight": lambda t: t.int()}, TypeError, ("weight must", "int32")),
     "bias complex": ({"bias": lambda t: t.to(torch.complex64)}, TypeError, ("bias", "complex64")),
-    "x sparse": ({"x": lambda t: t.to_sparse()}, TypeError, ("x must be a dense tensor", "sparse")),
+    "x sparse": (
+        {"x": lambda t: t.to_sparse()},
+        TypeError,
+        ("x must be a dense tensor", "sparse", ".to_dense()"),
+    ),
+    "x nested": (
+        {"x": nested},
+        TypeError,
+        ("x must be a dense tensor", "nested", "to_padded_tensor"),
+    ),
     "x not a tensor": (
         {"x": lambda t: t.tolist()},
         TypeError,
@@ -127,6 +142,7 @@ BAD = {
         ("rounding must be one of 'once', 'llama', 'each'", "got 'twice'"),
     ),
     "eps nan": ({"eps": math.nan}, ValueError, ("eps must be finite", "got nan")),
+    "eps beyond floats": ({"eps": 10**400}, ValueError, ("eps must be finite", "no float")),
     "eps infinite": ({"eps": math.inf}, ValueError, ("eps must be finite", "got inf")),
     "eps negative": ({"eps": -1e-6}, ValueError, ("eps must not be negative", "-1e-06")),
     "eps a string": ({"eps": "1e-5"}, TypeError, ("eps must be a Python number", "str")),

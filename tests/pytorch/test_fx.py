@@ -92,3 +92,53 @@ def test_patched_model(device):
     before = traced(x)
     assert len(rownorm.patch(traced).swapped) == 1
     torch.testing.assert_close(traced(x), before)
+
+
+class WithTwo(nn.Module):
+    """A model that calls a norm with a second tensor."""
+
+    def __init__(self, norm, keyword=None):
+        super().__init__()
+        self.norm, self.keyword = norm, keyword
+
+    def forward(self, x, other):
+        y = self.norm(x, other) if self.keyword is None else self.norm(x, **{self.keyword: other})
+        return y[0] if isinstance(self.norm, TUPLES) else y
+
+
+TUPLES = (rownorm.nn.AdaLayerNormZero, rownorm.nn.AdaLayerNormZeroSingle)
+
+
+class OwnGatedNorm(OwnNorm):
+    """A gated norm that only a probe recognizes."""
+
+    def forward(self, rows, gate):
+        return super().forward(rows) * torch.sigmoid(gate)
+
+
+@pytest.mark.parametrize(
+    ("make", "keyword"),
+    [
+        (lambda: rownorm.nn.RMSNormGated(32), None),
+        (lambda: rownorm.nn.RMSNormGated(32), "gate"),
+        (lambda: rownorm.nn.AdaLayerNormContinuous(32, 32), None),
+        (lambda: rownorm.nn.AdaLayerNormZero(32), "emb"),
+        (lambda: rownorm.nn.AdaLayerNormZeroSingle(32), None),
+        (lambda: patched(OwnGatedNorm(32)), None),
+        (lambda: patched(OwnGatedNorm(32)), "gate"),
+    ],
+    ids=["gated", "gate by name", "continuous", "zero", "single", "patched", "patched by name"],
+)
+def test_norms_of_two_tensors_are_leaves(make, keyword, device):
+    model = WithTwo(make().to(device), keyword)
+    traced = torch.fx.symbolic_trace(model)
+    assert [node.target for node in traced.graph.nodes if node.op == "call_module"] == ["norm"]
+    is_gated = isinstance(model.norm, rownorm.nn.RMSNormGated | OwnGatedNorm)
+    x = torch.randn(2, 4, 32, device=device)
+    other = torch.randn(2, 4, 32, device=device) if is_gated else torch.randn(2, 32, device=device)
+    torch.testing.assert_close(traced(x, other), model(x, other), rtol=0, atol=0)
+
+
+def patched(norm):
+    assert len(rownorm.patch(norm).swapped) == 1
+    return norm

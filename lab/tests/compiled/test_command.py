@@ -23,6 +23,8 @@ pytestmark = pytest.mark.usefixtures("command_line")
         ("rms_norm --cols 8 --blocks 64 --pass backward", "plain looped kernel"),
         ("rms_norm --cols 8 --residual-dtype fp32", "has no residual"),
         ("rms_norm --cols 8 --ceiling 0", "--ceiling"),
+        ("rms_norm --cols 8 --ceiling nan", "nan is not a number to calculate with"),
+        ("rms_norm --cols 1073741825", "1<=x<=1073741824"),
     ],
 )
 def test_bad_input_is_refused(arguments, message):

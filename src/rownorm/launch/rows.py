@@ -185,7 +185,7 @@ def _row_integers(
 def _sample_stride(t: Tensor, shape: tuple[int, ...]) -> int | None:
     if (1,) * (len(shape) - t.dim()) + tuple(t.shape) != shape:
         return None
-    layout = row_layout(t)
+    layout = row_layout(t if t.dim() else t.view(1))  # a number, beside rows of one column
     return None if layout is None or layout.group_rows else layout.stride
 
 

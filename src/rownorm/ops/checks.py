@@ -175,7 +175,13 @@ def _check_number(operation: str, name: str, value: object) -> None:
             f"{operation}: {name} must be a Python number; got {type(value).__name__}. "
             "A tensor's value can be taken with .item()."
         )
-    if not math.isfinite(value):
+    try:
+        is_finite = math.isfinite(value)
+    except OverflowError:
+        raise ValueError(
+            f"{operation}: {name} must be finite; got an integer that no float can hold"
+        ) from None
+    if not is_finite:
         raise ValueError(f"{operation}: {name} must be finite; got {value}")
 
 
@@ -187,8 +193,15 @@ def _check_tensor(operation: str, name: str, value: object) -> None:
         raise TypeError(
             f"{operation}: {name} must be one of {_names(DTYPES)}; got {value.dtype}. Convert it with {fix}."
         )
+    if value.is_nested:
+        raise TypeError(
+            f"{operation}: {name} must be a dense tensor; got a nested one. "
+            f"Convert it with torch.nested.to_padded_tensor({name}, 0.0), or normalize its parts: {name}.unbind()."
+        )
     if value.layout != torch.strided:
-        raise TypeError(f"{operation}: {name} must be a dense tensor; got layout {value.layout}")
+        raise TypeError(
+            f"{operation}: {name} must be a dense tensor; got layout {value.layout}. Convert it with .to_dense()."
+        )
 
 
 def _check_rows(operation: str, name: str, value: object) -> None:

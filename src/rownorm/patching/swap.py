@@ -90,6 +90,10 @@ class PatchedForm(Patched):
             if options is not None and fits:
                 norm = layer_norm if structure.center else rms_norm
                 return norm(x, weight, bias, gate=gate, group_cols=structure.group_cols, **options)
+        elif len(given) == len(args) + len(kwargs) == 2:
+            leaf = leaf_of_trace(self, x, **{str(form.gate_argument): gate})
+            if leaf is not None:
+                return leaf
         return self._by_original(*args, **kwargs)
 
     def _by_original(self, *args: Any, **kwargs: Any) -> Any:

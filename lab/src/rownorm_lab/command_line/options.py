@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ ALL_PROVIDERS = "all but those on request; without a GPU, not torch.compile"
 Decorator = Callable[..., Any]
 ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942")  # that kernels can be compiled for
 DEFAULT_TARGET = "sm_90"  # without a GPU
+MAX_COLS = 1 << 30  # that rownorm's operations take
 
 
 class SuggestingGroup(click.Group):
@@ -103,6 +105,13 @@ def count_option(*names: str, help: str, default: int | None = None, least: int 
     shown = default is not None
     number = click.IntRange(min=least)
     return click.option(*names, type=number, default=default, show_default=shown, help=help)
+
+
+def finite(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    """The callback of an option whose number must not be infinite or NaN, which are in click's ranges."""
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a number to calculate with", context, parameter)
+    return value
 
 
 def name_option(*flags: str, what: str, known: Sequence[str], help: str) -> Decorator:

@@ -2,12 +2,16 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from triton.compiler.errors import CompilationError
 
 import rownorm.kernels.memory
 from lab_support.analyses import made_up
 from lab_support.lab_commands import invoke, refused, without_torch
+from rownorm.ops import checks
+from rownorm_lab.command_line import options
 from rownorm_lab.commands.source.answers import answers
 from rownorm_lab.commands.source.beside import Shown, listings, summarized
 from rownorm_lab.commands.source.command import _print
@@ -16,6 +20,10 @@ from rownorm_lab.commands.source.page import page
 from rownorm_lab.compiled.isa import Line
 
 pytestmark = pytest.mark.usefixtures("command_line")
+
+
+def test_columns_are_at_most_those_of_the_operations():
+    assert options.MAX_COLS == checks.MAX_COLS
 
 
 def test_the_list_names_every_kernel_of_the_library():
@@ -36,10 +44,24 @@ def test_the_list_names_every_kernel_of_the_library():
         ("forward_residnt", "did you mean forward_resident?"),
         ("forward_resident --isa gcn", "unknown instruction set 'gcn'"),
         ("forward_resident --target sm_75", "unknown target"),
+        ("forward_resident --cols 1073741825", "1<=x<=1073741824"),
     ],
 )
 def test_bad_input_is_refused(arguments, message):
     assert message in refused("source", *arguments.split())
+
+
+def test_columns_for_which_a_kernel_does_not_compile(monkeypatch):
+    def compiled(*_):
+        node = SimpleNamespace(lineno=1, col_offset=0)
+        raise CompilationError("x = wide", node) from ValueError("numel exceeds the maximum")
+
+    monkeypatch.setattr("rownorm_lab.commands.source.kernels.compiled", compiled)
+    ran = invoke("source", "forward_resident", "--cols", 2000000)
+    assert ran.exit_code == 1
+    told = "Error: forward_resident does not compile for 2000000 columns: "
+    assert told in ran.output
+    assert "numel exceeds the maximum" in ran.output
 
 
 @pytest.mark.parametrize("every", [False, True])

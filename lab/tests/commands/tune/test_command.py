@@ -46,6 +46,7 @@ def without_a_gpu(monkeypatch):
         ("--study --blocks 100", "a block size is a power of two"),
         ("--study --blocks 64,x", "got 'x'"),
         ("--update nothing.json", "does not exist"),
+        ("--limit-s nan", "nan is not a number to calculate with"),
     ],
 )
 def test_bad_input_is_refused(arguments, message, monkeypatch):

@@ -12,7 +12,9 @@ from ...command_line.blocks import ELEMENTS, block_sizes
 from ...command_line.options import (
     ARCHS,
     FOLDER,
+    MAX_COLS,
     examples,
+    finite,
     held,
     name_option,
     named_options,
@@ -60,7 +62,7 @@ NORM_ONLY = (
     ),
 )
 @click.argument("operation", metavar="OPERATION")
-@click.option("--cols", type=click.IntRange(min=1), help="Columns of a row.")
+@click.option("--cols", type=click.IntRange(1, MAX_COLS), help="Columns of a row.")
 @click.option(
     "--rows", type=click.IntRange(min=1), help="Default: as many as make x larger than any cache."
 )
@@ -90,6 +92,7 @@ NORM_ONLY = (
     "--ceiling",
     "ceiling_gbps",
     type=click.FloatRange(min=0, min_open=True),
+    callback=finite,
     metavar="GB/S",
     help="The bandwidth to predict times with. Default: measured on an H200, else the specified peak.",
 )

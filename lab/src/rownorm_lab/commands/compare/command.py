@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import click
 from ...command_line.options import (
     RECORDS,
     examples,
+    finite,
     json_option,
     print_json,
     read_or_fail,
@@ -26,12 +26,6 @@ from .table import compare_table, remarks
 
 NOTHING_DECIDED = 3  # the exit status
 FAIL_ON = {"slower": {"slower"}, "unclear": {"slower", "unclear"}, "never": set[str]()}
-
-
-def _finite(context: click.Context, parameter: click.Parameter, value: float) -> float:
-    if not math.isfinite(value):
-        raise click.BadParameter(f"{value} is not a number to compare with", context, parameter)
-    return value
 
 
 @click.command(
@@ -54,7 +48,7 @@ def _finite(context: click.Context, parameter: click.Parameter, value: float) ->
 @click.option(
     "--margin",
     type=click.FloatRange(min=0),
-    callback=_finite,
+    callback=finite,
     default=MARGIN,
     show_default=True,
     help="A smaller difference counts as the same.",

@@ -12,6 +12,7 @@ import click
 from ...command_line.options import (
     ARCHS,
     DEFAULT_TARGET,
+    MAX_COLS,
     examples,
     name_option,
     print_json,
@@ -58,7 +59,9 @@ COLORS = {
 @name_option(
     "--op", "operation", what="operation", known=OPERATIONS, help="Default: rms_norm. One of"
 )
-@click.option("--cols", type=click.IntRange(min=1), help="Default: a width at which it is used.")
+@click.option(
+    "--cols", type=click.IntRange(1, MAX_COLS), help="Default: a width at which it is used."
+)
 @name_option("--dtype", what="dtype", known=DTYPES, help="Default: bf16. One of")
 @own_kernel_options
 @name_option(
@@ -151,13 +154,21 @@ def _list() -> None:
 
 def _read(kernel: str, case: Case, target: str, isa: str | None) -> Shown:
     """The analysis of a kernel and its code. A usage error if the target has no such kernel or instruction set."""
+    from triton.compiler.errors import CompilationError
+
     from ...compiled.analysis import analyze
+    from ...compiled.recorded import compiler_message
     from .answers import answers
     from .beside import Shown, listings
     from .kernels import LOOP_BLOCK, compiled
 
     with usage_errors():
-        compilation = compiled(kernel, case, target)
+        try:
+            compilation = compiled(kernel, case, target)
+        except CompilationError as error:
+            raise click.ClickException(
+                f"{kernel} does not compile for {case.cols} columns: {compiler_message(error)}"
+            ) from None
         chosen, lines = _lines(compilation.kernels[0].compiled, isa)
     name = compilation.kernels[0].name
     analysis = analyze(compilation, LOOP_BLOCK if kernel == "plain_loop" else None)

@@ -16,6 +16,7 @@ from ...command_line.options import (
     case_options,
     count_option,
     examples,
+    finite,
     held,
     json_option,
     name_option,
@@ -123,6 +124,7 @@ def _widths(
 @click.option(
     "--limit-s",
     type=click.FloatRange(min=0),
+    callback=finite,
     help="Begin no entry after so many seconds; status 3.",
 )
 @ray_option
