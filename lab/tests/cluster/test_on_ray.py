@@ -64,21 +64,22 @@ def test_jobs_are_done_whatever_happens_to_their_processes(pools, cluster):
 
 
 @pytest.mark.usefixtures("command_line")
-def test_an_interrupted_run_is_resumed_and_the_case_of_a_killed_process_measured_again(
-    pools, cluster, monkeypatch
-):
-    done, begin, killed = Display.case_done, pools.Process.begin, []
+def test_the_case_of_a_killed_process_is_measured_again(pools, cluster, monkeypatch):
+    killed = _kill_in_the_middle(pools, monkeypatch)
+    ran = invoke("bench", *CASES, *TWO_PROVIDERS, "--ray", cluster, "--out", "made")
+    assert ran.exit_code == 0, ran.output
+    assert f"{killed[0]}: its process on {HOST} was lost and it is tried again" in ran.output
+    _check_every_case()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("command_line")
+def test_an_interrupted_run_is_resumed(pools, cluster, monkeypatch):
+    done = Display.case_done
 
     def interrupt(display, records):
         done(display, records)
         raise KeyboardInterrupt
-
-    def kill_in_the_middle(process, job):
-        begin(process, job)
-        if "2x64" in job.name and not killed:
-            killed.append(job.name)
-            time.sleep(0.05)
-            os.kill(process.about.pid, signal.SIGKILL)
 
     with monkeypatch.context() as patch:
         patch.setattr(Display, "case_done", interrupt)
@@ -87,12 +88,32 @@ def test_an_interrupted_run_is_resumed_and_the_case_of_a_killed_process_measured
     kept = read("made").records
     assert len(kept) == 2
 
-    monkeypatch.setattr(pools.Process, "begin", kill_in_the_middle)
+    killed = _kill_in_the_middle(pools, monkeypatch)
     ran = invoke("bench", "--resume", "made", "--ray", cluster)
     assert ran.exit_code == 0, ran.output
     assert f"{killed[0]}: its process on {HOST} was lost and it is tried again" in ran.output
+    assert read("made").records[:2] == kept
+    _check_every_case()
+
+
+def _kill_in_the_middle(pools, monkeypatch):
+    """The process of one case is killed while it measures; the case's name is in the list, as soon as it is."""
+    begin, killed = pools.Process.begin, []
+
+    def kill_in_the_middle(process, job):
+        begin(process, job)
+        if "2x64" in job.name and not killed:
+            killed.append(job.name)
+            time.sleep(0.05)
+            os.kill(process.about.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(pools.Process, "begin", kill_in_the_middle)
+    return killed
+
+
+def _check_every_case():
+    """Each was measured once, with both providers, on this host."""
     records = read("made").records
-    assert records[:2] == kept
     cases = select_cases([], [(2, n) for n in (8, 16, 32, 64)], ["rms_norm"], [], ["fp32"], {})
     expected = [(case.key, name) for case in cases for name in ("rownorm", "torch")]
     assert sorted(one.key for one in records) == sorted(expected)

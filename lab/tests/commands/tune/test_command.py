@@ -90,7 +90,7 @@ for line in sys.argv[2:]:
     outputs.append([ran.exit_code, ran.output])
 print(json.dumps(outputs))
 """
-LIST = "tune --list --width 16 --op rms_norm --pass forward --dtype bf16"
+LIST = "tune --list --width 8 --op rms_norm --pass forward --dtype bf16"
 STUDIED = "tune --study --width 512 --blocks 64,512 --out studied"
 
 
@@ -99,7 +99,7 @@ def test_candidates_and_predictions_need_no_gpu(tmp_path, triton_cache):
     commands = ["-c", _RUN, str(tmp_path), LIST, STUDIED, "report studied"]
     listed, studied, report = json_of(commands, triton_cache)
     assert [listed[0], studied[0], report[0]] == [0, 0, 0], (listed, studied, report)
-    assert "rms_norm forward bf16, 16 columns on NVIDIA H100/H200 (sm_90)" in listed[1]
+    assert "rms_norm forward bf16, 8 columns on NVIDIA H100/H200 (sm_90)" in listed[1]
     assert "programs  occupancy  candidate" in listed[1]
     assert "to measure" in listed[1]
     assert max(map(len, listed[1].splitlines())) <= 100

@@ -77,7 +77,7 @@ def _tilings(study: TuningCase) -> Iterator[tuple[int, int]]:
     few = [narrow] if study.n_cols in (2 * narrow, 4 * narrow) else []
     # Chunks with 16 bytes of the wider dtype for every thread of that many warps.
     mixed = [narrow * num_warps for num_warps in (2, 4, 8, 16)] if study.residual else []
-    shares = [whole // 2, whole // 4, whole // 8]
+    shares = [share for share in (whole // 2, whole // 4, whole // 8) if share]
     for block_cols in dict.fromkeys((*few, *shares, *mixed)):
         chunks = -(-study.n_cols // block_cols)
         is_even = chunks * block_cols == study.n_cols
