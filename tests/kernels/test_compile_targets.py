@@ -146,11 +146,13 @@ def mixed_cases(arch: str) -> Iterator[tuple]:
             yield n_cols, dtype, options, ("weight", "bias"), residual, N_ROWS
 
 
-def form_failures(arch: str, widths: tuple[int, ...], norms: tuple[tuple, ...]) -> list[str]:
+def form_failures(
+    arch: str, few: bool, widths: tuple[int, ...], norms: tuple[tuple, ...]
+) -> list[str]:
     """What is wrong with the kernels of samples, gates and rounded steps, in every extent and order, at these widths.
 
-    norms: (whether it is LayerNorm, dtype). They have no settings of their own at most widths, so they may spill; they
-    must compile, and fit in shared memory.
+    few: those forms only that have the most tensors. norms: (whether it is LayerNorm, dtype). They have no settings of
+    their own at most widths, so they may spill; they must compile, and fit in shared memory.
     """
     from rownorm.launch.resources import TARGETS, compile_backward, compile_forward
     from rownorm.program import INPUTS, Program
@@ -164,7 +166,7 @@ def form_failures(arch: str, widths: tuple[int, ...], norms: tuple[tuple, ...]) 
         ({"gate": rows}, silu | {"rounding": "llama"}),
         ({"gate": rows, "residual": rows, "residual_gate": rows}, silu | first),
     ]
-    wrong = []
+    wrong, forms = [], forms[1:3] + forms[4:] if few else forms
     for n_cols in widths:
         for center, dtype in norms:
             x = torch.empty(*rows, n_cols, dtype=dtype, device="meta")
@@ -272,8 +274,9 @@ CASES = {
 }
 # Forms at one of the tiles of samples; in every regime, and at widths around these tiles.
 FORMS = {
-    "forms": ((3072,), ((True, torch.bfloat16),)),
+    "forms": (True, (3072,), ((True, torch.bfloat16),)),
     "more forms": (
+        False,
         (7, 64, 1000, 1152, 2304, 3072, 5120, 8192, 12288, 20000, 131072),
         ((True, torch.bfloat16), (False, torch.float32)),
     ),

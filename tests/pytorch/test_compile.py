@@ -20,9 +20,11 @@ from support.operators import (
     COLS,
     FULL_CASES,
     ROWS,
+    cases_in_turns,
     every_case,
     full_cases,
     gradients,
+    outer_cases,
     same_bits,
 )
 
@@ -73,7 +75,7 @@ def test_without_gradients(case, device):
         assert not any(output.requires_grad for output in outputs)
 
 
-@full_cases
+@outer_cases
 def test_new_row_counts_do_not_recompile(case, device):
     compiled = torch.compile(case.positional, fullgraph=True, backend="aot_eager")
 
@@ -294,8 +296,7 @@ def test_errors_reach_the_caller(wrong, device):
         compiled(torch.randn(ROWS, COLS, device=device))
 
 
-@full_cases
-@pytest.mark.parametrize("through", ["function", "operator"])
+@cases_in_turns("through", ["function", "operator"])
 @pytest.mark.filterwarnings(
     "ignore:The .grad attribute"
 )  # torch reads the gradients of saved tensors

@@ -14,7 +14,7 @@ from rownorm.program import (
     Program,
 )
 from rownorm.reference import ForwardOutputs, backward_inputs
-from support.operators import OPERATORS, every_case, few_cases, full_cases
+from support.operators import OPERATORS, cases_in_turns, every_case, few_cases, outer_cases
 
 WANTED = {"everything": INPUTS, "rows": ROWS, "parameters": PARAMETERS}
 
@@ -54,20 +54,17 @@ def test_public_operators(case, device):
     check_public(case, case.tensors(device, requires_grad=True))
 
 
-@full_cases
-@pytest.mark.parametrize("requires_grad", [False, True], ids=["inference", "training"])
+@cases_in_turns("requires_grad", [False, True])
 def test_public_operators_on_strided_rows(case, requires_grad, device):
     check_public(case, case.tensors(device, strided=True, requires_grad=requires_grad))
 
 
-@full_cases
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+@cases_in_turns("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_public_operators_in_other_dtypes(case, dtype, device):
     check_public(case, case.tensors(device, dtype))
 
 
-@full_cases
-@pytest.mark.parametrize("strided", [False, True], ids=["contiguous", "strided"])
+@cases_in_turns("strided", [False, True])
 @pytest.mark.parametrize("requires_grad", [False, True], ids=["inference", "training"])
 def test_norm_forward(case, strided, requires_grad, device):
     tensors = case.tensors(device, strided=strided, requires_grad=requires_grad)
@@ -81,7 +78,7 @@ def test_norm_backward(case, wanted, device):
     check_backward(case, wanted, device, requires_grad=False)
 
 
-@full_cases
+@outer_cases
 def test_norm_backward_that_is_differentiated(case, device):
     check_backward(case, "everything", device, requires_grad=True)
 

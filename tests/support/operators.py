@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -146,7 +147,33 @@ MODULATED = (
 every_case = pytest.mark.parametrize("case", _cases(BARE, AFFINE, LLAMA, FULL, MODULATED), ids=str)
 few_cases = pytest.mark.parametrize("case", _cases(AFFINE, FULL), ids=str)
 FULL_CASES = _cases(FULL)
+OUTER_CASES = ("add_layer_norm-full", "rms_norm-full")
 full_cases = pytest.mark.parametrize("case", FULL_CASES, ids=str)
+# With a mean and a residual, and without either; the two between them in make test-all.
+outer_cases = pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case, id=str(case), marks=[pytest.mark.exhaustive] * (str(case) not in OUTER_CASES)
+        )
+        for case in FULL_CASES
+    ],
+)
+
+
+def cases_in_turns(name: str, values: Sequence[Any]) -> pytest.MarkDecorator:
+    """Full cases, each with one of the values of a second argument, in turns; all pairs in make test-all."""
+    return pytest.mark.parametrize(
+        ("case", name),
+        [
+            pytest.param(
+                case, value, id=f"{case}-{value}", marks=[pytest.mark.exhaustive] * (i % n != j)
+            )
+            for n in [len(values)]
+            for i, case in enumerate(FULL_CASES)
+            for j, value in enumerate(values)
+        ],
+    )
 
 
 def gradients(outputs: tuple[Tensor, ...], inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
