@@ -30,8 +30,6 @@ EVERY_PARAMETER = ("pre_bias", "weight", "bias")
 
 
 MAIN_TARGETS = ("sm_90", "gfx942")
-# One width for each of: tile or resident, resident or cluster.
-FEW_WIDTHS = (1000, 8192)
 # Around powers of two, where the tile changes; every tile of narrow rows is among them.
 NARROW_WIDTHS = (1, 2, 3, 4, 5, 8, 9, 12, 16, 17, 31, 32, 33, 48, 63, 64, 65, 96, 100, 127, 128)
 # Rows whose accesses have 2, 4 or 8 bytes: every number of warps, one chunk for each column and for two, several rows.
@@ -54,7 +52,7 @@ def common_cases(arch: str) -> Iterator[tuple]:
     LayerNorm, for its mean and its bias, at more widths on the target with a tuned table, and RMSNorm at one;
     ``other_cases`` has the rest.
     """
-    for n_cols in WIDTHS[::2] if arch == "sm_90" else FEW_WIDTHS:
+    for n_cols in (256, 16384) if arch == "sm_90" else (8192,):
         yield n_cols, "bfloat16", {"center": True}, ("weight", "bias"), None, N_ROWS
     if arch in MAIN_TARGETS:
         yield 4096, "bfloat16", {"center": False}, ("weight",), None, N_ROWS

@@ -146,6 +146,7 @@ def test_onnx(norms):
     norms.assert_rounds_twice(results)
 
 
+@pytest.mark.exhaustive  # test_onnx exports the norms
 def test_patched_model_in_onnx_runtime():
     """A Llama of transformers with rownorm's norms and residual adds."""
     onnx_runtime()
