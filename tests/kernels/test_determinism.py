@@ -11,6 +11,7 @@ from rownorm.program import COLUMNS, ROWS_OF_H
 from support.cases import DTYPES, Case, call, ours, outputs_and_gradients
 from support.criterion import assert_same_bits
 from support.regimes import REGIMES, forced
+from support.turns import pairs_in_turns
 
 EVERY_REGIME = pytest.mark.parametrize("regime", REGIMES)
 NORMS = pytest.mark.parametrize("center", [True, False], ids=["layer_norm", "rms_norm"])
@@ -42,17 +43,7 @@ def test_repetition_gives_the_same_bits(regime, device):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "residual_dtype"),
-    [  # the two dtypes take turns, and make test-all has every pair
-        pytest.param(
-            wanted,
-            dtype,
-            id=f"{'+'.join(wanted)}-{dtype}",
-            marks=[pytest.mark.exhaustive] * (i % 2 != j),
-        )
-        for i, wanted in enumerate(SUBSETS)
-        for j, dtype in enumerate((torch.float32, torch.bfloat16))
-    ],
+    ("wanted", "residual_dtype"), pairs_in_turns(SUBSETS, (torch.float32, torch.bfloat16))
 )
 def test_only_requested_gradients_are_computed(wanted, residual_dtype, device):
     """Every combination of inputs that require grad gets the same bits, and no other gradient."""

@@ -14,6 +14,7 @@ from torch import Tensor
 import rownorm
 from rownorm.program import SAMPLES, WITH_RESIDUAL
 from support.torch_answers import torch_gate
+from support.turns import pairs_in_turns
 
 OPERATORS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
 ROWS, COLS = 3, 8
@@ -162,18 +163,8 @@ outer_cases = pytest.mark.parametrize(
 
 
 def cases_in_turns(name: str, values: Sequence[Any]) -> pytest.MarkDecorator:
-    """Full cases, each with one of the values of a second argument, in turns; all pairs in make test-all."""
-    return pytest.mark.parametrize(
-        ("case", name),
-        [
-            pytest.param(
-                case, value, id=f"{case}-{value}", marks=[pytest.mark.exhaustive] * (i % n != j)
-            )
-            for n in [len(values)]
-            for i, case in enumerate(FULL_CASES)
-            for j, value in enumerate(values)
-        ],
-    )
+    """Full cases, each with one of the values of a second argument; all pairs in make test-all."""
+    return pytest.mark.parametrize(("case", name), pairs_in_turns(FULL_CASES, values))
 
 
 def gradients(outputs: tuple[Tensor, ...], inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
